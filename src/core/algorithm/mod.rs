@@ -1,0 +1,187 @@
+//! The six ways to count. Each file is one pure state machine on integer time and exact integer amounts.
+//!
+//! All of them share these promises. A denied check consumes nothing. A cost of zero (a peek) changes nothing. A refund
+//! stops at zero usage. A `now` before an earlier call's is read as that earlier instant: nothing refills twice and
+//! nothing is forgotten. No limit, cost, window or instant makes the arithmetic overflow or drift.
+
+use super::time::{Span, Timestamp};
+
+mod fixed_window;
+mod gcra;
+mod leaky_bucket;
+mod level;
+mod sliding_log;
+mod sliding_window;
+mod token_bucket;
+
+pub use fixed_window::FixedWindow;
+pub use gcra::Gcra;
+pub use leaky_bucket::LeakyBucket;
+pub use sliding_log::SlidingLog;
+pub use sliding_window::SlidingWindow;
+pub use token_bucket::TokenBucket;
+
+/// Shortest window a rule may name.
+pub const WINDOW_MIN: Span = Span(10_000);
+/// Longest window a rule may name: 366 days.
+pub const WINDOW_MAX: Span = Span(366 * 24 * 3_600 * 1_000_000);
+/// Largest limit of a `sliding_log`, whose memory grows with it.
+pub const SLIDING_LOG_LIMIT_MAX: u32 = 1_000_000;
+
+/// Which state machine counts a rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// One count per aligned window.
+    FixedWindow,
+    /// The running window's count plus the fading part of the one before.
+    SlidingWindow,
+    /// Every admission's time.
+    SlidingLog,
+    /// A bucket that refills.
+    TokenBucket,
+    /// A queue that drains at a constant pace.
+    LeakyBucket,
+    /// One theoretical arrival time.
+    Gcra,
+}
+
+/// What one bucket may admit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    /// Permits per window.
+    pub permits: u32,
+    /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`].
+    pub window: Span,
+    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read it.
+    pub burst: u32,
+    /// Permits that `token_bucket`, `leaky_bucket` and `gcra` may admit beyond `burst`, with the delay that keeps the rate
+    /// (the `throttle` action); zero for none.
+    pub queue: u32,
+}
+
+/// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by [`super::worldwide`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct View {
+    /// The window that `budget` and `others` speak of.
+    pub window: u64,
+    /// Permits that this region may admit in `window`.
+    pub budget: u32,
+    /// Permits that this region may admit in the window after it, until a newer view arrives.
+    pub next_budget: u32,
+    /// What the other regions are known to have admitted in `window`.
+    pub others: u64,
+    /// What the other regions admitted in the window before (`sliding_window` only).
+    pub others_before: u64,
+}
+
+/// The answer of one bucket to one check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// Whether the cost fits.
+    pub admitted: bool,
+    /// Permits that would still be admitted at once, after this one if it is admitted.
+    pub remaining: u64,
+    /// Until the bucket is unused again if nothing more comes (`fixed_window`, `sliding_window`: until the window ends).
+    pub reset: Span,
+    /// When denied: until this cost would be admitted if nothing else comes; `None` if it never can be.
+    pub retry: Option<Span>,
+    /// When admitted: how long the request should be held back to keep the pace; zero for most.
+    pub delay: Span,
+}
+
+/// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State {
+    /// See [`FixedWindow`].
+    FixedWindow(FixedWindow),
+    /// See [`SlidingWindow`].
+    SlidingWindow(SlidingWindow),
+    /// See [`SlidingLog`].
+    SlidingLog(SlidingLog),
+    /// See [`TokenBucket`].
+    TokenBucket(TokenBucket),
+    /// See [`LeakyBucket`].
+    LeakyBucket(LeakyBucket),
+    /// See [`Gcra`].
+    Gcra(Gcra),
+}
+
+/// Calls the same method on whichever machine it is.
+macro_rules! each {
+    ($state:expr, $machine:ident => $call:expr) => {
+        match $state {
+            State::FixedWindow($machine) => $call,
+            State::SlidingWindow($machine) => $call,
+            State::SlidingLog($machine) => $call,
+            State::TokenBucket($machine) => $call,
+            State::LeakyBucket($machine) => $call,
+            State::Gcra($machine) => $call,
+        }
+    };
+}
+
+impl State {
+    /// An unused bucket.
+    #[must_use]
+    pub fn new(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::FixedWindow => Self::FixedWindow(FixedWindow::default()),
+            Algorithm::SlidingWindow => Self::SlidingWindow(SlidingWindow::default()),
+            Algorithm::SlidingLog => Self::SlidingLog(SlidingLog::default()),
+            Algorithm::TokenBucket => Self::TokenBucket(TokenBucket::default()),
+            Algorithm::LeakyBucket => Self::LeakyBucket(LeakyBucket::default()),
+            Algorithm::Gcra => Self::Gcra(Gcra::default()),
+        }
+    }
+
+    /// What a check of `cost` permits (zero: a peek) would be answered at `now`. Changes nothing.
+    ///
+    /// `view` narrows the limit to what a worldwide rule leaves this region; `None` is a limit of this region alone.
+    #[must_use]
+    pub fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+        each!(self, machine => machine.check(limit, view, now, cost))
+    }
+
+    /// Takes `cost` permits that [`Self::check`] has just admitted with the same arguments.
+    pub fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        each!(self, machine => machine.take(limit, now, cost));
+    }
+
+    /// Gives `cost` permits back; usage stops at zero. Returns how many were really given back.
+    pub fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+        each!(self, machine => machine.refund(limit, now, cost))
+    }
+
+    /// Charges what another region admitted, beyond the limit if need be. Only `token_bucket`, `leaky_bucket` and `gcra`
+    /// take such debts (they pay them back with time); the others are told by their [`View`].
+    pub fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        match self {
+            Self::TokenBucket(machine) => machine.debit(limit, now, cost),
+            Self::LeakyBucket(machine) => machine.debit(limit, now, cost),
+            Self::Gcra(machine) => machine.debit(limit, now, cost),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {}
+        }
+    }
+
+    /// Permits in use at `now`, rounded up.
+    #[must_use]
+    pub fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        each!(self, machine => machine.used(limit, now))
+    }
+
+    /// From when on this bucket answers like an unused one, so that it may be forgotten.
+    #[must_use]
+    pub fn expiry(&self, limit: &Limit) -> Timestamp {
+        each!(self, machine => machine.expiry(limit))
+    }
+
+    /// Bytes on the heap beyond this value itself (the log's entries).
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        match self {
+            Self::SlidingLog(log) => log.heap_bytes(),
+            _ => 0,
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! The answer to a request, as every door tells it.
+
+use smallvec::SmallVec;
+
+use super::rule::{Action, Mode};
+use super::time::Span;
+
+/// What one rule said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ruled {
+    /// The rule's name.
+    pub rule: std::sync::Arc<str>,
+    /// What it does with requests.
+    pub action: Action,
+    /// Whether the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and not count.
+    pub allowed: bool,
+    /// Whether its "no" is only logged.
+    pub shadow: bool,
+    /// Permits per window.
+    pub limit: u32,
+    /// Length of the window.
+    pub window: Span,
+    /// Permits left.
+    pub remaining: u64,
+    /// Until the bucket is unused again, or its window ends.
+    pub reset: Span,
+    /// When denied: until this cost could pass; `None` if never.
+    pub retry: Option<Span>,
+    /// How long to hold the request back.
+    pub delay: Span,
+    /// Whether the store could not be asked.
+    pub degraded: bool,
+    /// The worldwide side, for a global rule.
+    pub global: Option<Worldwide>,
+}
+
+/// What a region believes of a worldwide limit at the moment of a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Worldwide {
+    /// How it is held.
+    pub mode: Mode,
+    /// Permits in use worldwide, as far as is known here.
+    pub believed_used: u64,
+    /// How far the truth may lie above that, in permits.
+    pub error_bound: u64,
+}
+
+/// The answer to one request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// Whether the request may pass.
+    pub allowed: bool,
+    /// What each deciding rule said, in order of precedence.
+    pub rules: SmallVec<[Ruled; 2]>,
+    /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`: no rule applied.
+    pub tightest: Option<usize>,
+    /// HTTP status that the denying rule asks for; 200 when allowed.
+    pub status: u16,
+    /// The denying rule's text.
+    pub message: Option<std::sync::Arc<str>>,
+}

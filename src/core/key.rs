@@ -1,0 +1,121 @@
+//! The name of a bucket: which rule's shape it counts and for whom.
+//!
+//! Two different sets of values never make the same key: every value stands behind its length.
+
+use smallvec::SmallVec;
+
+/// Names what a rule's buckets count: its domain, name, algorithm, window and `per`. A reload that changes none of these
+/// keeps the shape, and so the buckets; one that changes any of them starts afresh. Valid within one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Shape(pub u32);
+
+/// A bucket's key inside one process: its shape, then its identity.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(SmallVec<[u8; 62]>);
+
+const SHAPE_BYTES: usize = 4;
+
+impl Key {
+    /// Makes the key of the bucket for these values, given in the order of the rule's `per`.
+    pub fn new<'a>(shape: Shape, values: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut bytes = SmallVec::new();
+        bytes.extend_from_slice(&shape.0.to_le_bytes());
+        for value in values {
+            push_value(&mut bytes, value);
+        }
+        Self(bytes)
+    }
+
+    /// Makes the key from an identity that another daemon sent.
+    #[must_use]
+    pub fn from_identity(shape: Shape, identity: &[u8]) -> Self {
+        let mut bytes = SmallVec::new();
+        bytes.extend_from_slice(&shape.0.to_le_bytes());
+        bytes.extend_from_slice(identity);
+        Self(bytes)
+    }
+
+    /// The bytes that name it in this process.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The values alone: the same bytes in every daemon.
+    #[must_use]
+    pub fn identity(&self) -> &[u8] {
+        &self.0[SHAPE_BYTES..]
+    }
+
+    /// Its shape.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape(u32::from_le_bytes([self.0[0], self.0[1], self.0[2], self.0[3]]))
+    }
+}
+
+fn push_value(bytes: &mut SmallVec<[u8; 62]>, value: &str) {
+    let mut len = value.len();
+    while len >= 0x80 {
+        bytes.push(u8::try_from(len & 0x7f).unwrap_or(0) | 0x80);
+        len >>= 7;
+    }
+    bytes.push(u8::try_from(len).unwrap_or(0));
+    bytes.extend_from_slice(value.as_bytes());
+}
+
+/// Splits an identity into its values; `None` if the bytes are no identity. For showing and for checking what a peer sent.
+#[must_use]
+pub fn identity_values(mut identity: &[u8]) -> Option<Vec<&str>> {
+    let mut values = Vec::new();
+    while !identity.is_empty() {
+        let mut len = 0_usize;
+        let mut shift = 0;
+        loop {
+            let (byte, rest) = identity.split_first()?;
+            identity = rest;
+            len |= usize::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                break;
+            }
+            shift += 7;
+            if shift > 14 {
+                return None;
+            }
+        }
+        if len > identity.len() {
+            return None;
+        }
+        let (value, rest) = identity.split_at(len);
+        values.push(std::str::from_utf8(value).ok()?);
+        identity = rest;
+    }
+    Some(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn an_identity_splits_back_into_its_values(values in proptest::collection::vec(".{0,300}", 0..4)) {
+            let key = Key::new(Shape(7), values.iter().map(String::as_str));
+            prop_assert_eq!(identity_values(key.identity()), Some(values.iter().map(String::as_str).collect::<Vec<_>>()));
+            prop_assert_eq!(key.shape(), Shape(7));
+            prop_assert_eq!(&Key::from_identity(Shape(7), key.identity()), &key);
+        }
+
+        #[test]
+        fn different_values_never_share_a_key(a in proptest::collection::vec(".{0,3}", 0..4), b in proptest::collection::vec(".{0,3}", 0..4)) {
+            let of = |values: &[String]| Key::new(Shape(1), values.iter().map(String::as_str));
+            prop_assert_eq!(a == b, of(&a) == of(&b));
+        }
+
+        #[test]
+        fn any_bytes_split_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = identity_values(&bytes);
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The pure middle: rules, algorithms and the protocol between regions.
+//!
+//! Nothing here waits, locks, logs, draws a random number or reads a clock. Time and messages come in as arguments and
+//! effects go out as values, so that tests and simulations run the very code that production runs.
+
+pub mod algorithm;
+pub mod decision;
+pub mod key;
+pub mod request;
+pub mod rule;
+pub mod ruleset;
+pub mod time;

@@ -1,0 +1,85 @@
+//! What a gateway asks: a domain, attributes and a cost.
+
+use smallvec::SmallVec;
+
+use super::time::Span;
+
+/// Longest name or value of an attribute, and longest domain, in bytes.
+pub const TEXT_BYTES_MAX: usize = 1_024;
+/// Most attributes of one request. More is refused at the door.
+pub const ATTRIBUTES_MAX: usize = 64;
+
+/// What one request asks to be charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cost {
+    /// Asks for this many permits (at least 1), all or none.
+    Take(u64),
+    /// Asks without taking.
+    Peek,
+    /// Gives this many permits back (at least 1); usage stops at zero.
+    Refund(u64),
+}
+
+impl Cost {
+    /// Reads the signed number of the HTTP interface: positive takes, zero peeks, negative refunds.
+    #[must_use]
+    pub const fn from_signed(cost: i64) -> Self {
+        match cost {
+            0 => Self::Peek,
+            1.. => Self::Take(cost.unsigned_abs()),
+            _ => Self::Refund(cost.unsigned_abs()),
+        }
+    }
+
+    /// The permits that it takes: zero for a peek or a refund.
+    #[must_use]
+    pub const fn taken(self) -> u64 {
+        match self {
+            Self::Take(permits) => permits,
+            Self::Peek | Self::Refund(_) => 0,
+        }
+    }
+
+    /// The signed number of the HTTP interface, saturating.
+    #[must_use]
+    pub fn to_signed(self) -> i64 {
+        match self {
+            Self::Take(permits) => i64::try_from(permits).unwrap_or(i64::MAX),
+            Self::Peek => 0,
+            Self::Refund(permits) => i64::try_from(permits).map_or(i64::MIN, |permits| -permits),
+        }
+    }
+}
+
+/// A gateway's own limit for one call, in place of the rule's (`limit` of an Envoy descriptor).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitOverride {
+    /// Permits per window.
+    pub permits: u32,
+    /// Length of the window.
+    pub window: Span,
+}
+
+/// Name and value pairs, in the order the gateway gave them. Where a name repeats, the first counts.
+pub type Attributes<'a> = SmallVec<[(&'a str, &'a str); 8]>;
+
+/// One question: may this pass?
+#[derive(Debug, Clone)]
+pub struct Request<'a> {
+    /// The gateway's namespace of rules.
+    pub domain: &'a str,
+    /// What is known of the request.
+    pub attributes: Attributes<'a>,
+    /// What it asks for.
+    pub cost: Cost,
+    /// Replaces the limit of every rule that counts this request.
+    pub limit: Option<LimitOverride>,
+}
+
+impl<'a> Request<'a> {
+    /// The value of an attribute.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&'a str> {
+        self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)
+    }
+}

@@ -1,0 +1,142 @@
+//! A rule as its operator writes it, already checked: the input of [`super::ruleset`].
+//!
+//! The texts of `rules.toml`, the API and the database are wire types elsewhere; they become these by a checked
+//! conversion, so that everything here may be trusted.
+
+use super::algorithm::Algorithm;
+use super::time::Span;
+
+/// A rule's domain where it names none.
+pub const DOMAIN_DEFAULT: &str = "default";
+/// A rule's priority where it names none.
+pub const PRIORITY_DEFAULT: i32 = 100;
+
+/// What happens to a request that a rule decides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// Denied when over the limit.
+    Reject,
+    /// Admitted with the delay that keeps the rate, up to the rule's `max_delay`; denied beyond it.
+    Throttle,
+    /// Counted and reported, never denied.
+    LogOnly,
+    /// Passes without being counted. In a group it decides that group; without one it exempts from every counting rule.
+    Allow,
+    /// Always denied. Wins over `allow` unless that decides the same group before it.
+    Block,
+}
+
+/// How a worldwide limit is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// Approximately: regions tell each other what they admitted.
+    Gossip,
+    /// By fixed shares, without communication.
+    Split,
+    /// Exactly: rights that move between regions.
+    Escrow,
+}
+
+/// What a `gossip` rule does while a region is cut off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnPartition {
+    /// Falls back to the configured shares.
+    #[default]
+    Share,
+    /// Keeps the shares that demand had when contact was lost.
+    Freeze,
+    /// Keeps counting the silent region's last known demand.
+    LastKnown,
+    /// Counts the silent region as if it admitted nothing more.
+    Ignore,
+    /// Admits nothing.
+    Deny,
+}
+
+/// What a rule does while its store cannot answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnFailure {
+    /// This daemon enforces its share from memory.
+    #[default]
+    Local,
+    /// Everything passes.
+    Open,
+    /// Nothing passes.
+    Closed,
+}
+
+/// The worldwide side of a rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Global {
+    /// How the limit is held.
+    pub mode: Mode,
+    /// Weight by region, each at least 1 in sum; empty means equal over the configured regions.
+    pub shares: Vec<(String, u32)>,
+    /// While a region is cut off.
+    pub on_partition: OnPartition,
+}
+
+/// One condition on one attribute. All conditions of a rule must hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Condition {
+    /// The attribute's name.
+    pub attribute: String,
+    /// Any of these may match; never empty.
+    pub any_of: Vec<Pattern>,
+}
+
+/// What a value is compared with.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Pattern {
+    /// The same text.
+    Exact(String),
+    /// A text with `*` for any run of characters, also an empty one; `"*"` alone means present.
+    Glob(String),
+    /// A network, on attribute `ip` only.
+    Network(ipnet::IpNet),
+}
+
+/// A rule as written, checked on its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Unique in the set; 1 to 1,024 bytes.
+    pub name: String,
+    /// The gateway's namespace.
+    pub domain: String,
+    /// Conditions; empty matches everything in the domain.
+    pub conditions: Vec<Condition>,
+    /// One bucket per value of these attributes, in this order; empty: one bucket in all.
+    pub per: Vec<String>,
+    /// How it counts. Not read for [`Action::Allow`] and [`Action::Block`].
+    pub algorithm: Algorithm,
+    /// Permits per window.
+    pub limit: u32,
+    /// The window.
+    pub window: Span,
+    /// Capacity of bucket algorithms; `limit` unless written.
+    pub burst: u32,
+    /// In one group the first matching rule by priority decides; `None`: a group of its own.
+    pub group: Option<String>,
+    /// Lower first; ties by name.
+    pub priority: i32,
+    /// What happens.
+    pub action: Action,
+    /// Longest delay of `throttle`.
+    pub max_delay: Span,
+    /// HTTP status of a denial; 429, or 403 for `block`, unless written.
+    pub status: u16,
+    /// Text of a denial.
+    pub message: Option<String>,
+    /// While the store cannot answer; `None`: as the store's configuration says.
+    pub on_failure: Option<OnFailure>,
+    /// The request must carry exactly the attributes that this rule names in `match` and `per`.
+    pub exact: bool,
+    /// A disabled rule is kept and shown but never matches.
+    pub enabled: bool,
+    /// `None`: each region enforces the limit on its own.
+    pub global: Option<Global>,
+}
