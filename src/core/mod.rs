@@ -10,3 +10,5 @@ pub mod request;
 pub mod rule;
 pub mod ruleset;
 pub mod time;
+pub mod wire;
+pub mod worldwide;

@@ -1,0 +1,77 @@
+//! How regions agree on one limit: counters that merge, budgets that add up, what to tell whom and when.
+//!
+//! A [`Replica`] is one daemon's side of the protocol: a state machine that takes what happened (`handle_*`) and hands out
+//! what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the [`super::algorithm::View`]
+//! that the region's store enforces.
+
+use super::algorithm::{Algorithm, Limit, View};
+use super::rule::{Global, OnPartition};
+use super::time::{Span, Timestamp};
+use super::wire::RuleName;
+
+/// A daemon as the others know it: from its certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct NodeName {
+    /// Its region.
+    pub region: String,
+    /// Its own name, unique in the region.
+    pub node: String,
+}
+
+/// A bucket as the world knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorldKey {
+    /// The rule.
+    pub rule: RuleName,
+    /// Whose bucket.
+    pub identity: Vec<u8>,
+}
+
+/// What the protocol must know of a worldwide rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorldRule {
+    /// Its name.
+    pub name: RuleName,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// What it admits worldwide.
+    pub limit: Limit,
+    /// How it is shared.
+    pub global: Global,
+}
+
+/// What this region did with one bucket since it was last told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touched {
+    /// The bucket.
+    pub key: WorldKey,
+    /// The window it happened in; zero for algorithms without windows.
+    pub window: u64,
+    /// Permits asked for, admitted or not.
+    pub offered: u64,
+    /// Permits admitted.
+    pub admitted: u64,
+    /// Permits given back.
+    pub returned: u64,
+}
+
+/// What the region's store must be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Enforce this from now on (`fixed_window`, `sliding_window`, `sliding_log`).
+    View {
+        /// The bucket.
+        key: WorldKey,
+        /// What the world leaves this region.
+        view: View,
+        /// How far the worldwide count may lie above `own + view.others`, in permits.
+        error_bound: u64,
+    },
+    /// Charge what another region admitted (`token_bucket`, `leaky_bucket`, `gcra`).
+    Debit {
+        /// The bucket.
+        key: WorldKey,
+        /// Permits.
+        permits: u64,
+    },
+}

@@ -1,0 +1,91 @@
+//! What the engine asks of the layers around it.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use smallvec::SmallVec;
+
+use crate::core::algorithm::{Limit, Verdict, View};
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::ruleset::Compiled;
+use crate::core::time::Timestamp;
+
+/// A future that lives as long as what it borrows.
+pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// One bucket to be charged as part of a decision.
+#[derive(Debug, Clone, Copy)]
+pub struct Charge<'a> {
+    /// The rule that asks for it.
+    pub rule: &'a Compiled,
+    /// The bucket.
+    pub key: &'a Key,
+    /// The limit in force.
+    pub limit: Limit,
+    /// What to charge.
+    pub cost: Cost,
+    /// Whether a "no" here denies the whole; a shadow rule's does not.
+    pub enforced: bool,
+}
+
+/// What became of one charge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counted {
+    /// The bucket's answer.
+    pub verdict: Verdict,
+    /// What the world was believed to leave, for a worldwide rule that has heard of others.
+    pub view: Option<View>,
+    /// How far the worldwide count may lie above what is believed, in permits.
+    pub error_bound: u64,
+    /// Permits in use in this region after this charge.
+    pub used: u64,
+    /// Permits really given back, for a refund.
+    pub returned: u64,
+    /// Whether the failure policy answered instead of the store.
+    pub degraded: bool,
+}
+
+/// What became of all charges of one decision, in their order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was.
+    pub admitted: bool,
+    /// One for each charge.
+    pub counted: SmallVec<[Counted; 2]>,
+}
+
+/// Where buckets are kept. One decision is atomic: all of its charges or none.
+pub trait Store: Send + Sync + 'static {
+    /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
+    fn try_decide(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Outcome>;
+
+    /// Decides with at most one wait, which has a deadline. Never fails: what cannot be asked is answered by each rule's
+    /// failure policy.
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], now: Timestamp) -> Later<'a, Outcome>;
+
+    /// Enforces from now on what the world leaves of a bucket.
+    fn set_view(&self, key: &Key, view: View, error_bound: u64, now: Timestamp);
+
+    /// Charges what another region admitted.
+    fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp);
+
+    /// Forgets what has expired, a bounded part at a time. Called about once a second.
+    fn sweep(&self, now: Timestamp);
+
+    /// Buckets held here, and the most there may be.
+    fn len(&self) -> StoreLen;
+}
+
+/// How full a store is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct StoreLen {
+    /// Buckets held.
+    pub keys: usize,
+    /// The bound.
+    pub keys_max: usize,
+    /// Buckets forgotten before their time to make room, since the start.
+    pub evicted: u64,
+    /// Charges that found no room since the start: every bucket in reach was at its limit.
+    pub full: u64,
+}
