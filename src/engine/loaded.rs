@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::core::key::{Key, Shape};
-use crate::core::rule::Action;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::wire::RuleName;
 use crate::core::worldwide::{WorldKey, WorldRule};
@@ -41,14 +40,14 @@ impl Loaded {
             metrics: metrics.rule(&compiled.rule.name),
         };
         let sides = set.rules().iter().map(side).collect();
-        let counts = |compiled: &Compiled| {
-            compiled.rule.enabled && !matches!(compiled.rule.action, Action::Allow | Action::Block)
-        };
         let worldwide = set
             .rules()
             .iter()
             .enumerate()
-            .filter(|(_, compiled)| compiled.rule.global.is_some() && counts(compiled))
+            .filter(|(_, compiled)| {
+                let rule = &compiled.rule;
+                rule.global.is_some() && rule.enabled && rule.action.counts()
+            })
             .map(|(index, compiled)| (compiled.shape, index))
             .collect();
         Self { set, revision, shadow, sides, worldwide }

@@ -12,7 +12,7 @@ use metrics::Counter;
 
 use crate::core::key::identity_values;
 use crate::core::request::Request;
-use crate::core::rule::Rule;
+use crate::core::rule::{Rule, User};
 use crate::core::ruleset::{Conflict, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
@@ -59,7 +59,7 @@ impl Engine {
     pub fn new(name: NodeName, clock: Clock, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
-        let empty = Loaded::new(RuleSet::empty(), 0, false, &metrics);
+        let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         Self {
             name,
             clock,
@@ -78,9 +78,9 @@ impl Engine {
     ///
     /// # Errors
     /// What is wrong with the set as a whole; the set before stays in force.
-    pub fn load(&self, rules: Vec<Rule>, shadow: bool) -> Result<u64, Vec<Conflict>> {
+    pub fn load(&self, rules: Vec<Rule>, users: Vec<User>, shadow: bool) -> Result<u64, Vec<Conflict>> {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = RuleSet::compile(rules, &mut shapes)?;
+        let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
         let revision = self.loaded.load().revision + 1;
         let loaded = Loaded::new(set, revision, shadow, &self.metrics);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
@@ -147,8 +147,8 @@ impl Engine {
     /// attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
-        let compiled = loaded.set.find(name)?;
-        let key = compiled.key(request)?;
+        let found = loaded.set.bucket(name, request)?;
+        let (compiled, key) = (found.rule, found.key?);
         let now = self.clock.now();
         let info = self.store.bucket(compiled, &key, now).await;
         let values = identity_values(key.identity()).unwrap_or_default();
@@ -156,10 +156,10 @@ impl Engine {
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
             identity,
-            limit: compiled.limit.permits,
-            window: compiled.limit.window,
+            limit: found.limit.permits,
+            window: found.limit.window,
             used: info.map_or(0, |info| info.used),
-            remaining: info.map_or(u64::from(compiled.limit.permits), |info| info.verdict.remaining),
+            remaining: info.map_or(u64::from(found.limit.permits), |info| info.verdict.remaining),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),
