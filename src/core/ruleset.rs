@@ -242,6 +242,18 @@ impl RuleSet {
         domain.selectors.iter().map(|selector| &*selector.compiled).zip(reasons).collect()
     }
 
+    /// The bucket of rule `name` for this request, whether or not the rule would decide it; `None` if there is no such
+    /// rule or the request lacks an attribute that its `per` names.
+    #[must_use]
+    pub fn bucket(&self, name: &str, request: &Request<'_>) -> Option<Match<'_>> {
+        let compiled = self.by_name(name)?;
+        let domain = self.domains.get(compiled.rule.domain.as_str())?;
+        let selector = domain.selectors.iter().find(|selector| selector.compiled.index == compiled.index)?;
+        let user = self.user(request);
+        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        selector.identifies(&mut seen).then(|| selector.matched(&seen, user, None))
+    }
+
     fn user(&self, request: &Request<'_>) -> Option<&KnownUser> {
         if self.users.is_empty() {
             return None;

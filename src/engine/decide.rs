@@ -25,16 +25,20 @@ impl Engine {
     ///
     /// Never fails and never waits for another region, the database or a disk. With a store in memory the answer is
     /// [`Answer::Now`].
-    pub fn decide<'a>(&'a self, requests: &'a [Request<'a>]) -> Answer<'a, Decisions> {
+    pub fn decide<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
         self.decide_with(requests, Intent::Charge)
     }
 
     /// What [`Self::decide`] would answer, without charging.
-    pub fn ask<'a>(&'a self, requests: &'a [Request<'a>]) -> Answer<'a, Decisions> {
+    pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
         self.decide_with(requests, Intent::Ask)
     }
 
-    fn decide_with<'a>(&'a self, requests: &'a [Request<'a>], intent: Intent) -> Answer<'a, Decisions> {
+    fn decide_with<'a, 'r: 'a>(
+        &'a self,
+        requests: &'a [Request<'r>],
+        intent: Intent,
+    ) -> Answer<'a, Decisions> {
         let timer = self.sample();
         let now = self.clock.now();
         let loaded = self.loaded.load();
@@ -60,7 +64,7 @@ impl Engine {
     }
 
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
-    fn conclude(&self, plan: &Plan<'_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
+    fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
         let mut counted = outcome.counted.iter();
         let charged = plan.intent == Intent::Charge && outcome.admitted;
         let mut decisions = Decisions::new();
@@ -88,7 +92,7 @@ impl Engine {
         decisions
     }
 
-    fn count(&self, plan: &Plan<'_>, found: &Match<'_>, ruled: &Ruled) {
+    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &Ruled) {
         let Some(side) = plan.loaded.side(found.rule) else { return };
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
@@ -138,15 +142,15 @@ pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u
 }
 
 /// One call, matched against one rule set.
-struct Plan<'a> {
+struct Plan<'a, 'r> {
     loaded: &'a Loaded,
-    requests: &'a [Request<'a>],
+    requests: &'a [Request<'r>],
     matches: SmallVec<[Matches<'a>; 1]>,
     intent: Intent,
 }
 
-impl<'a> Plan<'a> {
-    fn new(loaded: &'a Loaded, requests: &'a [Request<'a>], intent: Intent) -> Self {
+impl<'a, 'r> Plan<'a, 'r> {
+    fn new(loaded: &'a Loaded, requests: &'a [Request<'r>], intent: Intent) -> Self {
         let matches: SmallVec<[Matches<'a>; 1]> =
             requests.iter().map(|request| loaded.set.matches(request)).collect();
         let mut plan = Self { loaded, requests, matches, intent };

@@ -27,7 +27,7 @@ pub mod world;
 
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
-use port::{Answer, Store};
+use port::Store;
 use status::{BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 

@@ -150,8 +150,13 @@ impl Selector {
 
     fn admits(&self, seen: &mut Seen<'_>) -> bool {
         self.tests.iter().all(|test| test.holds(seen) == Some(true))
-            && self.per.iter().all(|attribute| seen.value(*attribute).is_some())
+            && self.identifies(seen)
             && !(self.compiled.rule.exact && seen.surplus(&self.named).is_some())
+    }
+
+    /// Whether the request has every attribute that names the bucket.
+    pub(super) fn identifies(&self, seen: &mut Seen<'_>) -> bool {
+        self.per.iter().all(|attribute| seen.value(*attribute).is_some())
     }
 
     /// The first reason why the rule does not match.
