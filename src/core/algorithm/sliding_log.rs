@@ -114,13 +114,15 @@ impl SlidingLog {
 
     fn retry(&self, limit: &Limit, view: Option<&View>, now: u64, asked: u64) -> Option<Span> {
         let left = u64::from(limit.permits).checked_sub(asked)?;
-        let own = self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
+        let own =
+            self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
         if view.is_none() {
             return Some(Span(own.saturating_sub(now)));
         }
         // Own use falls in steps and the others' fades, so their sum is halved upon. Two windows on, neither is left.
         let fits = |at: u64| self.used_at(limit, at).saturating_add(Self::others_at(limit, view, at)) <= left;
-        let end = Place::of(limit.window, Timestamp(now)).start.saturating_add(limit.window.0.saturating_mul(3));
+        let end =
+            Place::of(limit.window, Timestamp(now)).start.saturating_add(limit.window.0.saturating_mul(3));
         let (mut too_early, mut enough) = (now, own.max(end));
         while enough - too_early > 1 {
             let middle = too_early + (enough - too_early) / 2;
@@ -176,7 +178,9 @@ impl SlidingLog {
             let total = entries.total().wrapping_sub(returned);
             let base = entries.base;
             // How far above the base tells the order, since totals wrap.
-            let kept = entries.queue.partition_point(|entry| entry.total.wrapping_sub(base) < total.wrapping_sub(base));
+            let kept = entries
+                .queue
+                .partition_point(|entry| entry.total.wrapping_sub(base) < total.wrapping_sub(base));
             entries.queue.truncate(kept + 1);
             if let Some(last) = entries.queue.back_mut() {
                 last.total = total;
@@ -197,5 +201,41 @@ impl SlidingLog {
         self.entries
             .as_ref()
             .map_or(0, |entries| size_of::<Entries>() + entries.queue.capacity() * size_of::<Entry>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits, runs};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_interval_of_the_window_s_length_admits_more_than_the_limit(limit in limits(), history in histories()) {
+            let admitted = admissions(Algorithm::SlidingLog, &limit, START, &history);
+            for (lasted, sum) in runs(&admitted) {
+                prop_assert!(lasted >= limit.window.0 || sum <= u128::from(limit.permits));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_s_memory_is_bounded_by_its_limit_and_given_back() {
+        let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 0, queue: 0 };
+        let mut state = State::new(Algorithm::SlidingLog);
+        let mut highest = 0;
+        for now in (0..5_000_000).step_by(100) {
+            if state.check(&limit, None, Timestamp(now), 1).admitted {
+                state.take(&limit, Timestamp(now), 1);
+            }
+            highest = highest.max(state.heap_bytes());
+        }
+        assert!(highest <= 32 * 1_000 + 64, "{highest} bytes");
+        state.take(&limit, Timestamp(5_098_000), 1);
+        assert!(state.heap_bytes() <= 1_200, "{} bytes", state.heap_bytes());
+        assert_eq!(state.refund(&limit, Timestamp(5_098_000), 5_000), 20);
+        assert_eq!(state.heap_bytes(), 0);
     }
 }
