@@ -9,6 +9,7 @@ pub mod key;
 pub mod request;
 pub mod rule;
 pub mod ruleset;
+pub mod table;
 pub mod time;
 pub mod wire;
 pub mod worldwide;
