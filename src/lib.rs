@@ -3,8 +3,10 @@
 //! # The map
 //! * [`core`]: pure. Rules, algorithms and the protocol between regions, without I/O or clocks.
 //! * [`database`]: where rules come from: files, with every problem told at its place.
+//! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the manual.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
 
+pub mod config;
 pub mod core;
 pub mod database;
 pub mod engine;
