@@ -33,8 +33,8 @@ pub enum Refusal {
     Members,
     /// A message for a peer whose queue was full: the oldest was dropped.
     QueueFull,
-    /// A message for a peer that could not be written in time.
-    SendDeadline,
+    /// A message for a peer that could not be written, or not in time.
+    Unsent,
     /// A frame for a node that is not known.
     UnknownNode,
     /// A message received while the reader behind it was too slow.
@@ -58,7 +58,7 @@ impl Refusal {
         Self::Impostor,
         Self::Members,
         Self::QueueFull,
-        Self::SendDeadline,
+        Self::Unsent,
         Self::UnknownNode,
         Self::ReaderBusy,
     ];
@@ -81,7 +81,7 @@ impl Refusal {
             Self::Impostor => "impostor",
             Self::Members => "members",
             Self::QueueFull => "queue_full",
-            Self::SendDeadline => "send_deadline",
+            Self::Unsent => "unsent",
             Self::UnknownNode => "unknown_node",
             Self::ReaderBusy => "reader_busy",
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, ReadToEndError, RecvStream, VarInt};
+use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -71,19 +71,19 @@ pub(super) async fn accept(
 /// Finishes the handshake, asks who it is, and reads until the connection ends.
 async fn welcome(incoming: quinn::Incoming, inbox: &Inbox) {
     let address = incoming.remote_address();
-    let Ok(connecting) = incoming.accept() else {
-        inbox.counters.refuse(Refusal::Handshake);
-        return;
+    let connection = match incoming.accept() {
+        // The first packet alone may say enough to refuse it.
+        Err(error) => Err(error),
+        Ok(connecting) => match timeout(HANDSHAKE_DEADLINE, connecting).await {
+            Ok(shaken) => shaken,
+            Err(_) => Err(ConnectionError::TimedOut),
+        },
     };
-    let connection = match timeout(HANDSHAKE_DEADLINE, connecting).await {
-        Ok(Ok(connection)) => connection,
-        Ok(Err(error)) => {
+    let connection = match connection {
+        Ok(connection) => connection,
+        Err(error) => {
             tracing::debug!(%address, %error, "a connection was refused");
             inbox.counters.refuse(endpoint::refusal_of(&error));
-            return;
-        }
-        Err(_) => {
-            inbox.counters.refuse(Refusal::Handshake);
             return;
         }
     };

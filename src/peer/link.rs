@@ -264,9 +264,9 @@ async fn send(link: &Link, connection: &Connection, message: Bytes) {
         Ok(true) => {
             link.sent_bytes.fetch_add(u64::try_from(length).unwrap_or(0), Ordering::Relaxed);
         }
-        // The connection is over, which its own end tells, or too slow.
-        Ok(false) => {}
-        Err(_) => link.drop_many(Refusal::SendDeadline, 1),
+        // Lost with its connection, like whatever was under way.
+        Ok(false) if connection.close_reason().is_some() => {}
+        Ok(false) | Err(_) => link.drop_many(Refusal::Unsent, 1),
     }
 }
 

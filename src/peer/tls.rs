@@ -168,7 +168,8 @@ fn dialling() -> TransportConfig {
     transport
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .send_window(u64::from(RECEIVE_WINDOW_BYTES))
-        .datagram_receive_buffer_size(None);
+        // `None` would forbid sending, too. More than a byte ends the connection.
+        .datagram_receive_buffer_size(Some(1));
     transport
 }
 
