@@ -5,9 +5,11 @@
 //! * [`database`]: where rules come from: files, with every problem told at its place.
 //! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the manual.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
+//! * [`peer`]: between daemons. One QUIC endpoint, mutual TLS, membership, and the messages on the wire.
 
 pub mod config;
 pub mod core;
 pub mod database;
 pub mod engine;
+pub mod peer;
 pub mod telemetry;
