@@ -23,7 +23,7 @@ mod transmit;
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;
-pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Replica, ReplicaConfig, Tally};
+pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Policy, Replica, ReplicaConfig, Tally};
 pub use status::{KeyStatus, PeerView, RegionStatus, STATUS_KEYS_MAX, Status};
 pub use transmit::{FRAME_BYTES_MAX, frame_bytes};
 

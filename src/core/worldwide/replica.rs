@@ -44,6 +44,20 @@ pub struct ReplicaConfig {
     pub keys_max: usize,
     /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
     pub shared_store: bool,
+    /// How budgets are worked out.
+    pub policy: Policy,
+}
+
+/// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The sum while one region alone asks for a bucket, common cuts once several do.
+    #[default]
+    Tidegate,
+    /// Always the limit less what the others are known to have admitted.
+    Sum,
+    /// Always common cuts, also for buckets that nobody else asks for.
+    Cut,
 }
 
 impl ReplicaConfig {
@@ -57,6 +71,7 @@ impl ReplicaConfig {
             interval: INTERVAL_DEFAULT,
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
+            policy: Policy::Tidegate,
         }
     }
 }
