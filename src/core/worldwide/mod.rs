@@ -9,6 +9,7 @@ use super::rule::Global;
 use super::wire::RuleName;
 
 mod bucket;
+mod budget;
 mod counts;
 mod demand;
 mod keys;
