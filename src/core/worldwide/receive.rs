@@ -160,12 +160,13 @@ impl Replica {
             }
             Scope::Region(name) => {
                 let Some(speaker) = self.regions.find(name) else { return };
-                let heard = bucket.hear_region(now, speaker, &report);
+                let (here, keys) = self.here(now);
+                let Some(bucket) = keys.get_mut(id) else { return };
+                let heard = bucket.hear_region(now, speaker, &report, here);
                 let again = bucket.next_look(now);
                 self.keys.wake_at(id, again);
-                if heard.is_none() {
-                    self.tally.no_room = self.tally.no_room.saturating_add(1);
-                }
+                self.tally.no_room = self.tally.no_room.saturating_add(u64::from(heard.full));
+                self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.look(now, id);
                 if region != Regions::OWN {
                     self.spread(id, speaker, report.window, true);

@@ -175,6 +175,7 @@ impl Replica {
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, node, touched);
         self.changed(now, id);
+        self.look(now, id);
     }
 
     /// Who is in the cluster now.
@@ -293,7 +294,8 @@ impl Replica {
     /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
     pub(super) fn tell(&mut self, now: Timestamp, id: KeyId, urgent: bool) {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
-        let Some(bucket) = self.keys.get_mut(id) else { return };
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
         if !owned {
             let windows = bucket.tell_owner(now);
             for window in windows {
@@ -301,7 +303,7 @@ impl Replica {
             }
             return;
         }
-        let windows = bucket.tell(now);
+        let windows = bucket.tell(now, here);
         for window in windows {
             self.spread(id, Regions::OWN, window, urgent);
         }
@@ -421,18 +423,26 @@ impl Replica {
 
     /// Works out what the store must be told of a bucket.
     pub(super) fn look(&mut self, now: Timestamp, id: KeyId) {
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if bucket.look(now, here) && !bucket.queued {
+            bucket.queued = true;
+            self.effects.push_back(id);
+        }
+    }
+
+    /// What a bucket must know of this daemon, beside the buckets themselves.
+    pub(super) fn here(&mut self, now: Timestamp) -> (Here<'_>, &mut Keys) {
+        let horizon = self.horizon(now);
         let here = Here {
             node: &self.config.name.node,
             started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
             shared_store: self.config.shared_store,
             regions: &self.regions,
-            horizon: self.horizon(now),
+            horizon,
+            policy: self.config.policy,
         };
-        let Some(bucket) = self.keys.get_mut(id) else { return };
-        if bucket.look(now, here) && !bucket.queued {
-            bucket.queued = true;
-            self.effects.push_back(id);
-        }
+        (here, &mut self.keys)
     }
 
     fn look_at_all(&mut self, now: Timestamp) {
