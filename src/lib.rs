@@ -5,6 +5,7 @@
 //! * [`database`]: where rules come from: files, with every problem told at its place.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
 
+pub mod api;
 pub mod core;
 pub mod database;
 pub mod engine;
