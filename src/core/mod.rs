@@ -7,6 +7,7 @@ pub mod algorithm;
 pub mod decision;
 pub mod key;
 pub mod request;
+pub mod ring;
 pub mod rule;
 pub mod ruleset;
 pub mod time;
