@@ -3,6 +3,8 @@
 //! # The map
 //! * [`core`]: pure. Rules, algorithms and the protocol between regions, without I/O or clocks.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
+//! * [`store`]: where buckets are kept.
 
 pub mod core;
 pub mod engine;
+pub mod store;
