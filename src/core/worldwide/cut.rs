@@ -34,6 +34,10 @@ pub(super) struct Ground<'a> {
     pub(super) horizon: Span,
     /// The regions that take part, by name, with their weights.
     pub(super) parties: &'a [(RegionId, u64)],
+    /// Those of them that are silent: their last words stand.
+    pub(super) silent: &'a [RegionId],
+    /// Whether all regions take part and speak.
+    pub(super) whole: bool,
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
     pub(super) lot: u64,
@@ -55,6 +59,8 @@ pub(super) struct Cut {
     window: u64,
     /// What each region was given by the last cut, by [`RegionId`]; empty before the first of this window.
     before: Budgets,
+    /// What each region was given by the last cut in which all could be heard and any was in play.
+    settled: Budgets,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -139,6 +145,9 @@ impl Cut {
 
     fn settle(&mut self, ground: Ground<'_>) {
         self.before = self.divide(Known::InForce, self.window, ground);
+        if ground.whole && self.before.iter().any(|&given| given > 0) {
+            self.settled.clone_from(&self.before);
+        }
     }
 
     /// When the next report waits for its instant.
@@ -146,14 +155,14 @@ impl Cut {
         self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
     }
 
-    /// Whether any other region has ever told anything.
-    pub(super) fn is_alone(&self) -> bool {
-        self.registers.iter().skip(1).all(|register| register.newest().is_none())
-    }
-
     /// What the last cut gave a region in this window.
     pub(super) fn given(&self, region: RegionId) -> Option<u64> {
         self.before.get(region).copied()
+    }
+
+    /// What a region was given when all could still be heard.
+    pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
+        if self.settled.is_empty() { None } else { Some(self.settled.get(region).copied().unwrap_or(0)) }
     }
 
     /// What the own region may admit in the window at `now`, and in the next.
@@ -208,6 +217,10 @@ impl Cut {
         let stirred = match known {
             Known::InForce => register.stirred,
             Known::Arrived => register.stirred_told,
+        };
+        let window = match register.newest() {
+            Some(last) if ground.silent.contains(&region) => last.window.min(window),
+            _ => window,
         };
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
