@@ -374,7 +374,8 @@ impl Replica {
 
     /// Owes one daemon all that is known of a bucket and that it may be told.
     pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
-        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link))) else {
+        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
+        else {
             return;
         };
         let sibling = link.region == Regions::OWN;
