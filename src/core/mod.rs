@@ -12,3 +12,4 @@ pub mod ruleset;
 pub mod time;
 pub mod wire;
 pub mod worldwide;
+pub mod written;

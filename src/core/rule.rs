@@ -27,6 +27,14 @@ pub enum Action {
     Block,
 }
 
+impl Action {
+    /// Whether a rule with this action has buckets and a limit.
+    #[must_use]
+    pub const fn counts(self) -> bool {
+        matches!(self, Self::Reject | Self::Throttle | Self::LogOnly)
+    }
+}
+
 /// How a worldwide limit is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -139,4 +147,26 @@ pub struct Rule {
     pub enabled: bool,
     /// `None`: each region enforces the limit on its own.
     pub global: Option<Global>,
+}
+
+/// What is known of a user besides the rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct User {
+    /// The value of attribute `user`; 1 to 1,024 bytes, unique.
+    pub id: String,
+    /// Stands for attribute `tier` where a request of this user brings none.
+    pub tier: Option<String>,
+    /// Limits of this user's own, at most one for a rule.
+    pub overrides: Vec<UserLimit>,
+}
+
+/// A limit for one user in place of a rule's. The window stays the rule's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserLimit {
+    /// The rule's name.
+    pub rule: String,
+    /// Permits per window.
+    pub permits: u32,
+    /// Capacity of bucket algorithms.
+    pub burst: u32,
 }

@@ -1,20 +1,34 @@
 //! A compiled set of rules: which rules decide a request, in time that does not grow with their number.
+//!
+//! Compiling sorts the rules, gives each its shape and builds one index for each domain. Nothing is interpreted per
+//! request, and a set never changes: a reload makes another.
+
+mod domain;
+mod index;
+mod network;
+mod pattern;
+mod seen;
+mod shape;
+mod trie;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::algorithm::{Algorithm, Limit};
+use self::domain::{Domain, Selector};
+use self::seen::Seen;
+use super::algorithm::Limit;
 use super::key::{Key, Shape};
-use super::request::{LimitOverride, Request};
-use super::rule::{Action, Global, OnFailure, Rule};
+use super::request::Request;
+use super::rule::{Action, Rule, User};
+use super::time::Span;
 
-/// Gives every shape its number, for as long as the process lives.
-#[derive(Debug, Default)]
-pub struct Shapes {
-    known: HashMap<String, Shape>,
-}
+pub use self::shape::{OVERRIDE_WINDOWS, Shapes};
 
 /// A rule made ready: everything that a decision needs, nothing left to interpret.
 #[derive(Debug)]
@@ -34,9 +48,10 @@ pub struct Compiled {
 pub struct Match<'s> {
     /// The rule.
     pub rule: &'s Compiled,
-    /// Its bucket; `None` for `allow` and `block`, which count nothing.
+    /// Its bucket; `None` for `allow` and `block`, which count nothing. Its shape is the rule's, or another where the
+    /// request brings a limit with another window.
     pub key: Option<Key>,
-    /// The limit in force for this request (the rule's own or the request's override).
+    /// The limit in force: the request's own, else the user's own, else the rule's.
     pub limit: Limit,
 }
 
@@ -67,8 +82,211 @@ pub enum Reason {
     Disabled,
 }
 
+/// Why rules do not make a set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Conflict {
+    /// Two rules have this name.
+    #[error("two rules are named \"{0}\"; names are unique in the whole set")]
+    DuplicateName(String),
+    /// Two users have this id.
+    #[error("two users have the id \"{0}\"")]
+    DuplicateUser(String),
+    /// A user's own limit names no rule.
+    #[error("user \"{user}\" has a limit of its own for rule \"{rule}\", which does not exist")]
+    UnknownRule {
+        /// The user.
+        user: String,
+        /// The missing rule.
+        rule: String,
+    },
+    /// Every shape number was used. Only a restart gives new ones.
+    #[error("too many different rules since the start: restart the daemon")]
+    ShapesSpent,
+}
+
 /// An immutable set of rules.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RuleSet {
     rules: Vec<Arc<Compiled>>,
+    by_name: HashMap<Box<str>, u32, FixedState>,
+    domains: HashMap<Box<str>, Domain, FixedState>,
+    users: HashMap<Box<str>, KnownUser, FixedState>,
+}
+
+#[derive(Debug)]
+struct KnownUser {
+    tier: Option<Box<str>>,
+    /// By the rule's index.
+    limits: Box<[(u32, Limit)]>,
+}
+
+impl RuleSet {
+    /// Makes a set of these rules. `shapes` remembers which rules kept their buckets.
+    ///
+    /// # Errors
+    /// Every conflict between the rules; `shapes` then forgets nothing.
+    pub fn compile(rules: Vec<Rule>, shapes: &mut Shapes) -> Result<Self, Vec<Conflict>> {
+        Self::compile_with_users(rules, Vec::new(), shapes)
+    }
+
+    /// The same, with users who have a tier or limits of their own.
+    ///
+    /// # Errors
+    /// Every conflict between rules and users.
+    pub fn compile_with_users(
+        mut rules: Vec<Rule>,
+        users: Vec<User>,
+        shapes: &mut Shapes,
+    ) -> Result<Self, Vec<Conflict>> {
+        rules.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
+        let mut set = Self::default();
+        let mut conflicts = Vec::new();
+        shapes.begin();
+        for (index, rule) in (0..).zip(rules) {
+            if set.by_name.insert(rule.name.as_str().into(), index).is_some() {
+                conflicts.push(Conflict::DuplicateName(rule.name.clone()));
+            }
+            let Some(shape) = shapes.of(&rule) else {
+                conflicts.push(Conflict::ShapesSpent);
+                break;
+            };
+            let limit = limit_of(&rule, rule.limit, rule.burst, rule.window);
+            set.rules.push(Arc::new(Compiled { rule, index, shape, limit }));
+        }
+        for user in users {
+            set.add_user(user, &mut conflicts);
+        }
+        if !conflicts.is_empty() {
+            return Err(conflicts);
+        }
+        shapes.end(set.rules.len());
+        set.domains = domains(&set.rules);
+        Ok(set)
+    }
+
+    fn add_user(&mut self, user: User, conflicts: &mut Vec<Conflict>) {
+        let mut limits = Vec::new();
+        for own in &user.overrides {
+            match self.by_name.get(own.rule.as_str()).and_then(|index| self.at(*index)) {
+                Some(compiled) => {
+                    let rule = &compiled.rule;
+                    limits.push((compiled.index, limit_of(rule, own.permits, own.burst, rule.window)));
+                }
+                None => {
+                    conflicts.push(Conflict::UnknownRule { user: user.id.clone(), rule: own.rule.clone() })
+                }
+            }
+        }
+        limits.sort_unstable_by_key(|(rule, _)| *rule);
+        let known = KnownUser { tier: user.tier.map(Into::into), limits: limits.into() };
+        if self.users.insert(user.id.as_str().into(), known).is_some() {
+            conflicts.push(Conflict::DuplicateUser(user.id));
+        }
+    }
+
+    /// Every rule, in order of precedence.
+    #[must_use]
+    pub fn rules(&self) -> &[Arc<Compiled>] {
+        &self.rules
+    }
+
+    /// The rule of this domain and name.
+    #[must_use]
+    pub fn get(&self, domain: &str, name: &str) -> Option<&Arc<Compiled>> {
+        self.by_name(name).filter(|compiled| compiled.rule.domain == domain)
+    }
+
+    /// The rule of this name, which is unique over all domains.
+    #[must_use]
+    pub fn by_name(&self, name: &str) -> Option<&Arc<Compiled>> {
+        self.by_name.get(name).and_then(|index| self.at(*index))
+    }
+
+    fn at(&self, index: u32) -> Option<&Arc<Compiled>> {
+        self.rules.get(usize::try_from(index).ok()?)
+    }
+
+    /// Which rules decide this request.
+    ///
+    /// In a group the first rule by precedence that matches decides; a rule without a group decides by itself. Where an
+    /// `allow` without a group matches, only it and every deciding `block` are left.
+    #[must_use]
+    pub fn matches(&self, request: &Request<'_>) -> Matches<'_> {
+        let Some(domain) = self.domains.get(request.domain) else { return Matches::new() };
+        let user = self.user(request);
+        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        let deciding = domain.deciding(&mut seen);
+        let mut matches = Matches::new();
+        for place in &deciding.places {
+            if let Some(selector) = domain.selector(*place)
+                && deciding.keeps(*place, selector)
+            {
+                matches.push(selector.matched(&seen, user, request.limit));
+            }
+        }
+        matches
+    }
+
+    /// Every rule of the request's domain in order of precedence, and why it takes part or not. Not for the common path.
+    #[must_use]
+    pub fn explain(&self, request: &Request<'_>) -> Vec<(&Compiled, Reason)> {
+        let Some(domain) = self.domains.get(request.domain) else { return Vec::new() };
+        let user = self.user(request);
+        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        let deciding = domain.deciding(&mut seen);
+        let explain = |(place, selector): (u32, &'_ Selector)| {
+            let reason = selector.refusal(&mut seen, &domain.names);
+            reason.unwrap_or_else(|| domain.standing(place, selector, &deciding))
+        };
+        let reasons: Vec<Reason> = (0..).zip(&domain.selectors).map(explain).collect();
+        domain.selectors.iter().map(|selector| &*selector.compiled).zip(reasons).collect()
+    }
+
+    /// The bucket of rule `name` for this request, whether or not the rule would decide it; `None` if there is no such
+    /// rule or the request lacks an attribute that its `per` names.
+    #[must_use]
+    pub fn bucket(&self, name: &str, request: &Request<'_>) -> Option<Match<'_>> {
+        let compiled = self.by_name(name)?;
+        let domain = self.domains.get(compiled.rule.domain.as_str())?;
+        let selector = domain.selectors.iter().find(|selector| selector.compiled.index == compiled.index)?;
+        let user = self.user(request);
+        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        selector.identifies(&mut seen).then(|| selector.matched(&seen, user, None))
+    }
+
+    fn user(&self, request: &Request<'_>) -> Option<&KnownUser> {
+        if self.users.is_empty() {
+            return None;
+        }
+        self.users.get(request.attribute("user")?)
+    }
+}
+
+impl KnownUser {
+    fn limit(&self, compiled: &Compiled) -> Option<Limit> {
+        let place = self.limits.binary_search_by_key(&compiled.index, |(rule, _)| *rule).ok()?;
+        self.limits.get(place).map(|(_, limit)| *limit)
+    }
+}
+
+/// Sorts the rules into their domains and indexes them.
+fn domains(rules: &[Arc<Compiled>]) -> HashMap<Box<str>, Domain, FixedState> {
+    let mut by_domain: HashMap<&str, Vec<&Arc<Compiled>>, FixedState> = HashMap::default();
+    for compiled in rules {
+        by_domain.entry(&compiled.rule.domain).or_default().push(compiled);
+    }
+    by_domain.into_iter().map(|(name, rules)| (name.into(), Domain::new(&rules))).collect()
+}
+
+/// The limit in the form that buckets check. A throttled rule queues what drains within its longest delay, at least one.
+fn limit_of(rule: &Rule, permits: u32, burst: u32, window: Span) -> Limit {
+    let queue = match rule.action {
+        Action::Throttle if permits > 0 => {
+            let drained = u128::from(permits) * u128::from(rule.max_delay.micros());
+            let drained = drained / u128::from(window.micros().max(1));
+            u32::try_from(drained).unwrap_or(u32::MAX).max(1)
+        }
+        _ => 0,
+    };
+    Limit { permits, window, burst, queue }
 }

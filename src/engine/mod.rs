@@ -1,3 +1,207 @@
 //! Decisions under concurrency, the ports that the layers around it implement, and the only clock.
+//!
+//! The engine holds the rule set in force, matches each request, has its buckets charged in one atomic call to the
+//! store, and puts the outcome into words. What it counts for worldwide limits waits in [`world::Tallies`] until the
+//! protocol between regions asks for it; a decision never waits for that.
 
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+use metrics::Counter;
+
+use crate::core::key::identity_values;
+use crate::core::request::Request;
+use crate::core::rule::{Rule, User};
+use crate::core::ruleset::{Conflict, RuleSet, Shapes};
+use crate::core::time::Timestamp;
+use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
+use crate::telemetry::Metrics;
+
+pub mod clock;
+pub mod decide;
+pub mod loaded;
 pub mod port;
+pub mod status;
+pub mod world;
+
+use clock::{Clock, Stopwatch};
+use loaded::Loaded;
+use port::Store;
+use status::{BucketStatus, Explanation, WorldStatus};
+use world::Tallies;
+
+/// One decision in this many is timed: a histogram costs more than a decision.
+const SAMPLE: u32 = 16;
+
+/// Decides. Shared by every door of one daemon.
+pub struct Engine {
+    name: NodeName,
+    clock: Clock,
+    store: Arc<dyn Store>,
+    loaded: ArcSwap<Loaded>,
+    shapes: Mutex<Shapes>,
+    tallies: Tallies,
+    world: ArcSwap<WorldStatus>,
+    metrics: Arc<Metrics>,
+    degraded: [Counter; 3],
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    /// An engine with no rules: everything passes until [`Self::load`].
+    #[must_use]
+    pub fn new(name: NodeName, clock: Clock, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
+        let degraded = ["local", "open", "closed"]
+            .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
+        let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
+        Self {
+            name,
+            clock,
+            store,
+            loaded: ArcSwap::from_pointee(empty),
+            shapes: Mutex::default(),
+            tallies: Tallies::default(),
+            world: ArcSwap::default(),
+            metrics,
+            degraded,
+        }
+    }
+
+    /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that keep their
+    /// shape are kept. Returns the new revision.
+    ///
+    /// # Errors
+    /// What is wrong with the set as a whole; the set before stays in force.
+    pub fn load(&self, rules: Vec<Rule>, users: Vec<User>, shadow: bool) -> Result<u64, Vec<Conflict>> {
+        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
+        let revision = self.loaded.load().revision + 1;
+        let loaded = Loaded::new(set, revision, shadow, &self.metrics);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        {
+            self.metrics.rules_revision.set(revision as f64);
+            self.metrics.rules_count.set(loaded.set.rules().len() as f64);
+        }
+        self.loaded.store(Arc::new(loaded));
+        Ok(revision)
+    }
+
+    /// The rule set in force.
+    #[must_use]
+    pub fn loaded(&self) -> Arc<Loaded> {
+        self.loaded.load_full()
+    }
+
+    /// This daemon's region and node.
+    #[must_use]
+    pub const fn name(&self) -> &NodeName {
+        &self.name
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// This daemon's metrics.
+    #[must_use]
+    pub const fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// The store, for upkeep.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    /// The other daemons, as last published.
+    #[must_use]
+    pub fn world(&self) -> Arc<WorldStatus> {
+        self.world.load_full()
+    }
+
+    /// Publishes what is known of the other daemons.
+    pub fn publish(&self, status: WorldStatus) {
+        self.world.store(Arc::new(status));
+    }
+
+    /// Why `request` is decided as it is. Charges nothing.
+    pub async fn explain(&self, request: &Request<'_>) -> Option<Explanation> {
+        let loaded = self.loaded.load_full();
+        let considered = loaded.set.explain(request);
+        let considered =
+            considered.into_iter().map(|(rule, reason)| (rule.rule.name.clone(), reason)).collect();
+        let decision = self.ask(std::slice::from_ref(request)).get().await.into_iter().next()?;
+        Some(Explanation { decision, considered })
+    }
+
+    /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or the
+    /// attributes lack one that its `per` names.
+    pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
+        let loaded = self.loaded.load_full();
+        let found = loaded.set.bucket(name, request)?;
+        let (compiled, key) = (found.rule, found.key?);
+        let now = self.clock.now();
+        let info = self.store.bucket(compiled, &key, now).await;
+        let values = identity_values(key.identity()).unwrap_or_default();
+        let identity = compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect();
+        Some(BucketStatus {
+            rule: compiled.rule.name.clone(),
+            identity,
+            limit: found.limit.permits,
+            window: found.limit.window,
+            used: info.map_or(0, |info| info.used),
+            remaining: info.map_or(u64::from(found.limit.permits), |info| info.verdict.remaining),
+            reset: info.map_or_else(Default::default, |info| info.verdict.reset),
+            view: info.and_then(|info| info.view),
+            error_bound: info.map_or(0, |info| info.error_bound),
+        })
+    }
+
+    /// The worldwide rules in force and their revision, for the protocol between regions.
+    #[must_use]
+    pub fn world_rules(&self) -> (u64, Vec<WorldRule>) {
+        let loaded = self.loaded.load();
+        (loaded.revision, loaded.world_rules())
+    }
+
+    /// What decisions did to worldwide limits since the last call.
+    pub fn drain_touched(&self, into: &mut Vec<Touched>) {
+        let loaded = self.loaded.load();
+        self.tallies.drain(|key, tally| {
+            // A rule that a reload took away has no one left to tell.
+            if let Some(key) = loaded.world_key(key) {
+                let world::Tally { window, offered, admitted, returned } = tally;
+                into.push(Touched { key, window, offered, admitted, returned });
+            }
+        });
+    }
+
+    /// Carries out what the protocol between regions asks of the store.
+    pub fn apply(&self, effect: &Effect) {
+        let loaded = self.loaded.load();
+        let now = self.clock.now();
+        let (Effect::View { key, .. } | Effect::Debit { key, .. }) = effect;
+        let Some((compiled, local)) = loaded.local_key(key) else { return };
+        match effect {
+            Effect::View { view, error_bound, .. } => self.store.set_view(&local, *view, *error_bound, now),
+            Effect::Debit { permits, .. } => self.store.debit(compiled, &local, *permits, now),
+        }
+    }
+
+    /// A stopwatch for one decision in [`SAMPLE`].
+    fn sample(&self) -> Option<Stopwatch> {
+        thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
+        let turn = TURN.get().wrapping_add(1);
+        TURN.set(turn);
+        (turn % SAMPLE == 0).then(Stopwatch::start)
+    }
+}

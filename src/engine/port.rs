@@ -14,6 +14,24 @@ use crate::core::time::Timestamp;
 /// A future that lives as long as what it borrows.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
+/// An answer that is there already, or one to wait for.
+pub enum Answer<'a, T> {
+    /// Nothing had to be waited for.
+    Now(T),
+    /// One wait, with a deadline of its own.
+    Later(Later<'a, T>),
+}
+
+impl<T> Answer<'_, T> {
+    /// Waits if need be.
+    pub async fn get(self) -> T {
+        match self {
+            Self::Now(answer) => answer,
+            Self::Later(answer) => answer.await,
+        }
+    }
+}
+
 /// One bucket to be charged as part of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Charge<'a> {
@@ -55,14 +73,44 @@ pub struct Outcome {
     pub counted: SmallVec<[Counted; 2]>,
 }
 
+/// Whether a decision charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Intent {
+    /// Charge if all of it fits.
+    Charge,
+    /// Only say what the answer would be.
+    Ask,
+}
+
+/// What a bucket holds, without charging it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketInfo {
+    /// Permits in use in this region.
+    pub used: u64,
+    /// What a peek would be answered.
+    pub verdict: Verdict,
+    /// What the world leaves this region, if others have been heard of.
+    pub view: Option<View>,
+    /// How far the worldwide count may lie above what is believed, in permits.
+    pub error_bound: u64,
+}
+
 /// Where buckets are kept. One decision is atomic: all of its charges or none.
 pub trait Store: Send + Sync + 'static {
     /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
-    fn try_decide(&self, charges: &[Charge<'_>], now: Timestamp) -> Option<Outcome>;
+    fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome>;
 
     /// Decides with at most one wait, which has a deadline. Never fails: what cannot be asked is answered by each rule's
     /// failure policy.
-    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], now: Timestamp) -> Later<'a, Outcome>;
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
+
+    /// What a bucket holds; `None` if it is unused.
+    fn bucket<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        now: Timestamp,
+    ) -> Later<'a, Option<BucketInfo>>;
 
     /// Enforces from now on what the world leaves of a bucket.
     fn set_view(&self, key: &Key, view: View, error_bound: u64, now: Timestamp);

@@ -75,6 +75,14 @@ pub struct View {
     pub others_before: u64,
 }
 
+impl View {
+    /// What the other regions are known to have admitted in window `window`; zero once this view is too old to say.
+    #[must_use]
+    pub const fn others_at(&self, window: u64) -> u64 {
+        if self.window == window { self.others } else { 0 }
+    }
+}
+
 /// The answer of one bucket to one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {

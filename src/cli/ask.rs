@@ -1,0 +1,123 @@
+//! `tidegate check` and `tidegate explain`: what a daemon answers to one request.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::table::{span, table};
+use super::{DENIED, Ended, Failure, Server, say};
+
+/// One request.
+#[derive(Debug, Args)]
+pub(super) struct Ask {
+    /// Attributes of the request, as name=value: user=u_42 path=/search
+    #[arg(value_name = "NAME=VALUE")]
+    attributes: Vec<String>,
+    /// The gateway's namespace of rules.
+    #[arg(long, default_value = "default")]
+    domain: String,
+    /// Permits it asks for; 0 only asks, a negative number gives back.
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    cost: i64,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Ask {
+    fn body(&self) -> Result<Value, Failure> {
+        let mut attributes = Map::new();
+        for pair in &self.attributes {
+            let Some((name, value)) = pair.split_once('=') else {
+                return Err(Failure::Usage(format!("`{pair}` is no attribute: write name=value, as in user=u_42")));
+            };
+            if attributes.insert(name.to_owned(), value.into()).is_some() {
+                return Err(Failure::Usage(format!("the attribute `{name}` is given twice")));
+            }
+        }
+        Ok(json!({ "domain": self.domain, "attributes": attributes, "cost": self.cost }))
+    }
+
+    /// Asks and charges.
+    pub(super) fn check(&self) -> Ended {
+        let reply = self.server.post("/v1/check", &self.body()?)?;
+        if self.server.json {
+            say(reply.text.trim_end());
+        } else {
+            show(&reply.json);
+        }
+        Ok(ending(&reply.json))
+    }
+
+    /// Asks why; charges nothing.
+    pub(super) fn explain(&self) -> Ended {
+        let reply = self.server.post("/v1/explain", &self.body()?)?;
+        if self.server.json {
+            say(reply.text.trim_end());
+            return Ok(ExitCode::SUCCESS);
+        }
+        show(&reply.json["decision"]);
+        let considered = reply.json["considered"].as_array().map_or(&[][..], Vec::as_slice);
+        if considered.is_empty() {
+            say(format_args!("\nThe domain `{}` has no rules.", self.domain));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut rows = table(&["rule considered", "outcome", "why"], &[]);
+        for rule in considered {
+            rows.add_row([text(&rule["rule"]), text(&rule["outcome"]), text(&rule["why"])]);
+        }
+        say(format_args!("\n{rows}\nNothing was charged."));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn ending(decision: &Value) -> ExitCode {
+    if decision["allowed"].as_bool() == Some(true) { ExitCode::SUCCESS } else { ExitCode::from(DENIED) }
+}
+
+fn show(decision: &Value) {
+    let allowed = decision["allowed"].as_bool() == Some(true);
+    let by = decision["rule"].as_str();
+    say(match (allowed, by) {
+        (true, None) => "allowed: no rule limits it".to_owned(),
+        (true, Some(rule)) => format!("allowed: {} left of {} ({rule})", decision["remaining"], decision["limit"]),
+        (false, rule) => {
+            let retry = decision["retry_after_ms"].as_u64();
+            let when = retry.map_or_else(|| "it can never pass".to_owned(), |millis| format!("retry in {}", span(millis)));
+            format!("denied by {} with status {}: {when}", rule.unwrap_or("a rule"), decision["status"])
+        }
+    });
+    if let Some(message) = decision["message"].as_str() {
+        say(format_args!("  {message}"));
+    }
+    let rules = decision["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    if rules.is_empty() {
+        return;
+    }
+    let mut rows = table(&["rule", "answer", "limit", "window", "left", "resets in", "used worldwide"], &[2, 3, 4, 5, 6]);
+    for rule in rules {
+        let answer = match (rule["allowed"].as_bool() == Some(true), rule["shadow"].as_bool() == Some(true)) {
+            (true, _) => "allowed",
+            (false, false) => "denied",
+            (false, true) => "would deny (shadow)",
+        };
+        let global = &rule["global"];
+        let worldwide = global["believed_used"]
+            .as_u64()
+            .map_or_else(String::new, |used| format!("{used} (+{})", global["error_bound"].as_u64().unwrap_or(0)));
+        rows.add_row([
+            text(&rule["rule"]),
+            answer.to_owned(),
+            rule["limit"].to_string(),
+            rule["window_ms"].as_u64().map(span).unwrap_or_default(),
+            rule["remaining"].to_string(),
+            rule["reset_ms"].as_u64().map(span).unwrap_or_default(),
+            worldwide,
+        ]);
+    }
+    say(rows);
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

@@ -1,0 +1,74 @@
+//! One call to a daemon's HTTP interface.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Failure, Server};
+
+/// Longest wait for an answer.
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// An answer, as text and as JSON.
+pub(super) struct Reply {
+    /// The body as it came.
+    pub text: String,
+    /// The body, read.
+    pub json: Value,
+}
+
+impl Server {
+    /// Fetches a route.
+    ///
+    /// # Errors
+    /// No daemon there, or it refused: its own words.
+    pub(super) fn get(&self, route: &str) -> Result<Reply, Failure> {
+        let mut request = Self::agent().get(self.url(route));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.finish(request.call())
+    }
+
+    /// Posts JSON to a route.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(super) fn post(&self, route: &str, body: &Value) -> Result<Reply, Failure> {
+        let mut request = Self::agent().post(self.url(route));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.finish(request.send_json(body))
+    }
+
+    fn agent() -> ureq::Agent {
+        ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).http_status_as_error(false).build().into()
+    }
+
+    fn url(&self, route: &str) -> String {
+        format!("{}{route}", self.server.trim_end_matches('/'))
+    }
+
+    fn finish(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
+        let mut answer = answer.map_err(|error| {
+            Failure::Unreached(format!(
+                "no daemon answered at {}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER.",
+                self.server
+            ))
+        })?;
+        let status = answer.status();
+        let text = answer.body_mut().read_to_string().map_err(|error| {
+            Failure::Unreached(format!("the daemon at {} broke off its answer: {error}", self.server))
+        })?;
+        let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
+        if status.is_success() && json.is_null() {
+            return Err(Failure::Unreached(format!("what answers at {} is no tidegate daemon", self.server)));
+        }
+        if !status.is_success() {
+            let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or(text.trim());
+            return Err(Failure::Failed(anyhow::anyhow!("{message} ({} from {})", status, self.server)));
+        }
+        Ok(Reply { text, json })
+    }
+}

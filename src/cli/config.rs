@@ -1,0 +1,37 @@
+//! `tidegate config`: what would run.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::{ConfigFile, Ended, Failure, say};
+use crate::config::{Config as Settings, Flags};
+use crate::daemon;
+
+/// Looks at the daemon's configuration.
+#[derive(Debug, Subcommand)]
+pub(super) enum Config {
+    /// Prints what would run, or every problem with file:line:column (exit code 2). Reads the rules file as well.
+    Check {
+        #[command(flatten)]
+        file: ConfigFile,
+        /// The rules file, in place of the configured one.
+        #[arg(long)]
+        rules: Option<PathBuf>,
+    },
+}
+
+impl Config {
+    /// Runs it.
+    pub(super) fn run(self) -> Ended {
+        let Self::Check { file, rules } = self;
+        let flags = Flags { rules, ..Flags::default() };
+        let settings = Settings::load(file.config.as_deref(), std::env::vars(), flags)
+            .map_err(|problems| Failure::Usage(problems.to_string()))?;
+        let rules = daemon::rules_of(&settings).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+        say(settings.to_toml().trim_end());
+        say(format_args!("\n# {} rules would be in force.", rules.len()));
+        Ok(ExitCode::SUCCESS)
+    }
+}

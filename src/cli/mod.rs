@@ -1,0 +1,141 @@
+//! The command line: one file per command. Client commands speak to a daemon over HTTP.
+//!
+//! Exit codes: 0 ok, 1 failed, 2 usage or configuration, 3 daemon not reached, 4 denied.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+mod ask;
+mod cert;
+mod client;
+mod config;
+mod demo;
+mod regions;
+mod rules;
+mod serve;
+mod table;
+
+/// A command that did not succeed.
+#[derive(Debug)]
+pub enum Failure {
+    /// It failed.
+    Failed(anyhow::Error),
+    /// Wrong usage or configuration; each problem a line.
+    Usage(String),
+    /// No daemon answered.
+    Unreached(String),
+}
+
+impl Failure {
+    /// Says it on standard error and gives the exit code.
+    #[must_use]
+    #[expect(clippy::print_stderr, reason = "this is where the command line speaks")]
+    pub fn report(&self) -> ExitCode {
+        match self {
+            Self::Failed(error) => {
+                eprintln!("error: {error:#}");
+                ExitCode::from(1)
+            }
+            Self::Usage(problems) => {
+                eprintln!("{problems}");
+                ExitCode::from(2)
+            }
+            Self::Unreached(why) => {
+                eprintln!("error: {why}");
+                ExitCode::from(3)
+            }
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// What a command ends with.
+pub type Ended = Result<ExitCode, Failure>;
+
+/// The exit code of a request that was denied.
+const DENIED: u8 = 4;
+
+/// A rate limiter that stands beside your gateways and holds limits worldwide.
+///
+/// Start with `tidegate demo`: three regions on this machine hold one limit together.
+#[derive(Debug, Parser)]
+#[command(name = "tidegate", version, max_term_width = 100)]
+pub struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Three regions on this machine, an ocean between them, load, and one limit held: live.
+    Demo(demo::Demo),
+    /// Runs the daemon.
+    Serve(serve::Serve),
+    /// Looks at the daemon's configuration.
+    #[command(subcommand)]
+    Config(config::Config),
+    /// Asks a daemon whether a request may pass; charges it. Exit code 0 allowed, 4 denied.
+    Check(ask::Ask),
+    /// Says which rules decide a request and why; charges nothing.
+    Explain(ask::Ask),
+    /// Looks at rules.
+    #[command(subcommand)]
+    Rules(rules::Rules),
+    /// Shows the daemons of the cluster, their links and who is cut off.
+    Regions(Server),
+    /// Makes the certificates with which daemons know each other.
+    #[command(subcommand)]
+    Cert(cert::Cert),
+}
+
+/// Which daemon to speak to, and how to print.
+#[derive(Debug, Args)]
+pub(crate) struct Server {
+    /// The daemon's HTTP address.
+    #[arg(long, env = "TIDEGATE_SERVER", default_value = "http://127.0.0.1:8080")]
+    server: String,
+    /// A token for the admin routes.
+    #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
+    token: Option<String>,
+    /// Prints exactly what the API returned.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigFile {
+    /// The configuration file; without one, defaults and the environment hold.
+    #[arg(long, env = "TIDEGATE_CONFIG")]
+    config: Option<PathBuf>,
+}
+
+/// Runs a command.
+///
+/// # Errors
+/// What went wrong, with its exit code.
+pub fn run(arguments: Arguments) -> Ended {
+    match arguments.command {
+        Command::Demo(demo) => demo.run(),
+        Command::Serve(serve) => serve.run(),
+        Command::Config(config) => config.run(),
+        Command::Check(ask) => ask.check(),
+        Command::Explain(ask) => ask.explain(),
+        Command::Rules(rules) => rules.run(),
+        Command::Regions(server) => regions::run(&server),
+        Command::Cert(cert) => cert.run(),
+    }
+}
+
+/// Prints one line on standard output. A reader that went away (`| head`) is no error.
+fn say(text: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stdout().lock(), "{text}");
+}

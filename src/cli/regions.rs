@@ -1,0 +1,64 @@
+//! `tidegate regions`: the daemons of the cluster, their links and who is cut off.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::table::{span, table};
+use super::{Ended, Server, say};
+
+/// Shows what `GET /v1/regions` says.
+pub(super) fn run(server: &Server) -> Ended {
+    let reply = server.get("/v1/regions")?;
+    if server.json {
+        say(reply.text.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let own = &reply.json;
+    say(format_args!("{} in region {}", word(&own["node"]), word(&own["region"])));
+    let peers = own["peers"].as_array().map_or(&[][..], Vec::as_slice);
+    if peers.is_empty() {
+        say("No other daemons: limits hold in this region alone. Name some with --join.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = table(&["region", "node", "address", "state", "round trip", "lag", "sent", "received"], &[4, 5, 6, 7]);
+    for peer in peers {
+        let flag = |name: &str| peer[name].as_bool() == Some(true);
+        let state = match (flag("connected"), flag("live"), flag("draining")) {
+            (_, _, true) => "draining",
+            (true, true, false) => "connected",
+            (false, true, false) => "link down",
+            (_, false, false) => "silent",
+        };
+        let millis = |name: &str| peer[name].as_u64().map_or_else(|| "-".to_owned(), span);
+        let bytes = |name: &str| peer[name].as_u64().map_or_else(|| "-".to_owned(), size);
+        rows.add_row([
+            word(&peer["region"]),
+            word(&peer["node"]),
+            word(&peer["address"]),
+            state.to_owned(),
+            millis("rtt_ms"),
+            millis("lag_ms"),
+            bytes("sent_bytes"),
+            bytes("received_bytes"),
+        ]);
+    }
+    say(rows);
+    let cut_off: Vec<String> = own["cut_off"].as_array().into_iter().flatten().map(word).collect();
+    if !cut_off.is_empty() {
+        say(format_args!("Cut off: {}. Worldwide limits follow each rule's on_partition.", cut_off.join(", ")));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn word(value: &Value) -> String {
+    value.as_str().map_or_else(|| "-".to_owned(), str::to_owned)
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..10_000 => format!("{bytes} B"),
+        10_000..10_000_000 => format!("{} kB", bytes / 1_000),
+        _ => format!("{} MB", bytes / 1_000_000),
+    }
+}

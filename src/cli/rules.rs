@@ -1,0 +1,134 @@
+//! `tidegate rules`: what is in force, and whether a file would be.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::table::table;
+use super::{Ended, Failure, Server, say};
+use crate::daemon;
+
+/// Looks at rules.
+#[derive(Debug, Subcommand)]
+pub(super) enum Rules {
+    /// Lists the rules in force, in the order in which they decide.
+    List(Server),
+    /// Shows one rule.
+    Show {
+        /// The rule's name.
+        name: String,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Says whether a rules file is right, or every problem with file:line:column.
+    Validate {
+        /// The file.
+        file: PathBuf,
+        /// Prints the result as JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Rules {
+    /// Runs it.
+    pub(super) fn run(self) -> Ended {
+        match self {
+            Self::List(server) => list(&server),
+            Self::Show { name, server } => show(&name, &server),
+            Self::Validate { file, json } => validate(&file, json),
+        }
+    }
+}
+
+fn list(server: &Server) -> Ended {
+    let reply = server.get("/v1/rules")?;
+    if server.json {
+        say(reply.text.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
+    if rules.is_empty() {
+        say("No rules are in force: everything passes. Name a file with `tidegate serve --rules rules.toml`.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
+    for rule in rules {
+        let limit = match (&rule["limit"], rule["window"].as_str()) {
+            (Value::Number(limit), Some(window)) => format!("{limit} / {window}"),
+            _ => String::new(),
+        };
+        let how = [rule["algorithm"].as_str(), rule.pointer("/global/mode").and_then(Value::as_str)];
+        let action = if rule["enabled"].as_bool() == Some(false) { "off" } else { rule["action"].as_str().unwrap_or("reject") };
+        rows.add_row([
+            plain(&rule["name"]),
+            rule["domain"].as_str().unwrap_or("default").to_owned(),
+            conditions(&rule["match"]),
+            rule["per"].as_array().into_iter().flatten().map(plain).collect::<Vec<_>>().join(", "),
+            limit,
+            how.into_iter().flatten().collect::<Vec<_>>().join(", "),
+            plain(&rule["group"]),
+            rule["priority"].as_i64().unwrap_or(100).to_string(),
+            action.to_owned(),
+        ]);
+    }
+    say(format_args!("{rows}\nRevision {}", reply.json["revision"]));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn conditions(conditions: &Value) -> String {
+    let each = conditions.as_object().into_iter().flatten().map(|(name, value)| match value {
+        Value::Array(any) => format!("{name}={}", any.iter().map(plain).collect::<Vec<_>>().join("|")),
+        one => format!("{name}={}", plain(one)),
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
+fn show(name: &str, server: &Server) -> Ended {
+    let reply = server.get(&format!("/v1/rules/{}", escape(name)))?;
+    if server.json {
+        say(reply.text.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let rule = if reply.json["rule"].is_object() { &reply.json["rule"] } else { &reply.json };
+    let mut rows = table(&["field", "value"], &[]);
+    for (field, value) in rule.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+        rows.add_row([field.clone(), plain(value)]);
+    }
+    say(rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn validate(file: &std::path::Path, json: bool) -> Ended {
+    match daemon::check_rules(file, &[]) {
+        Ok(rules) => {
+            let count = rules.len();
+            if json {
+                say(serde_json::json!({ "valid": true, "rules": count, "problems": [] }));
+            } else {
+                say(format_args!("{}: {count} rules, all right", file.display()));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(problems) if json => {
+            say(serde_json::json!({ "valid": false, "problems": problems }));
+            Ok(ExitCode::from(2))
+        }
+        Err(problems) => Err(Failure::Usage(problems.join("\n"))),
+    }
+}
+
+/// A name as a segment of a path.
+fn escape(name: &str) -> String {
+    percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

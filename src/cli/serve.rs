@@ -1,0 +1,66 @@
+//! `tidegate serve`: runs the daemon until it is told to stop.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::{ConfigFile, Ended, Failure};
+use crate::config::{Config, Flags};
+use crate::daemon;
+use crate::telemetry::log;
+
+/// Runs the daemon. Without any file it works in memory, on loopback, with no rules and no peers.
+///
+/// SIGHUP reads the rules again; SIGTERM finishes what is in flight and leaves.
+#[derive(Debug, Args)]
+pub(super) struct Serve {
+    #[command(flatten)]
+    file: ConfigFile,
+    /// The rules file, read again whenever it changes.
+    #[arg(long)]
+    rules: Option<PathBuf>,
+    /// This daemon's region. With certificates it must be the one they name.
+    #[arg(long)]
+    region: Option<String>,
+    /// This daemon's name in its region [default: the host name].
+    #[arg(long)]
+    node: Option<String>,
+    /// Address of the HTTP port, or unix:/path [default: 127.0.0.1:8080].
+    #[arg(long)]
+    http: Option<String>,
+    /// Address of the gRPC port for Envoy, or unix:/path [default: 127.0.0.1:8081].
+    #[arg(long)]
+    grpc: Option<String>,
+    /// UDP address for other daemons [default: 127.0.0.1:7946].
+    #[arg(long)]
+    peer: Option<String>,
+    /// A daemon to join through; may be repeated. Needs certificates: see `tidegate cert`.
+    #[arg(long)]
+    join: Vec<String>,
+    /// Logs one JSON object a line.
+    #[arg(long)]
+    log_json: bool,
+}
+
+impl Serve {
+    /// Runs it.
+    pub(super) fn run(self) -> Ended {
+        log::start(self.log_json);
+        let flags = Flags {
+            rules: self.rules,
+            region: self.region,
+            node: self.node,
+            http: self.http,
+            grpc: self.grpc,
+            peer: self.peer,
+            join: self.join,
+        };
+        let config = Config::load(self.file.config.as_deref(), std::env::vars(), flags)
+            .map_err(|problems| Failure::Usage(problems.to_string()))?;
+        daemon::run(&config).map(|()| ExitCode::SUCCESS).map_err(|failure| match failure {
+            daemon::RunError::Configuration(problems) => Failure::Usage(problems),
+            daemon::RunError::Failed(error) => Failure::Failed(error),
+        })
+    }
+}

@@ -1,0 +1,259 @@
+//! Finds the few rules that may match a request without looking at the others.
+//!
+//! Each rule waits at its anchor: the condition whose value the fewest rules share. Where many rules share even that
+//! (a hundred users times a hundred paths), what they wait at is again such an index, by their other conditions. What is
+//! found is a superset, to be verified.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+use ipnet::IpNet;
+use smallvec::SmallVec;
+
+use super::network::Networks;
+use super::pattern::{Glob, Test};
+use super::seen::Seen;
+use super::trie::Trie;
+
+/// Rules at one place up to this many are verified one by one; more are indexed again.
+const LIST_LEN_MAX: usize = 6;
+/// Most places that rules may take in one index, for rules that list many values in several conditions. Beyond it places
+/// keep plain lists: slower, never wrong.
+const PLACES_MAX: usize = 4_000_000;
+
+/// Numbers of rules that may match.
+pub(super) type Candidates = SmallVec<[u32; 16]>;
+
+/// What is found at one place.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// These rules.
+    List(Box<[u32]>),
+    /// Rules by their further conditions.
+    Index(Box<Index>),
+}
+
+/// Rules by one condition each.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    always: Box<[u32]>,
+    attributes: Vec<(u32, Values)>,
+}
+
+/// Rules by the value of one attribute.
+#[derive(Debug, Default)]
+struct Values {
+    present: Option<Place>,
+    exact: HashMap<Box<str>, Place, FixedState>,
+    prefixes: Trie<Place>,
+    suffixes: Trie<Place>,
+    networks: Networks<Place>,
+}
+
+/// A rule while the index is built.
+pub(super) struct Anchored<'r> {
+    /// Its number.
+    pub(super) rule: u32,
+    /// What must hold, besides what the way here has tested.
+    pub(super) tests: Vec<&'r Test>,
+    /// Attributes that must be present.
+    pub(super) present: Vec<u32>,
+}
+
+/// Where a rule can be found. The order is that of preference among equally shared ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Anchor<'r> {
+    Exact(u32, &'r str),
+    Network(u32, IpNet),
+    Prefix(u32, &'r str),
+    Suffix(u32, &'r str),
+    Present(u32),
+}
+
+type Shared<'r> = HashMap<Anchor<'r>, usize, FixedState>;
+
+impl Place {
+    /// Builds the index of these rules, which are in order.
+    pub(super) fn build(rules: Vec<Anchored<'_>>) -> Self {
+        let mut places = PLACES_MAX;
+        Self::of(rules, &mut places)
+    }
+
+    fn of(rules: Vec<Anchored<'_>>, places: &mut usize) -> Self {
+        let exhausted = rules.iter().all(|rule| rule.tests.is_empty() && rule.present.is_empty());
+        if rules.len() <= LIST_LEN_MAX || exhausted || *places == 0 {
+            return Self::List(rules.iter().map(|rule| rule.rule).collect());
+        }
+        Self::Index(Box::new(Index::of(rules, places)))
+    }
+
+    /// Adds the rules that may match; a rule may be added twice.
+    pub(super) fn find(&self, seen: &mut Seen<'_>, found: &mut Candidates) {
+        match self {
+            Self::List(rules) => found.extend_from_slice(rules),
+            Self::Index(index) => index.find(seen, found),
+        }
+    }
+}
+
+impl Index {
+    fn of(rules: Vec<Anchored<'_>>, places: &mut usize) -> Self {
+        let shared = count(&rules);
+        let mut index = Self::default();
+        let mut always = Vec::new();
+        // In order of the anchors, so that the same rules always make the same index.
+        let mut groups: std::collections::BTreeMap<Anchor<'_>, Vec<Anchored<'_>>> =
+            std::collections::BTreeMap::new();
+        for rule in rules {
+            let (rule, anchors) = choose(rule, &shared);
+            if anchors.is_empty() {
+                always.push(rule.rule);
+            }
+            *places = places.saturating_sub(anchors.len());
+            for anchor in anchors {
+                let Anchored { rule, tests, present } = &rule;
+                let rest = Anchored { rule: *rule, tests: tests.clone(), present: present.clone() };
+                groups.entry(anchor).or_default().push(rest);
+            }
+        }
+        index.always = always.into();
+        for (anchor, rules) in groups {
+            let place = Place::of(rules, places);
+            index.put(anchor, place);
+        }
+        index
+    }
+
+    fn put(&mut self, anchor: Anchor<'_>, place: Place) {
+        match anchor {
+            Anchor::Exact(attribute, text) => {
+                self.values(attribute).exact.insert(text.into(), place);
+            }
+            Anchor::Network(attribute, network) => self.values(attribute).networks.insert(network, place),
+            Anchor::Prefix(attribute, text) => self.values(attribute).prefixes.insert(text.as_bytes(), place),
+            Anchor::Suffix(attribute, text) => {
+                let backwards: Vec<u8> = text.bytes().rev().collect();
+                self.values(attribute).suffixes.insert(&backwards, place);
+            }
+            Anchor::Present(attribute) => self.values(attribute).present = Some(place),
+        }
+    }
+
+    fn values(&mut self, attribute: u32) -> &mut Values {
+        let place = self.attributes.iter().position(|(own, _)| *own == attribute).unwrap_or_else(|| {
+            self.attributes.push((attribute, Values::default()));
+            self.attributes.len() - 1
+        });
+        &mut self.attributes[place].1
+    }
+
+    fn find(&self, seen: &mut Seen<'_>, found: &mut Candidates) {
+        found.extend_from_slice(&self.always);
+        for (attribute, values) in &self.attributes {
+            if let Some(value) = seen.value(*attribute) {
+                values.find(*attribute, value, seen, found);
+            }
+        }
+    }
+}
+
+impl Values {
+    fn find(&self, attribute: u32, value: &str, seen: &mut Seen<'_>, found: &mut Candidates) {
+        if let Some(place) = &self.present {
+            place.find(seen, found);
+        }
+        if !self.exact.is_empty()
+            && let Some(place) = self.exact.get(value)
+        {
+            place.find(seen, found);
+        }
+        let bytes = value.as_bytes();
+        if !self.prefixes.is_empty() {
+            self.prefixes.walk(bytes.len(), |n| bytes[n], |place| place.find(seen, found));
+        }
+        if !self.suffixes.is_empty() {
+            self.suffixes.walk(bytes.len(), |n| bytes[bytes.len() - 1 - n], |place| place.find(seen, found));
+        }
+        if !self.networks.is_empty()
+            && let Some(address) = seen.address(attribute)
+        {
+            self.networks.walk(address, |place| place.find(seen, found));
+        }
+    }
+}
+
+/// How many rules could wait at each anchor.
+fn count<'r>(rules: &[Anchored<'r>]) -> Shared<'r> {
+    let mut shared = Shared::default();
+    let mut count = |anchor| *shared.entry(anchor).or_insert(0) += 1;
+    for rule in rules {
+        for test in &rule.tests {
+            for_each_anchor(test, |anchors| anchors.iter().for_each(|anchor| count(*anchor)));
+        }
+        rule.present.iter().for_each(|attribute| count(Anchor::Present(*attribute)));
+    }
+    shared
+}
+
+/// Takes the rule's most selective condition out of it: what remains of the rule, and that condition's anchors. There are
+/// none if the rule has no condition left.
+fn choose<'r>(mut rule: Anchored<'r>, shared: &Shared<'r>) -> (Anchored<'r>, Vec<Anchor<'r>>) {
+    let score = |anchors: &[Anchor<'r>]| {
+        let most = anchors.iter().filter_map(|anchor| shared.get(anchor)).max().copied().unwrap_or(0);
+        (most, anchors.iter().map(rank).max().unwrap_or(0), anchors.len())
+    };
+    let by_test = rule.tests.iter().enumerate().map(|(place, test)| {
+        let anchors = anchors_of(test, shared);
+        (score(&anchors), true, place, anchors)
+    });
+    let by_presence = rule.present.iter().enumerate().map(|(place, attribute)| {
+        let anchors = vec![Anchor::Present(*attribute)];
+        (score(&anchors), false, place, anchors)
+    });
+    let best = by_test.chain(by_presence).min_by_key(|(score, ..)| *score);
+    let Some((_, is_test, place, anchors)) = best else { return (rule, Vec::new()) };
+    if is_test {
+        rule.tests.remove(place);
+    } else {
+        rule.present.remove(place);
+    }
+    (rule, anchors)
+}
+
+const fn rank(anchor: &Anchor<'_>) -> u8 {
+    match anchor {
+        Anchor::Exact(..) => 0,
+        Anchor::Network(..) => 1,
+        Anchor::Prefix(..) => 2,
+        Anchor::Suffix(..) => 3,
+        Anchor::Present(_) => 4,
+    }
+}
+
+/// One anchor for each text of a condition: a rule must be found whichever of them matches.
+fn anchors_of<'r>(test: &'r Test, shared: &Shared<'r>) -> Vec<Anchor<'r>> {
+    let mut anchors = Vec::new();
+    for_each_anchor(test, |choices| {
+        let least = |anchor: &&Anchor<'r>| (shared.get(anchor).copied().unwrap_or(0), rank(anchor));
+        anchors.extend(choices.iter().min_by_key(least));
+    });
+    anchors.sort_unstable();
+    anchors.dedup();
+    anchors
+}
+
+/// Hands out the possible anchors of each text of a condition.
+fn for_each_anchor<'r>(test: &'r Test, mut each: impl FnMut(&[Anchor<'r>])) {
+    let attribute = test.attribute;
+    test.exact.iter().for_each(|text| each(&[Anchor::Exact(attribute, text)]));
+    test.networks.iter().for_each(|network| each(&[Anchor::Network(attribute, *network)]));
+    for glob in &test.globs {
+        let Glob { prefix, suffix, .. } = glob;
+        match (prefix.is_empty(), suffix.is_empty()) {
+            (true, true) => each(&[Anchor::Present(attribute)]),
+            (false, true) => each(&[Anchor::Prefix(attribute, prefix)]),
+            (true, false) => each(&[Anchor::Suffix(attribute, suffix)]),
+            (false, false) => each(&[Anchor::Prefix(attribute, prefix), Anchor::Suffix(attribute, suffix)]),
+        }
+    }
+}

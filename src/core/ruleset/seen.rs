@@ -1,0 +1,154 @@
+//! One request as one domain sees it: only the attributes that its rules name, by number.
+
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use foldhash::fast::FixedState;
+use smallvec::SmallVec;
+
+use crate::core::request::Request;
+
+/// Attribute names up to this many are compared one by one, which is faster than hashing.
+const COMPARED_MAX: usize = 8;
+
+/// The attribute names of a domain's rules, each with a number.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    names: Vec<Box<str>>,
+    numbers: std::collections::HashMap<Box<str>, u32, FixedState>,
+}
+
+impl Names {
+    /// The name's number; a new one if it has none yet.
+    pub(super) fn add(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
+        self.names.push(name.into());
+        self.numbers.insert(name.into(), number);
+        number
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
+        if self.names.len() > COMPARED_MAX {
+            return self.numbers.get(name).copied();
+        }
+        self.names.iter().position(|own| **own == *name).and_then(|place| u32::try_from(place).ok())
+    }
+
+    pub(super) fn name(&self, number: u32) -> &str {
+        usize::try_from(number).ok().and_then(|place| self.names.get(place)).map_or("", |name| name)
+    }
+}
+
+/// What a domain sees of a request.
+#[derive(Debug)]
+pub(super) struct Seen<'r> {
+    values: SmallVec<[(u32, &'r str); 8]>,
+    /// An attribute that no rule of the domain names.
+    foreign: Option<&'r str>,
+    /// The tier was looked up rather than brought.
+    tier_added: Option<u32>,
+    /// The attribute last read as an address.
+    address: Option<(u32, Option<IpAddr>)>,
+}
+
+impl<'r> Seen<'r> {
+    /// Reads the request; `tier` stands in where it brings none.
+    pub(super) fn new<'q: 'r>(names: &Names, request: &Request<'q>, tier: Option<&'r str>) -> Self {
+        let mut seen = Self { values: SmallVec::new(), foreign: None, tier_added: None, address: None };
+        for (name, value) in &request.attributes {
+            match names.number(name) {
+                Some(number) if seen.value(number).is_none() => seen.values.push((number, *value)),
+                Some(_) => {}
+                None => seen.foreign = seen.foreign.or(Some(name)),
+            }
+        }
+        if let Some(tier) = tier
+            && let Some(number) = names.number("tier")
+            && seen.value(number).is_none()
+        {
+            seen.values.push((number, tier));
+            seen.tier_added = Some(number);
+        }
+        seen
+    }
+
+    pub(super) fn value(&self, number: u32) -> Option<&'r str> {
+        self.values.iter().find(|(own, _)| *own == number).map(|(_, value)| *value)
+    }
+
+    /// The attribute's value as an address, parsed once; an IPv4-mapped one is IPv4.
+    pub(super) fn address(&mut self, number: u32) -> Option<IpAddr> {
+        if let Some((own, address)) = self.address
+            && own == number
+        {
+            return address;
+        }
+        let address = self.value(number).and_then(|text| text.parse::<IpAddr>().ok());
+        let address = address.map(|address| address.to_canonical());
+        self.address = Some((number, address));
+        address
+    }
+
+    /// An attribute that the request brought besides these, which are sorted.
+    pub(super) fn surplus(&self, named: &[u32]) -> Option<Surplus<'r>> {
+        if let Some(foreign) = self.foreign {
+            return Some(Surplus::Foreign(foreign));
+        }
+        let mut brought = self.values.iter().filter(|(number, _)| Some(*number) != self.tier_added);
+        let surplus = brought.find(|(number, _)| named.binary_search(number).is_err());
+        surplus.map(|(number, _)| Surplus::Known(*number))
+    }
+}
+
+/// An attribute that an exact rule does not name.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Surplus<'r> {
+    /// Another rule of the domain names it.
+    Known(u32),
+    /// No rule of the domain does.
+    Foreign(&'r str),
+}
+
+/// One spelling for all spellings of an address, so that they share a bucket; any other text as it is.
+pub(super) fn canonical_address<'a>(text: &'a str, buffer: &'a mut AddressText) -> &'a str {
+    match text.parse::<IpAddr>() {
+        // Only one spelling of an IPv4 address parses.
+        Ok(IpAddr::V4(_)) | Err(_) => text,
+        Ok(address) => {
+            buffer.len = 0;
+            if write!(buffer, "{}", address.to_canonical()).is_ok() { buffer.text() } else { text }
+        }
+    }
+}
+
+/// Room for the text of any address, on the stack.
+#[derive(Debug)]
+pub(super) struct AddressText {
+    bytes: [u8; Self::LEN],
+    len: usize,
+}
+
+impl AddressText {
+    /// The longest text of an IPv6 address has 45 bytes.
+    const LEN: usize = 48;
+
+    pub(super) const fn new() -> Self {
+        Self { bytes: [0; Self::LEN], len: 0 }
+    }
+
+    fn text(&self) -> &str {
+        self.bytes.get(..self.len).and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+}
+
+impl Write for AddressText {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        let end = self.len + text.len();
+        self.bytes.get_mut(self.len..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.len = end;
+        Ok(())
+    }
+}

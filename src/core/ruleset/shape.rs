@@ -1,0 +1,128 @@
+//! Numbers for shapes: the same rule keeps its number, and so its buckets, from one rule set to the next.
+
+use std::collections::HashMap;
+
+use crate::core::key::Shape;
+use crate::core::rule::Rule;
+use crate::core::time::Span;
+
+const DAY: u64 = 24 * 3_600;
+
+/// The windows that a request may put in place of a rule's: those that Envoy's units name. Any other length is read as the
+/// next longer one of these, which is stricter and never looser.
+pub const OVERRIDE_WINDOWS: [Span; 7] = [
+    Span::from_secs(1),
+    Span::from_secs(60),
+    Span::from_secs(3_600),
+    Span::from_secs(DAY),
+    Span::from_secs(7 * DAY),
+    Span::from_secs(30 * DAY),
+    Span::from_secs(365 * DAY),
+];
+
+/// Numbers that one rule takes: its own and one for each window that a request may override.
+const NUMBERS_PER_RULE: u32 = 8;
+/// Shapes remembered that the newest rule set does not use, so that a rule that comes back finds its buckets again. More:
+/// all unused ones are forgotten.
+const UNUSED_MAX: usize = 100_000;
+
+/// Gives every shape its number, for as long as the process lives. Numbers are never used again.
+#[derive(Debug, Default)]
+pub struct Shapes {
+    known: HashMap<Identity, Known>,
+    next: u32,
+    generation: u64,
+}
+
+/// What a shape's buckets count; any change here means fresh buckets.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Identity {
+    domain: String,
+    name: String,
+    algorithm: crate::core::algorithm::Algorithm,
+    window: Span,
+    per: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    shape: Shape,
+    generation: u64,
+}
+
+impl Shapes {
+    /// The rule's shape; `None` once four billion numbers are spent (536 million different rules).
+    pub(super) fn of(&mut self, rule: &Rule) -> Option<Shape> {
+        let identity = Identity {
+            domain: rule.domain.clone(),
+            name: rule.name.clone(),
+            algorithm: rule.algorithm,
+            window: rule.window,
+            per: rule.per.clone(),
+        };
+        let generation = self.generation;
+        if let Some(known) = self.known.get_mut(&identity) {
+            known.generation = generation;
+            return Some(known.shape);
+        }
+        let shape = Shape(self.next);
+        self.next = self.next.checked_add(NUMBERS_PER_RULE)?;
+        self.known.insert(identity, Known { shape, generation });
+        Some(shape)
+    }
+
+    /// Opens the next rule set: what it does not ask for may be forgotten after it.
+    pub(super) fn begin(&mut self) {
+        self.generation += 1;
+    }
+
+    /// Closes a rule set that compiled.
+    pub(super) fn end(&mut self, used: usize) {
+        if self.known.len().saturating_sub(used) > UNUSED_MAX {
+            let generation = self.generation;
+            self.known.retain(|_, known| known.generation == generation);
+        }
+    }
+}
+
+/// The shape and the window that count when a request brings this window for a rule of this shape and window.
+#[must_use]
+pub(super) fn overridden(own: Shape, own_window: Span, asked: Span) -> (Shape, Span) {
+    if asked == own_window {
+        return (own, own_window);
+    }
+    let longest = (NUMBERS_PER_RULE - 1, OVERRIDE_WINDOWS[OVERRIDE_WINDOWS.len() - 1]);
+    let (offset, window) =
+        (1..).zip(OVERRIDE_WINDOWS).find(|(_, window)| *window >= asked).unwrap_or(longest);
+    if window == own_window {
+        return (own, own_window);
+    }
+    (Shape(own.0.saturating_add(offset)), window)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_override_with_the_rules_own_window_keeps_the_bucket() {
+        let minute = Span::from_secs(60);
+        assert_eq!(overridden(Shape(16), minute, minute), (Shape(16), minute));
+    }
+
+    #[test]
+    fn every_override_window_has_a_shape_of_its_own() {
+        let own = Span::from_millis(1_500);
+        let mut shapes: Vec<u32> =
+            OVERRIDE_WINDOWS.iter().map(|window| overridden(Shape(8), own, *window).0.0).collect();
+        shapes.dedup();
+        assert_eq!(shapes, (9..16).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn an_override_of_odd_length_is_read_as_the_next_longer_unit() {
+        let own = Span::from_secs(1);
+        assert_eq!(overridden(Shape(0), own, Span::from_secs(61)).1, Span::from_secs(3_600));
+        assert_eq!(overridden(Shape(0), own, Span(u64::MAX)).1, Span::from_secs(365 * DAY));
+    }
+}

@@ -1,0 +1,152 @@
+//! What a daemon is started with: everything resolved, nothing to interpret.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+use crate::config::Config;
+use crate::core::algorithm::Algorithm;
+use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
+use crate::core::time::Span;
+use crate::core::worldwide::NodeName;
+use crate::peer::certificate::{self, Authority};
+
+/// Where rules come from.
+#[derive(Debug, Clone)]
+pub enum RulesSource {
+    /// Always these.
+    Fixed(Vec<Rule>),
+    /// A file, read again when it changes.
+    File(PathBuf),
+    /// None: everything passes.
+    Nothing,
+}
+
+/// How this daemon meets the others.
+#[derive(Debug, Clone)]
+pub struct PeersSetup {
+    /// The UDP address to bind.
+    pub listen: SocketAddr,
+    /// Where the others reach it, if not at the bound address.
+    pub advertise: Option<SocketAddr>,
+    /// Daemons to join through, as host:port.
+    pub join: Vec<String>,
+    /// The cluster's authority, this daemon's certificate and its key, as PEM.
+    pub ca: Vec<u8>,
+    /// See `ca`.
+    pub cert: Vec<u8>,
+    /// See `ca`.
+    pub key: Vec<u8>,
+}
+
+/// Everything a daemon needs to start.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    /// Its region and node.
+    pub name: NodeName,
+    /// The HTTP port, `host:port` or `unix:/path`; `None` for none.
+    pub http: Option<String>,
+    /// The gRPC port, alike.
+    pub grpc: Option<String>,
+    /// Its rules.
+    pub rules: RulesSource,
+    /// Whether every rule only logs.
+    pub shadow: bool,
+    /// Most buckets in memory.
+    pub keys_max: usize,
+    /// The other daemons; `None` for none.
+    pub peers: Option<PeersSetup>,
+    /// Every region that may hold a share.
+    pub regions: Vec<String>,
+    /// How often counts go out.
+    pub interval: Span,
+    /// Hops of `X-Forwarded-For`, from the right, that are ours.
+    pub trusted_proxies: u8,
+    /// IPv6 addresses are grouped by this many leading bits.
+    pub ipv6_prefix: u8,
+}
+
+/// A region of `tidegate demo`.
+#[derive(Debug)]
+pub struct DemoRegion<'a> {
+    /// Its name.
+    pub region: &'a str,
+    /// All of them.
+    pub regions: &'a [String],
+    /// The cluster's authority.
+    pub ca: &'a Authority,
+    /// Where its relay listens.
+    pub advertise: SocketAddr,
+    /// Where all relays listen.
+    pub join: &'a [SocketAddr],
+    /// The one rule.
+    pub rule: DemoRule,
+    /// Whether to use the ports a daemon has by default, where they are free.
+    pub default_ports: bool,
+}
+
+/// The one limit of `tidegate demo`.
+#[derive(Debug, Clone, Copy)]
+pub struct DemoRule {
+    /// Permits per window.
+    pub limit: u32,
+    /// The window.
+    pub window: Span,
+    /// How it is held.
+    pub mode: Mode,
+}
+
+/// Makes the setup of one region of the demo.
+///
+/// # Errors
+/// When a certificate cannot be made.
+pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
+    let name = NodeName { region: demo.region.to_owned(), node: format!("{}-1", demo.region) };
+    let issued = certificate::issue(demo.ca, &name, crate::engine::clock::Clock::System.now())?;
+    let port = |default: u16| {
+        let wanted = SocketAddr::from(([127, 0, 0, 1], default));
+        let free = demo.default_ports && std::net::TcpListener::bind(wanted).is_ok();
+        if free { wanted.to_string() } else { "127.0.0.1:0".to_owned() }
+    };
+    let rule = Rule {
+        name: "demo".to_owned(),
+        domain: DOMAIN_DEFAULT.to_owned(),
+        conditions: Vec::new(),
+        per: Vec::new(),
+        algorithm: Algorithm::FixedWindow,
+        limit: demo.rule.limit,
+        window: demo.rule.window,
+        burst: demo.rule.limit,
+        group: None,
+        priority: PRIORITY_DEFAULT,
+        action: Action::Reject,
+        max_delay: Span::ZERO,
+        status: 429,
+        message: Some("The world has used up this limit.".to_owned()),
+        on_failure: None,
+        exact: false,
+        enabled: true,
+        global: Some(Global { mode: demo.rule.mode, shares: Vec::new(), on_partition: OnPartition::default() }),
+    };
+    Ok(Setup {
+        name,
+        http: Some(port(8080)),
+        grpc: Some(port(8081)),
+        rules: RulesSource::Fixed(vec![rule]),
+        shadow: false,
+        keys_max: 100_000,
+        peers: Some(PeersSetup {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise: Some(demo.advertise),
+            join: demo.join.iter().filter(|address| **address != demo.advertise).map(ToString::to_string).collect(),
+            ca: demo.ca.certificate_pem().as_bytes().to_vec(),
+            cert: issued.certificate_pem.into_bytes(),
+            key: issued.key_pem.into_bytes(),
+        }),
+        regions: demo.regions.to_vec(),
+        interval: Span::from_millis(50),
+        trusted_proxies: 1,
+        ipv6_prefix: 64,
+    })
+}

@@ -1,0 +1,37 @@
+//! What must be done now and then: forget what has expired, drain histograms, publish gauges.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Engine;
+
+/// How often.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Runs until `stop`.
+pub(super) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
+    let mut ticks = interval(PERIOD);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            _ = ticks.tick() => once(&engine),
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+fn once(engine: &Engine) {
+    let store = engine.store();
+    store.sweep(engine.now());
+    let len = store.len();
+    let metrics = engine.metrics();
+    metrics.keys.set(len.keys as f64);
+    metrics.keys_evicted.set(len.evicted as f64);
+    metrics.keys_full.set(len.full as f64);
+    metrics.upkeep();
+}

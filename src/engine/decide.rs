@@ -1,0 +1,268 @@
+//! From a request to an answer: match, charge, put into words.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::Engine;
+use super::loaded::Loaded;
+use super::port::{Answer, Charge, Counted, Intent, Outcome};
+use super::world::Tally;
+use crate::core::algorithm::{Algorithm, Verdict};
+use crate::core::decision::{Decision, Ruled, Worldwide};
+use crate::core::request::{Cost, Request};
+use crate::core::rule::{Action, OnFailure};
+use crate::core::ruleset::{Match, Matches};
+use crate::core::time::{Span, Timestamp};
+
+/// The answers to one call, in the order of its requests.
+pub type Decisions = SmallVec<[Decision; 1]>;
+
+type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+
+impl Engine {
+    /// Decides requests as one: all of them are charged, or none.
+    ///
+    /// Never fails and never waits for another region, the database or a disk. With a store in memory the answer is
+    /// [`Answer::Now`].
+    pub fn decide<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
+        self.decide_with(requests, Intent::Charge)
+    }
+
+    /// What [`Self::decide`] would answer, without charging.
+    pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
+        self.decide_with(requests, Intent::Ask)
+    }
+
+    fn decide_with<'a, 'r: 'a>(
+        &'a self,
+        requests: &'a [Request<'r>],
+        intent: Intent,
+    ) -> Answer<'a, Decisions> {
+        let timer = self.sample();
+        let now = self.clock.now();
+        let loaded = self.loaded.load();
+        let plan = Plan::new(&loaded, requests, intent);
+        if let Some(outcome) = self.store.try_decide(&plan.charges(), plan.intent, now) {
+            let decisions = self.conclude(&plan, &outcome, intent, now);
+            if let Some(timer) = timer {
+                self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
+            }
+            return Answer::Now(decisions);
+        }
+        drop(plan);
+        let loaded = self.loaded.load_full();
+        Answer::Later(Box::pin(async move {
+            let plan = Plan::new(&loaded, requests, intent);
+            let outcome = self.store.decide(&plan.charges(), plan.intent, now).await;
+            let decisions = self.conclude(&plan, &outcome, intent, now);
+            if let Some(timer) = timer {
+                self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
+            }
+            decisions
+        }))
+    }
+
+    /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
+    fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
+        let mut counted = outcome.counted.iter();
+        let charged = plan.intent == Intent::Charge && outcome.admitted;
+        let mut decisions = Decisions::new();
+        for (request, matches) in plan.requests.iter().zip(&plan.matches) {
+            let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
+            for found in matches {
+                let shadow = plan.shadow(found);
+                let ruled = match &found.key {
+                    None => plan.uncounted(found, shadow),
+                    Some(key) => {
+                        let Some(counted) = counted.next() else { continue };
+                        if intent == Intent::Charge {
+                            self.tally(found, key, request.cost, counted, charged, now);
+                        }
+                        plan.counted(found, shadow, counted, now)
+                    }
+                };
+                if intent == Intent::Charge {
+                    self.count(plan, found, &ruled);
+                }
+                rules.push(ruled);
+            }
+            decisions.push(plan.decision(rules, matches));
+        }
+        decisions
+    }
+
+    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &Ruled) {
+        let Some(side) = plan.loaded.side(found.rule) else { return };
+        match (ruled.allowed, ruled.shadow) {
+            (true, _) => side.metrics.allowed.increment(1),
+            (false, false) => side.metrics.denied.increment(1),
+            (false, true) => side.metrics.shadow_denied.increment(1),
+        }
+        if ruled.degraded {
+            let policy = found.rule.rule.on_failure.unwrap_or_default();
+            self.degraded[match policy {
+                OnFailure::Local => 0,
+                OnFailure::Open => 1,
+                OnFailure::Closed => 2,
+            }]
+            .increment(1);
+        }
+    }
+
+    fn tally(
+        &self,
+        found: &Match<'_>,
+        key: &crate::core::key::Key,
+        cost: Cost,
+        counted: &Counted,
+        charged: bool,
+        now: Timestamp,
+    ) {
+        // A request's own limit counts in buckets of its own, which no other region knows.
+        if found.rule.rule.global.is_none() || cost == Cost::Peek || key.shape() != found.rule.shape {
+            return;
+        }
+        let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
+        let returned = if charged { counted.returned } else { 0 };
+        let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
+        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned };
+        if !self.tallies.add(key, tally) {
+            self.metrics.tallies_dropped.increment(1);
+        }
+    }
+}
+
+/// The window that worldwide counts of this algorithm speak of; zero for those without windows.
+pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u64 {
+    match algorithm {
+        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => now.window_index(window),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => 0,
+    }
+}
+
+/// One call, matched against one rule set.
+struct Plan<'a, 'r> {
+    loaded: &'a Loaded,
+    requests: &'a [Request<'r>],
+    matches: SmallVec<[Matches<'a>; 1]>,
+    intent: Intent,
+}
+
+impl<'a, 'r> Plan<'a, 'r> {
+    fn new(loaded: &'a Loaded, requests: &'a [Request<'r>], intent: Intent) -> Self {
+        let matches: SmallVec<[Matches<'a>; 1]> =
+            requests.iter().map(|request| loaded.set.matches(request)).collect();
+        let mut plan = Self { loaded, requests, matches, intent };
+        let blocked = plan
+            .matches
+            .iter()
+            .flatten()
+            .any(|found| found.rule.rule.action == Action::Block && !plan.shadow(found));
+        if blocked {
+            plan.intent = Intent::Ask;
+        }
+        plan
+    }
+
+    fn shadow(&self, found: &Match<'_>) -> bool {
+        self.loaded.shadow || found.rule.rule.action == Action::LogOnly
+    }
+
+    fn charges(&self) -> Charges<'_> {
+        let mut charges = Charges::new();
+        for (request, matches) in self.requests.iter().zip(&self.matches) {
+            for found in matches {
+                if let Some(key) = &found.key {
+                    charges.push(Charge {
+                        rule: found.rule,
+                        key,
+                        limit: found.limit,
+                        cost: request.cost,
+                        enforced: !self.shadow(found),
+                    });
+                }
+            }
+        }
+        charges
+    }
+
+    fn name(&self, found: &Match<'_>) -> Arc<str> {
+        self.loaded
+            .side(found.rule)
+            .map_or_else(|| found.rule.rule.name.as_str().into(), |side| side.name.clone())
+    }
+
+    /// `allow` and `block` count nothing.
+    fn uncounted(&self, found: &Match<'_>, shadow: bool) -> Ruled {
+        Ruled {
+            rule: self.name(found),
+            action: found.rule.rule.action,
+            allowed: found.rule.rule.action != Action::Block,
+            shadow,
+            limit: 0,
+            window: Span::ZERO,
+            remaining: 0,
+            reset: Span::ZERO,
+            retry: None,
+            delay: Span::ZERO,
+            degraded: false,
+            global: None,
+        }
+    }
+
+    fn counted(&self, found: &Match<'_>, shadow: bool, counted: &Counted, now: Timestamp) -> Ruled {
+        let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
+        let rule = &found.rule.rule;
+        let global = rule.global.as_ref().map(|global| Worldwide {
+            mode: global.mode,
+            believed_used: counted.used.saturating_add(
+                counted
+                    .view
+                    .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
+            ),
+            error_bound: counted.error_bound,
+        });
+        Ruled {
+            rule: self.name(found),
+            action: rule.action,
+            allowed: admitted,
+            shadow,
+            limit: found.limit.permits,
+            window: found.limit.window,
+            remaining,
+            reset,
+            retry,
+            delay,
+            degraded: counted.degraded,
+            global,
+        }
+    }
+
+    fn decision(&self, rules: SmallVec<[Ruled; 2]>, matches: &Matches<'_>) -> Decision {
+        let denies = |ruled: &Ruled| !ruled.allowed && !ruled.shadow;
+        // Of several that deny, the one that denies longest says when to come back; "never" is longest.
+        let denying = rules
+            .iter()
+            .enumerate()
+            .filter(|(_, ruled)| denies(ruled))
+            .max_by_key(|(index, ruled)| {
+                (ruled.retry.map_or(u64::MAX, Span::micros), std::cmp::Reverse(*index))
+            })
+            .map(|(index, _)| index);
+        let least_left = || {
+            let counts = |ruled: &&Ruled| !ruled.shadow && ruled.action != Action::Allow;
+            let counting = rules.iter().enumerate().filter(|(_, ruled)| counts(ruled));
+            counting.min_by_key(|(_, ruled)| ruled.remaining).map(|(index, _)| index)
+        };
+        let tightest = denying.or_else(least_left);
+        let denier = denying.and_then(|index| matches.get(index));
+        Decision {
+            allowed: denying.is_none(),
+            tightest,
+            status: denier.map_or(200, |found| found.rule.rule.status),
+            message: denier.and_then(|found| self.loaded.side(found.rule)?.message.clone()),
+            rules,
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! The metrics of one daemon. [`METRICS`] lists them all; documentation and tests read that list.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString, Unit};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+
+/// Most rules that get labels of their own; the rest share `rule="other"`.
+pub const RULE_LABELS_MAX: usize = 1_000;
+/// Most regions that get labels of their own.
+const REGION_LABELS_MAX: usize = 256;
+
+/// What kind of number a metric is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricKind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// A distribution, in seconds.
+    Histogram,
+}
+
+/// Name (without `tidegate_`), kind, label names and meaning of every metric.
+pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
+    (
+        "decisions_total",
+        MetricKind::Counter,
+        &["rule", "outcome"],
+        "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
+    ),
+    (
+        "decision_seconds",
+        MetricKind::Histogram,
+        &[],
+        "Time to decide inside the daemon, one decision in 16 measured",
+    ),
+    (
+        "degraded_decisions_total",
+        MetricKind::Counter,
+        &["policy"],
+        "Charges answered by a failure policy instead of the store: local, open, closed",
+    ),
+    ("peer_connected", MetricKind::Gauge, &["region"], "Links to daemons of the region that are up"),
+    ("peer_lag_seconds", MetricKind::Gauge, &["region"], "Age of the newest frame heard from the region"),
+    ("peer_rtt_seconds", MetricKind::Gauge, &["region"], "Round trip to the region's nearest daemon"),
+    (
+        "sync_bytes_total",
+        MetricKind::Counter,
+        &["region", "direction"],
+        "Bytes between daemons by other region: sent, received",
+    ),
+    ("sync_updates_total", MetricKind::Counter, &[], "Frames with counts handled, in both directions"),
+    (
+        "frames_rejected_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Frames and connections from other daemons that were refused",
+    ),
+    (
+        "peer_dropped_total",
+        MetricKind::Counter,
+        &["queue"],
+        "Frames dropped because a queue was full: the next one carries their sum",
+    ),
+    (
+        "tallies_dropped_total",
+        MetricKind::Counter,
+        &[],
+        "Counts of worldwide limits that found no room before they were sent",
+    ),
+    (
+        "global_error_bound",
+        MetricKind::Gauge,
+        &["rule"],
+        "Permits by which the worldwide total of a rule may exceed what is believed",
+    ),
+    ("rules_revision", MetricKind::Gauge, &[], "Revision of the rule set in force"),
+    ("rules", MetricKind::Gauge, &[], "Rules in force"),
+    (
+        "rule_reload_failures_total",
+        MetricKind::Counter,
+        &[],
+        "Rule sets that were refused; the one before stayed in force",
+    ),
+    ("keys", MetricKind::Gauge, &[], "Buckets held in memory"),
+    (
+        "keys_evicted",
+        MetricKind::Gauge,
+        &[],
+        "Buckets forgotten before their time to make room, since the start",
+    ),
+    (
+        "keys_full",
+        MetricKind::Gauge,
+        &[],
+        "Charges that found no room: every bucket in reach was at its limit, since the start",
+    ),
+    (
+        "requests_rejected_total",
+        MetricKind::Counter,
+        &["door"],
+        "Malformed requests refused at a door: http, rls",
+    ),
+    ("connections", MetricKind::Gauge, &["door"], "Open connections by door"),
+    (
+        "connections_refused_total",
+        MetricKind::Counter,
+        &["door"],
+        "Connections closed at once because the door was full",
+    ),
+    ("build_info", MetricKind::Gauge, &["version"], "Always 1"),
+];
+
+/// Handles of one rule, kept beside it.
+#[derive(Clone)]
+pub struct RuleMetrics {
+    /// Decisions in which the rule let the request pass.
+    pub allowed: Counter,
+    /// Decisions that the rule denied.
+    pub denied: Counter,
+    /// Decisions that the rule would have denied, were it not in shadow.
+    pub shadow_denied: Counter,
+}
+
+/// The registry of one daemon and the handles that its parts keep.
+pub struct Metrics {
+    recorder: PrometheusRecorder,
+    handle: PrometheusHandle,
+    rules: Mutex<HashMap<String, RuleMetrics>>,
+    regions: Mutex<HashMap<String, SharedString>>,
+    /// See `decision_seconds` in [`METRICS`].
+    pub decision_seconds: Histogram,
+    /// See `sync_updates_total` in [`METRICS`].
+    pub sync_updates: Counter,
+    /// See `tallies_dropped_total` in [`METRICS`].
+    pub tallies_dropped: Counter,
+    /// See `rules_revision` in [`METRICS`].
+    pub rules_revision: Gauge,
+    /// See `rules` in [`METRICS`].
+    pub rules_count: Gauge,
+    /// See `rule_reload_failures_total` in [`METRICS`].
+    pub rule_reload_failures: Counter,
+    /// See `keys` in [`METRICS`].
+    pub keys: Gauge,
+    /// See `keys_evicted` in [`METRICS`].
+    pub keys_evicted: Gauge,
+    /// See `keys_full` in [`METRICS`].
+    pub keys_full: Gauge,
+}
+
+impl std::fmt::Debug for RuleMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("RuleMetrics")
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+const DECISION_BUCKETS_SECONDS: [f64; 12] =
+    [1e-7, 2.5e-7, 5e-7, 1e-6, 2.5e-6, 1e-5, 5e-5, 2.5e-4, 1e-3, 5e-3, 2e-2, 1e-1];
+const METADATA: Metadata<'static> = Metadata::new("tidegate", Level::INFO, None);
+
+fn key(name: &'static str, labels: Vec<Label>) -> Key {
+    Key::from_parts(format!("tidegate_{name}"), labels)
+}
+
+impl Metrics {
+    /// A registry with every metric of [`METRICS`] described.
+    #[must_use]
+    pub fn new() -> Arc<Self> {
+        let builder = PrometheusBuilder::new();
+        let builder = match builder.set_buckets_for_metric(
+            Matcher::Full("tidegate_decision_seconds".into()),
+            &DECISION_BUCKETS_SECONDS,
+        ) {
+            Ok(builder) => builder,
+            // Refused only for an empty list of buckets.
+            Err(_) => PrometheusBuilder::new(),
+        };
+        let recorder = builder.build_recorder();
+        for (name, kind, _, help) in METRICS {
+            let name = metrics::KeyName::from(format!("tidegate_{name}"));
+            match kind {
+                MetricKind::Counter => recorder.describe_counter(name, None, (*help).into()),
+                MetricKind::Gauge => recorder.describe_gauge(name, None, (*help).into()),
+                MetricKind::Histogram => {
+                    recorder.describe_histogram(name, Some(Unit::Seconds), (*help).into())
+                }
+            }
+        }
+        let counter = |name| recorder.register_counter(&key(name, Vec::new()), &METADATA);
+        let gauge = |name| recorder.register_gauge(&key(name, Vec::new()), &METADATA);
+        recorder
+            .register_gauge(
+                &key("build_info", vec![Label::new("version", env!("CARGO_PKG_VERSION"))]),
+                &METADATA,
+            )
+            .set(1.0);
+        Arc::new(Self {
+            decision_seconds: recorder.register_histogram(&key("decision_seconds", Vec::new()), &METADATA),
+            sync_updates: counter("sync_updates_total"),
+            tallies_dropped: counter("tallies_dropped_total"),
+            rules_revision: gauge("rules_revision"),
+            rules_count: gauge("rules"),
+            rule_reload_failures: counter("rule_reload_failures_total"),
+            keys: gauge("keys"),
+            keys_evicted: gauge("keys_evicted"),
+            keys_full: gauge("keys_full"),
+            handle: recorder.handle(),
+            recorder,
+            rules: Mutex::default(),
+            regions: Mutex::default(),
+        })
+    }
+
+    /// The handles of a rule; beyond [`RULE_LABELS_MAX`] names, those of `other`.
+    #[must_use]
+    pub fn rule(&self, name: &str) -> RuleMetrics {
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = if rules.contains_key(name) || rules.len() < RULE_LABELS_MAX { name } else { "other" };
+        if let Some(known) = rules.get(name) {
+            return known.clone();
+        }
+        let outcome = |outcome: &'static str| {
+            let labels = vec![Label::new("rule", name.to_owned()), Label::new("outcome", outcome)];
+            self.recorder.register_counter(&key("decisions_total", labels), &METADATA)
+        };
+        let made = RuleMetrics {
+            allowed: outcome("allowed"),
+            denied: outcome("denied"),
+            shadow_denied: outcome("shadow_denied"),
+        };
+        rules.insert(name.to_owned(), made.clone());
+        made
+    }
+
+    /// A counter with one label of a fixed, small set of values.
+    #[must_use]
+    pub fn counter(&self, name: &'static str, label: &'static str, value: &'static str) -> Counter {
+        self.recorder.register_counter(&key(name, vec![Label::new(label, value)]), &METADATA)
+    }
+
+    /// A gauge with one label of a fixed, small set of values.
+    #[must_use]
+    pub fn gauge(&self, name: &'static str, label: &'static str, value: &'static str) -> Gauge {
+        self.recorder.register_gauge(&key(name, vec![Label::new(label, value)]), &METADATA)
+    }
+
+    /// A gauge of one region, and of one rule.
+    #[must_use]
+    pub fn region_gauge(&self, name: &'static str, region: &str) -> Gauge {
+        self.recorder.register_gauge(&key(name, vec![Label::new("region", self.region(region))]), &METADATA)
+    }
+
+    /// Bytes between this daemon and a region.
+    #[must_use]
+    pub fn sync_bytes(&self, region: &str, direction: &'static str) -> Counter {
+        let labels = vec![Label::new("region", self.region(region)), Label::new("direction", direction)];
+        self.recorder.register_counter(&key("sync_bytes_total", labels), &METADATA)
+    }
+
+    /// The error bound of a global rule.
+    #[must_use]
+    pub fn error_bound(&self, rule: &str) -> Gauge {
+        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
+        let rule = if known { rule.to_owned() } else { "other".to_owned() };
+        self.recorder.register_gauge(&key("global_error_bound", vec![Label::new("rule", rule)]), &METADATA)
+    }
+
+    /// Regions come from certificates of the cluster's own authority, but even those are only so many.
+    fn region(&self, region: &str) -> SharedString {
+        let mut regions = self.regions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = regions.get(region) {
+            return known.clone();
+        }
+        if regions.len() >= REGION_LABELS_MAX {
+            return SharedString::const_str("other");
+        }
+        let label = SharedString::from(region.to_owned());
+        regions.insert(region.to_owned(), label.clone());
+        label
+    }
+
+    /// Everything in the Prometheus text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        self.handle.render()
+    }
+
+    /// Drains histograms into their buckets. Called about once a second, or they grow.
+    pub fn upkeep(&self) {
+        self.handle.run_upkeep();
+    }
+}
