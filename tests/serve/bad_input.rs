@@ -197,7 +197,7 @@ fn very_many_domains_and_keys_stay_within_the_bound() {
     for batch in 0..60 {
         let check = |n: usize| {
             let n = batch * 1_000 + n;
-            json!({ "domain": if n % 2 == 0 { "default".to_owned() } else { format!("d{n}") }, "attributes": { "user": format!("flood-{n}") } })
+            json!({ "domain": if n.is_multiple_of(2) { "default".to_owned() } else { format!("d{n}") }, "attributes": { "user": format!("flood-{n}") } })
         };
         let checks: Vec<_> = (0..1_000).map(check).collect();
         assert_eq!(daemon.post("/v1/check", &json!({ "checks": checks })).status, 200);

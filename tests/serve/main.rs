@@ -14,6 +14,7 @@
 mod bad_input;
 mod checks;
 mod cli;
+mod demo;
 mod grpc;
 mod lifecycle;
 mod regions;

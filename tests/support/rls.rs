@@ -104,10 +104,7 @@ pub(crate) fn with_hits(descriptor: RateLimitDescriptor, hits: u64) -> RateLimit
 
 /// The same descriptor with a limit of its own; `unit` as in Envoy's `RateLimitUnit`.
 pub(crate) fn with_limit(descriptor: RateLimitDescriptor, permits: u32, unit: i32) -> RateLimitDescriptor {
-    RateLimitDescriptor {
-        limit: Some(RateLimitOverride { requests_per_unit: permits, unit, ..Default::default() }),
-        ..descriptor
-    }
+    RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit: permits, unit }), ..descriptor }
 }
 
 /// A stream of one item.
