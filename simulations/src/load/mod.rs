@@ -14,6 +14,7 @@ mod report;
 mod rls;
 mod script;
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -108,11 +109,11 @@ pub(crate) struct FloorArgs {
 }
 
 impl Load {
-    /// Runs to the end (`floor`: until it is stopped) and prints what was measured.
+    /// Runs to the end (`floor`: until it is stopped) and writes what was measured to `out`.
     ///
     /// # Errors
     /// When the server cannot be reached, answers nothing, or its process cannot be read.
-    pub(crate) fn run(self) -> anyhow::Result<()> {
+    pub(crate) fn run(self, out: &mut impl Write) -> anyhow::Result<()> {
         match self {
             Self::Floor(args) => floor::serve(args.grpc, args.http),
             Self::Rls(args) => {
@@ -122,7 +123,7 @@ impl Load {
                 let tally = pace::drive(&plan, async |plan, share| {
                     rls::ask(plan, args.addr, share, args.depth, &script).await
                 })?;
-                shared.finish("rls", &plan, (args.depth, 1), tally)
+                shared.finish("rls", &plan, (args.depth, 1), tally, out)
             }
             Self::Http(args) => {
                 let shared = &args.shared;
@@ -132,7 +133,7 @@ impl Load {
                 let plan = shared.plan(args.connections)?;
                 let tally =
                     pace::drive(&plan, async |plan, share| http::ask(plan, args.addr, share, &script).await)?;
-                shared.finish("http", &plan, (1, args.batch), tally)
+                shared.finish("http", &plan, (1, args.batch), tally, out)
             }
         }
     }
@@ -149,9 +150,10 @@ impl Shared {
         plan: &Plan,
         (depth, batch): (u16, u16),
         (tally, usage): (Tally, Option<process::Usage>),
+        out: &mut impl Write,
     ) -> anyhow::Result<()> {
         let report = Report::new(work, plan, (depth, batch), self.keys, &tally, usage);
-        report.print(self.json)?;
+        report.print(self.json, out)?;
         if report.answered() == 0 {
             anyhow::bail!(
                 "no request was answered{}",

@@ -1,6 +1,6 @@
 //! What was measured, for people and for scripts.
 
-use std::io::Write as _;
+use std::io::Write;
 
 use serde::Serialize;
 
@@ -93,14 +93,13 @@ impl Report {
         self.ok + self.over_limit
     }
 
-    /// Writes it to standard output.
+    /// Writes it to `out`.
     ///
     /// # Errors
-    /// When standard output is closed.
-    pub(super) fn print(&self, json: bool) -> anyhow::Result<()> {
-        let mut out = std::io::stdout().lock();
+    /// When `out` is closed.
+    pub(super) fn print(&self, json: bool, out: &mut impl Write) -> anyhow::Result<()> {
         if json {
-            serde_json::to_writer(&mut out, self)?;
+            serde_json::to_writer(&mut *out, self)?;
             writeln!(out)?;
         } else {
             write!(out, "{self}")?;

@@ -115,10 +115,10 @@ mod tests {
     }
 
     #[test]
-    fn an_onset_is_believed_within_fifty_milliseconds() {
+    fn an_onset_is_half_believed_within_fifty_milliseconds() {
         let mut demand = Demand::new(SECOND, 100);
         let now = feed(&mut demand, Timestamp(1_000_000_000), 5, 10);
-        assert!(demand.at(now) > 700_000_000, "{}", demand.at(now));
+        assert!(demand.at(now) > 500_000_000, "{}", demand.at(now));
     }
 
     #[test]

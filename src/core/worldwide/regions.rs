@@ -18,6 +18,8 @@ pub(super) type RegionId = usize;
 #[derive(Debug)]
 pub(super) struct Regions {
     list: Vec<Region>,
+    /// Places in the order of the names.
+    order: Vec<RegionId>,
     /// Whether the configuration names them, so that no other can join.
     named: bool,
 }
@@ -50,7 +52,7 @@ struct Delay {
 
 impl Regions {
     pub(super) fn new(own: &str, configured: &[String]) -> Self {
-        let mut regions = Self { list: Vec::new(), named: false };
+        let mut regions = Self { list: Vec::new(), order: Vec::new(), named: false };
         regions.place(own, Timestamp::default());
         for name in configured {
             regions.place(name, Timestamp::default());
@@ -82,6 +84,9 @@ impl Regions {
             expected: now,
             delay: Delay::default(),
         });
+        self.order = (0..self.list.len()).collect();
+        let list = &self.list;
+        self.order.sort_by_key(|&id| list.get(id).map(|region| region.name.as_str()));
         Some(self.list.len() - 1)
     }
 
@@ -93,6 +98,11 @@ impl Regions {
         self.list.get(id).map_or("", |region| &region.name)
     }
 
+    /// All regions in the order of their names, which is the same everywhere.
+    pub(super) fn by_name(&self) -> impl Iterator<Item = RegionId> {
+        self.order.iter().copied()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
@@ -102,12 +112,7 @@ impl Regions {
     }
 
     /// Takes in who is in the cluster. Returns the regions whose ring changed.
-    pub(super) fn set_members(
-        &mut self,
-        now: Timestamp,
-        own: &NodeName,
-        members: &[Member],
-    ) -> Vec<RegionId> {
+    pub(super) fn set_members(&mut self, now: Timestamp, own: &NodeName, members: &[Member]) -> Vec<RegionId> {
         for member in members {
             self.place(&member.name.region, now);
         }
@@ -123,9 +128,7 @@ impl Regions {
                 owners.push(&own.node);
             }
             let present = of_region().any(|member| member.live);
-            region.left = owners.is_empty()
-                && (of_region().any(|member| member.draining) || region.left)
-                && id != Self::OWN;
+            region.left = owners.is_empty() && (of_region().any(|member| member.draining) || region.left) && id != Self::OWN;
             if present && region.heard.is_none() && region.ring.nodes().is_empty() {
                 region.expected = region.expected.max(now);
             }
@@ -196,8 +199,7 @@ impl Delay {
     fn note(&mut self, now: Timestamp, delay: Span) {
         let delay = delay.min(DELAY_MAX);
         if now.since(self.turned) > DELAY_MEMORY {
-            self.before =
-                if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now };
+            self.before = if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now };
             self.now = Span::ZERO;
             self.turned = now;
         }
@@ -206,10 +208,6 @@ impl Delay {
     }
 
     fn longest(&self, now: Timestamp) -> Span {
-        if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY {
-            Span::ZERO
-        } else {
-            self.now.max(self.before)
-        }
+        if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now.max(self.before) }
     }
 }

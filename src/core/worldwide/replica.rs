@@ -44,6 +44,20 @@ pub struct ReplicaConfig {
     pub keys_max: usize,
     /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
     pub shared_store: bool,
+    /// How budgets are worked out.
+    pub policy: Policy,
+}
+
+/// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The sum while one region alone asks for a bucket, common cuts once several do.
+    #[default]
+    Tidegate,
+    /// Always the limit less what the others are known to have admitted.
+    Sum,
+    /// Always common cuts, also for buckets that nobody else asks for.
+    Cut,
 }
 
 impl ReplicaConfig {
@@ -57,6 +71,7 @@ impl ReplicaConfig {
             interval: INTERVAL_DEFAULT,
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
+            policy: Policy::Tidegate,
         }
     }
 }
@@ -137,10 +152,7 @@ impl Replica {
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
             match self.rules.get(&bucket.rule.name) {
-                Some(rule)
-                    if rule.algorithm == bucket.rule.algorithm
-                        && rule.limit.window == bucket.rule.limit.window =>
-                {
+                Some(rule) if rule.algorithm == bucket.rule.algorithm && rule.limit.window == bucket.rule.limit.window => {
                     bucket.rule = Arc::clone(rule);
                     self.look(now, id);
                 }
@@ -163,6 +175,7 @@ impl Replica {
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, node, touched);
         self.changed(now, id);
+        self.look(now, id);
     }
 
     /// Who is in the cluster now.
@@ -187,10 +200,7 @@ impl Replica {
         }
         for id in self.keys.ids() {
             for &region in &changed {
-                let owner = before
-                    .get(region)
-                    .zip(self.keys.get(id))
-                    .and_then(|(ring, bucket)| ring.owner(&bucket.key));
+                let owner = before.get(region).zip(self.keys.get(id)).and_then(|(ring, bucket)| ring.owner(&bucket.key));
                 self.hand_over(now, id, region, owner);
             }
         }
@@ -249,11 +259,7 @@ impl Replica {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let (heartbeat, patience) = (self.heartbeat(), self.patience());
-        let links = self
-            .links
-            .iter()
-            .filter_map(|link| link.next_due(heartbeat, self.config.interval, patience))
-            .min();
+        let links = self.links.iter().filter_map(|link| link.next_due(heartbeat, self.config.interval, patience)).min();
         let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
         let silence = self.regions.next_judgement(patience);
         [links, cut, self.keys.next_alarm(), silence].into_iter().flatten().min()
@@ -288,7 +294,8 @@ impl Replica {
     /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
     pub(super) fn tell(&mut self, now: Timestamp, id: KeyId, urgent: bool) {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
-        let Some(bucket) = self.keys.get_mut(id) else { return };
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
         if !owned {
             let windows = bucket.tell_owner(now);
             for window in windows {
@@ -296,7 +303,7 @@ impl Replica {
             }
             return;
         }
-        let windows = bucket.tell(now);
+        let windows = bucket.tell(now, here);
         for window in windows {
             self.spread(id, Regions::OWN, window, urgent);
         }
@@ -323,9 +330,7 @@ impl Replica {
     /// Owes something to the daemon that owns the bucket in `region`.
     fn owe_owner(&mut self, id: KeyId, region: RegionId, item: Item, urgent: bool) {
         let Some(bucket) = self.keys.get(id) else { return };
-        let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else {
-            return;
-        };
+        let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else { return };
         let link = self.speakers.get(region).and_then(|names| names.get(owner)).copied();
         if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
             link.owe(item, urgent);
@@ -356,9 +361,8 @@ impl Replica {
     }
 
     /// Owes one daemon all that is known of a bucket and that it may be told.
-    fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
-        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
-        else {
+    pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
+        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link))) else {
             return;
         };
         let sibling = link.region == Regions::OWN;
@@ -374,19 +378,14 @@ impl Replica {
 
     /// A daemon has just begun and knows nothing: owes it everything that it should know.
     pub(super) fn introduce(&mut self, link: usize) {
-        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone()))
-        else {
-            return;
-        };
+        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone())) else { return };
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get(id) else { continue };
             let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
             let owes = if owner == Some(&node) {
                 region == Regions::OWN || self.owns(bucket)
             } else {
-                region == Regions::OWN
-                    && self.owns(bucket)
-                    && bucket.siblings.iter().any(|one| one.node == node)
+                region == Regions::OWN && self.owns(bucket) && bucket.siblings.iter().any(|one| one.node == node)
             };
             if owes {
                 self.owe_everything(id, Some(link));
@@ -424,18 +423,26 @@ impl Replica {
 
     /// Works out what the store must be told of a bucket.
     pub(super) fn look(&mut self, now: Timestamp, id: KeyId) {
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if bucket.look(now, here) && !bucket.queued {
+            bucket.queued = true;
+            self.effects.push_back(id);
+        }
+    }
+
+    /// What a bucket must know of this daemon, beside the buckets themselves.
+    pub(super) fn here(&mut self, now: Timestamp) -> (Here<'_>, &mut Keys) {
+        let horizon = self.horizon(now);
         let here = Here {
             node: &self.config.name.node,
             started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
             shared_store: self.config.shared_store,
             regions: &self.regions,
-            horizon: self.horizon(now),
+            horizon,
+            policy: self.config.policy,
         };
-        let Some(bucket) = self.keys.get_mut(id) else { return };
-        if bucket.look(now, here) && !bucket.queued {
-            bucket.queued = true;
-            self.effects.push_back(id);
-        }
+        (here, &mut self.keys)
     }
 
     fn look_at_all(&mut self, now: Timestamp) {
