@@ -340,19 +340,20 @@ fn assert_verdict(judge: &Judge, state: &State, limit: &Limit, view: Option<&Vie
         assert_delay(judge, limit, now, cost, &verdict, &context);
     } else {
         assert_eq!(verdict.delay, Span::ZERO, "{context}");
-        assert_retry(judge, limit, view, now, asked, &verdict, &context);
+        assert_retry(judge, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     }
 }
 
-fn assert_retry(
-    judge: &Judge,
-    limit: &Limit,
-    view: Option<&View>,
+/// One question, as the machine was asked it.
+struct Asked<'a> {
+    limit: &'a Limit,
+    view: Option<&'a View>,
     now: u64,
-    asked: u64,
-    verdict: &Verdict,
-    context: &str,
-) {
+    permits: u64,
+}
+
+fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &str) {
+    let Asked { limit, view, now, permits: asked } = *asked;
     let Some(Span(retry)) = verdict.retry else {
         assert!(asked > judge.capacity(limit), "never: {context}");
         return;

@@ -36,7 +36,8 @@ impl Load {
         let weight = self.before * u128::from(left);
         // The share of a limit that the past already fills is gone for every region alike.
         let free = all.saturating_sub(weight);
-        if all == 0 { 0 } else { u64::try_from(u128::from(self.budget) * free / all).unwrap_or(u64::MAX) }
+        let room = (u128::from(self.budget) * free).checked_div(all).unwrap_or(0);
+        u64::try_from(room).unwrap_or(u64::MAX)
     }
 
     /// How far into the window `asked` permits fit at last, if they do before it ends.
