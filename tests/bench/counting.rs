@@ -1,7 +1,8 @@
 //! What counting itself costs: the memory store behind its port, without matching, headers or doors.
 //!
-//! `cargo bench --bench counting` prints nanoseconds a decision (median of rounds): one hot key, then a million and ten
-//! million keys in an order that caches cannot foresee, on one thread and on two.
+//! `cargo bench --bench counting` prints nanoseconds a decision (median of rounds) as time on the processor, which a busy
+//! machine distorts least: one hot key, then a million and ten million keys in an order that caches cannot foresee, on one
+//! thread and on two. `cargo bench --bench counting -- count N` takes N permits of one hot key, for callgrind.
 //! `cargo bench --bench counting -- memory [KEYS]` prints bytes a bucket beside its key, for each algorithm but the log.
 
 #![expect(
@@ -13,7 +14,6 @@
 )]
 
 use std::sync::Barrier;
-use std::time::Instant;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::key::{Key, Shape};
@@ -31,7 +31,7 @@ const ROUNDS: usize = 9;
 const DECISIONS: usize = 300_000;
 const START: u64 = 1_790_000_000_000_000;
 /// With its length before it, an identity of 20 bytes; the key adds four for the shape.
-const IDENTITY_DIGITS: usize = 19;
+const VALUE_BYTES: u8 = 19;
 
 const ALGORITHMS: [(Algorithm, &str); 6] = [
     (Algorithm::FixedWindow, "fixed_window"),
@@ -73,12 +73,21 @@ fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
 }
 
 fn key(number: usize) -> Key {
-    Key::new(Shape(1), [format!("{number:0IDENTITY_DIGITS$}").as_str()])
+    let mut identity = [b'0'; 1 + VALUE_BYTES as usize];
+    identity[0] = VALUE_BYTES;
+    identity[12..].copy_from_slice(&number.to_le_bytes());
+    Key::from_identity(Shape(1), &identity)
 }
 
 fn take(store: &MemoryStore, rule: &Compiled, key: &Key, now: Timestamp) -> bool {
     let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Take(1), enforced: true };
     store.try_decide(std::slice::from_ref(&charge), Intent::Charge, now).unwrap().admitted
+}
+
+/// Nanoseconds that this thread has run.
+fn on_processor() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    text.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 fn median(mut rounds: Vec<f64>) -> f64 {
@@ -87,7 +96,7 @@ fn median(mut rounds: Vec<f64>) -> f64 {
 }
 
 /// Nanoseconds a decision of one thread while `threads` of them decide.
-fn measure(store: &MemoryStore, rule: &Compiled, keys: &[Key], threads: usize) -> f64 {
+fn measure(store: &MemoryStore, rule: &Compiled, keys: usize, threads: usize) -> f64 {
     let round = |round: usize| {
         let barrier = Barrier::new(threads);
         std::thread::scope(|scope| {
@@ -95,15 +104,15 @@ fn measure(store: &MemoryStore, rule: &Compiled, keys: &[Key], threads: usize) -
                 let barrier = &barrier;
                 move || {
                     // A stride that shares no factor with the number of keys visits them all in a scattered order.
-                    let mut at = (round * 7_919 + thread * 104_729) % keys.len();
+                    let mut at = (round * 7_919 + thread * 104_729) % keys;
                     barrier.wait();
-                    let begun = Instant::now();
+                    let begun = on_processor();
                     for step in 0..DECISIONS {
                         let now = Timestamp(START + u64::try_from(round * DECISIONS + step).unwrap() / 4);
-                        std::hint::black_box(take(store, rule, &keys[at], now));
-                        at = (at + 7_368_787) % keys.len();
+                        std::hint::black_box(take(store, rule, &key(at), now));
+                        at = (at + 7_368_787) % keys;
                     }
-                    begun.elapsed().as_nanos() as f64 / DECISIONS as f64
+                    (on_processor() - begun) as f64 / DECISIONS as f64
                 }
             };
             let all: Vec<_> = (0..threads).map(|thread| scope.spawn(work(thread))).collect();
@@ -119,24 +128,21 @@ fn decide() {
         // The log would hold every one of these admissions: let it deny instead.
         let limit = if algorithm == Algorithm::SlidingLog { 1_000 } else { u32::MAX };
         let rule = rule(algorithm, limit);
-        let keys = [key(1)];
         let store = MemoryStore::new(100_000);
-        let (one, two) = (measure(&store, &rule, &keys, 1), measure(&store, &rule, &keys, 2));
+        let (one, two) = (measure(&store, &rule, 1, 1), measure(&store, &rule, 1, 2));
         println!("{name:<16}{:>14}{one:>7.0} ns{two:>7.0} ns", "1, hot");
     }
     let rule = rule(Algorithm::Gcra, u32::MAX);
-    let keys = [key(1)];
     let store = MemoryStore::new(100_000);
-    take(&store, &rule, &keys[0], Timestamp(START));
+    take(&store, &rule, &key(0), Timestamp(START));
     let denying = self::rule(Algorithm::Gcra, 1);
-    println!("{:<16}{:>14}{:>7.0} ns", "gcra, denying", "1, hot", measure(&store, &denying, &keys, 1));
+    println!("{:<16}{:>14}{:>7.0} ns", "gcra, denying", "1, hot", measure(&store, &denying, 1, 1));
     for count in [1_000, 1_000_000, 10_000_000] {
-        let keys: Vec<Key> = (0..count).map(key).collect();
         let store = MemoryStore::new(count * 2);
-        for key in &keys {
-            take(&store, &rule, key, Timestamp(START));
+        for number in 0..count {
+            take(&store, &rule, &key(number), Timestamp(START));
         }
-        let (one, two) = (measure(&store, &rule, &keys, 1), measure(&store, &rule, &keys, 2));
+        let (one, two) = (measure(&store, &rule, count, 1), measure(&store, &rule, count, 2));
         println!("{:<16}{count:>14}{one:>7.0} ns{two:>7.0} ns", "gcra");
     }
 }
@@ -175,6 +181,12 @@ fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     match words.first().map(String::as_str) {
         Some("memory") => memory(words.get(1).map_or(10_000_000, |count| count.parse().unwrap())),
+        Some("count") => {
+            let (store, rule, key) = (MemoryStore::new(100_000), rule(Algorithm::Gcra, u32::MAX), key(1));
+            for step in 0..words[1].parse().unwrap() {
+                std::hint::black_box(take(&store, &rule, &key, Timestamp(START + step)));
+            }
+        }
         _ => decide(),
     }
 }
