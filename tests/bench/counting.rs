@@ -13,6 +13,7 @@
     reason = "a benchmark"
 )]
 
+use std::process::Command;
 use std::sync::Barrier;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
@@ -153,34 +154,37 @@ fn resident() -> usize {
     pages.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4_096
 }
 
-fn memory(count: usize) {
+/// Each algorithm in a process of its own, since an allocator may keep what the one before gave back.
+fn memory(count: &str) {
     println!("{:<16}{:>10}{:>14}{:>22}", "", "keys", "resident", "counted, keys apart");
-    let key_bytes = key(0).bytes().len();
-    for (algorithm, name) in ALGORITHMS {
-        if algorithm == Algorithm::SlidingLog {
-            continue;
-        }
-        let rule = rule(algorithm, 10);
-        let before = resident();
-        // Twice the room, so that no slot is full and none forgets.
-        let store = MemoryStore::new(count * 2);
-        for step in 1..=10 {
-            for number in count * (step - 1) / 10..count * step / 10 {
-                take(&store, &rule, &key(number), Timestamp(START));
-            }
-            let keys = store.len().keys;
-            let resident = (resident().saturating_sub(before)) as f64 / keys as f64 - key_bytes as f64;
-            let counted = store.bytes() as f64 / keys as f64;
-            println!("{name:<16}{keys:>10}{resident:>12.1} B{counted:>20.1} B");
-        }
+    for (_, name) in ALGORITHMS.iter().filter(|(algorithm, _)| *algorithm != Algorithm::SlidingLog) {
+        let this = std::env::current_exe().unwrap();
+        assert!(Command::new(this).args(["memory-of", name, count]).status().unwrap().success());
     }
-    println!("a key here has {key_bytes} bytes");
+}
+
+fn memory_of(name: &str, count: usize) {
+    let (algorithm, _) = ALGORITHMS.iter().find(|(_, known)| *known == name).unwrap();
+    let (key_bytes, rule) = (key(0).bytes().len(), rule(*algorithm, 10));
+    let before = resident();
+    // Some room to spare, so that no slot is full and none forgets.
+    let store = MemoryStore::new(count + count / 10);
+    for step in 1..=10 {
+        for number in count * (step - 1) / 10..count * step / 10 {
+            take(&store, &rule, &key(number), Timestamp(START));
+        }
+        let keys = store.len().keys;
+        let resident = resident().saturating_sub(before) as f64 / keys as f64 - key_bytes as f64;
+        let counted = store.bytes() as f64 / keys as f64;
+        println!("{name:<16}{keys:>10}{resident:>12.1} B{counted:>20.1} B");
+    }
 }
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     match words.first().map(String::as_str) {
-        Some("memory") => memory(words.get(1).map_or(10_000_000, |count| count.parse().unwrap())),
+        Some("memory") => memory(words.get(1).map_or("10000000", String::as_str)),
+        Some("memory-of") => memory_of(&words[1], words[2].parse().unwrap()),
         Some("count") => {
             let (store, rule, key) = (MemoryStore::new(100_000), rule(Algorithm::Gcra, u32::MAX), key(1));
             for step in 0..words[1].parse().unwrap() {
