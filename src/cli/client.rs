@@ -50,7 +50,7 @@ impl Server {
         format!("{}{route}", self.server.trim_end_matches('/'))
     }
 
-    fn finish(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
+    fn finish(&self, answer: Result<http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
         let mut answer = answer.map_err(|error| {
             Failure::Unreached(format!(
                 "no daemon answered at {}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER.",

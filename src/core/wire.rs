@@ -40,6 +40,8 @@ pub struct Frame {
 /// An acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
+    /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
+    pub incarnation: u64,
     /// Newest sequence number received.
     pub seq: u64,
     /// Which of the 64 before it were received; bit 0 is `seq - 1`.

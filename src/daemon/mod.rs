@@ -160,7 +160,7 @@ impl Daemon {
         let doors = async { while self.doors.join_next().await.is_some() {} };
         let leave = async {
             if let Some(world) = &self.world {
-                let _ = timeout(DRAIN_PEERS, world.leave()).await;
+                let _ = timeout(DRAIN_PEERS, world.leave(DRAIN_PEERS)).await;
             }
         };
         if timeout(DRAIN_DOORS + Duration::from_millis(500), async { tokio::join!(doors, leave) }).await.is_err() {
@@ -170,7 +170,7 @@ impl Daemon {
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;
         if let Some(world) = self.world.take() {
-            let _ = timeout(Duration::from_millis(500), world.stop()).await;
+            world.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("stopped");
     }

@@ -121,10 +121,11 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rul
 /// # Errors
 /// Every problem, a line each.
 pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
-    match &config.rules.file {
-        Some(path) => check_rules(path, &config.peers.regions),
-        None => Ok(Vec::new()),
+    let rules = &config.rules;
+    if !rules.file_required && !rules.file.exists() {
+        return Ok(Vec::new());
     }
+    check_rules(&rules.file, &config.peers.regions)
 }
 
 /// A rule as the API shows it.

@@ -1,29 +1,110 @@
-//! token_bucket (contract only).
+//! `token_bucket`: `burst` permits that refill at exactly `permits` a window. Counted as what is taken and not yet refilled.
+//!
+//! Bound: in any interval of length t at most `burst + permits * t / window` permits are admitted (a worldwide limit's
+//! debts come on top of the interval they fall in, and out of later ones). With a `queue`, up to that many permits more
+//! are admitted ahead, each with the delay after which it would have conformed to `burst`.
 
+use super::level::{Level, amount_of, capacity, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
-/// TokenBucket.
+/// What is taken and not yet refilled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TokenBucket {}
+pub struct TokenBucket(Level);
 
 impl TokenBucket {
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let _ = (limit, view, now, cost);
-        Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO }
+    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+        let taken = self.0.amount(limit, now);
+        let capacity = amount_of(capacity(limit), limit);
+        let asked = amount_of(cost.max(1), limit);
+        let admitted = taken + asked <= capacity;
+        let after = if admitted { taken + amount_of(cost, limit) } else { taken };
+        let retry = || time_to_drain((taken + asked).saturating_sub(capacity), limit);
+        let ahead = after.saturating_sub(amount_of(u64::from(limit.burst), limit));
+        Verdict {
+            admitted,
+            remaining: permits_in(capacity.saturating_sub(after), limit),
+            reset: time_to_drain(after, limit),
+            retry: (!admitted && asked <= capacity).then(retry),
+            delay: if admitted && cost > 0 { time_to_drain(ahead, limit) } else { Span::ZERO },
+        }
     }
-    pub(super) fn take(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn refund(&mut self, _: &Limit, _: Timestamp, _: u64) -> u64 {
-        0
+
+    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        self.0.put(limit, now, cost);
     }
-    pub(super) fn debit(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn used(&self, _: &Limit, _: Timestamp) -> u64 {
-        0
+
+    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+        self.0.refund(limit, now, cost)
     }
-    pub(super) fn expiry(&self, _: &Limit) -> Timestamp {
-        Timestamp::default()
+
+    pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        self.0.put(limit, now, cost);
     }
-    pub(super) fn heap_bytes(&self) -> usize {
-        0
+
+    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        self.0.used(limit, now)
+    }
+
+    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
+        self.0.expiry(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits, runs};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_interval_admits_more_than_its_burst_and_what_refilled_in_it(limit in limits(), history in histories()) {
+            let admitted = admissions(Algorithm::TokenBucket, &limit, START, &history);
+            let window = u128::from(limit.window.0);
+            let capacity = u128::from(limit.burst) + u128::from(limit.queue);
+            for (lasted, sum) in runs(&admitted) {
+                let refilled = u128::from(lasted) * u128::from(limit.permits);
+                prop_assert!(sum * window <= capacity * window + refilled);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_queued_is_delayed_until_it_conforms() {
+        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 2, queue: 3 };
+        let mut state = State::new(Algorithm::TokenBucket);
+        let mut delays = Vec::new();
+        for _ in 0..6 {
+            let verdict = state.check(&limit, None, Timestamp(0), 1);
+            delays.push((verdict.admitted, verdict.delay.0));
+            if verdict.admitted {
+                state.take(&limit, Timestamp(0), 1);
+            }
+        }
+        let expected = [(true, 0), (true, 0), (true, 100_000), (true, 200_000), (true, 300_000), (false, 0)];
+        assert_eq!(delays, expected);
+    }
+
+    #[test]
+    fn a_debt_is_paid_back_with_time() {
+        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
+        let mut state = State::new(Algorithm::TokenBucket);
+        state.debit(&limit, Timestamp(0), 25);
+        let verdict = state.check(&limit, None, Timestamp(0), 1);
+        assert_eq!((verdict.admitted, verdict.retry), (false, Some(Span(1_600_000))));
+        assert!(state.check(&limit, None, Timestamp(1_600_000), 1).admitted);
+    }
+
+    #[test]
+    fn refill_is_exact_after_years_of_idling() {
+        let limit = Limit { permits: 7, window: Span(366 * 86_400_000_000), burst: 7, queue: 0 };
+        let mut state = State::new(Algorithm::TokenBucket);
+        state.take(&limit, Timestamp(START), 7);
+        let seventh = limit.window.0.div_ceil(7);
+        assert_eq!(state.check(&limit, None, Timestamp(START + seventh - 1), 0).remaining, 0);
+        assert_eq!(state.check(&limit, None, Timestamp(START + seventh), 0).remaining, 1);
+        assert_eq!(state.check(&limit, None, Timestamp(START + 90 * limit.window.0), 0).remaining, 7);
     }
 }

@@ -9,9 +9,13 @@ use smallvec::SmallVec;
 use super::super::algorithm::{Algorithm, View};
 use super::super::time::{Span, Timestamp};
 use super::super::wire::{COUNTS_MAX, Count, DEMAND_MAX};
+use super::budget::Account;
 use super::counts::{Counts, Merged};
+use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
+use super::partition::{Standing, most_of_silent, standing};
 use super::regions::{RegionId, Regions};
+use super::replica::Policy;
 use super::{Effect, WorldKey, WorldRule};
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
@@ -19,8 +23,8 @@ const PERIODS_MAX: usize = 3;
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
 const STILL: Span = Span::from_secs(60);
 
-/// How often a demand is looked at again while nothing comes.
-const FADE: Span = Span::from_secs(1);
+/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
+const LOOKS_PER_WINDOW: u64 = 20;
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -41,6 +45,9 @@ pub(super) struct Bucket {
     /// Whether its effect waits to be taken.
     pub(super) queued: bool,
     enforced: Option<(View, u64)>,
+    cut: Cut,
+    /// Where fractions of a permit tip over.
+    lot: u64,
     debited: u64,
     debt: u64,
     changed: Timestamp,
@@ -61,6 +68,15 @@ pub(super) struct Telling {
     window: u64,
     net: u64,
     demand: u64,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Heard {
+    /// There was no room for all of its counts.
+    pub(super) full: bool,
+    /// It came after the instant at which everyone should have used it.
+    pub(super) late: bool,
 }
 
 #[derive(Debug)]
@@ -93,11 +109,15 @@ pub(super) struct Here<'a> {
     pub(super) regions: &'a Regions,
     /// After this long a report has reached everyone.
     pub(super) horizon: Span,
+    pub(super) policy: Policy,
 }
 
 impl Bucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);
+        let lot = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         Self {
             key,
             rule,
@@ -109,6 +129,8 @@ impl Bucket {
             waiting: false,
             queued: false,
             enforced: None,
+            cut: Cut::default(),
+            lot,
             debited: 0,
             debt: 0,
             changed: since,
@@ -209,18 +231,18 @@ impl Bucket {
         changed
     }
 
-    /// What a region's owner told. `None`: there is no room for all of its counts.
+    /// What a region's owner told.
     pub(super) fn hear_region(
         &mut self,
         now: Timestamp,
         region: RegionId,
         heard: &super::super::wire::Report,
-    ) -> Option<bool> {
+        here: Here<'_>,
+    ) -> Heard {
         self.changed = now;
-        let period = self.period_mut(heard.window)?;
+        let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
-        let mut changed = false;
-        let mut full = false;
+        let (mut changed, mut full) = (false, false);
         for count in &heard.counts {
             match told.counts.merge(count) {
                 Merged::Changed => changed = true,
@@ -239,7 +261,10 @@ impl Bucket {
         if region == Regions::OWN && period.live.merge_all(&heard.counts) {
             period.live_version = period.live_version.wrapping_add(1);
         }
-        (!full).then_some(changed)
+        let admitted = period.told_mut(region).counts.net();
+        let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
+        let late = self.read(now, region, heard.window, account, here);
+        Heard { full, late }
     }
 
     /// What the region is asked for, per second, in millionths.
@@ -256,7 +281,7 @@ impl Bucket {
 
     /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it has changed
     /// since. Returns the windows to be told.
-    pub(super) fn tell(&mut self, now: Timestamp) -> SmallVec<[u64; 2]> {
+    pub(super) fn tell(&mut self, now: Timestamp, here: Here<'_>) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
         let demand = self.demand_at(now);
         let mut windows = SmallVec::new();
@@ -273,8 +298,47 @@ impl Bucket {
                 windows.push(period.window);
             }
         }
-        self.told = Some(Telling { at: now, window, net: self.own_net(window), demand });
+        let net = self.own_net(window);
+        self.told = Some(Telling { at: now, window, net, demand });
+        self.read(now, Regions::OWN, window, Account { stamp: now, admitted: net, demand }, here);
         windows
+    }
+
+    /// Gives a report to the cut. Whether it came too late to be used by all at once.
+    fn read(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        window: u64,
+        account: Account,
+        here: Here<'_>,
+    ) -> bool {
+        // The last word on a window that is over is no word on the demand of now.
+        if !self.windowed() || account.stamp.window_index(self.rule.limit.window) != window {
+            return false;
+        }
+        let standing = self.standing(window, here);
+        let ground = self.ground(&standing, here);
+        self.cut.hear(now, region, Reading { window, account }, ground)
+    }
+
+    fn standing(&self, window: u64, here: Here<'_>) -> Standing {
+        let admitted =
+            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
+        standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
+    }
+
+    fn ground<'a>(&self, standing: &'a Standing, here: Here<'_>) -> Ground<'a> {
+        Ground {
+            limit: standing.limit,
+            window: self.rule.limit.window,
+            horizon: here.horizon,
+            parties: &standing.parties,
+            silent: &standing.silent,
+            whole: standing.whole,
+            policy: here.policy,
+            lot: self.lot,
+        }
     }
 
     /// The same for a daemon that does not own the bucket: what it counted itself.
@@ -343,13 +407,19 @@ impl Bucket {
         }
         let window = self.window_at(now);
         let limit = self.rule.limit.permits;
-        let others = self.others_in(here, window);
-        let left = u64::from(limit).saturating_sub(others);
+        let standing = self.standing(window, here);
+        let ground = self.ground(&standing, here);
+        self.cut.advance(now, ground);
+        let siblings = match self.period(window) {
+            Some(period) if !here.shared_store => self.elsewhere(here, period),
+            _ => 0,
+        };
+        let allowance = self.cut.allowance(now, ground);
         let view = View {
             window,
-            budget: u32::try_from(left).unwrap_or(limit),
-            next_budget: limit,
-            others,
+            budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
+            next_budget: u32::try_from(allowance.next).unwrap_or(limit),
+            others: self.others_in(here, window),
             others_before: self.others_in(here, window.saturating_sub(1)),
         };
         let plain = View { window, budget: limit, next_budget: limit, others: 0, others_before: 0 };
@@ -358,7 +428,7 @@ impl Bucket {
             Some((enforced, _)) => enforced == view,
         };
         if !same {
-            self.enforced = Some((view, 0));
+            self.enforced = Some((view, self.error_bound(now, here.regions)));
         }
         !same
     }
@@ -382,8 +452,9 @@ impl Bucket {
         }
         let turn = Timestamp::window_start(self.window_at(now).saturating_add(1), self.rule.limit.window);
         // A demand that fades must be told, though nothing happens.
-        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + FADE);
-        expiry.min(turn).min(fades.unwrap_or(turn))
+        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 1_000_000));
+        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
+        [Some(expiry), Some(turn), fades, self.cut.next_instant()].into_iter().flatten().min().unwrap_or(turn)
     }
 
     /// From when on it may be forgotten: nothing that it knows can matter any more.
@@ -410,19 +481,25 @@ impl Bucket {
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 
-    /// How far the worldwide count may lie above what is believed: what the others may have admitted since they told,
-    /// going by the demand that they told, and never more than the limit leaves them.
-    pub(super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> u64 {
-        let Some(period) = self.period(self.window_at(now)) else { return 0 };
-        let left = u64::from(self.rule.limit.permits);
-        let mut bound: u64 = 0;
-        for (id, _) in here.regions.iter().skip(1) {
-            let Some(told) = period.told(id) else { continue };
-            let expected = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
-            let expected = u64::try_from(expected + 2 * expected.isqrt()).unwrap_or(u64::MAX);
-            bound = bound.saturating_add(expected.min(left.saturating_sub(told.counts.net())));
-        }
-        bound
+    /// How far the worldwide count may lie above what is believed. Of a region that speaks: what it may have admitted
+    /// since it told, going by the demand that it told and by what it was given. Of one that is cut off: all that the
+    /// rule lets it admit on its own.
+    pub(super) fn error_bound(&self, now: Timestamp, regions: &Regions) -> u64 {
+        let window = self.window_at(now);
+        let limit = u64::from(self.rule.limit.permits);
+        let bounds = regions.iter().skip(1).map(|(id, region)| {
+            let told = self.period(window).and_then(|period| period.told(id));
+            let known = told.map_or(0, |told| told.counts.net());
+            if region.cut_off {
+                return most_of_silent(&self.rule, regions, id).saturating_sub(known);
+            }
+            let Some(told) = told else { return 0 };
+            let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
+            let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
+            let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
+            likely.min(given.min(limit).saturating_sub(known))
+        });
+        bounds.fold(0, u64::saturating_add)
     }
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {

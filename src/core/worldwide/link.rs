@@ -162,7 +162,7 @@ impl Link {
 
     fn note(&mut self, seq: u64, lag: i64) -> Arrival {
         let Some(seen) = &mut self.seen else {
-            self.seen = Some(Seen { seq, before: 0, lag });
+            self.seen = Some(Seen { incarnation: self.incarnation, seq, before: 0, lag });
             self.unanswered += 1;
             return Arrival::Fresh;
         };
@@ -187,7 +187,10 @@ impl Link {
     }
 
     /// Takes in what it says it has received of ours: those frames have landed.
-    pub(super) fn landed(&mut self, seen: Seen) {
+    pub(super) fn landed(&mut self, own_incarnation: u64, seen: Seen) {
+        if seen.incarnation != own_incarnation {
+            return;
+        }
         self.flights.retain(|flight| {
             let back = match seen.seq.checked_sub(flight.seq) {
                 None => return true,
@@ -308,7 +311,8 @@ mod tests {
         for _ in 0..3 {
             link.depart(Timestamp(0), vec![(ITEM, 1)]);
         }
-        link.landed(Seen { seq: 3, before: 0b10, lag: 0 });
+        link.landed(8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
+        link.landed(8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
         let mut lost = Vec::new();
         link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, []);

@@ -9,11 +9,14 @@ use super::rule::Global;
 use super::wire::RuleName;
 
 mod bucket;
+mod budget;
 mod counts;
+mod cut;
 mod demand;
 mod keys;
 mod link;
 mod member;
+mod partition;
 mod receive;
 mod regions;
 mod replica;
@@ -23,7 +26,7 @@ mod transmit;
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;
-pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Replica, ReplicaConfig, Tally};
+pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Policy, Replica, ReplicaConfig, Tally};
 pub use status::{KeyStatus, PeerView, RegionStatus, STATUS_KEYS_MAX, Status};
 pub use transmit::{FRAME_BYTES_MAX, frame_bytes};
 

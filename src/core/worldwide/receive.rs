@@ -62,6 +62,7 @@ impl Replica {
     pub fn handle_frame(&mut self, now: Timestamp, from: &NodeName, frame: Frame) -> Result<(), Refused> {
         let region = self.judge(now, from, &frame)?;
         let lag = signed(now.0).saturating_sub(signed(frame.sent.0));
+        let own_incarnation = self.config.incarnation;
         let link = self.link_to(from).ok_or(Refused::NoRoom)?;
         let arrival = link.arrived(now, frame.incarnation, frame.seq, lag);
         if arrival == Arrival::Duplicate {
@@ -70,7 +71,7 @@ impl Replica {
         }
         link.slowest = frame.slowest.min(Span::from_secs(1));
         if let Some(seen) = frame.seen {
-            link.landed(seen);
+            link.landed(own_incarnation, seen);
         }
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
         if arrival == Arrival::Restarted
@@ -150,21 +151,30 @@ impl Replica {
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         }
+        let mut newcomer = None;
         match &report.scope {
             Scope::Node => {
+                if !bucket.siblings.iter().any(|sibling| sibling.node == from.node) {
+                    // It counts this bucket too from now on: it must hear what the others said so far.
+                    newcomer = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
+                }
                 if bucket.hear_sibling(now, &from.node, &report) {
                     self.look(now, id);
                 }
                 self.changed(now, id);
+                if newcomer.is_some() && self.keys.get(id).is_some_and(|bucket| self.owns(bucket)) {
+                    self.owe_everything(id, newcomer);
+                }
             }
             Scope::Region(name) => {
                 let Some(speaker) = self.regions.find(name) else { return };
-                let heard = bucket.hear_region(now, speaker, &report);
+                let (here, keys) = self.here(now);
+                let Some(bucket) = keys.get_mut(id) else { return };
+                let heard = bucket.hear_region(now, speaker, &report, here);
                 let again = bucket.next_look(now);
                 self.keys.wake_at(id, again);
-                if heard.is_none() {
-                    self.tally.no_room = self.tally.no_room.saturating_add(1);
-                }
+                self.tally.no_room = self.tally.no_room.saturating_add(u64::from(heard.full));
+                self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.look(now, id);
                 if region != Regions::OWN {
                     self.spread(id, speaker, report.window, true);

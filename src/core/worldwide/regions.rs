@@ -18,6 +18,8 @@ pub(super) type RegionId = usize;
 #[derive(Debug)]
 pub(super) struct Regions {
     list: Vec<Region>,
+    /// Places in the order of the names.
+    order: Vec<RegionId>,
     /// Whether the configuration names them, so that no other can join.
     named: bool,
 }
@@ -50,7 +52,7 @@ struct Delay {
 
 impl Regions {
     pub(super) fn new(own: &str, configured: &[String]) -> Self {
-        let mut regions = Self { list: Vec::new(), named: false };
+        let mut regions = Self { list: Vec::new(), order: Vec::new(), named: false };
         regions.place(own, Timestamp::default());
         for name in configured {
             regions.place(name, Timestamp::default());
@@ -82,6 +84,9 @@ impl Regions {
             expected: now,
             delay: Delay::default(),
         });
+        self.order = (0..self.list.len()).collect();
+        let list = &self.list;
+        self.order.sort_by_key(|&id| list.get(id).map(|region| region.name.as_str()));
         Some(self.list.len() - 1)
     }
 
@@ -91,6 +96,11 @@ impl Regions {
 
     pub(super) fn name(&self, id: RegionId) -> &str {
         self.list.get(id).map_or("", |region| &region.name)
+    }
+
+    /// All regions in the order of their names, which is the same everywhere.
+    pub(super) fn by_name(&self) -> impl Iterator<Item = RegionId> {
+        self.order.iter().copied()
     }
 
     pub(super) fn len(&self) -> usize {

@@ -44,6 +44,20 @@ pub struct ReplicaConfig {
     pub keys_max: usize,
     /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
     pub shared_store: bool,
+    /// How budgets are worked out.
+    pub policy: Policy,
+}
+
+/// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The sum while one region alone asks for a bucket, common cuts once several do.
+    #[default]
+    Tidegate,
+    /// Always the limit less what the others are known to have admitted.
+    Sum,
+    /// Always common cuts, also for buckets that nobody else asks for.
+    Cut,
 }
 
 impl ReplicaConfig {
@@ -57,6 +71,7 @@ impl ReplicaConfig {
             interval: INTERVAL_DEFAULT,
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
+            policy: Policy::Tidegate,
         }
     }
 }
@@ -163,6 +178,7 @@ impl Replica {
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, node, touched);
         self.changed(now, id);
+        self.look(now, id);
     }
 
     /// Who is in the cluster now.
@@ -288,7 +304,8 @@ impl Replica {
     /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
     pub(super) fn tell(&mut self, now: Timestamp, id: KeyId, urgent: bool) {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
-        let Some(bucket) = self.keys.get_mut(id) else { return };
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
         if !owned {
             let windows = bucket.tell_owner(now);
             for window in windows {
@@ -296,7 +313,7 @@ impl Replica {
             }
             return;
         }
-        let windows = bucket.tell(now);
+        let windows = bucket.tell(now, here);
         for window in windows {
             self.spread(id, Regions::OWN, window, urgent);
         }
@@ -356,7 +373,7 @@ impl Replica {
     }
 
     /// Owes one daemon all that is known of a bucket and that it may be told.
-    fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
+    pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
         let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
         else {
             return;
@@ -424,18 +441,26 @@ impl Replica {
 
     /// Works out what the store must be told of a bucket.
     pub(super) fn look(&mut self, now: Timestamp, id: KeyId) {
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if bucket.look(now, here) && !bucket.queued {
+            bucket.queued = true;
+            self.effects.push_back(id);
+        }
+    }
+
+    /// What a bucket must know of this daemon, beside the buckets themselves.
+    pub(super) fn here(&mut self, now: Timestamp) -> (Here<'_>, &mut Keys) {
+        let horizon = self.horizon(now);
         let here = Here {
             node: &self.config.name.node,
             started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
             shared_store: self.config.shared_store,
             regions: &self.regions,
-            horizon: self.horizon(now),
+            horizon,
+            policy: self.config.policy,
         };
-        let Some(bucket) = self.keys.get_mut(id) else { return };
-        if bucket.look(now, here) && !bucket.queued {
-            bucket.queued = true;
-            self.effects.push_back(id);
-        }
+        (here, &mut self.keys)
     }
 
     fn look_at_all(&mut self, now: Timestamp) {

@@ -3,7 +3,7 @@
 use super::super::algorithm::View;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
-use super::bucket::{Bucket, Here};
+use super::bucket::Bucket;
 use super::replica::{Replica, Tally};
 use super::{NodeName, WorldKey};
 
@@ -83,7 +83,7 @@ impl Replica {
         let mut bounds = std::collections::BTreeMap::<&RuleName, u64>::new();
         for bucket in &hottest {
             let bound = bounds.entry(&bucket.key.rule).or_default();
-            *bound = (*bound).max(bucket.error_bound(now, self.here(now)));
+            *bound = (*bound).max(bucket.error_bound(now, &self.regions));
         }
         let error_bounds = bounds.into_iter().map(|(rule, bound)| (rule.clone(), bound)).collect();
         hottest.truncate(STATUS_KEYS_MAX);
@@ -143,17 +143,7 @@ impl Replica {
             own,
             others,
             view: bucket.view().map(|(view, _)| view),
-            error_bound: bucket.error_bound(now, self.here(now)),
-        }
-    }
-
-    pub(super) fn here(&self, now: Timestamp) -> Here<'_> {
-        Here {
-            node: &self.config.name.node,
-            started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
-            shared_store: self.config.shared_store,
-            regions: &self.regions,
-            horizon: self.horizon(now),
+            error_bound: bucket.error_bound(now, &self.regions),
         }
     }
 }

@@ -25,6 +25,12 @@ impl<'n> Fields<'n> {
         }
     }
 
+    /// A table without entries.
+    #[must_use]
+    pub const fn none(at: &'n At) -> Self {
+        Self { entries: &[], at, known: Vec::new() }
+    }
+
     /// The entry of this key, whatever it holds.
     pub fn take(&mut self, key: &'static str) -> Option<&'n Entry> {
         self.known.push(key);
@@ -240,7 +246,10 @@ pub(crate) fn integer(
             problems.report(&node.at, format!("{what} must be from {min} to {max}, not {number}"))
         }
         None => {
-            let kind = node.value.kind();
+            let kind = match &node.value {
+                Value::Loose(text) => format!("{text:?}"),
+                other => other.kind().to_owned(),
+            };
             problems
                 .report(&node.at, format!("{what} must be a whole number from {min} to {max}, not {kind}"));
         }

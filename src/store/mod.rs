@@ -1,0 +1,10 @@
+//! Where buckets are kept: the adapters of the engine's [`crate::engine::port::Store`].
+
+mod decision;
+pub mod memory;
+mod slot;
+
+#[cfg(test)]
+mod tests;
+
+pub use memory::MemoryStore;
