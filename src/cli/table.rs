@@ -7,7 +7,9 @@ use comfy_table::{CellAlignment, Table, TableComponent};
 pub(super) fn table(headings: &[&str], right: &[usize]) -> Table {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(headings);
-    table.set_style(TableComponent::HeaderLines, '─').set_style(TableComponent::MiddleHeaderIntersections, ' ');
+    table
+        .set_style(TableComponent::HeaderLines, '─')
+        .set_style(TableComponent::MiddleHeaderIntersections, ' ');
     for &column in right {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
