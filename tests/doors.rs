@@ -162,7 +162,7 @@ async fn house_with(settings: Settings, later: bool) -> House {
     let clock = Clock::Manual(AtomicU64::new(1_700_000_000_000_000));
     let store = Arc::new(Counts { later, ..Counts::default() });
     let engine = Arc::new(Engine::new(name, clock, store, Arc::clone(&metrics)));
-    engine.load(rules(), false).unwrap();
+    engine.load(rules(), Vec::new(), false).unwrap();
     let (readiness, ready) = watch::channel(Readiness::Serving);
     let rule_json = Arc::new(|rule: &Rule| json!({ "name": rule.name, "limit": rule.limit }));
     let doors = Arc::new(Doors::new(engine, settings, ready, rule_json));
@@ -225,7 +225,11 @@ impl House {
     }
 
     async fn rls(&self) -> RateLimitServiceClient<Channel> {
-        RateLimitServiceClient::connect(format!("http://{}", self.grpc)).await.unwrap()
+        RateLimitServiceClient::new(self.channel().await)
+    }
+
+    async fn channel(&self) -> Channel {
+        Channel::from_shared(format!("http://{}", self.grpc)).unwrap().connect().await.unwrap()
     }
 
     async fn drained(self) -> bool {
@@ -433,7 +437,7 @@ async fn readiness_is_told_by_both_doors() {
     use tonic_health::pb::HealthCheckRequest;
     use tonic_health::pb::health_client::HealthClient;
     let house = house().await;
-    let mut health = HealthClient::connect(format!("http://{}", house.grpc)).await.unwrap();
+    let mut health = HealthClient::new(house.channel().await);
     let service = "envoy.service.ratelimit.v3.RateLimitService".to_owned();
     let request = HealthCheckRequest { service };
     assert_eq!(health.check(request.clone()).await.unwrap().into_inner().status, 1);
@@ -456,7 +460,7 @@ async fn reflection_describes_the_service() {
     use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
     use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
     let house = house().await;
-    let mut reflection = ServerReflectionClient::connect(format!("http://{}", house.grpc)).await.unwrap();
+    let mut reflection = ServerReflectionClient::new(house.channel().await);
     let mut ask = async |message_request| {
         let request = ServerReflectionRequest { host: String::new(), message_request: Some(message_request) };
         let request = OneMessage(Some(request));
