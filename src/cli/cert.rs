@@ -42,12 +42,19 @@ impl Cert {
         match self {
             Self::Ca { out } => {
                 certificate::write_ca(&out, Clock::System.now()).map_err(anyhow::Error::from)?;
-                say(format_args!("{} and ca.key: keep the key safe, every daemon needs only ca.pem", out.join("ca.pem").display()));
+                say(format_args!(
+                    "{} and ca.key: keep the key safe, every daemon needs only ca.pem",
+                    out.join("ca.pem").display()
+                ));
             }
             Self::Issue { ca, region, node, out } => {
                 let name = NodeName { region: region.clone(), node: node.clone() };
-                certificate::write_node(&ca, &name, &out, Clock::System.now()).map_err(anyhow::Error::from)?;
-                say(format_args!("{} and node.key name node {node} of region {region}", out.join("node.pem").display()));
+                certificate::write_node(&ca, &name, &out, Clock::System.now())
+                    .map_err(anyhow::Error::from)?;
+                say(format_args!(
+                    "{} and node.key name node {node} of region {region}",
+                    out.join("node.pem").display()
+                ));
             }
         }
         Ok(ExitCode::SUCCESS)

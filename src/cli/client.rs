@@ -43,7 +43,11 @@ impl Server {
     }
 
     fn agent() -> ureq::Agent {
-        ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).http_status_as_error(false).build().into()
+        ureq::Agent::config_builder()
+            .timeout_global(Some(DEADLINE))
+            .http_status_as_error(false)
+            .build()
+            .into()
     }
 
     fn url(&self, route: &str) -> String {

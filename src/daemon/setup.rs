@@ -172,7 +172,11 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         on_failure: None,
         exact: false,
         enabled: true,
-        global: Some(Global { mode: demo.rule.mode, shares: Vec::new(), on_partition: OnPartition::default() }),
+        global: Some(Global {
+            mode: demo.rule.mode,
+            shares: Vec::new(),
+            on_partition: OnPartition::default(),
+        }),
     };
     Ok(Setup {
         name,
@@ -184,7 +188,12 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         peers: Some(PeersSetup {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: Some(demo.advertise.to_string()),
-            join: demo.join.iter().filter(|address| **address != demo.advertise).map(ToString::to_string).collect(),
+            join: demo
+                .join
+                .iter()
+                .filter(|address| **address != demo.advertise)
+                .map(ToString::to_string)
+                .collect(),
             tls: TlsPem {
                 ca: demo.ca.certificate_pem().as_bytes().to_vec(),
                 cert: issued.certificate_pem.into_bytes(),

@@ -32,6 +32,9 @@ pub const EVENTS_LEN_MAX: usize = 4_096;
 /// Gossip waiting to be read. Full: it is dropped and counted.
 const GOSSIP_LEN_MAX: usize = 1_024;
 
+/// Longest wait for connections to have said that they are over.
+const FAREWELL: Duration = Duration::from_millis(200);
+
 /// How a node meets the others.
 #[derive(Debug, Clone)]
 pub struct PeersConfig {
@@ -256,6 +259,12 @@ impl Peers {
         }
     }
 
+    /// Whether [`Self::leave`] was called.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.facts.draining.load(Ordering::Relaxed)
+    }
+
     /// Tells the others that this node is about to go, so that it owns no keys any more, and gives them the time to
     /// hear it, but no more than `deadline`. It still sends and receives afterwards, until [`Self::stop`].
     pub async fn leave(&self, deadline: Duration) {
@@ -266,17 +275,16 @@ impl Peers {
     }
 
     /// Closes every connection, telling the peers, and waits for all of it to end, but no longer than `deadline`.
-    pub async fn stop(self, deadline: Duration) {
+    pub async fn stop(&self, deadline: Duration) {
         self.stop.cancel();
         self.endpoint.close();
         self.tasks.close();
-        let ended = timeout(deadline, async {
-            self.tasks.wait().await;
-            self.endpoint.closed().await;
-        });
+        let ended = timeout(deadline, self.tasks.wait());
         if ended.await.is_err() {
-            tracing::warn!("connections to peers did not end in time");
+            tracing::warn!("work with peers did not end in time");
         }
+        // The peers are told by what is sent now. To wait for their answers would only make stopping slower.
+        let _ = timeout(deadline.min(FAREWELL), self.endpoint.closed()).await;
     }
 }
 

@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 /// Most rules that get labels of their own; the rest share `rule="other"`.
-pub const RULE_LABELS_MAX: usize = 1_000;
+const RULE_LABELS_MAX: usize = 1_000;
 /// Most regions that get labels of their own.
 const REGION_LABELS_MAX: usize = 256;
 

@@ -133,19 +133,24 @@ struct Watch {
 impl Watch {
     /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.
     fn is_silent(&mut self) -> bool {
+        let quiet = std::mem::take(&mut self.calls) == 0;
         let Some(pings) = &mut self.pings else { return false };
         let mut nobody = Context::from_waker(Waker::noop());
         if self.waiting && pings.poll_pong(&mut nobody).is_pending() {
-            return self.calls == 0;
+            return quiet;
         }
-        self.waiting = self.calls == 0 && pings.send_ping(Ping::opaque()).is_ok();
-        self.calls = 0;
+        self.waiting = quiet && pings.send_ping(Ping::opaque()).is_ok();
         false
     }
 }
 
 /// Answers a call at once where it can be.
-fn take_up(doors: &Arc<Doors>, drain: &CancellationToken, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+fn take_up(
+    doors: &Arc<Doors>,
+    drain: &CancellationToken,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
     if request.uri().path() != SHOULD_RATE_LIMIT {
         tokio::spawn(others::answer(Arc::clone(doors), drain.clone(), request, respond));
         return;
@@ -227,7 +232,11 @@ async fn wait_for_message(doors: Arc<Doors>, mut message: Message, respond: Send
         Ok(Ok(bytes)) => bytes,
         Ok(Err(refusal)) => return refuse(&doors, respond, &refusal),
         Err(_) => {
-            return refuse(&doors, respond, &Refusal::new(Code::Incomplete, "the message did not arrive in time"));
+            return refuse(
+                &doors,
+                respond,
+                &Refusal::new(Code::Incomplete, "the message did not arrive in time"),
+            );
         }
     };
     wait_for_store(doors, bytes, respond).await;

@@ -13,7 +13,7 @@ use super::budget::Account;
 use super::counts::{Counts, Merged};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
-use super::partition::{Standing, standing};
+use super::partition::{Standing, most_of_silent, standing};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 use super::{Effect, WorldKey, WorldRule};
@@ -23,8 +23,8 @@ const PERIODS_MAX: usize = 3;
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
 const STILL: Span = Span::from_secs(60);
 
-/// How often a demand is looked at again while nothing comes.
-const FADE: Span = Span::from_secs(1);
+/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
+const LOOKS_PER_WINDOW: u64 = 20;
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -153,7 +153,11 @@ impl Bucket {
     /// Whether counts of this window still matter, or matter already.
     pub(super) fn speaks_of(&self, window: u64, now: Timestamp) -> bool {
         let current = self.window_at(now);
-        if self.windowed() { window + 1 >= current && window <= current.saturating_add(1) } else { window == 0 }
+        if self.windowed() {
+            window + 1 >= current && window <= current.saturating_add(1)
+        } else {
+            window == 0
+        }
     }
 
     pub(super) fn period(&self, window: u64) -> Option<&Period> {
@@ -198,7 +202,12 @@ impl Bucket {
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &super::super::wire::Report) -> bool {
+    pub(super) fn hear_sibling(
+        &mut self,
+        now: Timestamp,
+        node: &str,
+        heard: &super::super::wire::Report,
+    ) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
@@ -296,7 +305,14 @@ impl Bucket {
     }
 
     /// Gives a report to the cut. Whether it came too late to be used by all at once.
-    fn read(&mut self, now: Timestamp, region: RegionId, window: u64, account: Account, here: Here<'_>) -> bool {
+    fn read(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        window: u64,
+        account: Account,
+        here: Here<'_>,
+    ) -> bool {
         // The last word on a window that is over is no word on the demand of now.
         if !self.windowed() || account.stamp.window_index(self.rule.limit.window) != window {
             return false;
@@ -307,8 +323,9 @@ impl Bucket {
     }
 
     fn standing(&self, window: u64, here: Here<'_>) -> Standing {
-        let admitted = |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
-        standing(&self.rule, here.regions, admitted, |id| self.cut.given(id))
+        let admitted =
+            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
+        standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 
     fn ground<'a>(&self, standing: &'a Standing, here: Here<'_>) -> Ground<'a> {
@@ -317,6 +334,8 @@ impl Bucket {
             window: self.rule.limit.window,
             horizon: here.horizon,
             parties: &standing.parties,
+            silent: &standing.silent,
+            whole: standing.whole,
             policy: here.policy,
             lot: self.lot,
         }
@@ -339,7 +358,9 @@ impl Bucket {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
-        before != told.net || (window != told.window && self.own_net(window) != 0) || self.demand_moved(told, now, 10)
+        before != told.net
+            || (window != told.window && self.own_net(window) != 0)
+            || self.demand_moved(told, now, 10)
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
@@ -358,7 +379,8 @@ impl Bucket {
     fn demand_moved(&self, told: Telling, now: Timestamp, percent: u64) -> bool {
         let demand = self.demand_at(now);
         let moved = demand.abs_diff(told.demand);
-        moved > told.demand.max(demand) / 100 * percent && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(2)
+        moved > told.demand.max(demand) / 100 * percent
+            && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(2)
     }
 
     /// What all other regions are known to have admitted in a window.
@@ -406,7 +428,7 @@ impl Bucket {
             Some((enforced, _)) => enforced == view,
         };
         if !same {
-            self.enforced = Some((view, 0));
+            self.enforced = Some((view, self.error_bound(now, here.regions)));
         }
         !same
     }
@@ -430,7 +452,8 @@ impl Bucket {
         }
         let turn = Timestamp::window_start(self.window_at(now).saturating_add(1), self.rule.limit.window);
         // A demand that fades must be told, though nothing happens.
-        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + FADE);
+        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 1_000_000));
+        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
         [Some(expiry), Some(turn), fades, self.cut.next_instant()].into_iter().flatten().min().unwrap_or(turn)
     }
 
@@ -438,7 +461,8 @@ impl Bucket {
     pub(super) fn expiry(&self) -> Timestamp {
         let limit = &self.rule.limit;
         if self.windowed() {
-            let newest = self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
+            let newest =
+                self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
             return Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
         }
         let drained = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
@@ -449,23 +473,33 @@ impl Bucket {
     /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths.
     pub(super) fn pressure(&self) -> u64 {
         let Some(period) = self.periods.last() else { return 0 };
-        let used = period.told.iter().skip(1).fold(period.live.net(), |sum, told| sum.saturating_add(told.counts.net()));
+        let used = period
+            .told
+            .iter()
+            .skip(1)
+            .fold(period.live.net(), |sum, told| sum.saturating_add(told.counts.net()));
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 
-    /// How far the worldwide count may lie above what is believed: what the others may have admitted since they told,
-    /// going by the demand that they told, and never more than the limit leaves them.
+    /// How far the worldwide count may lie above what is believed. Of a region that speaks: what it may have admitted
+    /// since it told, going by the demand that it told and by what it was given. Of one that is cut off: all that the
+    /// rule lets it admit on its own.
     pub(super) fn error_bound(&self, now: Timestamp, regions: &Regions) -> u64 {
-        let Some(period) = self.period(self.window_at(now)) else { return 0 };
-        let left = u64::from(self.rule.limit.permits);
-        let mut bound: u64 = 0;
-        for (id, _) in regions.iter().skip(1) {
-            let Some(told) = period.told(id) else { continue };
-            let expected = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
-            let expected = u64::try_from(expected + 2 * expected.isqrt()).unwrap_or(u64::MAX);
-            bound = bound.saturating_add(expected.min(left.saturating_sub(told.counts.net())));
-        }
-        bound
+        let window = self.window_at(now);
+        let limit = u64::from(self.rule.limit.permits);
+        let bounds = regions.iter().skip(1).map(|(id, region)| {
+            let told = self.period(window).and_then(|period| period.told(id));
+            let known = told.map_or(0, |told| told.counts.net());
+            if region.cut_off {
+                return most_of_silent(&self.rule, regions, id).saturating_sub(known);
+            }
+            let Some(told) = told else { return 0 };
+            let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
+            let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
+            let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
+            likely.min(given.min(limit).saturating_sub(known))
+        });
+        bounds.fold(0, u64::saturating_add)
     }
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {

@@ -34,6 +34,10 @@ pub(super) struct Ground<'a> {
     pub(super) horizon: Span,
     /// The regions that take part, by name, with their weights.
     pub(super) parties: &'a [(RegionId, u64)],
+    /// Those of them that are silent: their last words stand.
+    pub(super) silent: &'a [RegionId],
+    /// Whether all regions take part and speak.
+    pub(super) whole: bool,
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
     pub(super) lot: u64,
@@ -55,6 +59,8 @@ pub(super) struct Cut {
     window: u64,
     /// What each region was given by the last cut, by [`RegionId`]; empty before the first of this window.
     before: Budgets,
+    /// What each region was given by the last cut in which all could be heard and any was in play.
+    settled: Budgets,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -81,7 +87,13 @@ enum Known {
 
 impl Cut {
     /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all at once.
-    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, reading: Reading, ground: Ground<'_>) -> bool {
+    pub(super) fn hear(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        reading: Reading,
+        ground: Ground<'_>,
+    ) -> bool {
         while self.registers.len() <= region {
             self.registers.push(Register::default());
         }
@@ -133,6 +145,9 @@ impl Cut {
 
     fn settle(&mut self, ground: Ground<'_>) {
         self.before = self.divide(Known::InForce, self.window, ground);
+        if ground.whole && self.before.iter().any(|&given| given > 0) {
+            self.settled.clone_from(&self.before);
+        }
     }
 
     /// When the next report waits for its instant.
@@ -140,26 +155,30 @@ impl Cut {
         self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
     }
 
-    /// Whether any other region has ever told anything.
-    pub(super) fn is_alone(&self) -> bool {
-        self.registers.iter().skip(1).all(|register| register.newest().is_none())
-    }
-
     /// What the last cut gave a region in this window.
     pub(super) fn given(&self, region: RegionId) -> Option<u64> {
         self.before.get(region).copied()
     }
 
+    /// What a region was given when all could still be heard.
+    pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
+        if self.settled.is_empty() { None } else { Some(self.settled.get(region).copied().unwrap_or(0)) }
+    }
+
     /// What the own region may admit in the window at `now`, and in the next.
     pub(super) fn allowance(&self, now: Timestamp, ground: Ground<'_>) -> Allowance {
-        Allowance { now: self.in_window(now, self.window, ground), next: self.in_window(now, self.window + 1, ground) }
+        Allowance {
+            now: self.in_window(now, self.window, ground),
+            next: self.in_window(now, self.window + 1, ground),
+        }
     }
 
     fn in_window(&self, now: Timestamp, window: u64, ground: Ground<'_>) -> u64 {
         let in_play = |known| self.in_play(known, Regions::OWN, window, ground);
-        let others = ground.parties.iter().any(|&(id, _)| {
-            id != Regions::OWN && self.in_play(Known::Arrived, id, window, ground)
-        });
+        let others = ground
+            .parties
+            .iter()
+            .any(|&(id, _)| id != Regions::OWN && self.in_play(Known::Arrived, id, window, ground));
         let sum = match ground.policy {
             Policy::Sum => true,
             Policy::Cut => false,
@@ -199,14 +218,22 @@ impl Cut {
             Known::InForce => register.stirred,
             Known::Arrived => register.stirred_told,
         };
+        let window = match register.newest() {
+            Some(last) if ground.silent.contains(&region) => last.window.min(window),
+            _ => window,
+        };
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
     /// Divides the limit of a window among those in play. By [`RegionId`].
     fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Budgets {
         let start = Timestamp::window_start(window, ground.window);
-        let playing: SmallVec<[(RegionId, u64); 4]> =
-            ground.parties.iter().copied().filter(|&(id, _)| self.in_play(known, id, window, ground)).collect();
+        let playing: SmallVec<[(RegionId, u64); 4]> = ground
+            .parties
+            .iter()
+            .copied()
+            .filter(|&(id, _)| self.in_play(known, id, window, ground))
+            .collect();
         let stakes: SmallVec<[Stake; 4]> = playing
             .iter()
             .map(|&(id, weight)| {
@@ -215,7 +242,8 @@ impl Cut {
                     Known::InForce => register.in_force.as_ref(),
                     Known::Arrived => register.newest(),
                 });
-                let before = if window == self.window { self.given(id).unwrap_or(ground.limit) } else { ground.limit };
+                let before =
+                    if window == self.window { self.given(id).unwrap_or(ground.limit) } else { ground.limit };
                 let told = reading.map(|reading| Account {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },
                     ..reading.account
