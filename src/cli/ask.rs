@@ -112,18 +112,19 @@ fn show(decision: &Value) {
             (false, true) => "would deny (shadow)",
         };
         let global = &rule["global"];
-        let worldwide = global["believed_used"].as_u64().map_or_else(String::new, |used| {
-            format!("{used} (+{})", global["error_bound"].as_u64().unwrap_or(0))
-        });
-        rows.add_row([
+        let worldwide = global["believed_used"]
+            .as_u64()
+            .map(|used| format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0)));
+        let mut row = vec![
             text(&rule["rule"]),
             answer.to_owned(),
             rule["limit"].to_string(),
             rule["window_ms"].as_u64().map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
             rule["reset_ms"].as_u64().map(span).unwrap_or_default(),
-            worldwide,
-        ]);
+        ];
+        row.extend(worldwide);
+        rows.add_row(row);
     }
     say(rows);
 }

@@ -254,7 +254,8 @@ impl RuleSet {
         let domain = self.domains.get(compiled.rule.domain.as_str())?;
         let selector = domain.selectors.iter().find(|selector| selector.compiled.index == compiled.index)?;
         let user = self.user(request);
-        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        let mut seen = Seen::default();
+        seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
         selector.identifies(&mut seen).then(|| selector.matched(&seen, user, None))
     }
 

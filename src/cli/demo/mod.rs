@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Ended, Failure, say};
 use crate::core::rule::Mode;
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
 use crate::daemon::{self, Daemon, certificate};
 use crate::engine::clock::Clock;
 
@@ -21,7 +21,7 @@ mod load;
 mod relay;
 mod screen;
 
-use load::{Counts, Load};
+use load::{Count, Counts, Load};
 use relay::Relay;
 use screen::{History, Picture, Row, Screen};
 
@@ -198,24 +198,22 @@ impl Demo {
                 _ = ticks.tick() => {}
             }
             let now = clock.now();
-            let finished =
-                now.since(crate::core::time::Timestamp::window_start(next + 1, self.window)) >= SETTLE;
+            let finished = now.since(Timestamp::window_start(next + 1, self.window)) >= SETTLE;
             if finished {
-                let (asked, admitted) = counts
-                    .iter()
-                    .map(|counts| counts.of(next))
-                    .fold((0, 0), |sum, count| (sum.0 + count.asked, sum.1 + count.admitted));
+                let sum = |sum: (u64, u64), count: Count| (sum.0 + count.asked, sum.1 + count.admitted);
+                let (asked, admitted) = counts.iter().map(|counts| counts.of(next)).fold((0, 0), sum);
                 history.add(asked, admitted, u64::from(self.limit));
                 next += 1;
             }
-            // Between the ends of long windows the running one is shown.
-            let shown = if finished { next - 1 } else { next };
-            if (finished && self.window >= Span::from_millis(900))
-                || now.since(last_drawn) >= Span::from_secs(1)
-            {
-                let whole = history.windows > 0 && self.window < Span::from_millis(2_000);
-                let shown = if whole { next - 1 } else { shown };
-                screen.draw(&self.picture(daemons, counts, shown, &history));
+            // A line a second: the window that ended last, or the one that runs where windows are long.
+            let second = now.since(last_drawn) >= Span::from_millis(950);
+            let shown = match self.window.micros() {
+                2_000_001.. => second.then_some(next),
+                900_000.. => finished.then_some(next.saturating_sub(1)),
+                _ => (second && history.windows > 0).then_some(next.saturating_sub(1)),
+            };
+            if let Some(window) = shown {
+                screen.draw(&self.picture(daemons, counts, window, &history));
                 last_drawn = now;
             }
             if until.is_some_and(|until| now >= until) {
