@@ -163,6 +163,8 @@ fn datagrams_from_outside_do_nothing() {
     std::thread::sleep(Duration::from_millis(200));
     assert!(daemon.process.ended().is_none() && !daemon.log().contains("panicked"), "{}", daemon.log());
     let other = world.daemon("us-east", free_udp(), &[peer]);
-    eventually("a member is met all the same", || (connected(&daemon) == 1 && connected(&other) == 1).then_some(()));
+    eventually("a member is met all the same", || {
+        (connected(&daemon) == 1 && connected(&other) == 1).then_some(())
+    });
     assert_eq!(daemon.terminate().code(), Some(0));
 }
