@@ -106,12 +106,13 @@ const TOP_LEVEL: &[&str] = &[
     "LICENSE",
     "src",
     "tests",
-    "benches",
     "simulations",
     "deploy",
     "docs",
     "lua",
     "migrations",
+    // Inputs that once failed a property; proptest tries them first.
+    "proptest-regressions",
     "target",
     "openapi.json",
 ];

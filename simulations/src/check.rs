@@ -62,7 +62,7 @@ fn check(seed: u64) -> anyhow::Result<Outcome> {
     // What each region's daemons admitted, and whether a crash took some of it before it could be told.
     let mut truth = BTreeMap::<(String, u64), (u64, u64)>::new();
     let mut untold = BTreeMap::<(usize, u64), u64>::new();
-    let steps = dice.between(200, 1_000);
+    let steps = dice.between(200, 600);
     for _ in 0..steps {
         trouble(&mut world, &mut dice, &mut untold, &mut truth);
         for place in 0..world.daemons.len() {
@@ -84,7 +84,7 @@ fn check(seed: u64) -> anyhow::Result<Outcome> {
         }
     }
     peace(&mut world);
-    for _ in 0..1_200 {
+    for _ in 0..800 {
         world.step(STEP);
     }
     compare(&world, &truth, users)?;

@@ -34,7 +34,7 @@ pub(super) struct Bucket {
     /// When this daemon began to count it.
     since: Timestamp,
     /// By window, ascending.
-    periods: SmallVec<[Period; 2]>,
+    periods: SmallVec<[Period; 1]>,
     demand: Demand,
     /// Daemons of the own region that count it too, with what they are asked for.
     pub(super) siblings: Vec<Sibling>,
@@ -73,6 +73,8 @@ pub(super) struct Telling {
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Heard {
+    /// Something in it was new.
+    pub(super) changed: bool,
     /// There was no room for all of its counts.
     pub(super) full: bool,
     /// It came after the instant at which everyone should have used it.
@@ -86,7 +88,7 @@ pub(super) struct Period {
     pub(super) live: Counts,
     live_version: u32,
     /// What each region told; the own one's is what its owner told the others.
-    told: SmallVec<[Told; 3]>,
+    told: Vec<Told>,
 }
 
 /// The newest that one region told.
@@ -264,7 +266,7 @@ impl Bucket {
         let admitted = period.told_mut(region).counts.net();
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
         let late = self.read(now, region, heard.window, account, here);
-        Heard { full, late }
+        Heard { changed, full, late }
     }
 
     /// What the region is asked for, per second, in millionths.
@@ -358,9 +360,9 @@ impl Bucket {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
-        before != told.net
-            || (window != told.window && self.own_net(window) != 0)
-            || self.demand_moved(told, now, 10)
+        // Once a window also what has not changed: a demand that is only refused would be forgotten.
+        let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
+        before != told.net || turned || self.demand_moved(told, now, 10)
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
@@ -509,7 +511,7 @@ impl Bucket {
 
 impl Period {
     fn new(window: u64) -> Self {
-        Self { window, live: Counts::default(), live_version: 0, told: SmallVec::new() }
+        Self { window, live: Counts::default(), live_version: 0, told: Vec::new() }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut Told {
