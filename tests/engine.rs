@@ -1,7 +1,5 @@
 //! The engine with the store in memory and a clock moved by hand: what is charged, what is answered, what is told on.
 
-#![expect(missing_docs, reason = "tests")]
-
 use std::sync::Arc;
 
 use tidegate::core::decision::Decision;
