@@ -1,5 +1,7 @@
 //! The engine with the store in memory and a clock moved by hand: what is charged, what is answered, what is told on.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::sync::Arc;
 
 use tidegate::core::decision::Decision;
