@@ -5,13 +5,7 @@
 //! thread and on two. `cargo bench --bench counting -- count N` takes N permits of one hot key, for callgrind.
 //! `cargo bench --bench counting -- memory [KEYS]` prints bytes a bucket beside its key, for each algorithm but the log.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    missing_docs,
-    reason = "a benchmark"
-)]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
 use std::process::Command;
 use std::sync::Barrier;
