@@ -237,16 +237,16 @@ fn world(settings: &Settings) -> World {
 
 /// One-way delays: the first pair takes the whole, the others half of it and more.
 fn delays(regions: usize, rtt: Span, dice: &mut Dice) -> Vec<Vec<Span>> {
-    let mut delay = vec![vec![Span::ZERO; regions]; regions];
-    for one in 0..regions {
-        for other in 0..one {
-            let full = (one, other) == (1, 0);
-            let part = if full { 1_000 } else { dice.between(500, 1_000) };
-            delay[one][other] = Span(rtt.0 / 2 * part / 1_000);
-            delay[other][one] = delay[one][other];
+    let mut parts = vec![vec![0; regions]; regions];
+    for (one, row) in parts.iter_mut().enumerate() {
+        for (other, part) in row.iter_mut().enumerate().take(one) {
+            *part = if (one, other) == (1, 0) { 1_000 } else { dice.between(500, 1_000) };
         }
     }
-    delay
+    let part =
+        |one: usize, other: usize| parts.get(one.max(other)).and_then(|row| row.get(one.min(other))).copied();
+    let delay = |one, other| Span(rtt.0 / 2 * part(one, other).unwrap_or(0) / 1_000);
+    (0..regions).map(|one| (0..regions).map(|other| delay(one, other)).collect()).collect()
 }
 
 /// Reads `80ms`, `1s` or `5m`.

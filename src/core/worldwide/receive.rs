@@ -168,7 +168,7 @@ impl Replica {
             }
             Scope::Region(name) => {
                 let Some(speaker) = self.regions.find(name) else { return };
-                let (here, keys) = self.here(now);
+                let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
                 let heard = bucket.hear_region(now, speaker, &report, here);
                 let again = bucket.next_look(now);
