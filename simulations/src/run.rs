@@ -79,6 +79,36 @@ pub(crate) fn one(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
     line(settings, out).map(|_| ())
 }
 
+/// A sustained overload on a random cluster that loses nothing: the limit must be used and held, but for the first windows.
+pub(crate) fn hold(seed: u64) -> anyhow::Result<()> {
+    let mut dice = Dice::new(seed, 4);
+    let settings = Settings {
+        regions: usize::try_from(dice.between(2, 5))?,
+        rtt: Span::from_millis(dice.between(1, 250)),
+        limit: u32::try_from(dice.between(20, 2_000))?,
+        window: Span::from_secs(1),
+        pattern: ["bal2", "bal3", "bal10"]
+            .get(usize::try_from(dice.below(3))?)
+            .map_or("bal3", |name| name)
+            .to_owned(),
+        loss: 0.0,
+        jitter: 10.0,
+        skew: Span::ZERO,
+        seconds: 15,
+        seed,
+        interval: Span::from_millis(dice.between(20, 100)),
+        policy: Way::Tidegate,
+        cut: false,
+        on_partition: OnPartition::Share,
+    };
+    let (figures, _) = simulate(&settings)?;
+    // One permit of rounding is all that a small limit may be off by.
+    let slack = 0.5 + 100.0 / f64::from(settings.limit);
+    ensure!(figures.over_max <= slack, "{} % above the limit: {settings:?}", figures.over_max);
+    ensure!(figures.used >= 97.0, "only {} % used: {settings:?}", figures.used);
+    Ok(())
+}
+
 /// All patterns.
 pub(crate) fn all(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
     head(settings, out)?;

@@ -85,10 +85,7 @@ impl World {
     /// Ends every link.
     pub(super) async fn stop(self, deadline: Duration) {
         self.stop.cancel();
-        // The protocol's task has ended by now and given its handle back; if it hangs, the process ends anyway.
-        if let Some(peers) = Arc::into_inner(self.peers) {
-            peers.stop(deadline).await;
-        }
+        self.peers.stop(deadline).await;
     }
 }
 
