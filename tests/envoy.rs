@@ -91,7 +91,8 @@ fn program() -> String {
     let usable = |path: &String| {
         Command::new(path).arg("--version").output().is_ok_and(|output| output.status.success())
     };
-    named.into_iter().chain(["envoy".to_owned()]).find(usable).unwrap_or_else(|| {
+    let installed = concat!(env!("CARGO_MANIFEST_DIR"), "/target/envoy");
+    named.into_iter().chain([installed.to_owned(), "envoy".to_owned()]).find(usable).unwrap_or_else(|| {
         panic!("no Envoy: run tests/run, which installs it, or name one in TIDEGATE_TEST_ENVOY")
     })
 }
@@ -140,6 +141,80 @@ fn a_raised_limit_takes_force_while_envoy_keeps_asking() {
     assert_eq!(front.statuses("ann", "/api/x", 3), [200, 200, 429]);
     daemon.reload(&rules(4), "per-user", 4);
     assert_eq!(front.statuses("ann", "/api/x", 3), [200, 200, 429]);
+}
+
+#[test]
+fn the_snippet_that_the_demo_prints_works_as_printed() {
+    let folder = TempDir::new().unwrap();
+    let mut demo = support::command::command(folder.path());
+    demo.args(["demo", "--limit", "5", "--window", "1h", "--load", "0"]);
+    let mut demo = Process::start(&mut demo, &folder.path().join("demo.log"));
+    let printed = eventually("the demo prints its snippet", || {
+        assert!(demo.ended().is_none(), "{}", demo.output());
+        let output = demo.output();
+        let (_, rest) = output.split_once("http_filters:\n")?;
+        let (filters, rest) = rest.split_once("  # ")?;
+        let (_, rest) = rest.split_once("  clusters:\n")?;
+        let (clusters, _) = rest.split_once("\n\n")?;
+        Some((filters.to_owned(), clusters.to_owned()))
+    });
+    let (addr, service) = (free_tcp(), origin::start());
+    let file = folder.path().join("envoy.yaml");
+    std::fs::write(&file, around(&printed.0, &printed.1, addr, service)).unwrap();
+    let mut command = Command::new(program());
+    command.arg("-c").arg(&file).args([
+        "--concurrency",
+        "1",
+        "--disable-hot-restart",
+        "--log-level",
+        "warning",
+    ]);
+    let mut envoy = Process::start(&mut command, &folder.path().join("envoy.log"));
+    eventually("Envoy enforces the demo's limit", || {
+        assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
+        let reply = http::raw(addr, b"GET /demo HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")?;
+        (reply.status == 429).then_some(())
+    });
+}
+
+/// A whole configuration around the parts that the demo prints.
+fn around(filters: &str, clusters: &str, addr: SocketAddr, service: SocketAddr) -> String {
+    let filters: String = filters.lines().map(|line| format!("        {line}\n")).collect();
+    format!(
+        r#"
+static_resources:
+  listeners:
+  - address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          "@type": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: front
+          route_config:
+            virtual_hosts:
+            - name: everything
+              domains: ["*"]
+              routes:
+              - match: {{ prefix: "/" }}
+                route:
+                  cluster: service
+                  rate_limits: [{{ actions: [{{ request_headers: {{ header_name: ':path', descriptor_key: path }} }}] }}]
+          http_filters:
+{filters}
+          - name: envoy.filters.http.router
+            typed_config: {{ "@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}
+  clusters:
+  - name: service
+    type: STATIC
+    load_assignment:
+      cluster_name: service
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: 127.0.0.1, port_value: {} }} }} }} }}] }}]
+{clusters}
+"#,
+        addr.port(),
+        service.port()
+    )
 }
 
 #[test]

@@ -41,6 +41,11 @@ window = "24h"
 status = 503
 
 [[rules]]
+name = "mallory"
+match = { user = "mallory" }
+action = "block"
+
+[[rules]]
 name = "closed"
 match = { path = "/closed" }
 action = "block"
@@ -150,6 +155,23 @@ fn other_statuses_methods_hosts_and_addresses_reach_the_rules() {
     assert_eq!(write("GET", "shop.example", "203.0.113.1"), 200);
     assert_eq!(write("POST", "other.example", "203.0.113.1"), 200);
     assert_eq!(front.get("key-a", "/closed").status, 403, "a block is passed on as it is");
+}
+
+#[test]
+fn a_client_cannot_speak_for_the_gateway() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    let claims = [
+        ("x-tidegate-user", "mallory"),
+        ("x-forwarded-uri", "/closed"),
+        ("x-original-uri", "/closed"),
+        ("x-forwarded-method", "POST"),
+        ("x-forwarded-host", "shop.example"),
+    ];
+    for claim in claims {
+        assert_eq!(http::get(front.addr, "/other", &[claim]).status, 200, "{claim:?}");
+    }
+    assert_eq!(http::get(front.addr, "/closed", &[("x-forwarded-uri", "/other")]).status, 403);
 }
 
 #[test]

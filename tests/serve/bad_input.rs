@@ -182,6 +182,48 @@ fn protobuf_that_is_none_is_an_invalid_argument() {
 }
 
 #[test]
+fn hits_at_the_edges_of_their_type_are_answered_truthfully() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    let user = || rls::descriptor(&[("user", "edge")]);
+    for hits in [u64::MAX, u64::from(u32::MAX), 6] {
+        let status =
+            client.ask(rls::request(vec![rls::with_hits(user(), hits)])).unwrap().statuses[0].clone();
+        assert_eq!((status.code, status.limit_remaining), (2, 5), "{hits}");
+    }
+    let back = envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor {
+        is_negative_hits: true,
+        ..rls::with_hits(user(), u64::MAX)
+    };
+    let status = client.ask(rls::request(vec![back])).unwrap().statuses[0].clone();
+    assert_eq!((status.code, status.limit_remaining), (1, 5));
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn bytes_that_are_not_http2_do_no_harm_on_the_grpc_port() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let frames: &[&[u8]] = &[
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"\0\0\0\0",
+        &[0xff; 64],
+        // A frame of 16 MB, one of an unknown type, headers that are no HPACK.
+        b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+        b"\x00\x00\x04\xee\x00\x00\x00\x00\x01abcd",
+        b"\x00\x00\x04\x01\x05\x00\x00\x00\x01\xff\xff\xff\xff",
+    ];
+    for frame in frames {
+        for bytes in [frame.to_vec(), [preface.as_slice(), b"\0\0\0\x04\0\0\0\0\0", frame].concat()] {
+            let mut socket = std::net::TcpStream::connect(daemon.grpc).unwrap();
+            let _ = std::io::Write::write_all(&mut socket, &bytes);
+        }
+    }
+    assert!(daemon.rls().ask(rls::request(vec![rls::descriptor(&[("user", "x")])])).is_ok());
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
 fn a_message_of_ten_megabytes_is_refused() {
     let mut daemon = Daemon::with_rules(RULES);
     let value = "v".repeat(10_000_000);

@@ -241,6 +241,28 @@ fn log_only_and_the_shadow_switch_never_deny() {
     let daemon = Daemon::with_rules(rules);
     assert_eq!(daemon.admitted(ANN, 4), 4);
     assert_eq!(daemon.check(ANN)["rules"][0]["allowed"], false, "it is reported all the same");
+    let daemon = Daemon::with(RULES, "[rules]\nshadow = true\n", &[]);
+    assert_eq!(daemon.admitted(ANN, 10), 10);
+    assert_eq!(daemon.check(ANN)["rules"][0]["allowed"], false, "it is reported all the same");
+}
+
+#[test]
+fn all_six_algorithms_admit_their_limit_at_once_and_no_more() {
+    let algorithms =
+        ["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra"];
+    let rule = |name: &&str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nmatch = {{ kind = \"{name}\" }}\nper = [\"user\"]\nalgorithm = \"{name}\"\nlimit = 7\nwindow = \"24h\"\n"
+        )
+    };
+    let daemon = Daemon::with_rules(&algorithms.iter().map(rule).collect::<String>());
+    for kind in algorithms {
+        for user in ["ann", "bob"] {
+            assert_eq!(daemon.admitted(&[("kind", kind), ("user", user)], 10), 7, "{kind}");
+        }
+        let denied = daemon.check(&[("kind", kind), ("user", "ann")]);
+        assert!(denied["retry_after_ms"].as_u64().unwrap() > 0, "{denied}");
+    }
 }
 
 #[test]

@@ -37,8 +37,16 @@ impl Authority {
 
     /// Starts a daemon of this region with a certificate of this authority.
     fn daemon(&self, region: &str, peer: SocketAddr, join: &[SocketAddr]) -> Daemon {
-        let node = format!("{region}-1");
-        let issue = ["cert", "issue", "--ca", "ca", "--region", region, "--node", &node, "--out", region];
+        self.node(region, &format!("{region}-1"), peer, join)
+    }
+
+    /// Another daemon of a region that has one.
+    fn second(&self, region: &str, peer: SocketAddr, join: &[SocketAddr]) -> Daemon {
+        self.node(region, &format!("{region}-2"), peer, join)
+    }
+
+    fn node(&self, region: &str, node: &str, peer: SocketAddr, join: &[SocketAddr]) -> Daemon {
+        let issue = ["cert", "issue", "--ca", "ca", "--region", region, "--node", node, "--out", node];
         let ran = run(self.0.path(), &issue);
         assert_eq!(ran.code, 0, "{ran:?}");
         let file = |name: &str| self.0.path().join(name).display().to_string();
@@ -48,8 +56,8 @@ impl Authority {
              [peers]\njoin = {join:?}\ninterval = \"50ms\"\nregions = {REGIONS:?}\n\
              [peers.tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
             file("ca/ca.pem"),
-            file(&format!("{region}/node.pem")),
-            file(&format!("{region}/node.key")),
+            file(&format!("{node}/node.pem")),
+            file(&format!("{node}/node.key")),
         );
         Daemon::with(RULES, &config, &[])
     }
@@ -117,6 +125,17 @@ fn a_region_that_leaves_is_noticed_and_comes_back() {
         eventually("the one that left is not connected", || (connected(daemon) == 1).then_some(()));
     }
     assert_eq!(daemons[0].check(ANN)["allowed"], true, "the others go on");
+}
+
+#[test]
+fn a_second_daemon_of_a_region_is_warned_about() {
+    let world = Authority::new();
+    let peer = free_udp();
+    let first = world.daemon("eu-west", peer, &[]);
+    let second = world.second("eu-west", free_udp(), &[peer]);
+    eventually("one of them says that each counts for itself", || {
+        [&first, &second].iter().any(|daemon| daemon.log().contains("WARN")).then_some(())
+    });
 }
 
 #[test]
