@@ -37,6 +37,7 @@ impl Check<'_> {
 
 /// What a body of `/v1/check` asks.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "the common question stays off the heap")]
 pub(super) enum Question<'b> {
     /// One check.
     One(Check<'b>),
