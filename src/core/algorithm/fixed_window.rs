@@ -1,29 +1,67 @@
-//! fixed_window (contract only).
+//! `fixed_window`: one count for each window aligned to the epoch.
+//!
+//! Bound: in any aligned window at most `limit` permits are admitted. An interval of a window's length that straddles an
+//! edge may see up to twice that: half before the edge and half after it.
 
+use super::aligned::{Place, Share};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
-/// FixedWindow.
+/// The count of one window, and the newest instant seen, which says which window that is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct FixedWindow {}
+pub struct FixedWindow {
+    at: Timestamp,
+    count: u32,
+}
 
 impl FixedWindow {
+    fn place(&self, limit: &Limit, now: Timestamp) -> (Place, u32) {
+        let place = Place::of(limit.window, now.max(self.at));
+        let used = if place.windows_since(self.at.0) == 0 { self.count } else { 0 };
+        (place, used)
+    }
+
     pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let _ = (limit, view, now, cost);
-        Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO }
+        let (place, used) = self.place(limit, now);
+        let free = u64::from(Share::of(limit, view, place.index).budget.saturating_sub(used));
+        let asked = cost.max(1);
+        let admitted = asked <= free;
+        let left = Span(place.left());
+        Verdict {
+            admitted,
+            remaining: if admitted { free - cost } else { free },
+            reset: left,
+            retry: (!admitted && asked <= u64::from(limit.permits)).then_some(left),
+            delay: Span::ZERO,
+        }
     }
-    pub(super) fn take(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn refund(&mut self, _: &Limit, _: Timestamp, _: u64) -> u64 {
-        0
+
+    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        if cost > 0 {
+            let (_, used) = self.place(limit, now);
+            self.count = used.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+            self.at = self.at.max(now);
+        }
     }
-    pub(super) fn debit(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn used(&self, _: &Limit, _: Timestamp) -> u64 {
-        0
+
+    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+        let (_, used) = self.place(limit, now);
+        let returned = used.min(u32::try_from(cost).unwrap_or(u32::MAX));
+        if returned > 0 {
+            self.count = used - returned;
+            self.at = self.at.max(now);
+        }
+        u64::from(returned)
     }
-    pub(super) fn expiry(&self, _: &Limit) -> Timestamp {
-        Timestamp::default()
+
+    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        u64::from(self.place(limit, now).1)
     }
-    pub(super) fn heap_bytes(&self) -> usize {
-        0
+
+    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
+        if self.count == 0 {
+            return self.at;
+        }
+        Timestamp(Place::of(limit.window, self.at).start) + limit.window
     }
 }

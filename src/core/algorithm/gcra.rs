@@ -1,29 +1,65 @@
-//! gcra (contract only).
+//! `gcra`: the generic cell rate algorithm (ITU-T I.371), virtual scheduling. A bucket has a theoretical arrival time
+//! (TAT): when its next permit is due if they came evenly. A request of cost c conforms while
+//! `TAT + c * T - burst * T <= now`, where `T = window / permits` is the time one permit is worth.
+//!
+//! Bound: as a token bucket of the same burst, decision for decision: in any interval of length t at most
+//! `burst + permits * t / window`.
+//!
+//! T is rarely a whole number of microseconds, so times are counted here in 1/permits of one, where it is exactly
+//! `window`. The TAT itself is kept as its distance from the newest instant seen, and that in permits: a time would
+//! overflow at the longest windows and would misstate what is used once the rate changes.
 
+use super::level::{Amount, Level, amount_of, capacity, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
-/// Gcra.
+/// How far the theoretical arrival time lies ahead.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Gcra {}
+pub struct Gcra(Level);
 
 impl Gcra {
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let _ = (limit, view, now, cost);
-        Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO }
+    /// The present and the theoretical arrival time, which is never in the past, both in 1/permits microseconds.
+    fn schedule(&self, limit: &Limit, now: Timestamp) -> (Amount, Amount) {
+        let present = u128::from(self.0.instant(now).0) * u128::from(limit.permits);
+        (present, present + self.0.amount(limit, now))
     }
-    pub(super) fn take(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn refund(&mut self, _: &Limit, _: Timestamp, _: u64) -> u64 {
-        0
+
+    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+        let (present, tat) = self.schedule(limit, now);
+        let tolerance = amount_of(capacity(limit), limit);
+        let increment = amount_of(cost.max(1), limit);
+        let due = tat + increment;
+        let admitted = due <= present + tolerance;
+        let tat_after = if admitted { tat + amount_of(cost, limit) } else { tat };
+        let backlog = tat_after - present;
+        let retry = || time_to_drain(due.saturating_sub(present + tolerance), limit);
+        let early = backlog.saturating_sub(amount_of(u64::from(limit.burst), limit));
+        Verdict {
+            admitted,
+            remaining: permits_in(tolerance.saturating_sub(backlog), limit),
+            reset: time_to_drain(backlog, limit),
+            retry: (!admitted && increment <= tolerance).then(retry),
+            delay: if admitted && cost > 0 { time_to_drain(early, limit) } else { Span::ZERO },
+        }
     }
-    pub(super) fn debit(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn used(&self, _: &Limit, _: Timestamp) -> u64 {
-        0
+
+    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        self.0.put(limit, now, cost);
     }
-    pub(super) fn expiry(&self, _: &Limit) -> Timestamp {
-        Timestamp::default()
+
+    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+        self.0.refund(limit, now, cost)
     }
-    pub(super) fn heap_bytes(&self) -> usize {
-        0
+
+    pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        self.0.put(limit, now, cost);
+    }
+
+    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        self.0.used(limit, now)
+    }
+
+    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
+        self.0.expiry(limit)
     }
 }

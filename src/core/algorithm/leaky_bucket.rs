@@ -1,29 +1,61 @@
-//! leaky_bucket (contract only).
+//! `leaky_bucket`: a queue of `burst` permits that drains at a constant pace. A request waits until everything before it
+//! has drained, so what leaves is evenly spaced however it arrived.
+//!
+//! Bound: a request that follows one of cost c leaves at least `c * window / permits` after it (to the microsecond), so
+//! departures never exceed the rate; arrivals are admitted while the queue holds at most its capacity. With a `queue`
+//! (the `throttle` action's longest delay) the capacity is the smaller of the two.
 
+use super::level::{Level, amount_of, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
-/// LeakyBucket.
+/// What is queued and not yet drained.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct LeakyBucket {}
+pub struct LeakyBucket(Level);
+
+/// Permits that the queue holds at most.
+fn capacity(limit: &Limit) -> u64 {
+    match (limit.permits, limit.queue) {
+        (0, _) => 0,
+        (_, 0) => u64::from(limit.burst),
+        (_, queue) => u64::from(limit.burst.min(queue)),
+    }
+}
 
 impl LeakyBucket {
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let _ = (limit, view, now, cost);
-        Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO }
+    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+        let queued = self.0.amount(limit, now);
+        let capacity = amount_of(capacity(limit), limit);
+        let asked = amount_of(cost.max(1), limit);
+        let admitted = queued + asked <= capacity;
+        let after = if admitted { queued + amount_of(cost, limit) } else { queued };
+        let retry = || time_to_drain((queued + asked).saturating_sub(capacity), limit);
+        Verdict {
+            admitted,
+            remaining: permits_in(capacity.saturating_sub(after), limit),
+            reset: time_to_drain(after, limit),
+            retry: (!admitted && asked <= capacity).then(retry),
+            delay: if admitted && cost > 0 { time_to_drain(queued, limit) } else { Span::ZERO },
+        }
     }
-    pub(super) fn take(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn refund(&mut self, _: &Limit, _: Timestamp, _: u64) -> u64 {
-        0
+
+    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        self.0.put(limit, now, cost);
     }
-    pub(super) fn debit(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn used(&self, _: &Limit, _: Timestamp) -> u64 {
-        0
+
+    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+        self.0.refund(limit, now, cost)
     }
-    pub(super) fn expiry(&self, _: &Limit) -> Timestamp {
-        Timestamp::default()
+
+    pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        self.0.put(limit, now, cost);
     }
-    pub(super) fn heap_bytes(&self) -> usize {
-        0
+
+    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        self.0.used(limit, now)
+    }
+
+    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
+        self.0.expiry(limit)
     }
 }

@@ -6,10 +6,13 @@
 
 use super::time::{Span, Timestamp};
 
+mod aligned;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
 mod level;
+#[cfg(test)]
+mod oracle;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -191,5 +194,15 @@ impl State {
             Self::SlidingLog(log) => log.heap_bytes(),
             _ => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_stays_within_24_bytes() {
+        assert!(size_of::<State>() <= 24, "{} bytes", size_of::<State>());
     }
 }

@@ -1,29 +1,201 @@
-//! sliding_log (contract only).
+//! `sliding_log`: the time and cost of every admission that still lies in the window, so that nothing is estimated.
+//!
+//! Bound: no interval `(t - W, t]` of the window's length ever holds more than `limit` admitted permits. Its memory is at
+//! most 32 bytes for each permit of the limit, and is given back as the log empties.
 
+use std::collections::VecDeque;
+
+use super::aligned::{Place, Share, faded};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
-/// SlidingLog.
+/// Entries that a log may hold room for without having them.
+const SPARE_MAX: usize = 16;
+
+/// The admissions of the last window, and the newest instant seen.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct SlidingLog {}
+pub struct SlidingLog {
+    at: Timestamp,
+    entries: Option<Box<Entries>>,
+}
+
+/// Admissions, oldest first. Never empty while it exists.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Entries {
+    queue: VecDeque<Entry>,
+    /// The running total before the first entry.
+    base: u64,
+}
+
+/// All that was admitted at one instant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Entry {
+    at: u64,
+    /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies between two
+    /// instants is then found by halving, however long the log.
+    total: u64,
+}
+
+impl Entries {
+    fn newest(&self) -> u64 {
+        self.queue.back().map_or(0, |entry| entry.at)
+    }
+
+    fn total(&self) -> u64 {
+        self.queue.back().map_or(self.base, |entry| entry.total)
+    }
+
+    fn total_before(&self, index: usize) -> u64 {
+        index.checked_sub(1).and_then(|before| self.queue.get(before)).map_or(self.base, |entry| entry.total)
+    }
+
+    /// How many entries at the front have left the window by `now`.
+    fn gone(&self, window: u64, now: u64) -> usize {
+        let gone = |entry: &Entry| now.saturating_sub(entry.at) >= window;
+        match self.queue.front() {
+            Some(first) if gone(first) => self.queue.partition_point(gone),
+            _ => 0,
+        }
+    }
+
+    fn used(&self, window: u64, now: u64) -> u64 {
+        self.total().wrapping_sub(self.total_before(self.gone(window, now)))
+    }
+
+    fn forget(&mut self, count: usize) {
+        self.base = self.total_before(count);
+        self.queue.drain(..count);
+        if self.queue.capacity() / 4 > self.queue.len() + SPARE_MAX {
+            self.queue.shrink_to(self.queue.len() * 2);
+        }
+    }
+
+    /// When usage is down to `left` permits, if that is still to come.
+    fn down_to(&self, left: u64, window: u64) -> Option<u64> {
+        let total = self.total();
+        let above = |entry: &Entry| total.wrapping_sub(entry.total) > left;
+        self.queue.get(self.queue.partition_point(above)).map(|entry| entry.at.saturating_add(window))
+    }
+}
 
 impl SlidingLog {
+    fn used_at(&self, limit: &Limit, now: u64) -> u64 {
+        self.entries.as_ref().map_or(0, |entries| entries.used(limit.window.0, now))
+    }
+
+    /// What the world is believed to use beside this region.
+    fn others_at(limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+        let Some(view) = view else { return 0 };
+        let place = Place::of(limit.window, Timestamp(now));
+        let share = Share::of(limit, Some(view), place.index);
+        share.others.saturating_add(faded(share.others_before, place.left(), place.length))
+    }
+
     pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let _ = (limit, view, now, cost);
-        Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO }
+        let now = now.max(self.at).0;
+        let used = self.used_at(limit, now).saturating_add(Self::others_at(limit, view, now));
+        let free = u64::from(limit.permits).saturating_sub(used);
+        let asked = cost.max(1);
+        let admitted = asked <= free;
+        let newest = match &self.entries {
+            _ if admitted && cost > 0 => Some(now),
+            Some(entries) => Some(entries.newest()),
+            None => None,
+        };
+        let leaves = newest.map_or(0, |newest| newest.saturating_add(limit.window.0));
+        Verdict {
+            admitted,
+            remaining: if admitted { free - cost } else { free },
+            reset: Span(leaves.saturating_sub(now)),
+            retry: if admitted { None } else { self.retry(limit, view, now, asked) },
+            delay: Span::ZERO,
+        }
     }
-    pub(super) fn take(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn refund(&mut self, _: &Limit, _: Timestamp, _: u64) -> u64 {
-        0
+
+    fn retry(&self, limit: &Limit, view: Option<&View>, now: u64, asked: u64) -> Option<Span> {
+        let left = u64::from(limit.permits).checked_sub(asked)?;
+        let own = self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
+        if view.is_none() {
+            return Some(Span(own.saturating_sub(now)));
+        }
+        // Own use falls in steps and the others' fades, so their sum is halved upon. Two windows on, neither is left.
+        let fits = |at: u64| self.used_at(limit, at).saturating_add(Self::others_at(limit, view, at)) <= left;
+        let end = Place::of(limit.window, Timestamp(now)).start.saturating_add(limit.window.0.saturating_mul(3));
+        let (mut too_early, mut enough) = (now, own.max(end));
+        while enough - too_early > 1 {
+            let middle = too_early + (enough - too_early) / 2;
+            if fits(middle) {
+                enough = middle;
+            } else {
+                too_early = middle;
+            }
+        }
+        Some(Span(enough - now))
     }
-    pub(super) fn debit(&mut self, _: &Limit, _: Timestamp, _: u64) {}
-    pub(super) fn used(&self, _: &Limit, _: Timestamp) -> u64 {
-        0
+
+    /// Moves to `now`, forgets what has left the window and says what is still used.
+    fn advance(&mut self, limit: &Limit, now: Timestamp) -> u64 {
+        self.at = self.at.max(now);
+        let Some(entries) = &mut self.entries else { return 0 };
+        let gone = entries.gone(limit.window.0, self.at.0);
+        if gone == entries.queue.len() {
+            self.entries = None;
+            return 0;
+        }
+        if gone > 0 {
+            entries.forget(gone);
+        }
+        entries.total().wrapping_sub(entries.base)
     }
-    pub(super) fn expiry(&self, _: &Limit) -> Timestamp {
-        Timestamp::default()
+
+    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        self.advance(limit, now);
+        let entries = self.entries.get_or_insert_default();
+        let total = entries.total().wrapping_add(cost);
+        match entries.queue.back_mut() {
+            Some(last) if last.at == self.at.0 => last.total = total,
+            _ => entries.queue.push_back(Entry { at: self.at.0, total }),
+        }
     }
+
+    /// Takes from the newest admissions first: they would have mattered longest.
+    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+        if cost == 0 {
+            return 0;
+        }
+        let used = self.advance(limit, now);
+        let returned = cost.min(used);
+        if returned == used {
+            self.entries = None;
+            return returned;
+        }
+        if let Some(entries) = &mut self.entries {
+            let total = entries.total().wrapping_sub(returned);
+            let base = entries.base;
+            // How far above the base tells the order, since totals wrap.
+            let kept = entries.queue.partition_point(|entry| entry.total.wrapping_sub(base) < total.wrapping_sub(base));
+            entries.queue.truncate(kept + 1);
+            if let Some(last) = entries.queue.back_mut() {
+                last.total = total;
+            }
+        }
+        returned
+    }
+
+    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        self.used_at(limit, now.max(self.at).0)
+    }
+
+    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
+        self.entries.as_ref().map_or(self.at, |entries| Timestamp(entries.newest()) + limit.window)
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
-        0
+        self.entries
+            .as_ref()
+            .map_or(0, |entries| size_of::<Entries>() + entries.queue.capacity() * size_of::<Entry>())
     }
 }
