@@ -49,62 +49,53 @@ local function tell(fits, remaining, reset, retry, used, moved)
   reply[#reply + 1] = struct.pack(">BI7I7I7I7I6", fits and 1 or 0, remaining, reset, retry, used, moved)
 end
 
--- Takes what fits for the time being. Says whether everything enforced fits.
-local function try(charges)
+-- Asks every bucket; what the decision already takes from one counts against it. Says whether everything enforced fits.
+local function look(charges)
   local admitted = true
   for i = 1, #charges do
     local c = charges[i]
     local b = buckets[c.place]
-    if not b.saved then b.saved = { b.at, b.first, b.second, b.changed } end
-    local cost = c.kind == TAKE and c.permits or 0
-    local fits = true
-    if c.kind == LEASE then
-      c.permits = math.min(c.permits, floor(bucket_free(b, now) / c.part))
-      if c.permits > 0 then bucket_put(b, now, c.permits) end
-      c.moved = c.permits
-    elseif b.kind == SLIDING_LOG then
-      fits, c.remaining, c.reset, c.retry, c.used = log_check(b, now, math.max(cost, 1), cost)
-      -- A refund always fits, but its verdict is a peek's.
-      c.fits = fits
-      if c.kind == REFUND then fits = true end
-      if fits then b.pending = b.pending + cost end
-    elseif c.kind == REFUND then
-      bucket_refund(b, now, c.permits)
+    local cost = b.pending + (c.kind == TAKE and c.permits or 0)
+    if b.kind == SLIDING_LOG then
+      c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
+      if c.kind == PEEK then c.fits = c.remaining > 0 end
+      if c.kind >= REFUND then c.fits, c.retry = true, 0 end
     else
-      fits = bucket_fits(b, now, math.max(cost, 1))
-      if fits and cost > 0 then bucket_put(b, now, cost) end
+      c.fits = c.kind >= REFUND or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
     end
-    c.taken = fits
-    if not fits and c.enforced then admitted = false end
+    if c.kind == TAKE and c.fits then b.pending = cost end
+    if not c.fits and c.enforced then admitted = false end
   end
   return admitted
 end
 
--- Ends a trial: keeps it or undoes it. A log is changed only now, since its changes are calls.
-local function settle(charges, keep)
+-- Charges what fits, if anything is to be charged, and tells of logs and leases.
+local function settle(charges, admitted, keep)
+  for i = 1, #charges do buckets[charges[i].place].pending = 0 end
   for i = 1, #charges do
     local c = charges[i]
     local b = buckets[c.place]
-    if b.saved then
-      if not keep then b.at, b.first, b.second, b.changed = b.saved[1], b.saved[2], b.saved[3], b.saved[4] end
-      b.saved = nil
-    end
-    b.pending = 0
-  end
-  for i = 1, #charges do
-    local c = charges[i]
-    local b = buckets[c.place]
-    if b.kind == SLIDING_LOG and c.kind ~= LEASE then
-      c.moved = 0
-      if keep and c.taken and c.kind == TAKE then
+    local moved = 0
+    if keep and c.fits then
+      if c.kind == TAKE then
         bucket_put(b, now, c.permits)
-        b.fresh = false
-      elseif keep and c.kind == REFUND then
-        c.moved = bucket_refund(b, now, c.permits)
+      elseif c.kind == REFUND then
+        moved = bucket_refund(b, now, c.permits)
+      elseif c.kind == LEASE then
+        moved = math.min(c.permits, floor(bucket_free(b, now) / c.part))
+        if moved > 0 then bucket_put(b, now, moved) end
       end
-      tell(c.fits, c.remaining, c.reset, c.retry, c.used, c.moved)
-    elseif c.kind == LEASE then
-      tell(true, 0, 0, 0, 0, keep and c.moved or 0)
+    end
+    if c.kind == LEASE then
+      tell(true, 0, 0, 0, 0, moved)
+    elseif b.kind == SLIDING_LOG then
+      local refunded = keep and c.kind == REFUND
+      if refunded or (not admitted and c.kind == TAKE and c.fits) then
+        local _
+        _, c.remaining, c.reset = log_check(b, now, 0)
+        c.retry = 0
+      end
+      tell(c.fits, c.remaining, c.reset, c.retry, log_used(b, now), moved)
     end
   end
 end
@@ -126,12 +117,12 @@ while at <= #input do
     for i = 1, length do
       local b = buckets[charges[i].place]
       if charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
-      else bucket_put(b, now, charges[i].permits) b.fresh = false end
+      else bucket_put(b, now, charges[i].permits) end
     end
     verdicts[#verdicts + 1] = "1"
   else
-    local admitted = try(charges)
-    settle(charges, admitted and action == 0)
+    local admitted = look(charges)
+    settle(charges, admitted, admitted and action == 0)
     verdicts[#verdicts + 1] = admitted and "1" or "0"
   end
 end

@@ -76,24 +76,25 @@ local function log_retry(b, now, left)
   return high - now
 end
 
--- Whether `asked` fits, and the verdict that the others leave to the caller: remaining, reset, retry plus one (0: never),
--- used. `pending` is what this decision has already taken.
-local function log_check(b, now, asked, cost)
+local function log_used(b, now)
+  return b.total - log_total_before(b, log_gone(b, math.max(now, b.at)))
+end
+
+-- Whether `cost` permits (zero: a peek) fit, and the verdict: remaining, reset, retry plus one (0: never).
+local function log_check(b, now, cost)
   now = math.max(now, b.at)
-  local own = b.total - log_total_before(b, log_gone(b, now)) + b.pending
-  local free = math.max(0, b.permits - own - log_others(b, now))
+  local asked = math.max(cost, 1)
+  local free = math.max(0, b.permits - log_used(b, now) - log_others(b, now))
   local fits = asked <= free
-  local newest = b.newest
-  if (fits and cost > 0) or b.pending > 0 then newest = now end
-  local reset = 0
-  if newest > 0 then reset = math.max(newest + b.window - now, 0) end
+  local newest = fits and cost > 0 and now or b.newest
+  local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
   local retry = 0
   if not fits and asked <= b.permits then retry = log_retry(b, now, b.permits - asked) + 1 end
-  return fits, fits and free - cost or free, reset, retry, fits and own + cost or own
+  return fits, fits and free - cost or free, reset, retry
 end
 
 local function log_write_header(b)
-  b.len = b.len or 0
+  b.fresh = false
   redis.call("LPUSH", b.key, struct.pack(">I4I7I7", b.shape, b.at, b.base))
 end
 

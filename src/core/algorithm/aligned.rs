@@ -62,11 +62,9 @@ impl Share {
                 others: view.others,
                 others_before: view.others_before,
             },
-            Some(view) if view.window.checked_add(1) == Some(index) => Self {
-                budget: view.next_budget.min(limit.permits),
-                others: 0,
-                others_before: view.others,
-            },
+            Some(view) if view.window.checked_add(1) == Some(index) => {
+                Self { budget: view.next_budget.min(limit.permits), others: 0, others_before: view.others }
+            }
             _ => Self { budget: limit.permits, others: 0, others_before: 0 },
         }
     }
@@ -79,8 +77,7 @@ pub(super) fn faded(amount: u64, left: u64, length: u64) -> u64 {
     }
     match amount.checked_mul(left) {
         Some(product) => product.div_ceil(length),
-        None => {
-            u64::try_from((u128::from(amount) * u128::from(left)).div_ceil(u128::from(length))).unwrap_or(u64::MAX)
-        }
+        None => u64::try_from((u128::from(amount) * u128::from(left)).div_ceil(u128::from(length)))
+            .unwrap_or(u64::MAX),
     }
 }

@@ -76,7 +76,9 @@ impl Judge {
     pub(super) fn capacity(&self, limit: &Limit) -> u64 {
         let whole = |permits: u64| if limit.permits == 0 { 0 } else { permits.min(u64::from(u32::MAX)) };
         match self.algorithm {
-            Algorithm::TokenBucket | Algorithm::Gcra => whole(u64::from(limit.burst) + u64::from(limit.queue)),
+            Algorithm::TokenBucket | Algorithm::Gcra => {
+                whole(u64::from(limit.burst) + u64::from(limit.queue))
+            }
             Algorithm::LeakyBucket if limit.queue == 0 => whole(limit.burst.into()),
             Algorithm::LeakyBucket => whole(limit.burst.min(limit.queue).into()),
             _ => limit.permits.into(),
@@ -179,11 +181,17 @@ const WINDOWS: [u64; 6] =
 const YEAR: u64 = 365 * 86_400_000_000;
 
 pub(super) fn limits() -> impl Strategy<Value = Limit> {
-    (0..PERMITS.len(), 0..WINDOWS.len(), 0..8_usize, 0..8_usize).prop_map(|(permits, window, burst, queue)| {
-        let base =
-            Limit { permits: PERMITS[permits], window: Span(WINDOWS[window]), burst: PERMITS[permits], queue: 0 };
-        bursts(base, burst, queue)
-    })
+    (0..PERMITS.len(), 0..WINDOWS.len(), 0..8_usize, 0..8_usize).prop_map(
+        |(permits, window, burst, queue)| {
+            let base = Limit {
+                permits: PERMITS[permits],
+                window: Span(WINDOWS[window]),
+                burst: PERMITS[permits],
+                queue: 0,
+            };
+            bursts(base, burst, queue)
+        },
+    )
 }
 
 fn bursts(limit: Limit, burst: usize, queue: usize) -> Limit {
@@ -195,7 +203,14 @@ pub(super) fn histories() -> impl Strategy<Value = Vec<Step>> {
     let view = proptest::option::weighted(0.3, any::<(u8, u16, u16, u16, u16)>());
     let limit = proptest::option::weighted(0.05, (0..PERMITS.len(), 0..8_usize, 0..8_usize));
     let step = (0..16_u8, 0..1_000_u16, 0..16_u8, any::<u64>(), view, limit).prop_map(
-        |(move_kind, move_by, act, amount, view, limit)| Step { move_kind, move_by, act, amount, view, limit },
+        |(move_kind, move_by, act, amount, view, limit)| Step {
+            move_kind,
+            move_by,
+            act,
+            amount,
+            view,
+            limit,
+        },
     );
     proptest::collection::vec(step, 1..50)
 }
@@ -236,7 +251,8 @@ impl Step {
         let short = |part: u16| u32::try_from(of_limit(part)).unwrap_or(u32::MAX);
         let index = now / limit.window.0;
         Some(View {
-            window: [index, index, index.saturating_sub(1), index.saturating_sub(2), index + 1][usize::from(turn % 5)],
+            window: [index, index, index.saturating_sub(1), index.saturating_sub(2), index + 1]
+                [usize::from(turn % 5)],
             budget: if turn < 60 { limit.permits } else { short(budget) },
             next_budget: if turn > 200 { limit.permits } else { short(next_budget) },
             others: if others < 9_000 { 0 } else { of_limit(others) },
@@ -273,12 +289,17 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
                     judge.take(&limit, now, cost);
                     assert_eq!(verdict.remaining, state.check(&limit, view.as_ref(), at, 0).remaining);
                 } else {
-                    retry_at = verdict.retry.map_or(now, |retry| now.max(judge.newest).saturating_add(retry.0));
+                    retry_at =
+                        verdict.retry.map_or(now, |retry| now.max(judge.newest).saturating_add(retry.0));
                     retry_at = if step.amount % 3 == 0 { retry_at.saturating_sub(1) } else { retry_at };
                 }
             }
             12 | 13 => {
-                assert_eq!(state.refund(&limit, at, cost), judge.refund(&limit, now, cost), "refund of {cost}");
+                assert_eq!(
+                    state.refund(&limit, at, cost),
+                    judge.refund(&limit, now, cost),
+                    "refund of {cost}"
+                );
             }
             _ if judge.counts_by_level() => {
                 let debt = step.amount % 5_000;
@@ -395,8 +416,7 @@ fn assert_expiry(algorithm: Algorithm, state: &State, limit: &Limit, now: u64) {
     let expiry = state.expiry(limit).max(Timestamp(now));
     let fresh = State::new(algorithm);
     for cost in [0, 1, u64::from(limit.permits), u64::from(limit.burst), u64::MAX] {
-        let mut verdicts =
-            [state.check(limit, None, expiry, cost), fresh.check(limit, None, expiry, cost)];
+        let mut verdicts = [state.check(limit, None, expiry, cost), fresh.check(limit, None, expiry, cost)];
         if limit.permits == 0 {
             verdicts[0].reset = verdicts[1].reset;
         }
@@ -405,7 +425,12 @@ fn assert_expiry(algorithm: Algorithm, state: &State, limit: &Limit, now: u64) {
 }
 
 /// Who was admitted when, of a history in which the limit stays and nothing is given back.
-pub(super) fn admissions(algorithm: Algorithm, limit: &Limit, start: u64, history: &[Step]) -> Vec<(u64, u64, u64)> {
+pub(super) fn admissions(
+    algorithm: Algorithm,
+    limit: &Limit,
+    start: u64,
+    history: &[Step],
+) -> Vec<(u64, u64, u64)> {
     let mut state = State::new(algorithm);
     let (mut now, mut newest, mut admitted) = (start, start, Vec::new());
     for step in history {

@@ -114,13 +114,15 @@ impl SlidingLog {
 
     fn retry(&self, limit: &Limit, view: Option<&View>, now: u64, asked: u64) -> Option<Span> {
         let left = u64::from(limit.permits).checked_sub(asked)?;
-        let own = self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
+        let own =
+            self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
         if view.is_none() {
             return Some(Span(own.saturating_sub(now)));
         }
         // Own use falls in steps and the others' fades, so their sum is halved upon. Two windows on, neither is left.
         let fits = |at: u64| self.used_at(limit, at).saturating_add(Self::others_at(limit, view, at)) <= left;
-        let end = Place::of(limit.window, Timestamp(now)).start.saturating_add(limit.window.0.saturating_mul(3));
+        let end =
+            Place::of(limit.window, Timestamp(now)).start.saturating_add(limit.window.0.saturating_mul(3));
         let (mut too_early, mut enough) = (now, own.max(end));
         while enough - too_early > 1 {
             let middle = too_early + (enough - too_early) / 2;
@@ -176,7 +178,9 @@ impl SlidingLog {
             let total = entries.total().wrapping_sub(returned);
             let base = entries.base;
             // How far above the base tells the order, since totals wrap.
-            let kept = entries.queue.partition_point(|entry| entry.total.wrapping_sub(base) < total.wrapping_sub(base));
+            let kept = entries
+                .queue
+                .partition_point(|entry| entry.total.wrapping_sub(base) < total.wrapping_sub(base));
             entries.queue.truncate(kept + 1);
             if let Some(last) = entries.queue.back_mut() {
                 last.total = total;

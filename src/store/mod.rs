@@ -1,0 +1,3 @@
+//! Counters.
+
+pub mod redis;

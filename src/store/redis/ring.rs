@@ -1,0 +1,111 @@
+//! Which of several independent servers serves a slot: a consistent-hash ring with virtual nodes, so that a server that
+//! joins or leaves moves only its share. Daemons of different builds must agree, so what is hashed, and how, never changes:
+//! `tests/golden/redis_ring.txt` holds it.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+
+use hashring::HashRing;
+use siphasher::sip::SipHasher13;
+
+use super::slots::SLOTS;
+
+/// Points of each server on the ring.
+const POINTS: u16 = 128;
+
+/// Hashes with fixed keys. `hashring` hashes its values through [`Hash`], which fixes no format: [`Point`] and [`Key`]
+/// write plain bytes.
+#[derive(Clone, Default)]
+struct Fixed;
+
+impl BuildHasher for Fixed {
+    type Hasher = SipHasher13;
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(0x7469_6465_6761_7465, 0x7265_6469_735f_7631)
+    }
+}
+
+#[derive(Clone)]
+struct Point<'a> {
+    place: u16,
+    address: &'a str,
+    number: u16,
+}
+
+impl Hash for Point<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(b"node:");
+        state.write(self.address.as_bytes());
+        state.write(&self.number.to_be_bytes());
+    }
+}
+
+struct Key(u16);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(b"slot:");
+        state.write(&self.0.to_be_bytes());
+    }
+}
+
+/// For each slot the place in `addresses` of the server that serves it. The order of the addresses does not matter.
+pub(super) fn place(addresses: &[String]) -> Vec<u16> {
+    let mut ring = HashRing::with_hasher(Fixed);
+    let mut points = Vec::with_capacity(addresses.len() * usize::from(POINTS));
+    for (place, address) in (0_u16..).zip(addresses) {
+        points.extend((0..POINTS).map(|number| Point { place, address, number }));
+    }
+    ring.batch_add(points);
+    (0..SLOTS)
+        .map(|slot| {
+            let slot = u16::try_from(slot).unwrap_or(u16::MAX);
+            ring.get(&Key(slot)).map_or(u16::MAX, |point| point.place)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addresses(count: usize) -> Vec<String> {
+        (1..=count).map(|n| format!("10.0.0.{n}:6379")).collect()
+    }
+
+    #[test]
+    fn every_server_serves_about_its_share() {
+        let places = place(&addresses(5));
+        for server in 0..5 {
+            let share = places.iter().filter(|place| **place == server).count();
+            assert!((2_300..4_300).contains(&share), "server {server} serves {share} slots");
+        }
+    }
+
+    #[test]
+    fn a_server_that_leaves_moves_only_its_own_slots() {
+        let (five, four) = (place(&addresses(5)), place(&addresses(4)));
+        for (before, after) in five.iter().zip(&four) {
+            assert!(before == after || *before == 4);
+        }
+    }
+
+    #[test]
+    fn the_order_of_addresses_does_not_matter() {
+        let mut turned = addresses(5);
+        turned.reverse();
+        for (one, other) in place(&addresses(5)).iter().zip(place(&turned)) {
+            assert_eq!(*one, 4 - other);
+        }
+    }
+
+    #[test]
+    fn slots_are_placed_as_every_build_places_them() {
+        let text: String = place(&addresses(5)).iter().map(|place| format!("{place}\n")).collect();
+        let golden = include_str!("../../../tests/golden/redis_ring.txt");
+        if std::env::var_os("TIDEGATE_WRITE_GOLDEN").is_some() {
+            std::fs::write("tests/golden/redis_ring.txt", &text).expect("the file is writable");
+            return;
+        }
+        assert!(text == golden, "placement changed: daemons of two builds would count apart");
+    }
+}
