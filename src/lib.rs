@@ -2,9 +2,23 @@
 //!
 //! # The map
 //! * [`core`]: pure. Rules, algorithms and the protocol between regions, without I/O or clocks.
+//! * [`database`]: where rules come from: files, with every problem told at its place.
+//! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the manual.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
+//! * [`store`]: where buckets are kept: in memory, or in the region's Redis.
+//! * [`api`]: the doors: Envoy's rate limit service over gRPC; check, forward-auth and views over HTTP.
+//! * [`daemon`]: wires the layers together: start, reload, drain.
+//! * [`cli`]: one file a command; client commands speak to a daemon over HTTP.
+//! * [`telemetry`]: every metric's name and handle; logs.
+//! * [`peer`]: between daemons. One QUIC endpoint, mutual TLS, membership, and the messages on the wire.
 
+pub mod api;
+pub mod cli;
+pub mod config;
 pub mod core;
+pub mod daemon;
+pub mod database;
 pub mod engine;
+pub mod peer;
 pub mod store;
 pub mod telemetry;

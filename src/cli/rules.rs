@@ -102,7 +102,7 @@ fn show(name: &str, server: &Server) -> Ended {
 }
 
 fn validate(file: &std::path::Path, json: bool) -> Ended {
-    match daemon::read_rules(file, &[]) {
+    match daemon::check_rules(file, &[]) {
         Ok(rules) => {
             let count = rules.len();
             if json {

@@ -2,7 +2,7 @@
 //!
 //! The sender's region and node are never in a message: they are read from its certificate.
 
-use super::time::Timestamp;
+use super::time::{Span, Timestamp};
 
 /// Version of these messages. A frame of another version is refused and counted.
 pub const VERSION: u8 = 1;
@@ -11,11 +11,17 @@ pub const REPORTS_MAX: usize = 256;
 /// Longest identity in a report, in bytes.
 pub const IDENTITY_BYTES_MAX: usize = 16 * 1_024;
 
+/// Most counts in one report: daemons of one region, restarts included.
+pub const COUNTS_MAX: usize = 64;
+/// Longest name of a region or node in a message, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Largest demand that is believed, in millionths of a permit per second: a thousand million permits per second.
+pub const DEMAND_MAX: u64 = 1_000_000_000_000_000;
+
 /// One frame from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Frame {
-    /// When the sender's process began, in ms since the epoch: counts of an older incarnation stay counted, and a newer one
-    /// starts at zero again.
+    /// When the sender's process began, in ms since the epoch: sequence numbers start again with each.
     pub incarnation: u64,
     /// Grows by one with every frame to this receiver.
     pub seq: u64,
@@ -24,13 +30,18 @@ pub struct Frame {
     /// The newest `seq` received from the receiver, and when it arrived by the sender's clock minus that frame's `sent`
     /// (one-way delay plus clock offset, in µs); `None` before the first.
     pub seen: Option<Seen>,
-    /// What the sender's region admitted.
+    /// The longest that a frame of another region lately took to the sender. Every node takes the worst of all, so that
+    /// all of them use a report at the same instant.
+    pub slowest: Span,
+    /// What was admitted.
     pub reports: Vec<Report>,
 }
 
 /// An acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Seen {
+    /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
+    pub incarnation: u64,
     /// Newest sequence number received.
     pub seq: u64,
     /// Which of the 64 before it were received; bit 0 is `seq - 1`.
@@ -39,23 +50,46 @@ pub struct Seen {
     pub lag: i64,
 }
 
-/// What one region admitted of one bucket: cumulative, so that loss, duplication and reordering do nothing.
+/// What was admitted of one bucket: cumulative, so that loss, duplication and reordering do nothing.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Report {
     /// The rule's domain and name.
     pub rule: RuleName,
     /// The values of its `per`, as [`super::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
+    /// Whom it speaks for.
+    pub scope: Scope,
     /// Which window this speaks of; zero for algorithms without windows.
     pub window: u64,
-    /// When the counts were read, by the sender's clock.
+    /// When the counts were read, by the clock of whoever read them.
     pub stamp: Timestamp,
-    /// Permits admitted: in this window, or since the incarnation began for algorithms without windows.
+    /// One for each daemon that admitted anything; at most [`COUNTS_MAX`].
+    pub counts: Vec<Count>,
+    /// Permits asked for, per second, in millionths; at most [`DEMAND_MAX`].
+    pub demand: u64,
+}
+
+/// Whom a report speaks for.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Scope {
+    /// The sending daemon alone: told to the owner of the key inside its region.
+    Node,
+    /// A whole region: its owner of the key tells the owner in each other region about its own, and its siblings about all.
+    Region(String),
+}
+
+/// What one daemon admitted of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Count {
+    /// The daemon.
+    pub node: String,
+    /// When it began this count, by its clock. A daemon that restarts, or that forgot the bucket, begins a new count at
+    /// zero; the last value of the old one stays counted.
+    pub since: Timestamp,
+    /// Permits admitted: in this window, or since the count began for algorithms without windows.
     pub admitted: u64,
     /// Permits given back, counted alike.
     pub returned: u64,
-    /// Permits asked for, per second, in millionths.
-    pub demand: u64,
 }
 
 /// A rule, between daemons.

@@ -4,16 +4,17 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::task::JoinHandle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::{self, Doors, Listener, Readiness, Settings};
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
-use crate::peer::Peers;
 use crate::store::memory::MemoryStore;
 use crate::telemetry::Metrics;
 
@@ -21,11 +22,168 @@ mod reload;
 mod run;
 mod setup;
 mod upkeep;
+mod world;
 
 pub use crate::peer::certificate;
-pub use reload::{read_rules, rules_of};
+pub use reload::{check_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 
-/// Longest time that draining takes, all parts together.
-pub const DRAIN_DEADLINE: Duration = Duration::from_secs(9);
+use reload::Reloader;
+use world::World;
+
+/// Longest time for what is in flight when the daemon drains.
+const DRAIN_DOORS: Duration = Duration::from_secs(7);
+/// Longest time for telling the other daemons that this one leaves.
+const DRAIN_PEERS: Duration = Duration::from_millis(1_500);
+
+/// A running daemon.
+pub struct Daemon {
+    engine: Arc<Engine>,
+    http: Option<Bound>,
+    grpc: Option<Bound>,
+    world: Option<World>,
+    reloader: Arc<Reloader>,
+    readiness: watch::Sender<Readiness>,
+    /// Doors first, then everything else.
+    stop_doors: CancellationToken,
+    stop: CancellationToken,
+    doors: JoinSet<()>,
+    tasks: JoinSet<()>,
+}
+
+/// Where a door was opened.
+struct Bound {
+    address: Option<SocketAddr>,
+    text: String,
+}
+
+impl Daemon {
+    /// Starts a daemon and returns once it answers.
+    ///
+    /// # Errors
+    /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
+    pub async fn start(setup: Setup) -> anyhow::Result<Self> {
+        let metrics = Metrics::new();
+        let store = Arc::new(MemoryStore::new(setup.keys_max));
+        let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, store, Arc::clone(&metrics)));
+        let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow, setup.regions.clone()));
+        reloader.first()?;
+
+        let http = bind(setup.http.as_deref(), "HTTP").await?;
+        let grpc = bind(setup.grpc.as_deref(), "gRPC").await?;
+        let (stop_doors, stop) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        let world = match &setup.peers {
+            Some(peers) => Some(World::start(&setup, peers, &engine, &stop, &mut tasks).await?),
+            None => None,
+        };
+        tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
+        tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
+
+        let (readiness, ready) = watch::channel(Readiness::Starting);
+        let settings = Settings {
+            trusted_proxies: setup.trusted_proxies,
+            ipv6_prefix: setup.ipv6_prefix,
+            drain: DRAIN_DOORS,
+            ..Settings::default()
+        };
+        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, Arc::new(reload::rule_json)));
+        let mut doors = JoinSet::new();
+        let http = http.map(|listener| {
+            let bound = Bound::of(&listener);
+            doors.spawn(api::serve_http(listener, Arc::clone(&shared), stop_doors.clone()));
+            bound
+        });
+        let grpc = grpc.map(|listener| {
+            let bound = Bound::of(&listener);
+            doors.spawn(api::serve_grpc(listener, Arc::clone(&shared), stop_doors.clone()));
+            bound
+        });
+        readiness.send_replace(Readiness::Serving);
+        let daemon = Self { engine, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
+        daemon.announce();
+        Ok(daemon)
+    }
+
+    fn announce(&self) {
+        let text = |bound: &Option<Bound>| bound.as_ref().map_or_else(|| "off".to_owned(), |bound| bound.text.clone());
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            region = %self.engine.name().region,
+            node = %self.engine.name().node,
+            http = %text(&self.http),
+            grpc = %text(&self.grpc),
+            peer = %self.peer_address().map_or_else(|| "off".to_owned(), |address| address.to_string()),
+            rules = self.engine.loaded().set.rules().len(),
+            "serving"
+        );
+    }
+
+    /// Its engine.
+    #[must_use]
+    pub const fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Where HTTP is served, if over TCP.
+    #[must_use]
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref()?.address
+    }
+
+    /// Where gRPC is served, if over TCP.
+    #[must_use]
+    pub fn grpc_address(&self) -> Option<SocketAddr> {
+        self.grpc.as_ref()?.address
+    }
+
+    /// The UDP address that is bound for other daemons.
+    #[must_use]
+    pub fn peer_address(&self) -> Option<SocketAddr> {
+        Some(self.world.as_ref()?.address())
+    }
+
+    /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
+    pub async fn reload(&self) {
+        self.reloader.again().await;
+        if let Some(world) = &self.world {
+            world.reload_certificates().await;
+        }
+    }
+
+    /// Stops accepting, finishes what is in flight, tells the other daemons, and ends, all within ten seconds.
+    pub async fn drain(mut self) {
+        tracing::info!("draining");
+        self.readiness.send_replace(Readiness::Draining);
+        self.stop_doors.cancel();
+        let doors = async { while self.doors.join_next().await.is_some() {} };
+        let leave = async {
+            if let Some(world) = &self.world {
+                let _ = timeout(DRAIN_PEERS, world.leave()).await;
+            }
+        };
+        if timeout(DRAIN_DOORS + Duration::from_millis(500), async { tokio::join!(doors, leave) }).await.is_err() {
+            tracing::warn!("some connections did not finish in time and were closed");
+        }
+        self.stop.cancel();
+        let tasks = async { while self.tasks.join_next().await.is_some() {} };
+        let _ = timeout(Duration::from_millis(500), tasks).await;
+        if let Some(world) = self.world.take() {
+            let _ = timeout(Duration::from_millis(500), world.stop()).await;
+        }
+        tracing::info!("stopped");
+    }
+}
+
+impl Bound {
+    fn of(listener: &Listener) -> Self {
+        Self { address: listener.local_addr(), text: listener.to_string() }
+    }
+}
+
+async fn bind(address: Option<&str>, what: &str) -> anyhow::Result<Option<Listener>> {
+    let Some(address) = address else { return Ok(None) };
+    let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address} for {what}"))?;
+    Ok(Some(listener))
+}

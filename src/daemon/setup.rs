@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use crate::api::Listen;
 use crate::config::Config;
 use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
@@ -46,10 +45,10 @@ pub struct PeersSetup {
 pub struct Setup {
     /// Its region and node.
     pub name: NodeName,
-    /// The HTTP port; `None` for none.
-    pub http: Option<Listen>,
-    /// The gRPC port; `None` for none.
-    pub grpc: Option<Listen>,
+    /// The HTTP port, `host:port` or `unix:/path`; `None` for none.
+    pub http: Option<String>,
+    /// The gRPC port, alike.
+    pub grpc: Option<String>,
     /// Its rules.
     pub rules: RulesSource,
     /// Whether every rule only logs.
@@ -108,7 +107,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
     let port = |default: u16| {
         let wanted = SocketAddr::from(([127, 0, 0, 1], default));
         let free = demo.default_ports && std::net::TcpListener::bind(wanted).is_ok();
-        Listen::Tcp(if free { wanted } else { SocketAddr::from(([127, 0, 0, 1], 0)) })
+        if free { wanted.to_string() } else { "127.0.0.1:0".to_owned() }
     };
     let rule = Rule {
         name: "demo".to_owned(),

@@ -1,3 +1,11 @@
-//! Counters.
+//! Where buckets are kept: the adapters of the engine's [`crate::engine::port::Store`].
 
+mod decision;
+pub mod memory;
 pub mod redis;
+mod slot;
+
+#[cfg(test)]
+mod tests;
+
+pub use memory::MemoryStore;

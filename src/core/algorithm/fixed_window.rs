@@ -70,3 +70,37 @@ impl FixedWindow {
         Timestamp(Place::of(limit.window, self.at).start) + limit.window
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_aligned_window_admits_more_than_the_limit(limit in limits(), history in histories()) {
+            let admitted = admissions(Algorithm::FixedWindow, &limit, START, &history);
+            let index = |at: u64| at / limit.window.0;
+            for (at, ..) in &admitted {
+                let sum: u128 =
+                    admitted.iter().filter(|other| index(other.0) == index(*at)).map(|other| u128::from(other.1)).sum();
+                prop_assert!(sum <= u128::from(limit.permits));
+            }
+        }
+    }
+
+    #[test]
+    fn a_budget_denies_until_its_window_ends() {
+        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 0, queue: 0 };
+        let view = View { window: 3, budget: 2, next_budget: 4, ..View::default() };
+        let state = State::new(Algorithm::FixedWindow);
+        let denied = state.check(&limit, Some(&view), Timestamp(3_250_000), 3);
+        assert!(!denied.admitted);
+        assert_eq!((denied.remaining, denied.retry), (2, Some(Span(750_000))));
+        assert_eq!(state.check(&limit, Some(&view), Timestamp(4_000_000), 0).remaining, 4);
+        assert_eq!(state.check(&limit, Some(&view), Timestamp(5_000_000), 0).remaining, 10);
+        assert_eq!(state.check(&limit, Some(&view), Timestamp(3_250_000), 11).retry, None);
+    }
+}

@@ -68,3 +68,31 @@ impl Gcra {
         self.0.expiry(limit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_admits_what_a_token_bucket_of_the_same_burst_admits(limit in limits(), history in histories()) {
+            prop_assert_eq!(
+                admissions(Algorithm::Gcra, &limit, START, &history),
+                admissions(Algorithm::TokenBucket, &limit, START, &history)
+            );
+        }
+    }
+
+    #[test]
+    fn a_raised_rate_takes_effect_for_a_bucket_at_its_limit() {
+        let slow = Limit { permits: 1, window: Span::from_secs(86_400), burst: 1, queue: 0 };
+        let mut state = State::new(Algorithm::Gcra);
+        state.take(&slow, Timestamp(START), 1);
+        assert_eq!(state.check(&slow, None, Timestamp(START), 1).retry, Some(Span::from_secs(86_400)));
+        let fast = Limit { permits: 86_400, ..slow };
+        assert_eq!(state.check(&fast, None, Timestamp(START), 1).retry, Some(Span::from_secs(1)));
+    }
+}

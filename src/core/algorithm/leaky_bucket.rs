@@ -64,3 +64,22 @@ impl LeakyBucket {
         self.0.expiry(limit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Algorithm;
+    use super::super::oracle::{START, admissions, histories, limits};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn departures_are_spaced_by_what_left_before(limit in limits(), history in histories()) {
+            let admitted = admissions(Algorithm::LeakyBucket, &limit, START, &history);
+            for pair in admitted.windows(2) {
+                let ((_, cost, left), (.., leaves)) = (pair[0], pair[1]);
+                let gap = u128::from(cost) * u128::from(limit.window.0) / u128::from(limit.permits);
+                prop_assert!(leaves == u64::MAX || u128::from(leaves - left) >= gap);
+            }
+        }
+    }
+}

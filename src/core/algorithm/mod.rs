@@ -201,6 +201,70 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    const ALL: [Algorithm; 6] = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+    ];
+
+    fn limits() -> impl Strategy<Value = Limit> {
+        (any::<u32>(), any::<u64>(), any::<u32>(), any::<u32>(), 0..4_u8).prop_map(
+            |(permits, window, burst, queue, kind)| {
+                let window = [WINDOW_MIN.0, WINDOW_MAX.0, window % WINDOW_MAX.0, window][usize::from(kind)];
+                Limit {
+                    permits: if kind == 1 { u32::MAX } else { permits },
+                    window: Span(window),
+                    burst,
+                    queue,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn no_numbers_at_all_make_the_arithmetic_overflow(
+            steps in proptest::collection::vec((limits(), any::<u64>(), any::<u64>(), any::<(u64, u32, u32, u64, u64)>(), 0..4_u8), 1..12),
+        ) {
+            for algorithm in ALL {
+                let mut state = State::new(algorithm);
+                for (limit, now, cost, (window, budget, next_budget, others, others_before), act) in &steps {
+                    let index = Timestamp(*now).window_index(limit.window);
+                    let window = if *act == 0 { *window } else { index };
+                    let view = View { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before };
+                    let (now, cost) = (Timestamp(*now), if *act == 1 { *cost } else { *cost % (1 << 33) });
+                    let verdict = state.check(limit, Some(&view), now, cost);
+                    prop_assert!(u64::from(limit.permits) > 0 || !verdict.admitted);
+                    match act {
+                        3 => { state.refund(limit, now, cost); }
+                        2 => state.debit(limit, now, cost),
+                        _ if verdict.admitted => state.take(limit, now, cost),
+                        _ => {}
+                    }
+                    let _ = (state.used(limit, now), state.expiry(limit));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_raised_limit_takes_effect_at_once_for_a_bucket_that_was_at_the_old_one() {
+        let old = Limit { permits: 3, window: Span::from_secs(60), burst: 3, queue: 0 };
+        let new = Limit { permits: 5, burst: 5, ..old };
+        let now = Timestamp(1_790_000_000_000_000);
+        for algorithm in ALL {
+            let mut state = State::new(algorithm);
+            state.take(&old, now, 3);
+            assert!(!state.check(&old, None, now, 1).admitted, "{algorithm:?}");
+            assert!(state.check(&new, None, now, 2).admitted, "{algorithm:?}");
+            assert!(!state.check(&new, None, now, 3).admitted, "{algorithm:?}");
+        }
+    }
 
     #[test]
     fn a_state_stays_within_24_bytes() {

@@ -228,7 +228,8 @@ impl Step {
             10 => now.saturating_sub(part),
             11 => now.saturating_sub(u64::from(self.move_by)),
             12 => (now / window + 1) * window,
-            13 => retry_at.max(now),
+            // Some usage takes longer to drain than time lasts.
+            13 if retry_at < u64::MAX / 2 => retry_at.max(now),
             14 => now + YEAR / 1_000 * u64::from(self.move_by) * 30,
             _ => (now / window + 1) * window - 1,
         }
@@ -339,24 +340,28 @@ fn assert_verdict(judge: &Judge, state: &State, limit: &Limit, view: Option<&Vie
         assert_delay(judge, limit, now, cost, &verdict, &context);
     } else {
         assert_eq!(verdict.delay, Span::ZERO, "{context}");
-        assert_retry(judge, limit, view, now, asked, &verdict, &context);
+        assert_retry(judge, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     }
 }
 
-fn assert_retry(
-    judge: &Judge,
-    limit: &Limit,
-    view: Option<&View>,
+/// One question, as the machine was asked it.
+struct Asked<'a> {
+    limit: &'a Limit,
+    view: Option<&'a View>,
     now: u64,
-    asked: u64,
-    verdict: &Verdict,
-    context: &str,
-) {
+    permits: u64,
+}
+
+fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &str) {
+    let Asked { limit, view, now, permits: asked } = *asked;
     let Some(Span(retry)) = verdict.retry else {
         assert!(asked > judge.capacity(limit), "never: {context}");
         return;
     };
     assert!(asked <= judge.capacity(limit) && retry > 0, "{context}");
+    if now.checked_add(retry).is_none_or(|then| then == u64::MAX) {
+        return;
+    }
     let window_end = limit.window.0 - now % limit.window.0;
     let latest = match judge.algorithm {
         _ if view.is_none() => None,
@@ -388,7 +393,9 @@ fn assert_reset(after: &Judge, limit: &Limit, now: u64, verdict: &Verdict, conte
             assert!(reset == 0 || reset == limit.window.0, "{context}");
         }
         _ => {
-            assert_eq!(after.used(limit, now + reset), 0, "reset too early: {context}");
+            // Longer than time itself: said as the longest there is.
+            let Some(end) = now.checked_add(reset).filter(|end| *end < u64::MAX) else { return };
+            assert_eq!(after.used(limit, end), 0, "reset too early: {context}");
             assert!(reset == 0 || after.used(limit, now + reset - 1) > 0, "reset too late: {context}");
         }
     }
@@ -397,6 +404,9 @@ fn assert_reset(after: &Judge, limit: &Limit, now: u64, verdict: &Verdict, conte
 /// What conforms only later is delayed until it does, to the microsecond.
 fn assert_delay(judge: &Judge, limit: &Limit, now: u64, cost: u64, verdict: &Verdict, context: &str) {
     let delay = verdict.delay.0;
+    if delay == u64::MAX {
+        return;
+    }
     let window = wide(limit.window.0);
     let in_the_way = match judge.algorithm {
         _ if cost == 0 => 0,
@@ -414,6 +424,9 @@ fn assert_delay(judge: &Judge, limit: &Limit, now: u64, cost: u64, verdict: &Ver
 /// At its expiry a bucket cannot be told from a new one.
 fn assert_expiry(algorithm: Algorithm, state: &State, limit: &Limit, now: u64) {
     let expiry = state.expiry(limit).max(Timestamp(now));
+    if expiry.0 == u64::MAX {
+        return;
+    }
     let fresh = State::new(algorithm);
     for cost in [0, 1, u64::from(limit.permits), u64::from(limit.burst), u64::MAX] {
         let mut verdicts = [state.check(limit, None, expiry, cost), fresh.check(limit, None, expiry, cost)];
@@ -432,19 +445,16 @@ pub(super) fn admissions(
     history: &[Step],
 ) -> Vec<(u64, u64, u64)> {
     let mut state = State::new(algorithm);
-    let (mut now, mut newest, mut admitted) = (start, start, Vec::new());
+    let (mut now, mut newest, mut admitted) = (start, 0, Vec::new());
     for step in history {
         now = step.moved(limit, now, now);
-        newest = newest.max(now);
         let remaining = state.check(limit, None, Timestamp(now), 0).remaining;
         let cost = step.permits(limit, remaining);
         let verdict = state.check(limit, None, Timestamp(now), cost);
         if verdict.admitted && cost > 0 {
             state.take(limit, Timestamp(now), cost);
             newest = newest.max(now);
-            admitted.push((newest, cost, newest + verdict.delay.0));
-        } else if admitted.is_empty() {
-            newest = now;
+            admitted.push((newest, cost, newest.saturating_add(verdict.delay.0)));
         }
     }
     admitted
@@ -460,7 +470,8 @@ pub(super) fn runs(admitted: &[(u64, u64, u64)]) -> impl Iterator<Item = (u64, u
     })
 }
 
-const START: u64 = 1_790_000_000_123_456;
+/// An instant of our days that begins no window.
+pub(super) const START: u64 = 1_790_000_000_123_456;
 
 macro_rules! judged {
     ($name:ident, $algorithm:ident) => {

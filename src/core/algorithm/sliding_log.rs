@@ -203,3 +203,39 @@ impl SlidingLog {
             .map_or(0, |entries| size_of::<Entries>() + entries.queue.capacity() * size_of::<Entry>())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits, runs};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_interval_of_the_window_s_length_admits_more_than_the_limit(limit in limits(), history in histories()) {
+            let admitted = admissions(Algorithm::SlidingLog, &limit, START, &history);
+            for (lasted, sum) in runs(&admitted) {
+                prop_assert!(lasted >= limit.window.0 || sum <= u128::from(limit.permits));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_s_memory_is_bounded_by_its_limit_and_given_back() {
+        let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 0, queue: 0 };
+        let mut state = State::new(Algorithm::SlidingLog);
+        let mut highest = 0;
+        for now in (0..5_000_000).step_by(100) {
+            if state.check(&limit, None, Timestamp(now), 1).admitted {
+                state.take(&limit, Timestamp(now), 1);
+            }
+            highest = highest.max(state.heap_bytes());
+        }
+        assert!(highest <= 32 * 1_000 + 64, "{highest} bytes");
+        state.take(&limit, Timestamp(5_098_000), 1);
+        assert!(state.heap_bytes() <= 1_200, "{} bytes", state.heap_bytes());
+        assert_eq!(state.refund(&limit, Timestamp(5_098_000), 5_000), 20);
+        assert_eq!(state.heap_bytes(), 0);
+    }
+}

@@ -36,7 +36,8 @@ impl Load {
         let weight = self.before * u128::from(left);
         // The share of a limit that the past already fills is gone for every region alike.
         let free = all.saturating_sub(weight);
-        if all == 0 { 0 } else { u64::try_from(u128::from(self.budget) * free / all).unwrap_or(u64::MAX) }
+        let room = (u128::from(self.budget) * free).checked_div(all).unwrap_or(0);
+        u64::try_from(room).unwrap_or(u64::MAX)
     }
 
     /// How far into the window `asked` permits fit at last, if they do before it ends.
@@ -101,9 +102,8 @@ impl SlidingWindow {
     /// Takes from the running window first and the rest from the one before.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
         let (_, current, previous) = self.place(limit, now);
-        let cost = u32::try_from(cost).unwrap_or(u32::MAX);
-        let newer = current.min(cost);
-        let older = previous.min(cost - newer);
+        let newer = current.min(u32::try_from(cost).unwrap_or(u32::MAX));
+        let older = previous.min(u32::try_from(cost - u64::from(newer)).unwrap_or(u32::MAX));
         if newer > 0 || older > 0 {
             self.current = current - newer;
             self.previous = previous - older;
@@ -142,4 +142,43 @@ fn retry(limit: &Limit, view: Option<&View>, place: &Place, load: &Load, asked: 
     let next = Load { budget: share.budget, current: 0, before };
     let into = next.first_fit(limit.permits, asked, length).unwrap_or(length);
     Some(Span(place.left().saturating_add(into)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits, runs};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_aligned_window_admits_more_than_the_limit_and_none_of_its_length_twice_that(
+            limit in limits(), history in histories(),
+        ) {
+            let admitted = admissions(Algorithm::SlidingWindow, &limit, START, &history);
+            let permits = u128::from(limit.permits);
+            let index = |at: u64| at / limit.window.0;
+            for (at, ..) in &admitted {
+                let sum: u128 =
+                    admitted.iter().filter(|other| index(other.0) == index(*at)).map(|other| u128::from(other.1)).sum();
+                prop_assert!(sum <= permits);
+            }
+            for (lasted, sum) in runs(&admitted) {
+                prop_assert!(lasted >= limit.window.0 || sum < 2 * permits);
+            }
+        }
+    }
+
+    #[test]
+    fn half_way_through_a_window_half_of_the_one_before_still_counts() {
+        let limit = Limit { permits: 10, window: Span::from_secs(60), burst: 0, queue: 0 };
+        let mut state = State::new(Algorithm::SlidingWindow);
+        state.take(&limit, Timestamp(0), 10);
+        let half = Timestamp(90_000_000);
+        let verdict = state.check(&limit, None, half, 6);
+        assert!(!verdict.admitted);
+        assert_eq!((verdict.remaining, verdict.retry), (5, Some(Span::from_secs(6))));
+        assert!(state.check(&limit, None, half, 5).admitted);
+    }
 }

@@ -55,3 +55,61 @@ impl TokenBucket {
         self.0.expiry(limit)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::oracle::{START, admissions, histories, limits, runs};
+    use super::super::{Algorithm, State};
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn no_interval_admits_more_than_its_burst_and_what_refilled_in_it(limit in limits(), history in histories()) {
+            let admitted = admissions(Algorithm::TokenBucket, &limit, START, &history);
+            let window = u128::from(limit.window.0);
+            let capacity = u128::from(limit.burst) + u128::from(limit.queue);
+            for (lasted, sum) in runs(&admitted) {
+                let refilled = u128::from(lasted) * u128::from(limit.permits);
+                prop_assert!(sum * window <= capacity * window + refilled);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_queued_is_delayed_until_it_conforms() {
+        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 2, queue: 3 };
+        let mut state = State::new(Algorithm::TokenBucket);
+        let mut delays = Vec::new();
+        for _ in 0..6 {
+            let verdict = state.check(&limit, None, Timestamp(0), 1);
+            delays.push((verdict.admitted, verdict.delay.0));
+            if verdict.admitted {
+                state.take(&limit, Timestamp(0), 1);
+            }
+        }
+        let expected = [(true, 0), (true, 0), (true, 100_000), (true, 200_000), (true, 300_000), (false, 0)];
+        assert_eq!(delays, expected);
+    }
+
+    #[test]
+    fn a_debt_is_paid_back_with_time() {
+        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
+        let mut state = State::new(Algorithm::TokenBucket);
+        state.debit(&limit, Timestamp(0), 25);
+        let verdict = state.check(&limit, None, Timestamp(0), 1);
+        assert_eq!((verdict.admitted, verdict.retry), (false, Some(Span(1_600_000))));
+        assert!(state.check(&limit, None, Timestamp(1_600_000), 1).admitted);
+    }
+
+    #[test]
+    fn refill_is_exact_after_years_of_idling() {
+        let limit = Limit { permits: 7, window: Span(366 * 86_400_000_000), burst: 7, queue: 0 };
+        let mut state = State::new(Algorithm::TokenBucket);
+        state.take(&limit, Timestamp(START), 7);
+        let seventh = limit.window.0.div_ceil(7);
+        assert_eq!(state.check(&limit, None, Timestamp(START + seventh - 1), 0).remaining, 0);
+        assert_eq!(state.check(&limit, None, Timestamp(START + seventh), 0).remaining, 1);
+        assert_eq!(state.check(&limit, None, Timestamp(START + 90 * limit.window.0), 0).remaining, 7);
+    }
+}

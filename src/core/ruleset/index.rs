@@ -5,13 +5,15 @@
 //! found is a superset, to be verified.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
+use hashbrown::HashTable;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use super::network::Networks;
-use super::pattern::{Glob, Test};
+use super::pattern::{Glob, Test, Wanted};
 use super::seen::Seen;
 use super::trie::Trie;
 
@@ -27,6 +29,8 @@ pub(super) type Candidates = SmallVec<[u32; 16]>;
 /// What is found at one place.
 #[derive(Debug)]
 pub(super) enum Place {
+    /// This rule.
+    One(u32),
     /// These rules.
     List(Box<[u32]>),
     /// Rules by their further conditions.
@@ -44,7 +48,8 @@ pub(super) struct Index {
 #[derive(Debug, Default)]
 struct Values {
     present: Option<Place>,
-    exact: HashMap<Box<str>, Place, FixedState>,
+    /// By the text's hash. Texts are not compared: what is found is verified.
+    exact: HashTable<(u64, Place)>,
     prefixes: Trie<Place>,
     suffixes: Trie<Place>,
     networks: Networks<Place>,
@@ -82,7 +87,10 @@ impl Place {
     fn of(rules: Vec<Anchored<'_>>, places: &mut usize) -> Self {
         let exhausted = rules.iter().all(|rule| rule.tests.is_empty() && rule.present.is_empty());
         if rules.len() <= LIST_LEN_MAX || exhausted || *places == 0 {
-            return Self::List(rules.iter().map(|rule| rule.rule).collect());
+            return match &*rules {
+                [one] => Self::One(one.rule),
+                many => Self::List(many.iter().map(|rule| rule.rule).collect()),
+            };
         }
         Self::Index(Box::new(Index::of(rules, places)))
     }
@@ -90,6 +98,7 @@ impl Place {
     /// Adds the rules that may match; a rule may be added twice.
     pub(super) fn find(&self, seen: &mut Seen<'_>, found: &mut Candidates) {
         match self {
+            Self::One(rule) => found.push(*rule),
             Self::List(rules) => found.extend_from_slice(rules),
             Self::Index(index) => index.find(seen, found),
         }
@@ -127,7 +136,8 @@ impl Index {
     fn put(&mut self, anchor: Anchor<'_>, place: Place) {
         match anchor {
             Anchor::Exact(attribute, text) => {
-                self.values(attribute).exact.insert(text.into(), place);
+                let hash = hash(text);
+                self.values(attribute).exact.insert_unique(hash, (hash, place), |(own, _)| *own);
             }
             Anchor::Network(attribute, network) => self.values(attribute).networks.insert(network, place),
             Anchor::Prefix(attribute, text) => self.values(attribute).prefixes.insert(text.as_bytes(), place),
@@ -162,10 +172,11 @@ impl Values {
         if let Some(place) = &self.present {
             place.find(seen, found);
         }
-        if !self.exact.is_empty()
-            && let Some(place) = self.exact.get(value)
-        {
-            place.find(seen, found);
+        if !self.exact.is_empty() {
+            let hash = hash(value);
+            for (_, place) in self.exact.iter_hash(hash).filter(|(own, _)| *own == hash) {
+                place.find(seen, found);
+            }
         }
         let bytes = value.as_bytes();
         if !self.prefixes.is_empty() {
@@ -180,6 +191,10 @@ impl Values {
             self.networks.walk(address, |place| place.find(seen, found));
         }
     }
+}
+
+fn hash(text: &str) -> u64 {
+    FixedState::default().hash_one(text)
 }
 
 /// How many rules could wait at each anchor.
@@ -245,15 +260,28 @@ fn anchors_of<'r>(test: &'r Test, shared: &Shared<'r>) -> Vec<Anchor<'r>> {
 /// Hands out the possible anchors of each text of a condition.
 fn for_each_anchor<'r>(test: &'r Test, mut each: impl FnMut(&[Anchor<'r>])) {
     let attribute = test.attribute;
-    test.exact.iter().for_each(|text| each(&[Anchor::Exact(attribute, text)]));
-    test.networks.iter().for_each(|network| each(&[Anchor::Network(attribute, *network)]));
-    for glob in &test.globs {
-        let Glob { prefix, suffix, .. } = glob;
-        match (prefix.is_empty(), suffix.is_empty()) {
-            (true, true) => each(&[Anchor::Present(attribute)]),
-            (false, true) => each(&[Anchor::Prefix(attribute, prefix)]),
-            (true, false) => each(&[Anchor::Suffix(attribute, suffix)]),
-            (false, false) => each(&[Anchor::Prefix(attribute, prefix), Anchor::Suffix(attribute, suffix)]),
+    match &test.wanted {
+        Wanted::Text(text) => each(&[Anchor::Exact(attribute, text)]),
+        Wanted::Glob(glob) => each(&glob_anchors(attribute, glob)),
+        Wanted::Network(network) => each(&[Anchor::Network(attribute, *network)]),
+        Wanted::AnyOf(any) => {
+            any.texts.iter().for_each(|text| each(&[Anchor::Exact(attribute, text)]));
+            any.globs.iter().for_each(|glob| each(&glob_anchors(attribute, glob)));
+            any.networks.iter().for_each(|network| each(&[Anchor::Network(attribute, *network)]));
         }
     }
+}
+
+fn glob_anchors(attribute: u32, glob: &Glob) -> SmallVec<[Anchor<'_>; 2]> {
+    let mut anchors = SmallVec::new();
+    if !glob.prefix().is_empty() {
+        anchors.push(Anchor::Prefix(attribute, glob.prefix()));
+    }
+    if !glob.suffix().is_empty() {
+        anchors.push(Anchor::Suffix(attribute, glob.suffix()));
+    }
+    if anchors.is_empty() {
+        anchors.push(Anchor::Present(attribute));
+    }
+    anchors
 }

@@ -7,41 +7,56 @@ use ipnet::IpNet;
 use super::seen::Seen;
 use crate::core::rule::{Condition, Pattern};
 
-/// A text with `*` for any run of characters, cut at its stars.
+/// A text with `*` for any run of characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glob {
-    /// Before the first star.
-    pub(super) prefix: Box<str>,
-    /// Between stars; none is empty.
-    middle: Box<[Box<str>]>,
-    /// After the last star.
-    pub(super) suffix: Box<str>,
-    /// There is no star at all: `prefix` is the whole text.
-    whole: bool,
+    text: Box<str>,
+    /// Where the first star stands; the length where there is none.
+    first_star: u32,
+    /// Behind the last star; the length where there is none.
+    behind_stars: u32,
 }
 
 impl Glob {
     pub(super) fn new(text: &str) -> Self {
-        let Some((prefix, rest)) = text.split_once('*') else {
-            return Self { prefix: text.into(), middle: Box::default(), suffix: "".into(), whole: true };
-        };
-        let (middle, suffix) = rest.rsplit_once('*').unwrap_or(("", rest));
-        let middle = middle.split('*').filter(|part| !part.is_empty()).map(Into::into).collect();
-        Self { prefix: prefix.into(), middle, suffix: suffix.into(), whole: false }
+        let place = |place: usize| u32::try_from(place).unwrap_or(u32::MAX);
+        let first_star = place(text.find('*').unwrap_or(text.len()));
+        let behind_stars = place(text.rfind('*').map_or(text.len(), |star| star + 1));
+        Self { text: text.into(), first_star, behind_stars }
+    }
+
+    /// What stands before the first star, between the stars with them, and behind the last.
+    fn parts(&self) -> (&str, &str, &str) {
+        let place = |place: u32| usize::try_from(place).unwrap_or(usize::MAX);
+        let (prefix, rest) = self.text.split_at_checked(place(self.first_star)).unwrap_or((&self.text, ""));
+        let behind = place(self.behind_stars).saturating_sub(prefix.len());
+        let (middle, suffix) = rest.split_at_checked(behind).unwrap_or((rest, ""));
+        (prefix, middle, suffix)
+    }
+
+    pub(super) fn prefix(&self) -> &str {
+        self.parts().0
+    }
+
+    pub(super) fn suffix(&self) -> &str {
+        self.parts().2
     }
 
     /// Takes the earliest place for each part in turn: where any placing works this one does, so nothing is tried twice.
+    #[inline]
     pub(super) fn matches(&self, text: &str) -> bool {
-        if self.whole {
-            return *self.prefix == *text;
+        let (prefix, middle, suffix) = self.parts();
+        let Some(rest) = text.strip_prefix(prefix) else { return false };
+        let Some(mut rest) = rest.strip_suffix(suffix) else { return false };
+        match middle {
+            "" => rest.is_empty(),
+            "*" => true,
+            _ => middle.split('*').filter(|part| !part.is_empty()).all(|part| {
+                let after = rest.split_once(part).map(|(_, after)| after);
+                rest = after.unwrap_or(rest);
+                after.is_some()
+            }),
         }
-        let Some(rest) = text.strip_prefix(&*self.prefix) else { return false };
-        let Some(mut rest) = rest.strip_suffix(&*self.suffix) else { return false };
-        for part in &self.middle {
-            let Some((_, after)) = rest.split_once(&**part) else { return false };
-            rest = after;
-        }
-        true
     }
 }
 
@@ -50,48 +65,72 @@ impl Glob {
 pub(super) struct Test {
     /// Number of the attribute in its domain.
     pub(super) attribute: u32,
+    pub(super) wanted: Wanted,
+}
+
+/// What the value must be. One pattern, the usual case, lies in place.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    Text(Box<str>),
+    Glob(Glob),
+    Network(IpNet),
+    AnyOf(Box<AnyOf>),
+}
+
+/// Several patterns, by kind.
+#[derive(Debug, Default)]
+pub(super) struct AnyOf {
     /// Sorted.
-    pub(super) exact: Box<[Box<str>]>,
-    pub(super) globs: Box<[Glob]>,
-    pub(super) networks: Box<[IpNet]>,
+    pub(super) texts: Vec<Box<str>>,
+    pub(super) globs: Vec<Glob>,
+    pub(super) networks: Vec<IpNet>,
 }
 
 impl Test {
     pub(super) fn new(attribute: u32, condition: &Condition) -> Self {
-        let mut exact: Vec<Box<str>> = Vec::new();
-        let (mut globs, mut networks) = (Vec::new(), Vec::new());
-        for pattern in &condition.any_of {
-            match pattern {
-                Pattern::Exact(text) => exact.push(text.as_str().into()),
-                Pattern::Glob(text) => globs.push(Glob::new(text)),
-                Pattern::Network(network) => networks.push(canonical_network(*network)),
-            }
-        }
-        exact.sort_unstable();
-        exact.dedup();
-        Self { attribute, exact: exact.into(), globs: globs.into(), networks: networks.into() }
+        let wanted = match &*condition.any_of {
+            [Pattern::Exact(text)] => Wanted::Text(text.as_str().into()),
+            [Pattern::Glob(text)] => Wanted::Glob(Glob::new(text)),
+            [Pattern::Network(network)] => Wanted::Network(canonical_network(*network)),
+            patterns => Wanted::AnyOf(Box::new(AnyOf::new(patterns))),
+        };
+        Self { attribute, wanted }
     }
 
     /// Whether the request's value meets the condition; `None` if it has none.
+    #[inline]
     pub(super) fn holds(&self, seen: &mut Seen<'_>) -> Option<bool> {
         let value = seen.value(self.attribute)?;
-        Some(
-            self.is_listed(value)
-                || self.globs.iter().any(|glob| glob.matches(value))
-                || (!self.networks.is_empty() && self.is_inside(seen.address(self.attribute))),
-        )
+        Some(match &self.wanted {
+            Wanted::Text(text) => **text == *value,
+            Wanted::Glob(glob) => glob.matches(value),
+            Wanted::Network(network) => {
+                seen.address(self.attribute).is_some_and(|own| network.contains(&own))
+            }
+            Wanted::AnyOf(any) => any.matches(value, || seen.address(self.attribute)),
+        })
     }
+}
 
-    fn is_listed(&self, value: &str) -> bool {
-        match &*self.exact {
-            [] => false,
-            [one] => **one == *value,
-            many => many.binary_search_by(|own| (**own).cmp(value)).is_ok(),
+impl AnyOf {
+    fn new(patterns: &[Pattern]) -> Self {
+        let mut any = Self::default();
+        for pattern in patterns {
+            match pattern {
+                Pattern::Exact(text) => any.texts.push(text.as_str().into()),
+                Pattern::Glob(text) => any.globs.push(Glob::new(text)),
+                Pattern::Network(network) => any.networks.push(canonical_network(*network)),
+            }
         }
+        any.texts.sort_unstable();
+        any
     }
 
-    fn is_inside(&self, address: Option<IpAddr>) -> bool {
-        address.is_some_and(|address| self.networks.iter().any(|network| network.contains(&address)))
+    fn matches(&self, value: &str, address: impl FnOnce() -> Option<IpAddr>) -> bool {
+        self.texts.binary_search_by(|own| (**own).cmp(value)).is_ok()
+            || self.globs.iter().any(|glob| glob.matches(value))
+            || (!self.networks.is_empty()
+                && address().is_some_and(|own| self.networks.iter().any(|network| network.contains(&own))))
     }
 }
 

@@ -9,13 +9,34 @@ use smallvec::SmallVec;
 use crate::core::request::Request;
 
 /// Attribute names up to this many are compared one by one, which is faster than hashing.
-const COMPARED_MAX: usize = 8;
+const COMPARED_MAX: usize = 16;
+/// Names up to this many bytes are told apart by their tags alone.
+const TAGGED_BYTES_MAX: usize = 8;
 
 /// The attribute names of a domain's rules, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    names: Vec<Box<str>>,
+    names: Vec<Name>,
     numbers: std::collections::HashMap<Box<str>, u32, FixedState>,
+}
+
+#[derive(Debug)]
+struct Name {
+    tag: (u64, usize),
+    text: Box<str>,
+}
+
+/// First and last bytes, and the length: equal for equal names, and different for different short ones.
+#[inline]
+fn tag(text: &str) -> (u64, usize) {
+    let bytes = text.as_bytes();
+    let ends = match (bytes.first_chunk(), bytes.last_chunk()) {
+        (Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) | u64::from(u32::from_le_bytes(*last)) << 32
+        }
+        _ => bytes.iter().fold(0, |ends, byte| ends << 8 | u64::from(*byte)),
+    };
+    (ends, bytes.len())
 }
 
 impl Names {
@@ -25,20 +46,23 @@ impl Names {
             return *number;
         }
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        self.names.push(name.into());
+        self.names.push(Name { tag: tag(name), text: name.into() });
         self.numbers.insert(name.into(), number);
         number
     }
 
+    #[inline]
     pub(super) fn number(&self, name: &str) -> Option<u32> {
         if self.names.len() > COMPARED_MAX {
             return self.numbers.get(name).copied();
         }
-        self.names.iter().position(|own| **own == *name).and_then(|place| u32::try_from(place).ok())
+        let tag = tag(name);
+        let same = |own: &Name| own.tag == tag && (name.len() <= TAGGED_BYTES_MAX || *own.text == *name);
+        self.names.iter().position(same).and_then(|place| u32::try_from(place).ok())
     }
 
     pub(super) fn name(&self, number: u32) -> &str {
-        usize::try_from(number).ok().and_then(|place| self.names.get(place)).map_or("", |name| name)
+        usize::try_from(number).ok().and_then(|place| self.names.get(place)).map_or("", |name| &name.text)
     }
 }
 
@@ -56,6 +80,7 @@ pub(super) struct Seen<'r> {
 
 impl<'r> Seen<'r> {
     /// Reads the request; `tier` stands in where it brings none.
+    #[inline]
     pub(super) fn new<'q: 'r>(names: &Names, request: &Request<'q>, tier: Option<&'r str>) -> Self {
         let mut seen = Self { values: SmallVec::new(), foreign: None, tier_added: None, address: None };
         for (name, value) in &request.attributes {
@@ -75,6 +100,7 @@ impl<'r> Seen<'r> {
         seen
     }
 
+    #[inline]
     pub(super) fn value(&self, number: u32) -> Option<&'r str> {
         self.values.iter().find(|(own, _)| *own == number).map(|(_, value)| *value)
     }
@@ -150,5 +176,23 @@ impl Write for AddressText {
         self.bytes.get_mut(self.len..end).ok_or(std::fmt::Error)?.copy_from_slice(text.as_bytes());
         self.len = end;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_are_numbered_apart(names in proptest::collection::btree_set("[ab]{1,10}", 1..20), other in "[ab]{1,10}") {
+            let mut numbered = Names::default();
+            let numbers: Vec<u32> = names.iter().map(|name| numbered.add(name)).collect();
+            for (name, number) in names.iter().zip(numbers) {
+                prop_assert_eq!((numbered.number(name), numbered.name(number)), (Some(number), name.as_str()));
+            }
+            prop_assert_eq!(numbered.number(&other).is_some(), names.contains(&other));
+        }
     }
 }

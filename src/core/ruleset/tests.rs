@@ -376,14 +376,15 @@ fn any_rules(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Rule>> {
     let attributes = proptest::sample::subsequence(ATTRIBUTES.to_vec(), 0..=2);
     let one = (any_conditions(), attributes, group, 0..3_i32, action, any::<(bool, bool, bool)>());
     proptest::collection::vec(one, len).prop_map(|parts| {
-        let make = |(number, (conditions, attributes, group, priority, action, (a, b, c)))| {
-            let mut rule = per(rule(&format!("r{number}")), &attributes);
+        let mut rules = Vec::new();
+        for (conditions, attributes, group, priority, action, (a, b, c)) in parts {
+            let mut rule = per(rule(&format!("r{}", rules.len())), &attributes);
             rule.group = group.map(str::to_owned);
             (rule.conditions, rule.priority, rule.action) = (conditions, priority, action);
             (rule.exact, rule.enabled) = (a && b, a || b || c);
-            rule
-        };
-        (0..).zip(parts).map(make).collect()
+            rules.push(rule);
+        }
+        rules
     })
 }
 
@@ -428,7 +429,7 @@ proptest! {
 #[test]
 fn a_hundred_users_times_a_hundred_paths_are_indexed_by_both() {
     let rules = (0..10_000).map(|n| {
-        let (user, path) = (format!("u{}", n / 100), format!("/{}*", n % 100));
+        let (user, path) = (format!("u{}", n / 100), format!("/{}/*", n % 100));
         when(when(rule(&format!("r{n}")), "user", &[&user]), "path", &[&path])
     });
     let set = set(rules.collect());

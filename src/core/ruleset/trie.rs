@@ -1,5 +1,7 @@
 //! Texts by what they begin with: a radix tree over bytes, walked once per value whatever the number of entries.
 
+use smallvec::SmallVec;
+
 /// A radix tree. An entry is found by every text that it is the beginning of.
 #[derive(Debug)]
 pub(super) struct Trie<T> {
@@ -9,10 +11,10 @@ pub(super) struct Trie<T> {
 #[derive(Debug)]
 struct Node<T> {
     /// Bytes from the parent to here.
-    edge: Box<[u8]>,
+    edge: SmallVec<[u8; 16]>,
     entry: Option<T>,
     /// First byte of the child's edge, and the child.
-    children: Vec<(u8, usize)>,
+    children: SmallVec<[(u8, u32); 4]>,
 }
 
 impl<T> Default for Trie<T> {
@@ -64,20 +66,23 @@ impl<T> Trie<T> {
     }
 
     fn add_node(&mut self, edge: &[u8], entry: Option<T>) -> usize {
-        self.nodes.push(Node { edge: edge.into(), entry, children: Vec::new() });
+        self.nodes.push(Node { edge: edge.into(), entry, children: SmallVec::new() });
         self.nodes.len() - 1
     }
 
     fn adopt(&mut self, parent: usize, first: u8, child: usize) {
         let children = &mut self.nodes[parent].children;
         let place = children.partition_point(|(byte, _)| *byte < first);
-        children.insert(place, (first, child));
+        children.insert(place, (first, u32::try_from(child).unwrap_or(u32::MAX)));
     }
 
     fn child(&self, node: usize, first: u8) -> Option<usize> {
         let children = &self.nodes.get(node)?.children;
         let place = children.partition_point(|(byte, _)| *byte < first);
-        children.get(place).filter(|(byte, _)| *byte == first).map(|(_, child)| *child)
+        children
+            .get(place)
+            .filter(|(byte, _)| *byte == first)
+            .and_then(|(_, child)| usize::try_from(*child).ok())
     }
 
     /// Visits the entry of every key that a text begins with, shortest first. `byte(n)` is the text's byte `n`; the text may

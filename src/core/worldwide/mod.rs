@@ -5,9 +5,33 @@
 //! that the region's store enforces.
 
 use super::algorithm::{Algorithm, Limit, View};
-use super::rule::{Global, OnPartition};
-use super::time::{Span, Timestamp};
+use super::rule::Global;
 use super::wire::RuleName;
+
+mod bucket;
+mod budget;
+mod counts;
+mod cut;
+mod demand;
+mod keys;
+mod link;
+mod member;
+mod partition;
+mod receive;
+mod regions;
+mod replica;
+mod status;
+mod transmit;
+
+pub use member::Member;
+pub use receive::Refused;
+pub use regions::REGIONS_MAX;
+pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Policy, Replica, ReplicaConfig, Tally};
+pub use status::{KeyStatus, PeerView, RegionStatus, STATUS_KEYS_MAX, Status};
+pub use transmit::{FRAME_BYTES_MAX, frame_bytes};
+
+#[cfg(test)]
+mod tests;
 
 /// A daemon as the others know it: from its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]

@@ -1,0 +1,152 @@
+//! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a door holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// How often a connection looks at its own pulse. A request that is not there whole after two looks ends the connection.
+pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Looks without a request after which a connection is idle for too long: five minutes.
+const IDLE_LOOKS_MAX: u32 = 30;
+/// Bytes of bodies that arrive in pieces, over all connections of one door. Full: the next such request is refused.
+const BUDGET_BYTES: usize = 256 << 20;
+
+/// Whether a connection gets on. One look every [`LOOK_EVERY`] costs less than a timer for each request.
+///
+/// Touched from one task only; atomics because that task moves between threads.
+#[derive(Debug, Default)]
+pub(super) struct Pulse {
+    /// Requests read whole.
+    whole: AtomicU32,
+    /// Requests that are being answered.
+    answering: AtomicU32,
+    /// Bytes received, modulo 2^32.
+    received: AtomicU32,
+    /// `received` when the last request was whole.
+    at_whole: AtomicU32,
+}
+
+/// What the look before this one saw.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    whole: u32,
+    partial: bool,
+    idle: u32,
+}
+
+impl Pulse {
+    /// Bytes have arrived.
+    pub(super) fn received(&self, bytes: usize) {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// A request is there, head and body.
+    pub(super) fn request_is_whole(&self) {
+        self.whole.fetch_add(1, Ordering::Relaxed);
+        self.answering.fetch_add(1, Ordering::Relaxed);
+        self.at_whole.store(self.received.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Its answer is ready to be sent.
+    pub(super) fn answered(&self) {
+        self.answering.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether the connection should be closed: a request has been arriving since before the last look, or none has come
+    /// for too long.
+    pub(super) fn stuck(&self, looks: &mut Looks) -> bool {
+        let whole = self.whole.load(Ordering::Relaxed);
+        let partial = self.received.load(Ordering::Relaxed) != self.at_whole.load(Ordering::Relaxed);
+        let progress = whole != looks.whole || self.answering.load(Ordering::Relaxed) > 0;
+        let dawdles = partial && looks.partial && !progress;
+        looks.idle = if progress { 0 } else { looks.idle.saturating_add(1) };
+        looks.whole = whole;
+        looks.partial = partial;
+        dawdles || looks.idle > IDLE_LOOKS_MAX
+    }
+}
+
+/// Room for bodies that arrive in pieces.
+#[derive(Debug, Default)]
+pub(super) struct Budget(Arc<AtomicUsize>);
+
+/// Bytes taken from a [`Budget`], given back when dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    door: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Budget {
+    /// Nothing yet.
+    pub(super) fn hold(&self) -> Held {
+        Held { door: Arc::clone(&self.0), bytes: 0 }
+    }
+}
+
+impl Held {
+    /// Takes more; `false` if the door has no room.
+    pub(super) fn grow(&mut self, bytes: usize) -> bool {
+        let before = self.door.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes = self.bytes.saturating_add(bytes);
+        before.saturating_add(bytes) <= BUDGET_BYTES
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.door.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_arrives_in_drops_ends_its_connection_at_the_second_look() {
+        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        pulse.received(10);
+        assert!(!pulse.stuck(&mut looks));
+        pulse.received(1);
+        assert!(pulse.stuck(&mut looks));
+    }
+
+    #[test]
+    fn a_connection_that_gets_on_is_left_alone() {
+        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        for _ in 0..100 {
+            pulse.received(10);
+            pulse.request_is_whole();
+            pulse.answered();
+            pulse.received(3);
+            assert!(!pulse.stuck(&mut looks));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_takes_long_is_waited_for() {
+        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        pulse.received(10);
+        pulse.request_is_whole();
+        assert!((0..100).all(|_| !pulse.stuck(&mut looks)));
+    }
+
+    #[test]
+    fn an_idle_connection_is_kept_for_five_minutes() {
+        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        let kept = (0..1_000).take_while(|_| !pulse.stuck(&mut looks)).count();
+        assert_eq!(LOOK_EVERY * u32::try_from(kept).unwrap(), Duration::from_secs(300));
+    }
+
+    #[test]
+    fn a_budget_is_bounded_and_given_back() {
+        let budget = Budget::default();
+        let mut held = budget.hold();
+        assert!(held.grow(BUDGET_BYTES));
+        assert!(!budget.hold().grow(1));
+        drop(held);
+        assert!(budget.hold().grow(1));
+    }
+}

@@ -1,0 +1,157 @@
+//! Refusals: why a request got no decision, and the only place that knows status codes.
+
+use std::borrow::Cow;
+
+use http::StatusCode;
+
+/// What kind of refusal. The text form is part of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Code {
+    /// The body is not JSON, or the message not protobuf.
+    Malformed,
+    /// It is, and says something that makes no sense.
+    Invalid,
+    /// A body of another type.
+    UnsupportedType,
+    /// A body or message beyond the limit.
+    TooLarge,
+    /// The body ended before its time.
+    Incomplete,
+    /// No such route.
+    NoRoute,
+    /// No such rule.
+    NoRule,
+    /// The route does not know this method.
+    Method,
+    /// The door holds as many half-received requests as it may.
+    Overloaded,
+    /// A compressed gRPC message, or a method that the service does not have.
+    Unimplemented,
+    /// What cannot happen.
+    Internal,
+}
+
+/// The status codes of gRPC that a refusal may carry.
+const INVALID_ARGUMENT: u8 = 3;
+const NOT_FOUND: u8 = 5;
+const RESOURCE_EXHAUSTED: u8 = 8;
+const UNIMPLEMENTED: u8 = 12;
+const INTERNAL: u8 = 13;
+/// The status code of gRPC for an answer.
+pub(super) const GRPC_OK: u8 = 0;
+
+impl Code {
+    /// Its text, its HTTP status and its gRPC status.
+    const fn row(self) -> (&'static str, StatusCode, u8) {
+        match self {
+            Self::Malformed => ("malformed", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::Invalid => ("invalid_request", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::UnsupportedType => {
+                ("unsupported_media_type", StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID_ARGUMENT)
+            }
+            Self::TooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, RESOURCE_EXHAUSTED),
+            Self::Incomplete => ("body_incomplete", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
+            Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),
+            Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
+            Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
+            Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
+        }
+    }
+}
+
+/// Why a request got no decision.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// What kind.
+    pub(super) code: Code,
+    /// A sentence for people.
+    pub(super) message: Cow<'static, str>,
+    /// Which part of the request is wrong, as a path such as `checks[17].attributes.user`.
+    pub(super) field: Option<String>,
+    /// The methods that the route knows, for [`Code::Method`].
+    pub(super) allow: Option<&'static str>,
+}
+
+impl Refusal {
+    /// A refusal of the whole request.
+    pub(super) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, message: message.into(), field: None, allow: None }
+    }
+
+    /// A refusal of one part of it.
+    pub(super) fn of_field(field: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { field: Some(field.into()), ..Self::new(Code::Invalid, message) }
+    }
+
+    /// The HTTP status.
+    pub(super) const fn http_status(&self) -> StatusCode {
+        self.code.row().1
+    }
+
+    /// The HTTP status beside a gRPC status: 200, unless the caller speaks no gRPC.
+    pub(super) const fn http2_status(&self) -> StatusCode {
+        match self.code {
+            Code::Method | Code::UnsupportedType => self.http_status(),
+            _ => StatusCode::OK,
+        }
+    }
+
+    /// The gRPC status.
+    pub(super) const fn grpc_status(&self) -> u8 {
+        self.code.row().2
+    }
+
+    /// Its JSON form.
+    pub(super) fn json(&self) -> Vec<u8> {
+        #[derive(serde::Serialize)]
+        struct Body<'a> {
+            error: Inner<'a>,
+        }
+        #[derive(serde::Serialize)]
+        struct Inner<'a> {
+            code: &'static str,
+            message: &'a str,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            field: Option<&'a str>,
+        }
+        let inner =
+            Inner { code: self.code.row().0, message: &self.message, field: self.field.as_deref() };
+        // Strings alone always become JSON.
+        serde_json::to_vec(&Body { error: inner }).unwrap_or_default()
+    }
+}
+
+/// The status of an HTTP answer that carries a decision; a rule's own where it denies.
+pub(super) fn decision_status(status: u16) -> StatusCode {
+    StatusCode::from_u16(status).unwrap_or(StatusCode::TOO_MANY_REQUESTS)
+}
+
+/// Whether the daemon wants requests, as `/readyz` says it.
+pub(super) const fn ready_status(ready: bool) -> StatusCode {
+    if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_code_message_and_field() {
+        let refusal = Refusal::of_field("checks[17].attributes.user", "is empty");
+        let expected =
+            r#"{"error":{"code":"invalid_request","message":"is empty","field":"checks[17].attributes.user"}}"#;
+        assert_eq!(String::from_utf8(refusal.json()).unwrap(), expected);
+        assert_eq!((refusal.http_status().as_u16(), refusal.grpc_status()), (400, 3));
+    }
+
+    #[test]
+    fn the_field_is_left_out_where_the_whole_is_wrong() {
+        let refusal = Refusal::new(Code::NoRoute, "no \"such\" route");
+        assert_eq!(
+            String::from_utf8(refusal.json()).unwrap(),
+            r#"{"error":{"code":"route_not_found","message":"no \"such\" route"}}"#
+        );
+    }
+}

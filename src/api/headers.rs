@@ -1,0 +1,190 @@
+//! Rate-limit headers, wherever HTTP carries the answer.
+//!
+//! `X-RateLimit-*` as most clients know them, for the tightest rule; `RateLimit-Policy` and `RateLimit` as in
+//! draft-ietf-httpapi-ratelimit-headers-10, one item for each rule that is enforced. A request that no rule counted gets
+//! none.
+
+use std::fmt::Write as _;
+
+use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+
+use crate::core::decision::{Decision, Ruled};
+use crate::core::request::Cost;
+use crate::core::rule::Action;
+use crate::core::time::{Span, Timestamp};
+
+static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
+static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static STATUS: HeaderName = HeaderName::from_static("ratelimit");
+
+/// Largest integer of a structured field (RFC 9651).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
+
+/// Whether this rule counted the request: `allow` and `block` count nothing.
+pub(super) const fn counted(ruled: &Ruled) -> bool {
+    !matches!(ruled.action, Action::Allow | Action::Block)
+}
+
+/// Whole seconds until a denied request may be tried again, at least 1; `None` when it may pass now or never can.
+pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
+    if decision.allowed {
+        return None;
+    }
+    let retry = decision.rules.get(decision.tightest?)?.retry?;
+    Some(retry.secs_up().max(1))
+}
+
+/// Adds the headers of this decision.
+pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now: Timestamp) {
+    if let Some(seconds) = retry_after(decision) {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    let tightest = decision.tightest.and_then(|index| decision.rules.get(index));
+    let Some(tightest) = tightest.filter(|ruled| counted(ruled)) else { return };
+    let reset = Span((now + tightest.reset).micros()).secs_up();
+    headers.insert(&X_LIMIT, HeaderValue::from(tightest.limit));
+    headers.insert(&X_REMAINING, HeaderValue::from(tightest.remaining));
+    headers.insert(&X_RESET, HeaderValue::from(reset));
+    headers.insert(&X_COST, HeaderValue::from(cost.to_signed()));
+    let (mut policy, mut status) = (String::with_capacity(64), String::with_capacity(64));
+    for ruled in decision.rules.iter().filter(|ruled| counted(ruled) && !ruled.shadow) {
+        push_item(&mut policy, &mut status, ruled);
+    }
+    for (name, text) in [(&POLICY, policy), (&STATUS, status)] {
+        if let Ok(value) = HeaderValue::try_from(text) {
+            headers.insert(name, value);
+        }
+    }
+}
+
+/// `"name";q=100;w=60` and `"name";r=0;t=32`.
+fn push_item(policy: &mut String, status: &mut String, ruled: &Ruled) {
+    for text in [&mut *policy, &mut *status] {
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        push_name(text, &ruled.rule);
+    }
+    // Writing to a string cannot fail.
+    let _ = write!(policy, ";q={}", ruled.limit);
+    let window = ruled.window.micros();
+    // The draft's window is a whole number of seconds, and may be left out.
+    if window > 0 && window % 1_000_000 == 0 {
+        let _ = write!(policy, ";w={}", window / 1_000_000);
+    }
+    let _ = write!(status, ";r={};t={}", ruled.remaining.min(INTEGER_MAX), ruled.reset.secs_up().min(INTEGER_MAX));
+}
+
+/// The name as a string of a structured field, which holds printable ASCII alone; anything else becomes `_`.
+fn push_name(text: &mut String, name: &str) {
+    text.push('"');
+    for character in name.chars() {
+        match character {
+            '"' | '\\' => text.extend(['\\', character]),
+            ' '..='~' => text.push(character),
+            _ => text.push('_'),
+        }
+    }
+    text.push('"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use smallvec::smallvec;
+
+    fn ruled(name: &str, remaining: u64) -> Ruled {
+        Ruled {
+            rule: name.into(),
+            action: Action::Reject,
+            allowed: true,
+            shadow: false,
+            limit: 100,
+            window: Span::from_secs(60),
+            remaining,
+            reset: Span(31_250_000),
+            retry: None,
+            delay: Span::ZERO,
+            degraded: false,
+            global: None,
+        }
+    }
+
+    fn allowed(rules: smallvec::SmallVec<[Ruled; 2]>) -> Decision {
+        Decision { allowed: true, tightest: Some(0), status: 200, message: None, rules }
+    }
+
+    fn text(decision: &Decision) -> String {
+        let mut headers = HeaderMap::new();
+        add(&mut headers, decision, Cost::Take(2), Timestamp(1_700_000_000_500_000));
+        let mut lines: Vec<_> =
+            headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
+        lines.sort();
+        lines.join("\n")
+    }
+
+    #[test]
+    fn an_allowed_request_learns_its_limit() {
+        let expected = "ratelimit-policy: \"search\";q=100;w=60\nratelimit: \"search\";r=7;t=32\n\
+            x-ratelimit-cost: 2\nx-ratelimit-limit: 100\nx-ratelimit-remaining: 7\nx-ratelimit-reset: 1700000032";
+        assert_eq!(text(&allowed(smallvec![ruled("search", 7)])), expected);
+    }
+
+    #[test]
+    fn a_denied_request_learns_when_to_come_back() {
+        let mut rule = ruled("search", 0);
+        rule.allowed = false;
+        rule.retry = Some(Span(1));
+        let mut decision = allowed(smallvec![rule]);
+        decision.allowed = false;
+        assert!(text(&decision).starts_with("ratelimit-policy"));
+        assert!(text(&decision).contains("retry-after: 1\n"));
+        decision.rules[0].retry = None;
+        assert!(!text(&decision).contains("retry-after"));
+    }
+
+    #[test]
+    fn every_enforced_rule_has_an_item_and_shadow_rules_have_none() {
+        let (mut shadow, mut block) = (ruled("shadow", 1), ruled("exempt", 1));
+        shadow.shadow = true;
+        block.action = Action::Allow;
+        let text = text(&allowed(smallvec![ruled("a", 1), shadow, block, ruled("b", 2)]));
+        assert!(text.contains("ratelimit: \"a\";r=1;t=32, \"b\";r=2;t=32"), "{text}");
+    }
+
+    #[test]
+    fn a_request_that_no_rule_counted_gets_no_headers() {
+        let mut decision = allowed(smallvec![]);
+        decision.tightest = None;
+        assert_eq!(text(&decision), "");
+        let mut block = ruled("block", 0);
+        block.action = Action::Block;
+        decision = Decision { allowed: false, status: 403, ..allowed(smallvec![block]) };
+        assert_eq!(text(&decision), "");
+    }
+
+    #[test]
+    fn a_window_of_broken_seconds_is_left_out() {
+        let mut rule = ruled("a", 1);
+        rule.window = Span::from_millis(1_500);
+        assert!(text(&allowed(smallvec![rule])).starts_with("ratelimit-policy: \"a\";q=100\n"));
+    }
+
+    #[test]
+    fn names_are_quoted_as_structured_fields_want() {
+        let text = text(&allowed(smallvec![ruled("a\"b\\c\r\n\u{e9}", 1)]));
+        assert!(text.contains(r#"ratelimit: "a\"b\\c___";r=1"#), "{text}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_name_makes_a_header(name in ".*") {
+            let decision = allowed(smallvec![ruled(&name, 1)]);
+            prop_assert!(text(&decision).contains("ratelimit-policy: "));
+        }
+    }
+}

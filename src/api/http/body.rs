@@ -1,0 +1,112 @@
+//! Reading a request's body: of the right type, bounded, and without a copy where it came in one piece.
+
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap};
+use http_body_util::BodyExt as _;
+use hyper::body::{Body as _, Bytes, Incoming};
+
+use crate::api::Doors;
+use crate::api::error::{Code, Refusal};
+
+/// How much of a body that is too long is read and thrown away, so that its sender gets to read why.
+const DISCARD_BYTES_MAX: usize = 64 << 20;
+
+/// Reads the whole body of a request that should bring JSON.
+pub(super) async fn read(doors: &Doors, headers: &HeaderMap, mut body: Incoming) -> Result<Bytes, Refusal> {
+    check_type(headers)?;
+    let bytes_max = doors.settings.body_bytes_max;
+    if declared(headers).is_some_and(|bytes| bytes > bytes_max) {
+        // Who asks before sending is told at once.
+        if !headers.contains_key(EXPECT) {
+            discard(body).await;
+        }
+        return Err(too_large(bytes_max));
+    }
+    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
+    if body.is_end_stream() && first.len() <= bytes_max {
+        return Ok(first);
+    }
+    Box::pin(gather(doors, first, body)).await
+}
+
+async fn gather(doors: &Doors, first: Bytes, mut body: Incoming) -> Result<Bytes, Refusal> {
+    let bytes_max = doors.settings.body_bytes_max;
+    let mut held = doors.http.budget.hold();
+    let mut whole = Vec::new();
+    let mut part = Some(first);
+    while let Some(bytes) = part {
+        if whole.len().saturating_add(bytes.len()) > bytes_max {
+            drop(whole);
+            drop(held);
+            discard(body).await;
+            return Err(too_large(bytes_max));
+        }
+        if !held.grow(bytes.len()) {
+            return Err(Refusal::new(Code::Overloaded, "too many requests are being received at this moment"));
+        }
+        whole.extend_from_slice(&bytes);
+        part = next(&mut body).await?;
+    }
+    Ok(whole.into())
+}
+
+/// The next piece of the body; `None` at its end.
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Refusal::new(Code::Incomplete, "the body ended before its time"))?;
+        if let Ok(bytes) = frame.into_data() {
+            return Ok(Some(bytes));
+        }
+    }
+    Ok(None)
+}
+
+async fn discard(mut body: Incoming) {
+    let mut discarded = 0_usize;
+    while let Ok(Some(bytes)) = next(&mut body).await {
+        discarded = discarded.saturating_add(bytes.len());
+        if discarded > DISCARD_BYTES_MAX {
+            return;
+        }
+    }
+}
+
+fn too_large(bytes_max: usize) -> Refusal {
+    Refusal::new(Code::TooLarge, format!("a body has at most {bytes_max} bytes"))
+}
+
+fn declared(headers: &HeaderMap) -> Option<usize> {
+    headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
+/// JSON, or what `curl -d` claims when it sends JSON; no type at all is JSON.
+fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let is = |known: &str| media.eq_ignore_ascii_case(known);
+    let structured = || media.len() > 5 && media.is_char_boundary(media.len() - 5) && media[media.len() - 5..].eq_ignore_ascii_case("+json");
+    if is("application/json") || is("application/x-www-form-urlencoded") || structured() {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::UnsupportedType, "the body must be application/json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn json_by_its_usual_names_is_accepted_and_nothing_else() {
+        let accepts = |text: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(text));
+            check_type(&headers).is_ok()
+        };
+        for good in ["application/json", "Application/JSON; charset=utf-8", "application/problem+json", "application/x-www-form-urlencoded"] {
+            assert!(accepts(good), "{good}");
+        }
+        for bad in ["text/plain", "application/xml", "", "json", "+json", "multipart/form-data; boundary=json"] {
+            assert!(!accepts(bad), "{bad}");
+        }
+        assert!(check_type(&HeaderMap::new()).is_ok());
+    }
+}

@@ -1,0 +1,69 @@
+//! `POST /v1/check`: may this pass? One question, or a batch that is decided in its order, each on its own.
+
+use http::Request;
+use hyper::body::Incoming;
+
+use super::question::{self, Check, Question};
+use super::{Answered, Arriving, Visit, body, reply};
+use crate::api::wire::DecisionJson;
+use crate::api::{Doors, headers};
+use crate::core::decision::Decision;
+use crate::engine::port::Answer;
+
+/// Room for one decision of a batch, in bytes.
+const DECISION_BYTES: usize = 384;
+
+impl Visit<'_> {
+    /// Answers one check with its decision and rate-limit headers, or a batch with `decisions`.
+    pub(super) async fn check(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
+        let (head, body) = request.into_parts();
+        let body = body::read(self.doors, &head.headers, body).await?;
+        arriving.is_whole();
+        match question::read(&body)? {
+            Question::One(check) => Ok(self.one(&check).await),
+            Question::Batch(checks) => Ok(Box::pin(self.batch(&checks)).await),
+        }
+    }
+
+    async fn one(self, check: &Check<'_>) -> super::Reply {
+        let engine = &self.doors.engine;
+        let asked = [check.request()];
+        let decisions = match engine.decide(&asked) {
+            Answer::Now(decisions) => decisions,
+            Answer::Later(decisions) => decisions.await,
+        };
+        let [request] = &asked;
+        let Some(decision) = decisions.first() else { return reply::json_bytes(b"{}".to_vec()) };
+        let mut reply = reply::json(&DecisionJson::new(request, decision, &engine.name().region));
+        headers::add(reply.headers_mut(), decision, request.cost, engine.now());
+        reply
+    }
+
+    async fn batch(self, checks: &[Check<'_>]) -> super::Reply {
+        let engine = &self.doors.engine;
+        let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));
+        body.extend_from_slice(b"{\"decisions\":[");
+        for (index, check) in checks.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            let asked = [check.request()];
+            let decisions = engine.decide(&asked).get().await;
+            if let ([request], Some(decision)) = (&asked, decisions.first()) {
+                write(&mut body, self.doors, request, decision);
+            }
+        }
+        body.extend_from_slice(b"]}");
+        reply::json_bytes(body)
+    }
+}
+
+fn write(
+    body: &mut Vec<u8>,
+    doors: &Doors,
+    request: &crate::core::request::Request<'_>,
+    decision: &Decision,
+) {
+    // Fails only for maps whose keys are no strings, and there are none.
+    let _ = serde_json::to_writer(body, &DecisionJson::new(request, decision, &doors.engine.name().region));
+}

@@ -1,0 +1,50 @@
+//! `POST /v1/explain`: what would be decided, and why. Charges nothing.
+
+use http::request::Parts;
+use hyper::body::Incoming;
+
+use super::{Answered, Arriving, Visit, body, question, reply};
+use crate::api::error::{Code, Refusal};
+use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
+use crate::core::ruleset::Reason;
+
+impl Visit<'_> {
+    /// Answers with the decision and every rule of the domain.
+    pub(super) async fn explain(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let body = body::read(self.doors, &head.headers, body).await?;
+        arriving.is_whole();
+        let check = question::read_one(&body)?;
+        let request = check.request();
+        let engine = &self.doors.engine;
+        let explanation = engine.explain(&request).await;
+        let explanation = explanation.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        let considered = explanation.considered.iter().map(|(rule, reason)| {
+            let (outcome, why) = words(reason);
+            ConsideredJson { rule, outcome, why }
+        });
+        Ok(reply::json(&ExplanationJson {
+            considered: considered.collect(),
+            decision: DecisionJson::new(&request, &explanation.decision, &engine.name().region),
+        }))
+    }
+}
+
+/// One word of a fixed list, and a sentence.
+fn words(reason: &Reason) -> (&'static str, String) {
+    match reason {
+        Reason::Decides => ("decides", "It matches and decides.".to_owned()),
+        Reason::Outranked(by) => {
+            ("outranked", format!("It matches, but {by:?} of the same group comes first."))
+        }
+        Reason::Exempted(by) => ("exempted", format!("It matches, but {by:?} exempts the request.")),
+        Reason::Lacks(attribute) => ("lacks", format!("The request has no attribute {attribute:?}.")),
+        Reason::Differs { attribute, value } => {
+            ("differs", format!("The request's {attribute:?} is {value:?}, which the rule does not match."))
+        }
+        Reason::Surplus(attribute) => (
+            "surplus",
+            format!("The rule is exact and does not name the attribute {attribute:?} that the request has."),
+        ),
+        Reason::Disabled => ("disabled", "It is switched off.".to_owned()),
+    }
+}

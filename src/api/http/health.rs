@@ -1,0 +1,44 @@
+//! How the daemon is: `/healthz`, `/readyz`, `/metrics`, and the page at `/` that names the routes.
+
+use http::HeaderValue;
+use serde_json::json;
+
+use super::{ROUTES, Reply, reply};
+use crate::api::error::ready_status;
+use crate::api::{Doors, Readiness};
+
+const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// Whether gateways should ask this daemon: 200 or 503, and why.
+pub(super) fn ready(doors: &Doors) -> Reply {
+    let readiness = doors.readiness();
+    let state = match readiness {
+        Readiness::Starting => "starting",
+        Readiness::Serving => "serving",
+        Readiness::Draining => "draining",
+    };
+    let ready = readiness == Readiness::Serving;
+    let body = json!({ "ready": ready, "state": state, "revision": doors.engine.loaded().revision });
+    reply::with_status(reply::json(&body), ready_status(ready))
+}
+
+/// Every metric in the Prometheus text format.
+pub(super) fn metrics(doors: &Doors) -> Reply {
+    reply::with_type(doors.engine.metrics().render().into_bytes(), PROMETHEUS)
+}
+
+/// What can be asked here.
+pub(super) fn home(doors: &Doors) -> Reply {
+    let name = doors.engine.name();
+    let mut page = format!(
+        "Tidegate {}, node {} in region {}.\n\n",
+        env!("CARGO_PKG_VERSION"),
+        name.node,
+        name.region
+    );
+    for (path, _, methods) in ROUTES {
+        page.push_str(&format!("{path:<16} {methods}\n"));
+    }
+    page.push_str("\nTry: curl -s http://HOST/v1/check -d '{\"attributes\":{\"user\":\"u_42\"}}'\n");
+    reply::text(page)
+}

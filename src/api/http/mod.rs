@@ -1,0 +1,260 @@
+//! The HTTP door: one connection, and which route answers what.
+//!
+//! HTTP/1.1 with keep-alive, straight on hyper: the common question is read, decided and answered without a task, a
+//! timer or a copy of its own.
+
+mod authorize;
+mod body;
+mod buckets;
+mod check;
+mod explain;
+mod health;
+mod query;
+mod question;
+mod regions;
+mod reply;
+mod rules;
+
+use std::net::IpAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::Doors;
+use super::connection::{LOOK_EVERY, Looks, Pulse};
+use super::error::{Code, Refusal};
+use super::listener::{Accepted, Socket};
+
+pub use authorize::fingerprint;
+
+/// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
+const HEAD_BYTES_MAX: usize = 64 * 1_024;
+/// What a route answers, a refusal included.
+type Reply = Response<Full<Bytes>>;
+type Answered = Result<Reply, Refusal>;
+
+/// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight is answered.
+pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
+    let Accepted { socket, peer, drain } = accepted;
+    let pulse = Arc::new(Pulse::default());
+    let visit = Visit { doors: &doors, peer, pulse: &pulse };
+    let service = hyper::service::service_fn(|request| visit.answer(request));
+    let socket = TokioIo::new(Felt { socket, pulse: Arc::clone(&pulse) });
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    // Slow heads and bodies are the pulse's business, which needs no timer for each request.
+    builder.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
+    let mut served = pin!(builder.serve_connection(socket, service));
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    let mut looks = Looks::default();
+    let mut draining = false;
+    loop {
+        tokio::select! {
+            biased;
+            // How a connection ends is its client's affair.
+            _ = served.as_mut() => return,
+            () = drain.cancelled(), if !draining => {
+                draining = true;
+                served.as_mut().graceful_shutdown();
+            }
+            _ = look.tick() => {
+                if pulse.stuck(&mut looks) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A socket whose pulse is felt.
+struct Felt {
+    socket: Socket,
+    pulse: Arc<Pulse>,
+}
+
+impl AsyncRead for Felt {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = into.filled().len();
+        let read = Pin::new(&mut self.socket).poll_read(cx, into);
+        if read.is_ready() {
+            self.pulse.received(into.filled().len() - before);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for Felt {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+}
+
+/// What a request needs to know of its connection.
+#[derive(Clone, Copy)]
+struct Visit<'c> {
+    doors: &'c Doors,
+    peer: Option<IpAddr>,
+    pulse: &'c Pulse,
+}
+
+/// Every route. A rule is the one with a name in its path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Route<'p> {
+    Check,
+    Authorize,
+    Explain,
+    Rules,
+    Rule(&'p str),
+    Regions,
+    Buckets,
+    Metrics,
+    Healthz,
+    Readyz,
+    Home,
+}
+
+/// Paths and the methods they know.
+const ROUTES: &[(&str, Route<'static>, &str)] = &[
+    ("/v1/check", Route::Check, "POST"),
+    ("/v1/authorize", Route::Authorize, "GET, HEAD, POST"),
+    ("/v1/explain", Route::Explain, "POST"),
+    ("/v1/rules", Route::Rules, "GET, HEAD"),
+    ("/v1/regions", Route::Regions, "GET, HEAD"),
+    ("/v1/buckets", Route::Buckets, "GET, HEAD"),
+    ("/metrics", Route::Metrics, "GET, HEAD"),
+    ("/healthz", Route::Healthz, "GET, HEAD"),
+    ("/readyz", Route::Readyz, "GET, HEAD"),
+    ("/", Route::Home, "GET, HEAD"),
+];
+
+impl<'p> Route<'p> {
+    fn find(path: &'p str) -> Option<(Self, &'static str)> {
+        if let Some((_, route, methods)) = ROUTES.iter().find(|(known, ..)| *known == path) {
+            return Some((*route, methods));
+        }
+        let name = path.strip_prefix("/v1/rules/")?;
+        (!name.is_empty()).then_some((Route::Rule(name), "GET, HEAD"))
+    }
+}
+
+fn refuse_method(route: Route<'_>, methods: &'static str) -> Refusal {
+    let message = match route {
+        Route::Rules | Route::Rule(_) => {
+            "rules are read from the daemon's rules file: change the file, and it takes force"
+        }
+        Route::Buckets => "buckets can only be looked at",
+        _ => "this route does not know the method",
+    };
+    Refusal { allow: Some(methods), ..Refusal::new(Code::Method, message) }
+}
+
+impl Visit<'_> {
+    async fn answer(self, request: Request<Incoming>) -> Result<Reply, std::convert::Infallible> {
+        let mut arriving = Arriving { pulse: self.pulse, whole: false };
+        let answered = match Route::find(request.uri().path()) {
+            Some((Route::Check, _)) if request.method() == Method::POST => self.check(request, &mut arriving).await,
+            _ => Box::pin(self.answer_rarer(request, &mut arriving)).await,
+        };
+        drop(arriving);
+        Ok(answered.unwrap_or_else(|refusal| {
+            self.doors.http.rejected.increment(1);
+            reply::refusal(&refusal)
+        }))
+    }
+
+    async fn answer_rarer(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
+        let (head, body) = request.into_parts();
+        let Some((route, methods)) = Route::find(head.uri.path()) else {
+            return Err(Refusal::new(Code::NoRoute, format!("there is no route {}", head.uri.path())));
+        };
+        if !methods.split(", ").any(|method| method == head.method.as_str()) {
+            return Err(refuse_method(route, methods));
+        }
+        if route != Route::Explain {
+            arriving.is_whole();
+        }
+        match route {
+            Route::Check | Route::Explain => self.explain(&head, body, arriving).await,
+            Route::Authorize => self.authorize(&head).await,
+            Route::Rules => Ok(rules::all(self.doors)),
+            Route::Rule(name) => rules::one(self.doors, name),
+            Route::Regions => Ok(regions::show(self.doors)),
+            Route::Buckets => buckets::show(self.doors, head.uri.query().unwrap_or_default()).await,
+            Route::Metrics => Ok(health::metrics(self.doors)),
+            Route::Healthz => Ok(reply::text("ok\n")),
+            Route::Readyz => Ok(health::ready(self.doors)),
+            Route::Home => Ok(health::home(self.doors)),
+        }
+    }
+}
+
+/// Tells the pulse when a request is there, and when it is answered.
+struct Arriving<'p> {
+    pulse: &'p Pulse,
+    whole: bool,
+}
+
+impl Arriving<'_> {
+    /// The request is there, head and body.
+    fn is_whole(&mut self) {
+        if !std::mem::replace(&mut self.whole, true) {
+            self.pulse.request_is_whole();
+        }
+    }
+}
+
+impl Drop for Arriving<'_> {
+    fn drop(&mut self) {
+        self.is_whole();
+        self.pulse.answered();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_route_is_found_by_its_path_and_nothing_else_is() {
+        for (path, route, methods) in ROUTES {
+            assert_eq!(Route::find(path), Some((*route, *methods)));
+        }
+        assert_eq!(Route::find("/v1/rules/a%2Fb").map(|found| found.0), Some(Route::Rule("a%2Fb")));
+        for path in ["/v1/rules/", "/v1", "/v1/check/", "//", ""] {
+            assert_eq!(Route::find(path), None, "{path}");
+        }
+    }
+}

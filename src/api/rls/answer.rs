@@ -1,0 +1,254 @@
+//! Envoy's `RateLimitResponse`, written straight into one buffer.
+//!
+//! Only what Envoy reads: the codes, the tightest rule of each descriptor, and for a denial `retry-after` and the rule's
+//! text as the body. Envoy makes the `x-ratelimit-*` headers of it by itself.
+
+use prost::bytes::{BufMut as _, Bytes, BytesMut};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+
+use crate::api::headers::{counted, retry_after};
+use crate::core::decision::{Decision, Ruled};
+use crate::core::request::{Cost, Request};
+use crate::core::time::Span;
+
+const CODE_OK: u64 = 1;
+const CODE_OVER_LIMIT: u64 = 2;
+/// Flag and length before a message.
+pub(super) const PREFIX_BYTES: usize = 5;
+/// Room for an answer with one descriptor.
+const USUAL_BYTES: usize = 96;
+
+/// Whether a descriptor is over its limit. A peek is when nothing is left.
+pub(super) fn over_limit(request: &Request<'_>, decision: &Decision) -> bool {
+    let nothing_left = || tightest(decision).is_some_and(|ruled| ruled.remaining == 0);
+    !decision.allowed || (request.cost == Cost::Peek && nothing_left())
+}
+
+/// The rule that the answer speaks of: the tightest, if it counts.
+fn tightest(decision: &Decision) -> Option<&Ruled> {
+    decision.rules.get(decision.tightest?).filter(|ruled| counted(ruled))
+}
+
+/// Writes the answer, with the prefix that gRPC puts before a message.
+pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes {
+    let mut message = BytesMut::with_capacity(USUAL_BYTES.saturating_mul(decisions.len().max(1)));
+    message.put_bytes(0, PREFIX_BYTES);
+    let over = |(request, decision): (&Request<'_>, &Decision)| over_limit(request, decision);
+    let any_over = requests.iter().zip(decisions).any(over);
+    number(1, if any_over { CODE_OVER_LIMIT } else { CODE_OK }, &mut message);
+    for (request, decision) in requests.iter().zip(decisions) {
+        status(request, decision, &mut message);
+    }
+    if any_over {
+        denial(decisions, &mut message);
+    }
+    let len = u32::try_from(message.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
+    if let Some(prefix) = message.get_mut(1..PREFIX_BYTES) {
+        prefix.copy_from_slice(&len.to_be_bytes());
+    }
+    message.freeze()
+}
+
+/// `DescriptorStatus`.
+fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
+    let code = if over_limit(request, decision) { CODE_OVER_LIMIT } else { CODE_OK };
+    let Some(ruled) = tightest(decision) else {
+        begin(2, number_len(code), message);
+        number(1, code, message);
+        return;
+    };
+    let (permits, unit, name) = (u64::from(ruled.limit), unit(ruled.window), ruled.rule.as_bytes());
+    let limit_len = number_len(permits) + number_len(unit) + bytes_len(name.len());
+    let remaining = ruled.remaining.min(u64::from(u32::MAX));
+    let (seconds, nanos) = (ruled.reset.micros() / 1_000_000, ruled.reset.micros() % 1_000_000 * 1_000);
+    let reset_len = number_len(seconds) + number_len(nanos);
+    let len = number_len(code) + bytes_len(limit_len) + number_len(remaining) + bytes_len(reset_len);
+    begin(2, len, message);
+    number(1, code, message);
+    begin(2, limit_len, message);
+    number(1, permits, message);
+    number(2, unit, message);
+    begin(3, name.len(), message);
+    message.extend_from_slice(name);
+    number(3, remaining, message);
+    begin(4, reset_len, message);
+    number(1, seconds, message);
+    number(2, nanos, message);
+}
+
+/// `retry-after` once every denying descriptor would pass, and the first denying rule's text.
+fn denial(decisions: &[Decision], message: &mut BytesMut) {
+    let denied = || decisions.iter().filter(|decision| !decision.allowed);
+    let retry = denied().map(retry_after).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
+    if let Some(seconds) = retry {
+        let (name, value) = ("retry-after", seconds.to_string());
+        begin(3, bytes_len(name.len()) + bytes_len(value.len()), message);
+        for (field, text) in [(1, name), (2, value.as_str())] {
+            begin(field, text.len(), message);
+            message.extend_from_slice(text.as_bytes());
+        }
+    }
+    if let Some(text) = denied().find_map(|decision| decision.message.as_deref()) {
+        begin(5, text.len(), message);
+        message.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// The unit whose length the window has; zero, UNKNOWN, where it has none's.
+fn unit(window: Span) -> u64 {
+    match (window.micros() % 1_000_000, window.micros() / 1_000_000) {
+        (0, 1) => 1,
+        (0, 60) => 2,
+        (0, 3_600) => 3,
+        (0, 86_400) => 4,
+        (0, 604_800) => 7,
+        (0, 2_592_000) => 5,
+        (0, 31_536_000) => 6,
+        _ => 0,
+    }
+}
+
+/// A number field; zero is left out, as protocol buffers do.
+fn number(field: u32, value: u64, message: &mut BytesMut) {
+    if value != 0 {
+        encode_key(field, WireType::Varint, message);
+        encode_varint(value, message);
+    }
+}
+
+/// What precedes `len` bytes of a field.
+fn begin(field: u32, len: usize, message: &mut BytesMut) {
+    encode_key(field, WireType::LengthDelimited, message);
+    encode_varint(u64::try_from(len).unwrap_or(u64::MAX), message);
+}
+
+/// Bytes of a number field. All field numbers here take one byte.
+fn number_len(value: u64) -> usize {
+    if value == 0 { 0 } else { 1 + encoded_len_varint(value) }
+}
+
+/// Bytes of a field that holds `len` bytes.
+fn bytes_len(len: usize) -> usize {
+    1 + encoded_len_varint(u64::try_from(len).unwrap_or(u64::MAX)) + len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::request::Attributes;
+    use crate::core::rule::Action;
+    use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+    use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
+    use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
+    use envoy_types::pb::google::protobuf::Duration;
+    use prost::Message as _;
+    use proptest::prelude::*;
+    use smallvec::smallvec;
+
+    fn ruled(allowed: bool, remaining: u64) -> Ruled {
+        Ruled {
+            rule: "search".into(),
+            action: Action::Reject,
+            allowed,
+            shadow: false,
+            limit: 100,
+            window: Span::from_secs(60),
+            remaining,
+            reset: Span(31_250_001),
+            retry: (!allowed).then_some(Span(1)),
+            delay: Span::ZERO,
+            degraded: false,
+            global: None,
+        }
+    }
+
+    fn decision(ruled: Ruled) -> Decision {
+        let allowed = ruled.allowed;
+        let message = (!allowed).then(|| "slow down".into());
+        Decision { allowed, tightest: Some(0), status: 200, message, rules: smallvec![ruled] }
+    }
+
+    fn request(cost: Cost) -> Request<'static> {
+        Request { domain: "d", attributes: Attributes::new(), cost, limit: None }
+    }
+
+    fn decoded(requests: &[Request<'_>], decisions: &[Decision]) -> RateLimitResponse {
+        let bytes = encode(requests, decisions);
+        let (prefix, message) = bytes.split_at(PREFIX_BYTES);
+        assert_eq!(prefix[0], 0);
+        assert_eq!(u32::from_be_bytes(prefix[1..].try_into().unwrap()), u32::try_from(message.len()).unwrap());
+        RateLimitResponse::decode(message).unwrap()
+    }
+
+    #[test]
+    fn an_answer_says_what_envoy_reads() {
+        let none = Decision { allowed: true, tightest: None, status: 200, message: None, rules: smallvec![] };
+        let requests = [request(Cost::Take(1)), request(Cost::Take(1)), request(Cost::Take(1))];
+        let answer = decoded(&requests, &[none, decision(ruled(true, 7)), decision(ruled(false, 0))]);
+        let status = |code, limit_remaining| DescriptorStatus {
+            code,
+            current_limit: Some(RateLimit { name: "search".into(), requests_per_unit: 100, unit: 2 }),
+            limit_remaining,
+            duration_until_reset: Some(Duration { seconds: 31, nanos: 250_001_000 }),
+            quota: None,
+        };
+        let expected = RateLimitResponse {
+            overall_code: 2,
+            statuses: vec![DescriptorStatus { code: 1, ..Default::default() }, status(1, 7), status(2, 0)],
+            response_headers_to_add: vec![HeaderValue {
+                key: "retry-after".into(),
+                value: "1".into(),
+                ..Default::default()
+            }],
+            raw_body: b"slow down".to_vec(),
+            ..Default::default()
+        };
+        assert_eq!(answer, expected);
+    }
+
+    #[test]
+    fn a_peek_is_over_limit_when_nothing_is_left() {
+        let codes = |remaining| {
+            let answer = decoded(&[request(Cost::Peek)], &[decision(ruled(true, remaining))]);
+            (answer.overall_code, answer.statuses[0].code)
+        };
+        assert_eq!((codes(1), codes(0)), ((1, 1), (2, 2)));
+        assert_eq!(decoded(&[request(Cost::Take(1))], &[decision(ruled(true, 0))]).overall_code, 1);
+    }
+
+    #[test]
+    fn who_can_never_pass_is_not_told_to_come_back() {
+        let mut never = ruled(false, 0);
+        never.retry = None;
+        let requests = [request(Cost::Take(1)), request(Cost::Take(1))];
+        let answer = decoded(&requests, &[decision(ruled(false, 0)), decision(never)]);
+        assert_eq!(answer.response_headers_to_add, []);
+    }
+
+    #[test]
+    fn a_block_is_over_limit_without_a_limit() {
+        let mut block = ruled(false, 0);
+        block.action = Action::Block;
+        let answer = decoded(&[request(Cost::Take(1))], &[decision(block)]);
+        assert_eq!(answer.statuses, [DescriptorStatus { code: 2, ..Default::default() }]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_decision_is_written_as_the_generated_types_read_it(
+            name in ".{0,300}", limit: u32, window: u64, remaining: u64, reset: u64, allowed: bool,
+        ) {
+            let ruled = Ruled {
+                rule: name.as_str().into(), limit, window: Span(window), remaining, reset: Span(reset), ..ruled(allowed, 0)
+            };
+            let answer = decoded(&[request(Cost::Take(1))], &[decision(ruled)]);
+            let status = &answer.statuses[0];
+            prop_assert_eq!(&status.current_limit.as_ref().unwrap().name, &name);
+            prop_assert_eq!(status.current_limit.as_ref().unwrap().requests_per_unit, limit);
+            prop_assert_eq!(u64::from(status.limit_remaining), remaining.min(u64::from(u32::MAX)));
+            let until = status.duration_until_reset.as_ref().unwrap();
+            let micros = u64::try_from(until.seconds).unwrap() * 1_000_000 + u64::try_from(until.nanos).unwrap() / 1_000;
+            prop_assert_eq!(micros, reset);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! One gRPC message, read off an HTTP/2 stream: bounded, and without a copy where it came in one piece.
+
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use h2::RecvStream;
+
+use super::answer::PREFIX_BYTES;
+use crate::api::Doors;
+use crate::api::connection::Held;
+use crate::api::error::{Code, Refusal};
+
+/// A message that is arriving.
+pub(super) struct Message {
+    body: RecvStream,
+    /// What came before the end, and the room it takes.
+    gathered: Option<(BytesMut, Held)>,
+}
+
+impl Message {
+    /// Nothing of it has been read yet.
+    pub(super) const fn new(body: RecvStream) -> Self {
+        Self { body, gathered: None }
+    }
+
+    /// The message without its prefix, once all of it is there.
+    pub(super) fn poll(&mut self, doors: &Doors, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
+        let bytes_max = doors.settings.body_bytes_max;
+        loop {
+            let part = match ready!(self.body.poll_data(cx)) {
+                Some(Ok(part)) => part,
+                Some(Err(_)) => return Poll::Ready(Err(incomplete())),
+                None => {
+                    let whole = self.gathered.take().map(|(bytes, _)| bytes.freeze()).unwrap_or_default();
+                    return Poll::Ready(unframed(whole, bytes_max));
+                }
+            };
+            // Fails only where the stream is gone, which the next poll tells.
+            let _ = self.body.flow_control().release_capacity(part.len());
+            if self.gathered.is_none() && self.body.is_end_stream() {
+                return Poll::Ready(unframed(part, bytes_max));
+            }
+            if let Err(refusal) = self.gather(doors, &part) {
+                return Poll::Ready(Err(refusal));
+            }
+        }
+    }
+
+    fn gather(&mut self, doors: &Doors, part: &[u8]) -> Result<(), Refusal> {
+        let (bytes, held) =
+            self.gathered.get_or_insert_with(|| (BytesMut::new(), doors.rls.budget.hold()));
+        let bytes_max = doors.settings.body_bytes_max;
+        if bytes.len().saturating_add(part.len()) > bytes_max.saturating_add(PREFIX_BYTES) {
+            return Err(too_large(bytes_max));
+        }
+        if !held.grow(part.len()) {
+            return Err(Refusal::new(Code::Overloaded, "too many messages are being received at this moment"));
+        }
+        bytes.extend_from_slice(part);
+        Ok(())
+    }
+}
+
+fn incomplete() -> Refusal {
+    Refusal::new(Code::Incomplete, "the message ended before its time")
+}
+
+fn too_large(bytes_max: usize) -> Refusal {
+    Refusal::new(Code::TooLarge, format!("a message has at most {bytes_max} bytes"))
+}
+
+/// Takes the prefix off: a flag and the length.
+fn unframed(mut bytes: Bytes, bytes_max: usize) -> Result<Bytes, Refusal> {
+    let Some(&[flag, a, b, c, d]) = bytes.get(..PREFIX_BYTES) else { return Err(incomplete()) };
+    let len = usize::try_from(u32::from_be_bytes([a, b, c, d])).unwrap_or(usize::MAX);
+    if len > bytes_max {
+        return Err(too_large(bytes_max));
+    }
+    match flag {
+        0 => {}
+        1 => return Err(Refusal::new(Code::Unimplemented, "compressed messages are not read")),
+        _ => return Err(Refusal::new(Code::Malformed, "the message's flag is neither 0 nor 1")),
+    }
+    bytes.advance(PREFIX_BYTES);
+    match bytes.len().cmp(&len) {
+        std::cmp::Ordering::Less => Err(incomplete()),
+        std::cmp::Ordering::Equal => Ok(bytes),
+        std::cmp::Ordering::Greater => Err(Refusal::new(Code::Invalid, "the call takes one message, not several")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_says_exactly_what_follows() {
+        let read = |bytes: &'static [u8]| {
+            unframed(Bytes::from_static(bytes), 4).map(|message| message.to_vec()).map_err(|refusal| refusal.code)
+        };
+        assert_eq!(read(b"\0\0\0\0\x02ab"), Ok(b"ab".to_vec()));
+        assert_eq!(read(b"\0\0\0\0\0"), Ok(Vec::new()));
+        assert_eq!(read(b"\0\0\0\0"), Err(Code::Incomplete));
+        assert_eq!(read(b""), Err(Code::Incomplete));
+        assert_eq!(read(b"\0\0\0\0\x02a"), Err(Code::Incomplete));
+        assert_eq!(read(b"\0\0\0\0\x02abc"), Err(Code::Invalid));
+        assert_eq!(read(b"\x01\0\0\0\x02ab"), Err(Code::Unimplemented));
+        assert_eq!(read(b"\x02\0\0\0\x02ab"), Err(Code::Malformed));
+        assert_eq!(read(b"\0\xff\xff\xff\xffab"), Err(Code::TooLarge));
+    }
+}

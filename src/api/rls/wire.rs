@@ -1,0 +1,281 @@
+//! Envoy's `RateLimitRequest`, read without a copy: texts stay where the message has them.
+//!
+//! Means exactly what the generated types mean; a property test holds one against the other.
+
+use prost::DecodeError;
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use smallvec::SmallVec;
+
+use crate::core::request::ATTRIBUTES_MAX;
+
+/// Most descriptors that are read of one request.
+pub(super) const DESCRIPTORS_MAX: usize = 256;
+
+/// One request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked<'b> {
+    /// The namespace of rules.
+    pub(super) domain: &'b str,
+    /// Sets of attributes. At most [`DESCRIPTORS_MAX`] are kept.
+    pub(super) descriptors: SmallVec<[Descriptor<'b>; 1]>,
+    /// How many descriptors there were.
+    pub(super) descriptors_len: usize,
+    /// Hits for descriptors that do not say themselves; zero if unsaid.
+    pub(super) hits_addend: u32,
+}
+
+/// One set of attributes.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Descriptor<'b> {
+    /// Names and values. At most one more than [`ATTRIBUTES_MAX`] is kept: too many show as too many.
+    pub(super) entries: SmallVec<[(&'b str, &'b str); 8]>,
+    /// `requests_per_unit` and `unit` of an override.
+    pub(super) limit: Option<(u32, i32)>,
+    /// Its own hits.
+    pub(super) hits_addend: Option<u64>,
+    /// Whether the hits are given back.
+    pub(super) is_negative_hits: bool,
+}
+
+/// One field: its number, how it is written, and what follows it.
+struct Field {
+    number: u32,
+    wire: WireType,
+}
+
+/// Why bytes are no request. The texts are those of the generated types' own errors, or near them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Undecodable(pub(super) String);
+
+impl From<DecodeError> for Undecodable {
+    fn from(error: DecodeError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+type Decoded<T> = Result<T, Undecodable>;
+
+/// Reads a request.
+pub(super) fn decode(mut message: &[u8]) -> Decoded<Asked<'_>> {
+    let mut asked = Asked::default();
+    while let Some(field) = next(&mut message)? {
+        match field.number {
+            1 => asked.domain = text(&field, &mut message)?,
+            2 => {
+                let descriptor = descriptor(bytes(&field, &mut message)?)?;
+                asked.descriptors_len += 1;
+                if asked.descriptors.len() < DESCRIPTORS_MAX {
+                    asked.descriptors.push(descriptor);
+                }
+            }
+            3 => asked.hits_addend = low32(varint(&field, &mut message)?),
+            _ => skip(&field, &mut message)?,
+        }
+    }
+    Ok(asked)
+}
+
+fn descriptor(mut message: &[u8]) -> Decoded<Descriptor<'_>> {
+    let mut descriptor = Descriptor::default();
+    while let Some(field) = next(&mut message)? {
+        match field.number {
+            1 => {
+                let entry = entry(bytes(&field, &mut message)?)?;
+                if descriptor.entries.len() <= ATTRIBUTES_MAX {
+                    descriptor.entries.push(entry);
+                }
+            }
+            2 => limit(bytes(&field, &mut message)?, descriptor.limit.get_or_insert_default())?,
+            3 => hits(bytes(&field, &mut message)?, descriptor.hits_addend.get_or_insert_default())?,
+            4 => descriptor.is_negative_hits = varint(&field, &mut message)? != 0,
+            _ => skip(&field, &mut message)?,
+        }
+    }
+    Ok(descriptor)
+}
+
+fn entry(mut message: &[u8]) -> Decoded<(&str, &str)> {
+    let mut entry = ("", "");
+    while let Some(field) = next(&mut message)? {
+        match field.number {
+            1 => entry.0 = text(&field, &mut message)?,
+            2 => entry.1 = text(&field, &mut message)?,
+            _ => skip(&field, &mut message)?,
+        }
+    }
+    Ok(entry)
+}
+
+fn limit(mut message: &[u8], limit: &mut (u32, i32)) -> Decoded<()> {
+    while let Some(field) = next(&mut message)? {
+        match field.number {
+            1 => limit.0 = low32(varint(&field, &mut message)?),
+            2 => limit.1 = low32(varint(&field, &mut message)?).cast_signed(),
+            _ => skip(&field, &mut message)?,
+        }
+    }
+    Ok(())
+}
+
+fn hits(mut message: &[u8], hits: &mut u64) -> Decoded<()> {
+    while let Some(field) = next(&mut message)? {
+        match field.number {
+            1 => *hits = varint(&field, &mut message)?,
+            _ => skip(&field, &mut message)?,
+        }
+    }
+    Ok(())
+}
+
+fn next(message: &mut &[u8]) -> Decoded<Option<Field>> {
+    if message.is_empty() {
+        return Ok(None);
+    }
+    let (number, wire) = decode_key(message)?;
+    Ok(Some(Field { number, wire }))
+}
+
+fn expect(field: &Field, wire: WireType) -> Decoded<()> {
+    if field.wire == wire {
+        return Ok(());
+    }
+    Err(Undecodable(format!("invalid wire type: {:?} (expected {wire:?})", field.wire)))
+}
+
+fn varint(field: &Field, message: &mut &[u8]) -> Decoded<u64> {
+    expect(field, WireType::Varint)?;
+    Ok(decode_varint(message)?)
+}
+
+fn bytes<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
+    expect(field, WireType::LengthDelimited)?;
+    let len = usize::try_from(decode_varint(message)?).unwrap_or(usize::MAX);
+    let (bytes, rest) =
+        message.split_at_checked(len).ok_or_else(|| Undecodable("buffer underflow".to_owned()))?;
+    *message = rest;
+    Ok(bytes)
+}
+
+fn text<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b str> {
+    std::str::from_utf8(bytes(field, message)?)
+        .map_err(|_| Undecodable("invalid string value: data is not UTF-8 encoded".to_owned()))
+}
+
+fn skip(field: &Field, message: &mut &[u8]) -> Decoded<()> {
+    Ok(skip_field(field.wire, field.number, message, DecodeContext::default())?)
+}
+
+/// Protocol buffers cut numbers that are too long for their field.
+fn low32(number: u64) -> u32 {
+    u32::try_from(number & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+    use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+    use envoy_types::pb::google::protobuf::UInt64Value;
+    use prost::Message as _;
+    use proptest::prelude::*;
+
+    fn as_generated(asked: Asked<'_>) -> RateLimitRequest {
+        let descriptor = |own: Descriptor<'_>| RateLimitDescriptor {
+            entries: own
+                .entries
+                .iter()
+                .map(|(key, value)| Entry { key: (*key).to_owned(), value: (*value).to_owned() })
+                .collect(),
+            limit: own.limit.map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit }),
+            hits_addend: own.hits_addend.map(|value| UInt64Value { value }),
+            is_negative_hits: own.is_negative_hits,
+        };
+        RateLimitRequest {
+            domain: asked.domain.to_owned(),
+            descriptors: asked.descriptors.into_iter().map(descriptor).collect(),
+            hits_addend: asked.hits_addend,
+        }
+    }
+
+    fn agree(message: &[u8]) {
+        let ours = decode(message).map(as_generated);
+        let theirs = RateLimitRequest::decode(message);
+        assert_eq!(ours.is_ok(), theirs.is_ok(), "{ours:?} {theirs:?}");
+        if let (Ok(ours), Ok(theirs)) = (ours, theirs) {
+            assert_eq!(ours, theirs);
+        }
+    }
+
+    fn request() -> impl Strategy<Value = RateLimitRequest> {
+        let entry = (".{0,8}", ".{0,200}").prop_map(|(key, value)| Entry { key, value });
+        let limit = (any::<u32>(), any::<i32>())
+            .prop_map(|(requests_per_unit, unit)| RateLimitOverride { requests_per_unit, unit });
+        let descriptor = (
+            proptest::collection::vec(entry, 0..4),
+            proptest::option::of(limit),
+            proptest::option::of(any::<u64>().prop_map(|value| UInt64Value { value })),
+            any::<bool>(),
+        );
+        let descriptor = descriptor.prop_map(|(entries, limit, hits_addend, is_negative_hits)| {
+            RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits }
+        });
+        (".{0,20}", proptest::collection::vec(descriptor, 0..4), any::<u32>())
+            .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
+    }
+
+    /// Bytes that are more often fields than chance would have it.
+    fn near_fields() -> impl Strategy<Value = Vec<u8>> {
+        let piece = prop_oneof![
+            (0..6_u8, 0..8_u8).prop_map(|(number, wire)| vec![number << 3 | wire]),
+            (0..6_u8, 0..12_u8).prop_map(|(number, len)| vec![number << 3 | 2, len]),
+            proptest::collection::vec(any::<u8>(), 0..4),
+        ];
+        proptest::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        #[test]
+        fn requests_are_read_as_the_generated_types_read_them(request in request()) {
+            agree(&request.encode_to_vec());
+        }
+
+        #[test]
+        fn broken_requests_are_read_as_the_generated_types_read_them(request in request(), at: usize, byte: u8, cut: usize) {
+            let mut message = request.encode_to_vec();
+            if !message.is_empty() {
+                let at = at % message.len();
+                message[at] = byte;
+                agree(&message[..cut % message.len()]);
+            }
+            agree(&message);
+        }
+
+        #[test]
+        fn any_bytes_are_read_as_the_generated_types_read_them(message in proptest::collection::vec(any::<u8>(), 0..64)) {
+            agree(&message);
+        }
+
+        #[test]
+        fn near_requests_are_read_as_the_generated_types_read_them(message in near_fields()) {
+            agree(&message);
+        }
+
+        #[test]
+        fn what_is_said_twice_is_merged_as_the_generated_types_merge_it(a in request(), b in request()) {
+            let mut message = a.encode_to_vec();
+            message.extend(b.encode_to_vec());
+            agree(&message);
+        }
+    }
+
+    #[test]
+    fn the_surplus_of_descriptors_is_counted_and_not_kept() {
+        let descriptors = vec![RateLimitDescriptor::default(); DESCRIPTORS_MAX + 5];
+        let message = RateLimitRequest { descriptors, ..Default::default() }.encode_to_vec();
+        let asked = decode(&message).unwrap();
+        assert_eq!((asked.descriptors.len(), asked.descriptors_len), (DESCRIPTORS_MAX, DESCRIPTORS_MAX + 5));
+    }
+}

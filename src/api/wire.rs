@@ -1,0 +1,299 @@
+//! The JSON of the HTTP interface, as it is written. Kept apart from the domain's own types, so that neither binds the
+//! other; the command line reads the same shapes.
+//!
+//! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that long has
+//! waited long enough.
+
+use serde::Serialize;
+
+use crate::core::decision::{Decision, Ruled};
+use crate::core::request::Request;
+use crate::core::rule::Mode;
+use crate::core::time::Span;
+use crate::engine::status::{BucketStatus, PeerStatus};
+
+/// The answer to one check.
+#[derive(Debug, Serialize)]
+pub struct DecisionJson<'a> {
+    /// Whether the request may pass.
+    pub allowed: bool,
+    /// The request's domain.
+    pub domain: &'a str,
+    /// Its cost.
+    pub cost: i64,
+    /// The region that answers.
+    pub region: &'a str,
+    /// Whether any rule was answered by its failure policy.
+    pub degraded: bool,
+    /// The tightest rule; absent when no rule applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<&'a str>,
+    /// Its limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    /// What it leaves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remaining: Option<u64>,
+    /// Until its bucket is unused again, or its window ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reset_ms: Option<u64>,
+    /// Until the request could pass: 0 when it may now, null when it never can.
+    pub retry_after_ms: Option<u64>,
+    /// How long to hold the request back.
+    pub delay_ms: u64,
+    /// 200, or the denying rule's status.
+    pub status: u16,
+    /// The denying rule's text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<&'a str>,
+    /// What each rule said.
+    pub rules: RuledList<'a>,
+}
+
+/// What each rule said, written as a list of [`RuledJson`].
+#[derive(Debug)]
+pub struct RuledList<'a>(&'a [Ruled]);
+
+impl Serialize for RuledList<'_> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(RuledJson::new))
+    }
+}
+
+/// What one rule said.
+#[derive(Debug, Serialize)]
+pub struct RuledJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// Whether it lets the request pass.
+    pub allowed: bool,
+    /// Whether its "no" is only logged; absent when it is not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub shadow: bool,
+    /// Permits per window.
+    pub limit: u32,
+    /// The window.
+    pub window_ms: u64,
+    /// Permits left.
+    pub remaining: u64,
+    /// Until its bucket is unused again, or its window ends.
+    pub reset_ms: u64,
+    /// Until this cost could pass: 0 when it may now, null when it never can.
+    pub retry_after_ms: Option<u64>,
+    /// Whether its failure policy answered.
+    pub degraded: bool,
+    /// The worldwide side; absent unless the rule is worldwide.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global: Option<GlobalJson>,
+}
+
+/// What is believed of a worldwide limit.
+#[derive(Debug, Serialize)]
+pub struct GlobalJson {
+    /// How it is held.
+    pub mode: Mode,
+    /// Permits in use worldwide, as far as is known here.
+    pub believed_used: u64,
+    /// How far the truth may lie above that.
+    pub error_bound: u64,
+}
+
+impl<'a> DecisionJson<'a> {
+    /// The answer `decision` to `request`, given in `region`.
+    #[must_use]
+    pub fn new(request: &'a Request<'_>, decision: &'a Decision, region: &'a str) -> Self {
+        let tightest = decision.tightest.and_then(|index| decision.rules.get(index));
+        let delay = decision.rules.iter().filter(|ruled| !ruled.shadow).map(|ruled| ruled.delay).max();
+        Self {
+            allowed: decision.allowed,
+            domain: request.domain,
+            cost: request.cost.to_signed(),
+            region,
+            degraded: decision.rules.iter().any(|ruled| ruled.degraded),
+            rule: tightest.map(|ruled| &*ruled.rule),
+            limit: tightest.map(|ruled| ruled.limit),
+            remaining: tightest.map(|ruled| ruled.remaining),
+            reset_ms: tightest.map(|ruled| ruled.reset.millis_up()),
+            retry_after_ms: if decision.allowed {
+                Some(0)
+            } else {
+                tightest.and_then(|ruled| ruled.retry).map(Span::millis_up)
+            },
+            delay_ms: if decision.allowed { delay.unwrap_or_default().millis_up() } else { 0 },
+            status: decision.status,
+            message: decision.message.as_deref(),
+            rules: RuledList(&decision.rules),
+        }
+    }
+}
+
+impl<'a> RuledJson<'a> {
+    fn new(ruled: &'a Ruled) -> Self {
+        Self {
+            rule: &ruled.rule,
+            allowed: ruled.allowed,
+            shadow: ruled.shadow,
+            limit: ruled.limit,
+            window_ms: ruled.window.millis_up(),
+            remaining: ruled.remaining,
+            reset_ms: ruled.reset.millis_up(),
+            retry_after_ms: if ruled.allowed { Some(0) } else { ruled.retry.map(Span::millis_up) },
+            degraded: ruled.degraded,
+            global: ruled.global.map(|global| GlobalJson {
+                mode: global.mode,
+                believed_used: global.believed_used,
+                error_bound: global.error_bound,
+            }),
+        }
+    }
+}
+
+/// Why a request is decided as it is.
+#[derive(Debug, Serialize)]
+pub struct ExplanationJson<'a> {
+    /// What the answer would be.
+    pub decision: DecisionJson<'a>,
+    /// Every rule of the domain, in order of precedence.
+    pub considered: Vec<ConsideredJson<'a>>,
+}
+
+/// What one rule had to do with a request.
+#[derive(Debug, Serialize)]
+pub struct ConsideredJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// One word of a fixed list.
+    pub outcome: &'static str,
+    /// A sentence.
+    pub why: String,
+}
+
+/// Every daemon of the cluster, as seen from one.
+#[derive(Debug, Serialize)]
+pub struct RegionsJson<'a> {
+    /// The region of the daemon that answers.
+    pub region: &'a str,
+    /// Its own name.
+    pub node: &'a str,
+    /// Whether it is serving.
+    pub live: bool,
+    /// The other daemons.
+    pub peers: Vec<PeerJson<'a>>,
+    /// Regions that have been silent for too long.
+    pub cut_off: &'a [String],
+    /// The worldwide rules.
+    pub rules: Vec<ErrorBoundJson<'a>>,
+}
+
+/// Another daemon.
+#[derive(Debug, Serialize)]
+pub struct PeerJson<'a> {
+    /// Its region.
+    pub region: &'a str,
+    /// Its own name.
+    pub node: &'a str,
+    /// Where it is dialled.
+    pub address: &'a str,
+    /// Whether the link to it is up.
+    pub connected: bool,
+    /// Whether membership believes it alive.
+    pub live: bool,
+    /// Whether it is shutting down.
+    pub draining: bool,
+    /// Round trip; null before the first.
+    pub rtt_ms: Option<u64>,
+    /// Age of the newest frame heard from it; null before the first.
+    pub lag_ms: Option<u64>,
+    /// Bytes sent to it since the start.
+    pub sent_bytes: u64,
+    /// Bytes received from it since the start.
+    pub received_bytes: u64,
+    /// Why the link is down, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'a str>,
+}
+
+impl<'a> PeerJson<'a> {
+    /// What is known of this daemon.
+    #[must_use]
+    pub fn new(peer: &'a PeerStatus) -> Self {
+        Self {
+            region: &peer.name.region,
+            node: &peer.name.node,
+            address: &peer.address,
+            connected: peer.connected,
+            live: peer.live,
+            draining: peer.draining,
+            rtt_ms: peer.rtt.map(Span::millis_up),
+            lag_ms: peer.lag.map(Span::millis_up),
+            sent_bytes: peer.bytes.0,
+            received_bytes: peer.bytes.1,
+            error: peer.error.as_deref(),
+        }
+    }
+}
+
+/// How far the worldwide total of a rule may lie above what is believed.
+#[derive(Debug, Serialize)]
+pub struct ErrorBoundJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// In permits: the worst of its buckets.
+    pub error_bound: u64,
+}
+
+/// What a bucket holds.
+#[derive(Debug, Serialize)]
+pub struct BucketJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// Whose it is: the values of the rule's `per`.
+    pub identity: serde_json::Map<String, serde_json::Value>,
+    /// Permits per window.
+    pub limit: u32,
+    /// The window.
+    pub window_ms: u64,
+    /// Permits in use in this region.
+    pub used: u64,
+    /// Permits left.
+    pub remaining: u64,
+    /// Until it is unused again, or its window ends.
+    pub reset_ms: u64,
+    /// The other regions; absent before anything was heard of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub world: Option<BucketWorldJson>,
+}
+
+/// What the world leaves one bucket in this region.
+#[derive(Debug, Serialize)]
+pub struct BucketWorldJson {
+    /// Permits that this region may admit in the window.
+    pub budget: u32,
+    /// Permits that the other regions are known to have admitted.
+    pub others_used: u64,
+    /// How far the worldwide count may lie above what is believed, in permits.
+    pub error_bound: u64,
+}
+
+impl<'a> BucketJson<'a> {
+    /// What this bucket holds.
+    #[must_use]
+    pub fn new(bucket: &'a BucketStatus) -> Self {
+        let identity =
+            bucket.identity.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        Self {
+            rule: &bucket.rule,
+            identity,
+            limit: bucket.limit,
+            window_ms: bucket.window.millis_up(),
+            used: bucket.used,
+            remaining: bucket.remaining,
+            reset_ms: bucket.reset.millis_up(),
+            world: bucket.view.map(|view| BucketWorldJson {
+                budget: view.budget,
+                others_used: view.others,
+                error_bound: bucket.error_bound,
+            }),
+        }
+    }
+}

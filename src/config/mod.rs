@@ -1,0 +1,151 @@
+//! What a daemon runs with. The doc comments of these types are the manual of `tidegate.toml`.
+//!
+//! A value is taken from the command line, else from the environment (`TIDEGATE_STORE__MAX_KEYS` is `max_keys` of
+//! `[store]`; lists are separated by commas), else from the file, else it is the default. Unknown keys are errors, and
+//! every problem is told at once. Rules are not configuration: they live in a file of their own.
+
+mod address;
+mod read;
+mod sources;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+
+use crate::core::time::Span;
+use crate::core::written::format_span;
+
+pub use self::address::Listener;
+pub use self::sources::Flags;
+pub use crate::core::written::{Place, Problem};
+
+/// Everything a daemon runs with, checked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Config {
+    /// `region`: the region that this daemon counts for; letters, digits, `.`, `_` and `-`, at most 64. Default `"local"`.
+    pub region: String,
+    /// `node`: this daemon's own name, unique in its region; spelled like a region. Default: the host name.
+    pub node: String,
+    /// `[listen]`: where it listens.
+    pub listen: Listen,
+    /// `[rules]`: where the rules come from.
+    pub rules: Rules,
+    /// `[store]`: where buckets are kept.
+    pub store: Store,
+    /// `[peers]`: the other daemons.
+    pub peers: Peers,
+    /// `[identity]`: who a request is from.
+    pub identity: Identity,
+}
+
+/// `[listen]`: addresses to listen on. Port 0 takes any free port.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Listen {
+    /// `http`: checks, forward-auth, admin, metrics and health; an address with a port, or `unix:/path`. Default
+    /// `"127.0.0.1:8080"`.
+    pub http: Listener,
+    /// `grpc`: the Envoy rate limit service; an address with a port, or `unix:/path`. Default `"127.0.0.1:8081"`.
+    pub grpc: Listener,
+    /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with `[peers.tls]`.
+    /// Default `"127.0.0.1:7946"`.
+    pub peer: SocketAddr,
+}
+
+/// `[rules]`: where the rules come from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Rules {
+    /// `source`: `"file"`. Default `"file"`.
+    pub source: Source,
+    /// `file`: the rules, watched for changes. Relative paths begin at the configuration file's folder, those of flags and
+    /// variables at the working directory. Default `"rules.toml"`, which then may be missing: no rules.
+    pub file: PathBuf,
+    /// Whether `file` was asked for, so that it must be there.
+    #[serde(skip)]
+    pub file_required: bool,
+    /// `shadow`: no rule denies; what would have been denied is counted and reported. Default `false`.
+    pub shadow: bool,
+}
+
+/// Where rules come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Source {
+    /// A file on this machine.
+    File,
+}
+
+/// `[store]`: where buckets are kept.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Store {
+    /// `backend`: `"memory"`. Default `"memory"`, with which each daemon counts for itself: a region is then one daemon.
+    pub backend: Backend,
+    /// `max_keys`: most buckets held in memory, from 1,000 to 4,000,000,000. Default `10_000_000`.
+    pub max_keys: u32,
+}
+
+/// What keeps buckets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Backend {
+    /// This process.
+    Memory,
+}
+
+/// `[peers]`: the other daemons. There are none unless `[peers.tls]` is given.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Peers {
+    /// `join`: `host:port` of daemons to meet first; any one that answers is enough. Default `[]`.
+    pub join: Vec<String>,
+    /// `advertise`: `host:port` under which others reach this daemon. Default: the address it listens on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub advertise: Option<String>,
+    /// `interval`: how often counts go out, from 1ms to 10s. Default `"50ms"`.
+    #[serde(serialize_with = "as_text")]
+    pub interval: Span,
+    /// `regions`: every region that may hold a share of a limit, present or not; with this daemon's own. Default `[]`: those
+    /// that have been seen.
+    pub regions: Vec<String>,
+    /// `[peers.tls]`: how daemons prove that they belong together. `tidegate cert` makes these files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<PeerTls>,
+}
+
+/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. All three are needed. Relative paths begin at the
+/// configuration file's folder, those of variables at the working directory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PeerTls {
+    /// `ca`: the authority that signed every daemon's certificate.
+    pub ca: PathBuf,
+    /// `cert`: this daemon's certificate; it names the node and its region.
+    pub cert: PathBuf,
+    /// `key`: its private key.
+    pub key: PathBuf,
+}
+
+/// `[identity]`: who a request is from, where a gateway sends its headers rather than attributes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Identity {
+    /// `trusted_proxies`: how many `X-Forwarded-For` entries, from the right, were written by our own proxies; 0 to 64.
+    /// Default `1`.
+    pub trusted_proxies: u8,
+    /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
+    pub ipv6_prefix: u8,
+}
+
+impl Config {
+    /// What would run, as a file that says all of it.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        // Only a path that is no UTF-8 cannot be written.
+        toml::to_string(self).unwrap_or_else(|error| format!("# cannot be written: {error}\n"))
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn as_text<S: Serializer>(span: &Span, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&format_span(*span))
+}

@@ -1,0 +1,240 @@
+//! From the tree to a checked [`Config`].
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use super::address::{Listener, is_host_and_port};
+use super::{Backend, Config, Identity, Listen, PeerTls, Peers, Rules, Source, Store};
+use crate::core::request::TEXT_BYTES_MAX;
+use crate::core::time::Span;
+use crate::core::written::{At, Fields, Node, Problems, text};
+
+/// Longest name of a region or node, in bytes: it is in every certificate and in metric labels.
+const NAME_BYTES_MAX: usize = 64;
+/// Longest path, in bytes.
+const PATH_BYTES_MAX: usize = 4_096;
+/// Ports of the three listeners.
+const PORTS: (u16, u16, u16) = (8080, 8081, 7946);
+
+/// Reads one table, or an empty one where it is absent.
+fn section<'n, T>(
+    fields: &mut Fields<'n>,
+    key: &'static str,
+    problems: &mut Problems<'_>,
+    read: impl FnOnce(&mut Fields<'n>, &mut Problems<'_>) -> T,
+) -> T {
+    let mut table = fields.table(key, problems).unwrap_or_else(|| Fields::none(&At::Offset(0)));
+    let value = read(&mut table, problems);
+    table.finish(problems);
+    value
+}
+
+/// Reads the whole configuration. What comes back with problems is not to be used.
+pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) -> Option<Config> {
+    let mut fields = Fields::open(root, problems)?;
+    let region = name(&mut fields, "region", problems).unwrap_or_else(|| "local".to_owned());
+    let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);
+    let listen = section(&mut fields, "listen", problems, listen);
+    let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
+    let store = section(&mut fields, "store", problems, store);
+    let peers =
+        section(&mut fields, "peers", problems, |table, problems| peers(table, &region, folder, problems));
+    let identity = section(&mut fields, "identity", problems, identity);
+    fields.refuse("postgres", "[postgres] is not supported by this version", problems);
+    fields.refuse("audit", "[audit] is not supported by this version", problems);
+    fields.refuse("admin", "[admin] is not supported by this version", problems);
+    fields.finish(problems);
+    Some(Config { region, node, listen, rules, store, peers, identity })
+}
+
+fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
+    let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    let mut stream = |fields: &mut Fields<'_>, key, port| {
+        let written = fields.take(key).and_then(|entry| {
+            let text = text(&entry.node, key, PATH_BYTES_MAX, problems)?;
+            let listener = text.parse::<Listener>();
+            listener
+                .map_err(|expected| {
+                    problems.report(&entry.node.at, format!("{key} must be {expected}, not {text:?}"))
+                })
+                .ok()
+        });
+        written.unwrap_or(Listener::Tcp(local(port)))
+    };
+    let http = stream(fields, "http", PORTS.0);
+    let grpc = stream(fields, "grpc", PORTS.1);
+    let peer = fields.take("peer").and_then(|entry| {
+        let text = text(&entry.node, "peer", PATH_BYTES_MAX, problems)?;
+        let expected = "an address with a port such as \"127.0.0.1:7946\"";
+        let address = text.parse::<SocketAddr>();
+        address
+            .map_err(|_| problems.report(&entry.node.at, format!("peer must be {expected}, not {text:?}")))
+            .ok()
+    });
+    fields.refuse(
+        "http_tls",
+        "listen.http_tls is not supported by this version; end TLS in front of it",
+        problems,
+    );
+    fields.refuse(
+        "grpc_tls",
+        "listen.grpc_tls is not supported by this version; end TLS in front of it",
+        problems,
+    );
+    Listen { http, grpc, peer: peer.unwrap_or_else(|| local(PORTS.2)) }
+}
+
+fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Rules {
+    refuse_word(fields, "rules", "source", &["file", "postgres"], problems);
+    let file = path(fields, "file", folder, problems);
+    let shadow = fields.boolean("shadow", problems).unwrap_or(false);
+    let file_required = file.is_some();
+    Rules {
+        source: Source::File,
+        file: file.unwrap_or_else(|| folder.join("rules.toml")),
+        file_required,
+        shadow,
+    }
+}
+
+fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
+    const MAX_KEYS_DEFAULT: u32 = 10_000_000;
+    refuse_word(fields, "store", "backend", &["memory", "redis"], problems);
+    let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
+    let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
+    // What only the Redis store reads may be written, so that a file can be prepared; it is checked all the same.
+    section(fields, "redis", problems, |redis, problems| {
+        let topologies = [("cluster", ()), ("ring", ()), ("sentinel", ()), ("single", ())];
+        redis.word("topology", &topologies, problems);
+        redis.texts("nodes", TEXT_BYTES_MAX, problems);
+        redis.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
+        redis.word("on_failure", &[("local", ()), ("open", ()), ("closed", ())], problems);
+    });
+    section(fields, "lease", problems, |lease, problems| {
+        lease.count("max", 0, problems);
+        lease.span("ttl", Span::from_millis(1), Span::from_secs(3_600), problems);
+    });
+    Store { backend: Backend::Memory, max_keys }
+}
+
+fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Problems<'_>) -> Peers {
+    let join = fields.texts("join", TEXT_BYTES_MAX, problems).unwrap_or_default();
+    if let Some(entry) = fields.take("join") {
+        for address in join.iter().filter(|address| !is_host_and_port(address)) {
+            problems.report(&entry.node.at, format!("join must list host:port, not {address:?}"));
+        }
+    }
+    let advertise = fields.text("advertise", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(entry), Some(address)) = (fields.take("advertise"), &advertise)
+        && !is_host_and_port(address)
+    {
+        problems.report(&entry.node.at, format!("advertise must be host:port, not {address:?}"));
+    }
+    let interval = fields.span("interval", Span::from_millis(1), Span::from_secs(10), problems);
+    let regions = fields.texts("regions", NAME_BYTES_MAX, problems).unwrap_or_default();
+    if let Some(entry) = fields.take("regions") {
+        for region in regions.iter().filter(|region| !is_name(region)) {
+            problems
+                .report(&entry.node.at, format!("regions must list names of {NAME_LETTERS}, not {region:?}"));
+        }
+        if !regions.is_empty() && regions.iter().all(|region| region != own) {
+            problems
+                .report(&entry.node.at, format!("regions must list this daemon's own region {own:?} too"));
+        }
+    }
+    let tls = tls(fields, folder, problems);
+    if !fields.has("tls")
+        && let Some(entry) =
+            fields.take("join").filter(|_| !join.is_empty()).or_else(|| fields.take("advertise"))
+    {
+        let sentence = "peers need certificates: make them with `tidegate cert ca` and `tidegate cert issue`, then name them in [peers.tls]";
+        problems.report(&entry.at, sentence);
+    }
+    Peers { join, advertise, interval: interval.unwrap_or(Span::from_millis(50)), regions, tls }
+}
+
+fn tls(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<PeerTls> {
+    let mut table = fields.table("tls", problems)?;
+    for key in ["ca", "cert", "key"] {
+        if !table.has(key) {
+            problems.report(
+                table.at,
+                format!("{key} is missing: [peers.tls] needs ca, cert and key; `tidegate cert` makes them"),
+            );
+        }
+    }
+    let ca = path(&mut table, "ca", folder, problems);
+    let cert = path(&mut table, "cert", folder, problems);
+    let key = path(&mut table, "key", folder, problems);
+    table.finish(problems);
+    Some(PeerTls { ca: ca?, cert: cert?, key: key? })
+}
+
+fn identity(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Identity {
+    let mut small = |key, min, max, default| {
+        let number = fields.integer(key, min, max, problems);
+        number.and_then(|number| u8::try_from(number).ok()).unwrap_or(default)
+    };
+    let trusted_proxies = small("trusted_proxies", 0, 64, 1);
+    let ipv6_prefix = small("ipv6_prefix", 1, 128, 64);
+    fields.refuse("jwt", "identity.jwt is not supported by this version", problems);
+    Identity { trusted_proxies, ipv6_prefix }
+}
+
+/// Reads a word of which only the first is carried out.
+fn refuse_word(
+    fields: &mut Fields<'_>,
+    section: &str,
+    key: &'static str,
+    words: &[&'static str; 2],
+    problems: &mut Problems<'_>,
+) {
+    let meant = fields.word(key, &[(words[0], true), (words[1], false)], problems);
+    if let (Some(false), Some(entry)) = (meant, fields.take(key)) {
+        let sentence = format!("{section}.{key} = {:?} is not supported by this version", words[1]);
+        problems.report(&entry.node.at, sentence);
+    }
+}
+
+/// A path; relative ones of the file begin at its folder.
+fn path(
+    fields: &mut Fields<'_>,
+    key: &'static str,
+    folder: &Path,
+    problems: &mut Problems<'_>,
+) -> Option<PathBuf> {
+    let entry = fields.take(key)?;
+    let text = text(&entry.node, key, PATH_BYTES_MAX, problems)?;
+    if text.contains('\0') {
+        problems.report(&entry.node.at, format!("{key} must be a path, without NUL"));
+        return None;
+    }
+    match entry.node.at {
+        At::Offset(_) => Some(folder.join(text)),
+        At::Field(_) | At::Outside(_) => Some(PathBuf::from(text)),
+    }
+}
+
+const NAME_LETTERS: &str = "letters, digits, \".\", \"_\" and \"-\"";
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty()
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-'))
+}
+
+fn name(fields: &mut Fields<'_>, key: &'static str, problems: &mut Problems<'_>) -> Option<String> {
+    let entry = fields.take(key)?;
+    let text = text(&entry.node, key, NAME_BYTES_MAX, problems)?;
+    if !is_name(text) {
+        problems.report(&entry.node.at, format!("{key} must consist of {NAME_LETTERS}, not {text:?}"));
+        return None;
+    }
+    Some(text.to_owned())
+}
+
+/// The host's name, as far as it can be one of ours.
+fn host_name() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let text: String = text.trim().chars().take(NAME_BYTES_MAX).collect();
+    if is_name(&text) { text } else { "node".to_owned() }
+}

@@ -1,0 +1,299 @@
+//! Configurations as people write them, right and wrong, and who wins.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn read(text: &str, env: &[(&str, &str)], flags: &Flags) -> Result<Config, Vec<String>> {
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Config::from_text("tidegate.toml", text, std::path::Path::new("/etc/tidegate"), env, flags)
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+fn of_file(text: &str) -> Result<Config, Vec<String>> {
+    read(text, &[], &Flags::default())
+}
+
+fn of_env(env: &[(&str, &str)]) -> Result<Config, Vec<String>> {
+    read("", env, &Flags::default())
+}
+
+#[test]
+fn nothing_at_all_is_a_configuration() {
+    let config = Config::load(None, std::iter::empty(), &Flags::default()).unwrap();
+    assert_eq!(config.region, "local");
+    assert!(!config.node.is_empty());
+    assert_eq!(config.listen.http.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.listen.grpc.to_string(), "127.0.0.1:8081");
+    assert_eq!(config.listen.peer.to_string(), "127.0.0.1:7946");
+    assert_eq!((config.rules.file, config.rules.file_required), (PathBuf::from("rules.toml"), false));
+    assert_eq!((config.store.backend, config.store.max_keys), (Backend::Memory, 10_000_000));
+    assert_eq!((config.peers.tls, config.peers.interval), (None, Span::from_millis(50)));
+    assert_eq!((config.identity.trusted_proxies, config.identity.ipv6_prefix), (1, 64));
+}
+
+/// The page of the manual, without what this version refuses.
+const MANUAL: &str = r#"
+region = "eu-west"
+node = "eu-west-1"
+
+[listen]
+http = "0.0.0.0:8080"
+grpc = "unix:/run/tidegate/grpc.sock"
+peer = "0.0.0.0:7946"
+
+[rules]
+source = "file"
+file = "rules.toml"
+shadow = true
+
+[store]
+backend = "memory"
+max_keys = 20_000_000
+[store.redis]
+topology = "cluster"
+nodes = ["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"]
+timeout = "20ms"
+on_failure = "local"
+[store.lease]
+max = 1000
+ttl = "200ms"
+
+[peers]
+join = ["10.1.0.1:7946", "eu.example.com:7946", "[2001:db8::1]:7946"]
+advertise = "203.0.113.7:7946"
+interval = "20ms"
+regions = ["eu-west", "us-east", "ap-south"]
+[peers.tls]
+ca = "ca.pem"
+cert = "/run/secrets/node.pem"
+key = "node.key"
+
+[identity]
+trusted_proxies = 2
+ipv6_prefix = 56
+"#;
+
+#[test]
+fn the_page_of_the_manual_is_read() {
+    let config = of_file(MANUAL).unwrap();
+    assert_eq!((config.region.as_str(), config.node.as_str()), ("eu-west", "eu-west-1"));
+    assert_eq!(config.listen.grpc, Listener::Unix(PathBuf::from("/run/tidegate/grpc.sock")));
+    assert_eq!(config.rules.file, PathBuf::from("/etc/tidegate/rules.toml"));
+    assert!(config.rules.shadow && config.rules.file_required);
+    assert_eq!(config.store.max_keys, 20_000_000);
+    assert_eq!(config.peers.join.len(), 3);
+    let tls = config.peers.tls.unwrap();
+    assert_eq!(
+        (tls.ca, tls.cert),
+        (PathBuf::from("/etc/tidegate/ca.pem"), PathBuf::from("/run/secrets/node.pem"))
+    );
+    assert_eq!((config.identity.trusted_proxies, config.identity.ipv6_prefix), (2, 56));
+}
+
+#[test]
+fn what_would_run_reads_back_the_same() {
+    let config = of_file(MANUAL).unwrap();
+    assert_eq!(of_file(&config.to_toml()).unwrap(), config);
+    let bare = of_file("node = \"n\"").unwrap();
+    let again = of_file(&bare.to_toml()).unwrap();
+    assert_eq!(again.to_toml(), bare.to_toml());
+}
+
+#[test]
+fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
+    let text = "region = \"file\"\nnode = \"file\"\n[listen]\nhttp = \"127.0.0.1:1\"";
+    let env = [("TIDEGATE_REGION", "env"), ("TIDEGATE_NODE", "env")];
+    let flags = Flags { region: Some("flag".to_owned()), ..Flags::default() };
+    let config = read(text, &env, &flags).unwrap();
+    assert_eq!((config.region.as_str(), config.node.as_str()), ("flag", "env"));
+    assert_eq!(config.listen.http.to_string(), "127.0.0.1:1");
+}
+
+#[test]
+fn variables_reach_every_kind_of_value() {
+    let config = of_env(&[
+        ("TIDEGATE_STORE__MAX_KEYS", "5_000"),
+        ("TIDEGATE_RULES__SHADOW", "true"),
+        ("TIDEGATE_PEERS__INTERVAL", "1s"),
+        ("TIDEGATE_PEERS__JOIN", "a:1, b:2"),
+        ("TIDEGATE_PEERS__TLS__CA", "ca.pem"),
+        ("TIDEGATE_PEERS__TLS__CERT", "cert.pem"),
+        ("TIDEGATE_PEERS__TLS__KEY", "key.pem"),
+        ("TIDEGATE_STORE__BACKEND", "memory"),
+        ("PATH", "/bin"),
+    ])
+    .unwrap();
+    assert_eq!((config.store.max_keys, config.rules.shadow), (5_000, true));
+    assert_eq!(config.peers.join, ["a:1", "b:2"]);
+    assert_eq!(config.peers.tls.unwrap().ca, PathBuf::from("ca.pem"));
+}
+
+#[test]
+fn flags_reach_the_keys_they_name() {
+    let flags = Flags {
+        node: Some("n".to_owned()),
+        rules: Some("mine.toml".to_owned()),
+        http: Some("unix:/h".to_owned()),
+        grpc: Some("[::1]:9".to_owned()),
+        peer: Some("127.0.0.1:0".to_owned()),
+        ..Flags::default()
+    };
+    let config = read("", &[], &flags).unwrap();
+    assert_eq!((config.rules.file, config.rules.file_required), (PathBuf::from("mine.toml"), true));
+    assert_eq!(config.listen.http, Listener::Unix(PathBuf::from("/h")));
+    assert_eq!((config.listen.grpc.to_string(), config.listen.peer.port()), ("[::1]:9".to_owned(), 0));
+}
+
+#[test]
+fn variables_of_clients_and_of_kubernetes_are_no_configuration() {
+    let env = [
+        ("TIDEGATE_SERVER", "x"),
+        ("TIDEGATE_TOKEN", "x"),
+        ("TIDEGATE_CONFIG", "x"),
+        ("TIDEGATE_LOG", "x"),
+        ("TIDEGATE_PORT", "tcp://10.0.0.1:8080"),
+        ("TIDEGATE_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("TIDEGATE_SERVICE_HOST", "10.0.0.1"),
+        ("TIDEGATE_SERVICE_PORT_HTTP", "8080"),
+        ("TIDEGATE_EU_SERVICE_HOST", "10.0.0.1"),
+    ];
+    assert!(of_env(&env).is_ok());
+}
+
+#[test]
+fn every_problem_is_told_at_once_with_its_place() {
+    let text = r#"
+region = "eu west"
+colour = "blue"
+[listen]
+http = "localhost"
+peer = "unix:/p"
+[store]
+max_keyz = 5
+max_keys = 10
+[rules]
+shadow = "no"
+[peers]
+interval = "1m"
+"#;
+    let env = [("TIDEGATE_STOER__BACKEND", "redis"), ("TIDEGATE_IDENTITY__IPV6_PREFIX", "wide")];
+    let flags = Flags { grpc: Some("nowhere".to_owned()), ..Flags::default() };
+    let expected = [
+        "tidegate.toml:2:10: region must consist of letters, digits, \".\", \"_\" and \"-\", not \"eu west\"",
+        "tidegate.toml:3:1: unknown key \"colour\"",
+        "tidegate.toml:5:8: http must be an address with a port such as \"127.0.0.1:8080\", or \"unix:/path\", not \"localhost\"",
+        "tidegate.toml:6:8: peer must be an address with a port such as \"127.0.0.1:7946\", not \"unix:/p\"",
+        "tidegate.toml:8:1: unknown key \"max_keyz\"; did you mean \"max_keys\"?",
+        "tidegate.toml:9:12: max_keys must be from 1000 to 4000000000, not 10",
+        "tidegate.toml:11:10: shadow must be true or false, not a text",
+        "tidegate.toml:13:12: interval must be from 1ms to 10s, not 1m",
+        "--grpc: grpc must be an address with a port such as \"127.0.0.1:8080\", or \"unix:/path\", not \"nowhere\"",
+        "TIDEGATE_IDENTITY__IPV6_PREFIX: ipv6_prefix must be a whole number from 1 to 128, not \"wide\"",
+        "TIDEGATE_STOER__BACKEND: unknown key \"stoer\"; did you mean \"store\"?",
+    ];
+    assert_eq!(read(text, &env, &flags).unwrap_err(), expected);
+}
+
+#[test]
+fn a_text_that_is_no_toml_says_where() {
+    let problems = of_file("region = \"a\"\nregion = \"b\"").unwrap_err();
+    assert_eq!(problems, ["tidegate.toml:2:1: duplicate key"]);
+}
+
+#[test]
+fn peers_without_certificates_are_refused_with_the_way_out() {
+    let sentence = "peers need certificates: make them with `tidegate cert ca` and `tidegate cert issue`, then name them in [peers.tls]";
+    assert_eq!(of_file("[peers]\njoin = [\"a:1\"]").unwrap_err(), [format!("tidegate.toml:2:1: {sentence}")]);
+    let flags = Flags { join: vec!["a:1".to_owned()], ..Flags::default() };
+    assert_eq!(read("", &[], &flags).unwrap_err(), [format!("--join: {sentence}")]);
+    assert_eq!(
+        of_file("[peers]\nadvertise = \"a:1\"").unwrap_err(),
+        [format!("tidegate.toml:2:1: {sentence}")]
+    );
+    assert!(of_file("[peers]\njoin = []").is_ok());
+    assert_eq!(
+        of_file("[peers.tls]\nca = \"ca.pem\"\ncert = \"c\"").unwrap_err(),
+        ["tidegate.toml:1:1: key is missing: [peers.tls] needs ca, cert and key; `tidegate cert` makes them",]
+    );
+}
+
+#[test]
+fn addresses_of_peers_have_a_host_and_a_port() {
+    let tls = "[peers.tls]\nca = \"a\"\ncert = \"b\"\nkey = \"c\"\n";
+    let problems =
+        of_file(&format!("[peers]\njoin = [\"10.0.0.1\", \"a:0\", \"a b:1\"]\nadvertise = \":7946\"\n{tls}"))
+            .unwrap_err();
+    assert_eq!(
+        problems,
+        [
+            "tidegate.toml:2:8: join must list host:port, not \"10.0.0.1\"",
+            "tidegate.toml:2:8: join must list host:port, not \"a:0\"",
+            "tidegate.toml:2:8: join must list host:port, not \"a b:1\"",
+            "tidegate.toml:3:13: advertise must be host:port, not \":7946\"",
+        ]
+    );
+}
+
+#[test]
+fn the_own_region_is_one_of_the_regions() {
+    let problems = of_file("region = \"eu\"\n[peers]\nregions = [\"us\", \"ap\"]").unwrap_err();
+    assert_eq!(problems, ["tidegate.toml:3:11: regions must list this daemon's own region \"eu\" too"]);
+}
+
+#[test]
+fn what_this_version_cannot_do_is_refused_not_ignored() {
+    let text = "[rules]\nsource = \"postgres\"\n[store]\nbackend = \"redis\"\n[listen.http_tls]\ncert = \"c\"\n[postgres]\nurl = \"u\"\n[audit]\n[admin]\n[identity]\njwt = {}";
+    assert_eq!(
+        of_file(text).unwrap_err(),
+        [
+            "tidegate.toml:2:10: rules.source = \"postgres\" is not supported by this version",
+            "tidegate.toml:4:11: store.backend = \"redis\" is not supported by this version",
+            "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
+            "tidegate.toml:7:2: [postgres] is not supported by this version",
+            "tidegate.toml:9:2: [audit] is not supported by this version",
+            "tidegate.toml:10:2: [admin] is not supported by this version",
+            "tidegate.toml:12:1: identity.jwt is not supported by this version",
+        ]
+    );
+    assert_eq!(
+        of_env(&[("TIDEGATE_STORE__BACKEND", "redis")]).unwrap_err(),
+        ["TIDEGATE_STORE__BACKEND: store.backend = \"redis\" is not supported by this version",]
+    );
+}
+
+#[test]
+fn a_variable_cannot_go_through_a_value() {
+    let problems = read("region = \"eu\"", &[("TIDEGATE_REGION__X", "1")], &Flags::default()).unwrap_err();
+    assert_eq!(problems, ["TIDEGATE_REGION__X: there is no \"x\": what holds it is no section"]);
+    assert_eq!(
+        of_env(&[("TIDEGATE_STORE", "redis")]).unwrap_err(),
+        ["TIDEGATE_STORE: expected a table, found a text"]
+    );
+}
+
+#[test]
+fn a_missing_file_is_a_problem() {
+    let path = std::path::Path::new("/nonexistent/tidegate.toml");
+    let problems = Config::load(Some(path), std::iter::empty(), &Flags::default()).unwrap_err();
+    assert_eq!(
+        problems[0].to_string(),
+        "/nonexistent/tidegate.toml: cannot be read: No such file or directory (os error 2)"
+    );
+}
+
+proptest! {
+    #[test]
+    fn random_texts_and_variables_never_panic(text in ".{0,200}", name in "[A-Z_]{0,20}", value in ".{0,40}") {
+        let _ = read(&text, &[(&format!("TIDEGATE_{name}"), &value)], &Flags { join: vec![value.clone()], ..Flags::default() });
+    }
+
+    #[test]
+    fn a_damaged_configuration_never_panics(at in 0..MANUAL.len(), len in 0..9_usize, put in "[\\[\\]{}=\"\\n0-9a-z.,-]{0,4}") {
+        let mut bytes = MANUAL.as_bytes().to_vec();
+        bytes.splice(at..(at + len).min(MANUAL.len()), put.bytes());
+        if let Ok(text) = String::from_utf8(bytes) {
+            let _ = of_file(&text);
+        }
+    }
+}

@@ -1,0 +1,435 @@
+//! A bounded table of what is kept by key: its entries, when each may be forgotten, and which one goes first when there is
+//! no room. It does not know what it keeps; buckets and views of them are two tables of the same kind.
+//!
+//! An entry costs 48 bytes beside its key (with a [`super::algorithm::State`] in it) and 4 to 7 bytes of index. Entries lie in
+//! small chunks that never move, so growing copies nothing but the index, and one table is meant to hold thousands of keys,
+//! not millions: whoever needs more keeps many tables and picks one by the key's hash.
+
+use hashbrown::HashTable;
+
+use super::time::Timestamp;
+
+/// Entries that one table can hold: what its 16-bit places can name.
+pub const TABLE_KEYS_MAX: usize = 65_000;
+/// Entries that are laid out together.
+const CHUNK: usize = 32;
+/// Entries looked at behind the moving hand for each new key. More than one, so that it outruns any flood.
+const RECLAIM_STEP: usize = 4;
+/// Entries among which the least valuable one is sought when the table is full.
+const SAMPLE: usize = 32;
+/// The weight of an entry that is not forgotten before it expires.
+pub const WEIGHT_KEPT: u8 = u8::MAX;
+/// A coarse expiry that never comes.
+const NEVER: u32 = u32::MAX;
+
+/// Names an entry until it is removed or another one is inserted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place(u16);
+
+/// There is no room: the table is full, and every entry in the sample must be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("no entry in reach may be forgotten")]
+pub struct Full;
+
+/// Where a new entry went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Inserted {
+    /// Its place.
+    pub place: Place,
+    /// Whether another one was forgotten for it before its time.
+    pub evicted: bool,
+}
+
+/// Entries by key.
+#[derive(Debug)]
+pub struct Table<T> {
+    index: HashTable<u16>,
+    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
+    /// Entries laid out so far, vacant ones counted.
+    made: usize,
+    /// The first of the vacant ones, which are linked through their `expiry`.
+    vacant: Option<u16>,
+    hand: usize,
+    keys_max: usize,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    value: Option<T>,
+    key: Box<[u8]>,
+    /// Whole seconds, rounded up; of a vacant entry, the next vacant one.
+    expiry: u32,
+    /// What the index needs of the key's hash, so that growing it touches no key.
+    hash: [u8; 3],
+    /// How little an entry may be missed: the lowest goes first.
+    weight: u8,
+}
+
+impl<T> Entry<T> {
+    fn unused() -> Self {
+        Self { value: None, key: Box::default(), expiry: NEVER, hash: [0; 3], weight: 0 }
+    }
+
+    fn expired(&self, now_s: u64) -> bool {
+        self.value.is_some() && self.expiry != NEVER && u64::from(self.expiry) <= now_s
+    }
+}
+
+/// The 24 bits of a hash that the index reads: the lowest 17, which pick the bucket, and the topmost 7, which tell keys
+/// in one bucket apart.
+fn short(hash: u64) -> [u8; 3] {
+    let [low, middle, upper, .., top] = hash.to_le_bytes();
+    [low, middle, (upper & 1) | (top & 0xfe)]
+}
+
+fn spread([low, middle, both]: [u8; 3]) -> u64 {
+    u64::from_le_bytes([low, middle, both & 1, 0, 0, 0, 0, both & 0xfe])
+}
+
+fn entry_at<T>(chunks: &[Box<[Entry<T>; CHUNK]>], place: u16) -> Option<&Entry<T>> {
+    let place = usize::from(place);
+    chunks.get(place / CHUNK)?.get(place % CHUNK)
+}
+
+impl<T> Table<T> {
+    /// An empty table for at most `keys_max` keys; beyond [`TABLE_KEYS_MAX`] that is the bound.
+    #[must_use]
+    pub fn new(keys_max: usize) -> Self {
+        Self {
+            index: HashTable::new(),
+            chunks: Vec::new(),
+            made: 0,
+            vacant: None,
+            hand: 0,
+            keys_max: keys_max.min(TABLE_KEYS_MAX),
+        }
+    }
+
+    /// Entries held.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Whether it holds nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    /// The most entries it holds.
+    #[must_use]
+    pub const fn keys_max(&self) -> usize {
+        self.keys_max
+    }
+
+    /// Bytes allocated for everything but the keys and what values hold on the heap.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.index.allocation_size()
+            + self.chunks.capacity() * size_of::<Box<[Entry<T>; CHUNK]>>()
+            + self.chunks.len() * size_of::<[Entry<T>; CHUNK]>()
+    }
+
+    /// Where `key` is kept. `hash` must be the same for the same key throughout the table's life; its lowest 17 and topmost 7
+    /// bits are read.
+    #[must_use]
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Place> {
+        let same = |place: &u16| entry_at(&self.chunks, *place).is_some_and(|entry| *entry.key == *key);
+        self.index.find(spread(short(hash)), same).copied().map(Place)
+    }
+
+    /// What is kept there.
+    #[must_use]
+    pub fn get(&self, place: Place) -> Option<&T> {
+        entry_at(&self.chunks, place.0)?.value.as_ref()
+    }
+
+    /// What is kept there, to be changed.
+    pub fn get_mut(&mut self, place: Place) -> Option<&mut T> {
+        self.entry_mut(place.0)?.value.as_mut()
+    }
+
+    /// Says when the entry may be forgotten and how much it weighs until then: where there is no room the lowest weight goes
+    /// first, and [`WEIGHT_KEPT`] never does.
+    pub fn rate(&mut self, place: Place, expiry: Timestamp, weight: u8) {
+        if let Some(entry) = self.entry_mut(place.0) {
+            entry.expiry = u32::try_from(expiry.0.div_ceil(1_000_000)).unwrap_or(NEVER);
+            entry.weight = weight;
+        }
+    }
+
+    /// Changes the weight alone.
+    pub fn weigh(&mut self, place: Place, weight: u8) {
+        if let Some(entry) = self.entry_mut(place.0) {
+            entry.weight = weight;
+        }
+    }
+
+    /// Keeps `value` under a key that is not yet kept. It stays until [`Self::rate`] has said when it may go.
+    ///
+    /// Looks for expired entries on the way. Where there is no room, the least valuable of a sample is forgotten, but none that
+    /// is `pinned`; [`Full`] if all of those must be kept.
+    pub fn insert(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        value: T,
+        now: Timestamp,
+        pinned: impl Fn(Place) -> bool,
+    ) -> Result<Inserted, Full> {
+        self.sweep_but(now, RECLAIM_STEP, &pinned);
+        let evicted = self.len() >= self.keys_max && self.evict(now, &pinned)?;
+        let place = self.vacate().ok_or(Full)?;
+        let hash = short(hash);
+        let entry = self.entry_mut(place).ok_or(Full)?;
+        *entry = Entry { value: Some(value), key: key.into(), expiry: NEVER, hash, weight: WEIGHT_KEPT };
+        let Self { index, chunks, .. } = self;
+        index.insert_unique(spread(hash), place, |place| {
+            spread(entry_at(chunks, *place).map_or([0; 3], |entry| entry.hash))
+        });
+        Ok(Inserted { place: Place(place), evicted })
+    }
+
+    /// Forgets an entry and hands back what was kept.
+    pub fn remove(&mut self, place: Place) -> Option<T> {
+        let vacant = self.vacant.map_or(NEVER, u32::from);
+        let entry = self.entry_mut(place.0)?;
+        let value = entry.value.take()?;
+        let hash = spread(entry.hash);
+        entry.key = Box::default();
+        entry.expiry = vacant;
+        self.vacant = Some(place.0);
+        if let Ok(found) = self.index.find_entry(hash, |other| *other == place.0) {
+            found.remove();
+        }
+        Some(value)
+    }
+
+    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. What lies empty as a
+    /// whole gives its memory back.
+    pub fn sweep(&mut self, now: Timestamp, entries_max: usize) -> usize {
+        let forgotten = self.sweep_but(now, entries_max.min(self.made), &|_| false);
+        if self.is_empty() && self.made > 0 {
+            *self = Self::new(self.keys_max);
+        }
+        forgotten
+    }
+
+    fn sweep_but(&mut self, now: Timestamp, entries_max: usize, pinned: &impl Fn(Place) -> bool) -> usize {
+        let now_s = now.0 / 1_000_000;
+        let mut forgotten = 0;
+        for _ in 0..entries_max {
+            let Some(place) = self.next() else { break };
+            let expired = entry_at(&self.chunks, place).is_some_and(|entry| entry.expired(now_s));
+            if expired && !pinned(Place(place)) && self.remove(Place(place)).is_some() {
+                forgotten += 1;
+            }
+        }
+        forgotten
+    }
+
+    /// Makes room for one. `true`: what was forgotten had not expired.
+    fn evict(&mut self, now: Timestamp, pinned: &impl Fn(Place) -> bool) -> Result<bool, Full> {
+        let now_s = now.0 / 1_000_000;
+        let mut least: Option<(u8, u32, u16)> = None;
+        for _ in 0..SAMPLE.min(self.made) {
+            let Some(place) = self.next() else { break };
+            let Some(entry) = entry_at(&self.chunks, place) else { continue };
+            if entry.value.is_none() || pinned(Place(place)) {
+                continue;
+            }
+            if entry.expired(now_s) {
+                self.remove(Place(place));
+                return Ok(false);
+            }
+            let worth = (entry.weight, entry.expiry, place);
+            if entry.weight < WEIGHT_KEPT && least.is_none_or(|least| worth < least) {
+                least = Some(worth);
+            }
+        }
+        let (.., place) = least.ok_or(Full)?;
+        self.remove(Place(place)).ok_or(Full)?;
+        Ok(true)
+    }
+
+    /// The place under the hand, which then moves on.
+    fn next(&mut self) -> Option<u16> {
+        if self.hand >= self.made {
+            self.hand = 0;
+        }
+        let place = (self.hand < self.made).then_some(self.hand)?;
+        self.hand += 1;
+        u16::try_from(place).ok()
+    }
+
+    /// A place to fill: one that was left, or a new one.
+    fn vacate(&mut self) -> Option<u16> {
+        if let Some(place) = self.vacant {
+            let next = entry_at(&self.chunks, place)?.expiry;
+            self.vacant = u16::try_from(next).ok();
+            return Some(place);
+        }
+        let place = u16::try_from(self.made).ok()?;
+        if self.made == self.chunks.len() * CHUNK {
+            self.chunks.push(Box::new(std::array::from_fn(|_| Entry::unused())));
+        }
+        self.made += 1;
+        Some(place)
+    }
+
+    fn entry_mut(&mut self, place: u16) -> Option<&mut Entry<T>> {
+        let place = usize::from(place);
+        self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::hash::BuildHasher;
+
+    use proptest::prelude::*;
+
+    use super::super::algorithm::State;
+    use super::*;
+
+    fn hash(key: &[u8]) -> u64 {
+        foldhash::quality::FixedState::default().hash_one(key)
+    }
+
+    fn free(_: Place) -> bool {
+        false
+    }
+
+    const SECOND: u64 = 1_000_000;
+
+    /// Keeps `number` under itself until `expiry_s`.
+    fn keep(
+        table: &mut Table<u64>,
+        number: u64,
+        now_s: u64,
+        expiry_s: u64,
+        weight: u8,
+    ) -> Result<bool, Full> {
+        let key = number.to_le_bytes();
+        let inserted = table.insert(hash(&key), &key, number, Timestamp(now_s * SECOND), free)?;
+        table.rate(inserted.place, Timestamp(expiry_s * SECOND), weight);
+        Ok(inserted.evicted)
+    }
+
+    fn kept(table: &Table<u64>, number: u64) -> bool {
+        let key = number.to_le_bytes();
+        table.find(hash(&key), &key).is_some_and(|place| table.get(place) == Some(&number))
+    }
+
+    #[test]
+    fn an_entry_with_a_state_takes_48_bytes() {
+        assert!(size_of::<Entry<State>>() <= 48, "{} bytes", size_of::<Entry<State>>());
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_map_holds(steps in proptest::collection::vec((0..300_u64, 0..3_u8), 1..600)) {
+            let mut table = Table::new(1_000);
+            let mut map = HashMap::new();
+            for (number, act) in steps {
+                let key = number.to_le_bytes();
+                match (table.find(hash(&key), &key), act) {
+                    (Some(place), 0) => prop_assert_eq!(table.remove(place), map.remove(&number)),
+                    (None, 1 | 2) => {
+                        prop_assert_eq!(keep(&mut table, number, 0, u64::MAX / SECOND, 0), Ok(false));
+                        map.insert(number, number);
+                    }
+                    (found, _) => prop_assert_eq!(found.is_some(), map.contains_key(&number)),
+                }
+                prop_assert_eq!(table.len(), map.len());
+            }
+            for number in 0..300 {
+                prop_assert_eq!(kept(&table, number), map.contains_key(&number));
+            }
+        }
+    }
+
+    #[test]
+    fn a_flood_never_forgets_what_must_be_kept_and_never_exceeds_the_bound() {
+        let mut table = Table::new(1_000);
+        for number in 0..100 {
+            keep(&mut table, number, 0, 1_000, WEIGHT_KEPT).unwrap();
+        }
+        for number in 100..20_000 {
+            let _ = keep(&mut table, number, 1, 1_000, 10);
+            assert!(table.len() <= 1_000);
+        }
+        assert!((0..100).all(|number| kept(&table, number)));
+        assert!(kept(&table, 19_999));
+    }
+
+    #[test]
+    fn where_everything_must_be_kept_there_is_no_room() {
+        let mut table = Table::new(64);
+        for number in 0..64 {
+            keep(&mut table, number, 0, 10, WEIGHT_KEPT).unwrap();
+        }
+        assert_eq!(keep(&mut table, 64, 9, 10, 0), Err(Full));
+        assert_eq!(keep(&mut table, 64, 10, 20, 0), Ok(false));
+    }
+
+    #[test]
+    fn the_least_used_goes_first() {
+        let mut table = Table::new(20);
+        for number in 0..20 {
+            keep(&mut table, number, 0, 10, u8::try_from(number).unwrap() + 100).unwrap();
+        }
+        assert_eq!(keep(&mut table, 20, 0, 10, 200), Ok(true));
+        assert!(!kept(&table, 0) && (1..=20).all(|number| kept(&table, number)));
+    }
+
+    #[test]
+    fn a_pinned_entry_stays() {
+        let mut table = Table::new(2);
+        keep(&mut table, 0, 0, 10, 1).unwrap();
+        keep(&mut table, 1, 0, 10, 2).unwrap();
+        let key = 0_u64.to_le_bytes();
+        let pinned = table.find(hash(&key), &key).unwrap();
+        let key = 2_u64.to_le_bytes();
+        table.insert(hash(&key), &key, 2, Timestamp(0), |place| place == pinned).unwrap();
+        assert!(kept(&table, 0) && !kept(&table, 1) && kept(&table, 2));
+    }
+
+    #[test]
+    fn new_keys_push_out_expired_ones_so_that_a_short_lived_crowd_stays_small() {
+        let mut table = Table::new(60_000);
+        for number in 0..200_000 {
+            // A thousand keys a second, each alive for one.
+            keep(&mut table, number, number / 1_000, number / 1_000 + 1, 0).unwrap();
+        }
+        assert!(table.len() < 5_000, "{} entries", table.len());
+    }
+
+    #[test]
+    fn a_sweep_reclaims_what_has_expired_and_an_empty_table_gives_its_memory_back() {
+        let mut table = Table::new(10_000);
+        for number in 0..5_000 {
+            keep(&mut table, number, 0, 10, 0).unwrap();
+        }
+        assert_eq!(table.sweep(Timestamp(10 * SECOND - 1), 5_000), 0);
+        assert_eq!(table.sweep(Timestamp(10 * SECOND), 1_000), 1_000);
+        assert_eq!(table.len(), 4_000);
+        assert_eq!(table.sweep(Timestamp(10 * SECOND), 9_000), 4_000);
+        assert_eq!(table.bytes(), 0);
+    }
+
+    #[test]
+    fn at_any_fill_an_entry_stays_below_56_bytes_beside_its_key() {
+        let mut table: Table<State> = Table::new(60_000);
+        for number in 0..60_000_u64 {
+            let key = number.to_le_bytes();
+            let state = State::new(super::super::algorithm::Algorithm::Gcra);
+            table.insert(hash(&key), &key, state, Timestamp(0), free).unwrap();
+            // Eight bytes more are left to the allocator for the key.
+            let entries = table.len();
+            assert!(entries < 1_000 || table.bytes() <= 56 * entries, "{} bytes of {entries}", table.bytes());
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Divides a limit among regions: a pure function that every region evaluates on the same reports and gets the same
+//! answer from, so that what they may admit adds up to the limit without a vote.
+//!
+//! Exact integers throughout: permits in millionths, time in microseconds. No floats, on any machine.
+
+use smallvec::SmallVec;
+
+use super::super::time::{Span, Timestamp};
+use super::super::wire::DEMAND_MAX;
+
+/// Millionths in a permit.
+pub(super) const UNIT: i128 = 1_000_000;
+
+/// One region's part in a division.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stake {
+    /// Its weight, at least 1.
+    pub(super) weight: u64,
+    /// The newest that it told, if anything.
+    pub(super) told: Option<Account>,
+    /// What it was given before in this window; the whole limit if nothing was.
+    pub(super) before: u64,
+}
+
+/// What a region told of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Account {
+    /// When it told.
+    pub(super) stamp: Timestamp,
+    /// What it had admitted in the window by then.
+    pub(super) admitted: u64,
+    /// What it is asked for, per second, in millionths.
+    pub(super) demand: u64,
+}
+
+/// What is divided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Estate {
+    /// Permits.
+    pub(super) limit: u64,
+    pub(super) start: Timestamp,
+    pub(super) end: Timestamp,
+    /// How long after its stamp a report is used.
+    pub(super) horizon: Span,
+    /// Where fractions of a permit tip over, in millionths; the same in every region.
+    pub(super) tip: u64,
+}
+
+/// What one region has probably used, and what it will want in the whole window, in millionths.
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    weight: i128,
+    used: i128,
+    wanted: i128,
+}
+
+pub(super) type Budgets = SmallVec<[u64; 4]>;
+
+/// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is known to have
+/// been admitted already.
+///
+/// While all wishes fit, everyone gets its wish and a part of the rest by weight. When they do not, it is the weighted
+/// max-min division over the whole window, never below what was probably used.
+pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
+    let limit = i128::from(estate.limit) * UNIT;
+    let cut = stakes
+        .iter()
+        .filter_map(|stake| stake.told)
+        .map(|told| told.stamp + estate.horizon)
+        .fold(estate.start, Timestamp::max);
+    let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, cut, stake)).collect();
+    let used: i128 = claims.iter().map(|claim| claim.used).sum();
+    let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
+    let parts: SmallVec<[i128; 4]> = if used >= limit {
+        claims.iter().map(|claim| claim.used).collect()
+    } else if wanted <= limit {
+        with_reserve(limit - wanted, &claims)
+    } else {
+        levelled(limit, &claims)
+    };
+    whole(estate, &parts)
+}
+
+fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
+    let weight = i128::from(stake.weight.max(1));
+    let Some(told) = stake.told else { return Claim { weight, used: 0, wanted: 0 } };
+    let (admitted, from) = if told.stamp >= estate.start {
+        (i128::from(told.admitted) * UNIT, told.stamp)
+    } else {
+        (0, estate.start)
+    };
+    let demand = i128::from(told.demand.min(DEMAND_MAX));
+    let asked = |until: Timestamp| demand * i128::from(until.since(from).0) / UNIT;
+    let used = admitted.max((admitted + asked(cut)).min(i128::from(stake.before) * UNIT));
+    let rest = asked(estate.end);
+    let wanted = used.max(admitted + rest + (rest * UNIT).isqrt());
+    Claim { weight, used, wanted }
+}
+
+/// Everyone's wish, and a part of what is left over.
+fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
+    let weights: i128 = claims.iter().map(|claim| claim.weight).sum();
+    let mut parts: SmallVec<[i128; 4]> =
+        claims.iter().map(|claim| claim.wanted + rest * claim.weight / weights.max(1)).collect();
+    let given: i128 = claims.iter().zip(&parts).map(|(claim, part)| part - claim.wanted).sum();
+    if let Some(first) = parts.first_mut() {
+        *first += rest - given;
+    }
+    parts
+}
+
+/// A point at which the level meets a region's use or wish: the level is the first divided by the second.
+type Point = (i128, i128);
+
+/// The weighted max-min division: a level that rises over all alike until the limit is reached. Exact: the sum is
+/// piecewise linear in the level and bends only at the points.
+fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
+    let at = |claim: &Claim, (num, den): Point| claim.used.max(claim.wanted.min(num * claim.weight / den));
+    let total = |point: Point| claims.iter().map(|claim| at(claim, point)).sum::<i128>();
+    let mut points: SmallVec<[Point; 8]> = claims
+        .iter()
+        .flat_map(|claim| [(claim.used, claim.weight), (claim.wanted, claim.weight)])
+        .collect();
+    points.sort_unstable_by_key(|&(num, den)| (num * UNIT * UNIT / den, num, den));
+    points.dedup();
+    let reached = points.partition_point(|&point| total(point) < limit).min(points.len().saturating_sub(1));
+    let high = points.get(reached).copied().unwrap_or((limit, 1));
+    let low = reached.checked_sub(1).and_then(|below| points.get(below)).copied().unwrap_or((0, 1));
+    let moves = |claim: &Claim| {
+        claim.used * high.1 < high.0 * claim.weight && claim.wanted * low.1 > low.0 * claim.weight
+    };
+    let fixed: i128 = claims.iter().filter(|claim| !moves(claim)).map(|claim| at(claim, low)).sum();
+    let weights: i128 = claims.iter().filter(|claim| moves(claim)).map(|claim| claim.weight).sum();
+    let level = (limit - fixed, weights.max(1));
+    let mut parts: SmallVec<[i128; 4]> =
+        claims.iter().map(|claim| at(claim, if moves(claim) { level } else { low })).collect();
+    // A few millionths of rounding are left: the first that can take them does.
+    let mut rest = limit - parts.iter().sum::<i128>();
+    for (part, claim) in parts.iter_mut().zip(claims) {
+        let step = (claim.used - *part).max(rest.min(claim.wanted - *part));
+        *part += step;
+        rest -= step;
+        if rest == 0 {
+            break;
+        }
+    }
+    parts
+}
+
+/// Whole permits from running sums, so that the total is exact and a part moves by less than one permit.
+fn whole(estate: Estate, parts: &[i128]) -> Budgets {
+    let sum: i128 = parts.iter().sum();
+    let all = i128::from(estate.limit).max((sum + UNIT - 1).div_euclid(UNIT));
+    let (mut running, mut given) = (0_i128, 0_i128);
+    let mut out = Budgets::new();
+    for (index, part) in parts.iter().enumerate() {
+        running += part;
+        let last = index + 1 == parts.len();
+        let up_to = if last { all } else { (running + i128::from(estate.tip)).div_euclid(UNIT) }.max(given);
+        out.push(u64::try_from(up_to - given).unwrap_or(0));
+        given = up_to;
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    struct Vector {
+        #[serde(rename = "L")]
+        limit: u64,
+        st: u64,
+        en: u64,
+        delta: u64,
+        wt: Vec<u64>,
+        rep: Vec<Option<(u64, u64, u64)>>,
+        prev: Vec<u64>,
+        out: Vec<u64>,
+    }
+
+    #[test]
+    fn all_golden_vectors_of_the_reference_are_reproduced() {
+        let vectors: Vec<Vector> = serde_json::from_str(include_str!("golden-budgets.json")).unwrap();
+        assert_eq!(vectors.len(), 400);
+        for (number, vector) in vectors.iter().enumerate() {
+            let stakes: Vec<Stake> = (0..vector.wt.len())
+                .map(|k| Stake {
+                    weight: vector.wt[k],
+                    told: vector.rep[k].map(|(stamp, admitted, demand)| Account {
+                        stamp: Timestamp(stamp),
+                        admitted,
+                        demand,
+                    }),
+                    before: vector.prev[k],
+                })
+                .collect();
+            let estate = Estate {
+                limit: vector.limit,
+                start: Timestamp(vector.st),
+                end: Timestamp(vector.en),
+                horizon: Span(vector.delta),
+                tip: 500_000,
+            };
+            assert_eq!(budgets(estate, &stakes).to_vec(), vector.out, "vector {number}");
+        }
+    }
+
+    const START: u64 = 1_700_000_000_000_000;
+
+    fn stakes() -> impl Strategy<Value = Vec<Stake>> {
+        let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX])
+            .prop_map(|(ago, admitted, demand)| Account { stamp: Timestamp(START + ago), admitted, demand });
+        let one = (1..10_u64, proptest::option::of(told), 0..200_u64)
+            .prop_map(|(weight, told, before)| Stake { weight, told, before });
+        proptest::collection::vec(one, 1..8)
+    }
+
+    fn second(limit: u64) -> Estate {
+        let (start, end) = (Timestamp(START), Timestamp(START + 1_000_000));
+        Estate { limit, start, end, horizon: Span(50_000), tip: 123_456 }
+    }
+
+    proptest! {
+        #[test]
+        fn budgets_add_up_to_the_limit_unless_more_was_used(stakes in stakes(), limit in 1..400_u64) {
+            let out = budgets(second(limit), &stakes);
+            let used: u64 = stakes.iter().filter_map(|stake| stake.told).map(|told| told.admitted).sum();
+            let probably: u64 = used + stakes.iter().map(|stake| stake.before).sum::<u64>();
+            let sum: u64 = out.iter().sum();
+            prop_assert!(sum >= limit);
+            prop_assert!(sum <= limit.max(probably));
+        }
+
+        #[test]
+        fn nobody_gets_less_than_it_has_used(stakes in stakes(), limit in 1..400_u64) {
+            let out = budgets(second(limit), &stakes);
+            for (stake, budget) in stakes.iter().zip(out) {
+                // One permit of rounding.
+                prop_assert!(budget + 1 >= stake.told.map_or(0, |told| told.admitted));
+            }
+        }
+
+        #[test]
+        fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
+            let told = Some(Account { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
+            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, told, before: limit }).collect();
+            let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
+            let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
+        }
+    }
+}

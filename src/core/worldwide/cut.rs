@@ -1,0 +1,259 @@
+//! Common cuts: what every region told of one bucket, used by all of them at the same instant.
+//!
+//! A report counts only once it can have reached everyone, its stamp plus the horizon. Then all regions divide the limit by
+//! the same reports and get the same answer. What arrived sooner may only shrink a budget, never raise it.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::super::time::{Span, Timestamp};
+use super::budget::{Account, Budgets, Estate, Stake, budgets};
+use super::regions::{RegionId, Regions};
+use super::replica::Policy;
+
+/// Most reports of one region that wait for their instant. Full: the oldest is used early.
+const WAITING_MAX: usize = 16;
+/// A region is in play for this many windows after it was last asked for anything.
+const IN_PLAY: u64 = 2;
+
+/// One report, as a cut uses it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// The window of its stamp.
+    pub(super) window: u64,
+    pub(super) account: Account,
+}
+
+/// What a division is made on: the same in every region that can reach the same others.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ground<'a> {
+    /// What is left to divide after what is kept for regions that are cut off.
+    pub(super) limit: u64,
+    pub(super) window: Span,
+    pub(super) horizon: Span,
+    /// The regions that take part, by name, with their weights.
+    pub(super) parties: &'a [(RegionId, u64)],
+    pub(super) policy: Policy,
+    /// Where fractions tip over for this bucket.
+    pub(super) lot: u64,
+}
+
+/// What the own region may admit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Allowance {
+    pub(super) now: u64,
+    /// In the window after this one.
+    pub(super) next: u64,
+}
+
+/// The reports of all regions on one bucket.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cut {
+    registers: SmallVec<[Register; 3]>,
+    /// The window that `before` speaks of.
+    window: u64,
+    /// What each region was given by the last cut, by [`RegionId`]; empty before the first of this window.
+    before: Budgets,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Register {
+    in_force: Option<Reading>,
+    waiting: VecDeque<(Timestamp, Reading)>,
+    /// The last window in which a report in force, or a report at all, showed that something was asked for.
+    stirred: Option<u64>,
+    stirred_told: Option<u64>,
+}
+
+impl Register {
+    fn newest(&self) -> Option<&Reading> {
+        self.waiting.back().map(|(_, reading)| reading).or(self.in_force.as_ref())
+    }
+}
+
+/// Which reports a division uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Known {
+    InForce,
+    Arrived,
+}
+
+impl Cut {
+    /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all at once.
+    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, reading: Reading, ground: Ground<'_>) -> bool {
+        while self.registers.len() <= region {
+            self.registers.push(Register::default());
+        }
+        let Some(register) = self.registers.get_mut(region) else { return false };
+        if register.newest().is_some_and(|known| known.account.stamp >= reading.account.stamp) {
+            return false;
+        }
+        if stirs(&reading, ground.window) {
+            register.stirred_told = register.stirred_told.max(Some(reading.window));
+        }
+        let at = reading.account.stamp + ground.horizon;
+        register.waiting.push_back((at, reading));
+        if register.waiting.len() > WAITING_MAX
+            && let Some((_, early)) = register.waiting.pop_front()
+        {
+            register.use_from_now(early, ground.window);
+        }
+        at < now
+    }
+
+    /// Brings the cut up to `now`: report after report in the order of their instants, so that every region takes the same
+    /// steps, however coarse its ticks.
+    pub(super) fn advance(&mut self, now: Timestamp, ground: Ground<'_>) {
+        loop {
+            let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
+                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
+            });
+            let Some((at, id)) = due.min() else { break };
+            self.turn(at, ground);
+            if let Some(register) = self.registers.get_mut(id)
+                && let Some((_, reading)) = register.waiting.pop_front()
+            {
+                register.use_from_now(reading, ground.window);
+            }
+            self.settle(ground);
+        }
+        self.turn(now, ground);
+    }
+
+    /// Begins a new window if `at` lies in one.
+    fn turn(&mut self, at: Timestamp, ground: Ground<'_>) {
+        let window = at.window_index(ground.window);
+        if window > self.window {
+            self.window = window;
+            self.before.clear();
+            self.settle(ground);
+        }
+    }
+
+    fn settle(&mut self, ground: Ground<'_>) {
+        self.before = self.divide(Known::InForce, self.window, ground);
+    }
+
+    /// When the next report waits for its instant.
+    pub(super) fn next_instant(&self) -> Option<Timestamp> {
+        self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
+    }
+
+    /// Whether any other region has ever told anything.
+    pub(super) fn is_alone(&self) -> bool {
+        self.registers.iter().skip(1).all(|register| register.newest().is_none())
+    }
+
+    /// What the last cut gave a region in this window.
+    pub(super) fn given(&self, region: RegionId) -> Option<u64> {
+        self.before.get(region).copied()
+    }
+
+    /// What the own region may admit in the window at `now`, and in the next.
+    pub(super) fn allowance(&self, now: Timestamp, ground: Ground<'_>) -> Allowance {
+        Allowance { now: self.in_window(now, self.window, ground), next: self.in_window(now, self.window + 1, ground) }
+    }
+
+    fn in_window(&self, now: Timestamp, window: u64, ground: Ground<'_>) -> u64 {
+        let in_play = |known| self.in_play(known, Regions::OWN, window, ground);
+        let others = ground.parties.iter().any(|&(id, _)| {
+            id != Regions::OWN && self.in_play(Known::Arrived, id, window, ground)
+        });
+        let sum = match ground.policy {
+            Policy::Sum => true,
+            Policy::Cut => false,
+            // Alone, or new to the bucket: decide on the sum.
+            Policy::Tidegate => !others || !in_play(Known::InForce),
+        };
+        if sum {
+            return self.left_by_others(now, window, ground);
+        }
+        let own = |known| self.divide(known, window, ground).first().copied().unwrap_or(ground.limit);
+        own(Known::InForce).min(own(Known::Arrived))
+    }
+
+    /// The limit less what the others have probably admitted by now.
+    fn left_by_others(&self, now: Timestamp, window: u64, ground: Ground<'_>) -> u64 {
+        let used = ground.parties.iter().filter(|(id, _)| *id != Regions::OWN).map(|&(id, _)| {
+            let Some(reading) = self.registers.get(id).and_then(Register::newest) else { return 0 };
+            if reading.window != window {
+                return 0;
+            }
+            let since = now.since(reading.account.stamp).0;
+            let asked = u128::from(reading.account.demand) * u128::from(since) / 1_000_000_000_000;
+            let guessed = reading.account.admitted.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX));
+            let at_most = if ground.policy == Policy::Sum { 0 } else { self.given(id).unwrap_or(0) };
+            reading.account.admitted.max(guessed.min(at_most))
+        });
+        ground.limit.saturating_sub(used.fold(0, u64::saturating_add))
+    }
+
+    /// Whether a region takes part in the division of a window.
+    fn in_play(&self, known: Known, region: RegionId, window: u64, ground: Ground<'_>) -> bool {
+        if ground.policy == Policy::Cut {
+            return true;
+        }
+        let Some(register) = self.registers.get(region) else { return false };
+        let stirred = match known {
+            Known::InForce => register.stirred,
+            Known::Arrived => register.stirred_told,
+        };
+        stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
+    }
+
+    /// Divides the limit of a window among those in play. By [`RegionId`].
+    fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Budgets {
+        let start = Timestamp::window_start(window, ground.window);
+        let playing: SmallVec<[(RegionId, u64); 4]> =
+            ground.parties.iter().copied().filter(|&(id, _)| self.in_play(known, id, window, ground)).collect();
+        let stakes: SmallVec<[Stake; 4]> = playing
+            .iter()
+            .map(|&(id, weight)| {
+                let register = self.registers.get(id);
+                let reading = register.and_then(|register| match known {
+                    Known::InForce => register.in_force.as_ref(),
+                    Known::Arrived => register.newest(),
+                });
+                let before = if window == self.window { self.given(id).unwrap_or(ground.limit) } else { ground.limit };
+                let told = reading.map(|reading| Account {
+                    admitted: if reading.window == window { reading.account.admitted } else { 0 },
+                    ..reading.account
+                });
+                Stake { weight, told, before }
+            })
+            .collect();
+        let estate = Estate {
+            limit: ground.limit,
+            start,
+            end: start + ground.window,
+            horizon: ground.horizon,
+            tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
+        };
+        let mut by_id = Budgets::from_elem(0, self.registers.len().max(1));
+        for (&(id, _), budget) in playing.iter().zip(budgets(estate, &stakes)) {
+            while by_id.len() <= id {
+                by_id.push(0);
+            }
+            if let Some(place) = by_id.get_mut(id) {
+                *place = budget;
+            }
+        }
+        by_id
+    }
+}
+
+impl Register {
+    fn use_from_now(&mut self, reading: Reading, window: Span) {
+        if stirs(&reading, window) {
+            self.stirred = self.stirred.max(Some(reading.window));
+        }
+        self.in_force = Some(reading);
+    }
+}
+
+/// Whether a report shows that something was asked for: half a permit a window, or anything admitted.
+fn stirs(reading: &Reading, window: Span) -> bool {
+    let in_window = u128::from(reading.account.demand) * u128::from(window.0) / 1_000_000;
+    reading.account.admitted > 0 || in_window >= 500_000
+}

@@ -1,0 +1,140 @@
+//! How much is asked of one bucket: a smoothed rate that jumps when the demand does.
+//!
+//! A slow average is told to others; a fast one beside it notices when the two differ by more than chance, and then the
+//! slow one takes the fast one's value. Without the jump every onset would be believed seconds too late.
+
+use super::super::time::{Span, Timestamp};
+
+/// Millionths in a whole, and microseconds in a second.
+const MILLION: u128 = 1_000_000;
+
+/// Estimates permits asked for, per second, in millionths.
+#[derive(Debug, Clone)]
+pub(super) struct Demand {
+    slow: u64,
+    fast: u64,
+    slow_span: Span,
+    fast_span: Span,
+    /// After this long without any request nothing is asked for any more.
+    silence_max: Span,
+    at: Timestamp,
+    last: Option<Timestamp>,
+}
+
+impl Demand {
+    pub(super) fn new(window: Span, permits: u32) -> Self {
+        let cautious = 20 * window.0.min(u64::MAX / 20) / u64::from(permits.max(1));
+        let slow_span = Span((window.0 / 5).clamp(200_000, cautious.max(2_000_000)));
+        let fast_span = Span((slow_span.0 / 10).max(20_000));
+        let silence_max = Span(window.0.saturating_mul(2));
+        Self { slow: 0, fast: 0, slow_span, fast_span, silence_max, at: Timestamp::default(), last: None }
+    }
+
+    /// `permits` were asked for since the last call.
+    pub(super) fn offered(&mut self, now: Timestamp, permits: u64) {
+        let step = now.since(self.at);
+        self.at = self.at.max(now);
+        self.slow = faded(self.slow, step, self.slow_span).saturating_add(part(permits, self.slow_span));
+        self.fast = faded(self.fast, step, self.fast_span).saturating_add(part(permits, self.fast_span));
+        if permits > 0 {
+            self.last = Some(now);
+        }
+        let larger = self.slow.max(self.fast).max(part(1, self.fast_span));
+        if self.fast.abs_diff(self.slow) > noise(larger, self.fast_span).saturating_mul(4) {
+            self.slow = self.fast;
+        }
+    }
+
+    /// The rate at `now`.
+    pub(super) fn at(&self, now: Timestamp) -> u64 {
+        let Some(last) = self.last else { return 0 };
+        let silent = now.since(last);
+        if silent > self.silence_max.max(Span::from_millis(400)) {
+            return 0;
+        }
+        // Were it still that fast, five requests should have come by now.
+        let at_most = 5 * MILLION * MILLION / u128::from(silent.0.max(1));
+        faded(self.slow, now.since(self.at), self.slow_span).min(u64::try_from(at_most).unwrap_or(u64::MAX))
+    }
+
+    /// By how much chance alone moves an estimate of `rate` (one standard deviation).
+    pub(super) fn noise(&self, rate: u64) -> u64 {
+        noise(rate, self.slow_span)
+    }
+}
+
+/// One permit's part of the average.
+fn part(permits: u64, span: Span) -> u64 {
+    u64::try_from(u128::from(permits) * MILLION * MILLION / u128::from(span.0.max(1))).unwrap_or(u64::MAX)
+}
+
+/// `rate` after `step` without requests: an exponential, by steps of at most a quarter of the span.
+fn faded(rate: u64, step: Span, span: Span) -> u64 {
+    if step.0 > span.0.saturating_mul(32) {
+        return 0;
+    }
+    let quarter = (span.0 / 4).max(1);
+    let (mut left, mut rate) = (step.0, u128::from(rate));
+    while left > 0 && rate > 0 {
+        let part = u128::from(left.min(quarter));
+        let span = u128::from(span.0.max(1));
+        // 1 - x + x²/2 is within 0.3 % of the exponential up to a quarter.
+        rate = rate * (2 * span * span - 2 * part * span + part * part) / (2 * span * span);
+        left -= left.min(quarter);
+    }
+    u64::try_from(rate).unwrap_or(u64::MAX)
+}
+
+/// Standard deviation of an average over `span` of Poisson arrivals at `rate`.
+fn noise(rate: u64, span: Span) -> u64 {
+    let variance = u128::from(rate) * MILLION * MILLION / (2 * u128::from(span.0.max(1)));
+    u64::try_from(variance.isqrt()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Span = Span::from_secs(1);
+
+    /// Feeds `per_tick` requests every 10 ms for `ticks`; returns the time after it.
+    fn feed(demand: &mut Demand, mut now: Timestamp, ticks: u64, per_tick: u64) -> Timestamp {
+        for _ in 0..ticks {
+            now = now + Span::from_millis(10);
+            demand.offered(now, per_tick);
+        }
+        now
+    }
+
+    #[test]
+    fn a_steady_demand_is_found() {
+        let mut demand = Demand::new(SECOND, 100);
+        let now = feed(&mut demand, Timestamp(1_000_000_000), 500, 3);
+        let rate = demand.at(now);
+        assert!((290_000_000..320_000_000).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn an_onset_is_half_believed_within_fifty_milliseconds() {
+        let mut demand = Demand::new(SECOND, 100);
+        let now = feed(&mut demand, Timestamp(1_000_000_000), 5, 10);
+        assert!(demand.at(now) > 500_000_000, "{}", demand.at(now));
+    }
+
+    #[test]
+    fn silence_is_believed_too() {
+        let mut demand = Demand::new(SECOND, 100);
+        let now = feed(&mut demand, Timestamp(1_000_000_000), 500, 3);
+        assert!(demand.at(now + SECOND) <= 5_000_000);
+        assert_eq!(demand.at(now + Span::from_secs(3)), 0);
+    }
+
+    #[test]
+    fn no_amount_overflows() {
+        let mut demand = Demand::new(Span(10_000), u32::MAX);
+        for step in [0, 1, 10, u64::MAX / 2] {
+            demand.offered(Timestamp(step), u64::MAX);
+            let _ = demand.at(Timestamp(u64::MAX));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The buckets that the protocol follows: a bounded table, and when each wants to be looked at again.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::super::time::Timestamp;
+use super::WorldKey;
+use super::bucket::Bucket;
+
+/// How many entries are looked at to find the one that is missed least when the table is full.
+const SAMPLE: usize = 8;
+
+/// A bucket's place in the table; never given to another bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct KeyId {
+    pub(super) slot: u32,
+    pub(super) born: u64,
+}
+
+/// All buckets followed.
+#[derive(Debug)]
+pub(super) struct Keys {
+    index: HashMap<WorldKey, KeyId>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    alarms: BTreeSet<(Timestamp, KeyId)>,
+    keys_max: usize,
+    born: u64,
+    hand: usize,
+    /// Buckets forgotten before their time, or never followed, for want of room.
+    pub(super) dropped: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    id: KeyId,
+    alarm: Option<Timestamp>,
+    bucket: Bucket,
+}
+
+impl Keys {
+    pub(super) fn new(keys_max: usize) -> Self {
+        Self {
+            index: HashMap::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            alarms: BTreeSet::new(),
+            keys_max: keys_max.max(1),
+            born: 0,
+            hand: 0,
+            dropped: 0,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    pub(super) fn find(&self, key: &WorldKey) -> Option<KeyId> {
+        self.index.get(key).copied()
+    }
+
+    pub(super) fn get(&self, id: KeyId) -> Option<&Bucket> {
+        self.slot(id).map(|slot| &slot.bucket)
+    }
+
+    pub(super) fn get_mut(&mut self, id: KeyId) -> Option<&mut Bucket> {
+        let slot = self.slots.get_mut(usize::try_from(id.slot).ok()?)?.as_mut()?;
+        (slot.id == id).then_some(&mut slot.bucket)
+    }
+
+    fn slot(&self, id: KeyId) -> Option<&Slot> {
+        let slot = self.slots.get(usize::try_from(id.slot).ok()?)?.as_ref()?;
+        (slot.id == id).then_some(slot)
+    }
+
+    /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at matters more.
+    pub(super) fn insert(&mut self, bucket: Bucket) -> Option<KeyId> {
+        if self.index.len() >= self.keys_max {
+            self.dropped = self.dropped.saturating_add(1);
+            let least = self.least()?;
+            self.remove(least);
+        }
+        self.born += 1;
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u32::try_from(self.slots.len()).ok()?;
+                self.slots.push(None);
+                slot
+            }
+        };
+        let id = KeyId { slot, born: self.born };
+        self.index.insert(bucket.key.clone(), id);
+        *self.slots.get_mut(usize::try_from(slot).ok()?)? = Some(Slot { id, alarm: None, bucket });
+        Some(id)
+    }
+
+    /// The least urgent of the next few entries behind the moving hand.
+    fn least(&mut self) -> Option<KeyId> {
+        let mut least: Option<(u64, KeyId)> = None;
+        for _ in 0..SAMPLE.min(self.slots.len()) {
+            self.hand = (self.hand + 1) % self.slots.len();
+            let Some(Some(slot)) = self.slots.get(self.hand) else { continue };
+            let pressure = slot.bucket.pressure();
+            if least.is_none_or(|(known, _)| pressure < known) {
+                least = Some((pressure, slot.id));
+            }
+        }
+        least.map(|(_, id)| id)
+    }
+
+    pub(super) fn remove(&mut self, id: KeyId) {
+        let Some(place) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else { return };
+        if place.as_ref().is_none_or(|slot| slot.id != id) {
+            return;
+        }
+        if let Some(slot) = place.take() {
+            if let Some(at) = slot.alarm {
+                self.alarms.remove(&(at, id));
+            }
+            self.index.remove(&slot.bucket.key);
+            self.free.push(id.slot);
+        }
+    }
+
+    /// Looks at the bucket again at `at`; earlier calls are forgotten.
+    pub(super) fn wake_at(&mut self, id: KeyId, at: Timestamp) {
+        let Some(Some(slot)) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else { return };
+        if slot.id != id || slot.alarm == Some(at) {
+            return;
+        }
+        if let Some(old) = slot.alarm.replace(at) {
+            self.alarms.remove(&(old, id));
+        }
+        self.alarms.insert((at, id));
+    }
+
+    /// The next bucket that wanted to be looked at by `now`.
+    pub(super) fn due(&mut self, now: Timestamp) -> Option<KeyId> {
+        let &(at, id) = self.alarms.first()?;
+        if at > now {
+            return None;
+        }
+        self.alarms.remove(&(at, id));
+        if let Some(Some(slot)) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) {
+            slot.alarm = None;
+        }
+        Some(id)
+    }
+
+    pub(super) fn next_alarm(&self) -> Option<Timestamp> {
+        self.alarms.first().map(|&(at, _)| at)
+    }
+
+    /// All buckets, in an order that does not depend on chance.
+    pub(super) fn ids(&self) -> Vec<KeyId> {
+        self.slots.iter().flatten().map(|slot| slot.id).collect()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Bucket> {
+        self.slots.iter().flatten().map(|slot| &slot.bucket)
+    }
+}

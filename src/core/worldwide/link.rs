@@ -1,0 +1,328 @@
+//! What this daemon owes one other daemon: reports still to be sent, frames in flight, and what was heard from it.
+//!
+//! Nothing old is ever sent again. A frame that was lost marks its buckets as owed once more, and the newest value goes out.
+
+use std::collections::{HashSet, VecDeque};
+
+use super::super::time::{Span, Timestamp};
+use super::super::wire::Seen;
+use super::NodeName;
+use super::keys::KeyId;
+use super::regions::RegionId;
+
+/// Most frames in flight to one daemon. Full: the oldest counts as lost.
+const FLIGHTS_MAX: usize = 256;
+/// Most frames to one daemon in [`PACE`], about 1.8 MB/s.
+const FRAMES_PER_PACE: u32 = 16;
+/// The time that [`FRAMES_PER_PACE`] speaks of.
+const PACE: Span = Span::from_millis(10);
+/// Frames heard without an answer after which an acknowledgement is due at once: its history covers 64.
+const UNANSWERED_MAX: u32 = 32;
+/// Assumed until a round trip was measured.
+const RTT_DEFAULT: Span = Span::from_millis(100);
+
+/// One thing that can be told: a region's counts for one window of one bucket. `region` is `None` for what this daemon
+/// alone counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Item {
+    pub(super) key: KeyId,
+    pub(super) region: Option<RegionId>,
+    pub(super) window: u64,
+}
+
+/// The side of one other daemon.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) name: NodeName,
+    pub(super) region: RegionId,
+    pub(super) live: bool,
+    /// Its newest incarnation heard of.
+    pub(super) incarnation: u64,
+    pub(super) heard: Option<Timestamp>,
+    /// The longest delay that it announced.
+    pub(super) slowest: Span,
+    rtt: Option<Span>,
+    seq: u64,
+    seen: Option<Seen>,
+    unanswered: u32,
+    last_sent: Option<Timestamp>,
+    urgent: VecDeque<Item>,
+    dirty: VecDeque<Item>,
+    queued: HashSet<Item>,
+    flights: VecDeque<Flight>,
+    paced_at: Timestamp,
+    frames_left: u32,
+}
+
+#[derive(Debug)]
+struct Flight {
+    seq: u64,
+    sent: Timestamp,
+    items: Vec<(Item, u32)>,
+}
+
+/// What a frame's sequence number says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// Not seen before.
+    Fresh,
+    /// Seen before: nothing in it can be new.
+    Duplicate,
+    /// The sender began anew and knows nothing of what it was told.
+    Restarted,
+}
+
+impl Link {
+    pub(super) fn new(name: NodeName, region: RegionId) -> Self {
+        Self {
+            name,
+            region,
+            live: false,
+            incarnation: 0,
+            heard: None,
+            slowest: Span::ZERO,
+            rtt: None,
+            seq: 0,
+            seen: None,
+            unanswered: 0,
+            last_sent: None,
+            urgent: VecDeque::new(),
+            dirty: VecDeque::new(),
+            queued: HashSet::new(),
+            flights: VecDeque::new(),
+            paced_at: Timestamp::default(),
+            frames_left: FRAMES_PER_PACE,
+        }
+    }
+
+    pub(super) const fn set_rtt(&mut self, rtt: Span) {
+        self.rtt = Some(rtt);
+    }
+
+    pub(super) const fn rtt(&self) -> Option<Span> {
+        self.rtt
+    }
+
+    /// Owes it this from now on.
+    pub(super) fn owe(&mut self, item: Item, urgent: bool) {
+        if !self.live {
+            return;
+        }
+        if self.queued.insert(item) {
+            if urgent { self.urgent.push_back(item) } else { self.dirty.push_back(item) }
+        } else if urgent && !self.urgent.contains(&item) && self.urgent.len() < 64 {
+            // It stays in the other queue too; whoever comes second finds it paid.
+            self.urgent.push_back(item);
+        }
+    }
+
+    /// Forgets all debts: it is gone, or begins anew and will be told everything.
+    pub(super) fn forget(&mut self) {
+        self.urgent.clear();
+        self.dirty.clear();
+        self.queued.clear();
+        self.flights.clear();
+    }
+
+    /// The next thing to tell it.
+    pub(super) fn next_owed(&mut self) -> Option<Item> {
+        loop {
+            let item = self.urgent.pop_front().or_else(|| self.dirty.pop_front())?;
+            if self.queued.remove(&item) {
+                return Some(item);
+            }
+        }
+    }
+
+    /// Puts back what did not fit.
+    pub(super) fn put_back(&mut self, item: Item) {
+        if self.queued.insert(item) {
+            self.urgent.push_front(item);
+        }
+    }
+
+    pub(super) fn owes(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// Takes note of an arriving frame. `lag` is the receiver's clock minus the sender's stamp.
+    pub(super) fn arrived(&mut self, now: Timestamp, incarnation: u64, seq: u64, lag: i64) -> Arrival {
+        if incarnation < self.incarnation {
+            return Arrival::Fresh;
+        }
+        let restarted = incarnation > self.incarnation && self.incarnation > 0;
+        if incarnation > self.incarnation {
+            self.incarnation = incarnation;
+            self.seen = None;
+        }
+        self.heard = Some(now);
+        let arrival = self.note(seq, lag);
+        if arrival == Arrival::Fresh && restarted { Arrival::Restarted } else { arrival }
+    }
+
+    fn note(&mut self, seq: u64, lag: i64) -> Arrival {
+        let Some(seen) = &mut self.seen else {
+            self.seen = Some(Seen { incarnation: self.incarnation, seq, before: 0, lag });
+            self.unanswered += 1;
+            return Arrival::Fresh;
+        };
+        if seq > seen.seq {
+            let step = seq - seen.seq;
+            seen.before = if step > 64 { 0 } else { seen.before.checked_shl(u32::try_from(step).unwrap_or(64)).unwrap_or(0) | 1 << (step - 1) };
+            seen.seq = seq;
+            seen.lag = lag;
+        } else {
+            let back = seen.seq - seq;
+            if back == 0 || back > 64 || seen.before & (1 << (back - 1)) != 0 {
+                return Arrival::Duplicate;
+            }
+            seen.before |= 1 << (back - 1);
+        }
+        self.unanswered = self.unanswered.saturating_add(1);
+        Arrival::Fresh
+    }
+
+    /// Takes in what it says it has received of ours: those frames have landed.
+    pub(super) fn landed(&mut self, own_incarnation: u64, seen: Seen) {
+        if seen.incarnation != own_incarnation {
+            return;
+        }
+        self.flights.retain(|flight| {
+            let back = match seen.seq.checked_sub(flight.seq) {
+                None => return true,
+                Some(back) => back,
+            };
+            back != 0 && (back > 64 || seen.before & (1 << (back - 1)) == 0)
+        });
+    }
+
+    /// Calls `lost` for everything that was in frames which must be taken for lost.
+    pub(super) fn lose(&mut self, now: Timestamp, interval: Span, mut lost: impl FnMut(Item, u32)) {
+        let patience = self.patience(interval);
+        while let Some(first) = self.flights.front() {
+            if now.since(first.sent) < patience && self.flights.len() <= FLIGHTS_MAX {
+                break;
+            }
+            let Some(flight) = self.flights.pop_front() else { break };
+            for (item, version) in flight.items {
+                lost(item, version);
+            }
+        }
+    }
+
+    /// How long a frame may stay unacknowledged: one and a half round trips, and the time that the other side may wait
+    /// before it answers.
+    fn patience(&self, interval: Span) -> Span {
+        let rtt = self.rtt.unwrap_or(RTT_DEFAULT).0;
+        Span((rtt / 2).saturating_mul(3)) + interval + PACE
+    }
+
+    /// Whether a frame should go out now.
+    pub(super) fn due(&mut self, now: Timestamp, heartbeat: Span, silence: Span) -> bool {
+        if now.since(self.paced_at) >= PACE {
+            self.paced_at = now;
+            self.frames_left = FRAMES_PER_PACE;
+        }
+        if !self.live || self.frames_left == 0 {
+            return false;
+        }
+        let idle = self.last_sent.is_none_or(|sent| now.since(sent) >= heartbeat);
+        // One that does not answer is only knocked at: what it is owed stays owed.
+        let mute = self.heard.is_none_or(|heard| now.since(heard) > silence);
+        idle || (self.owes() && !mute) || self.unanswered >= UNANSWERED_MAX
+    }
+
+    /// When [`Self::due`] next answers yes if nothing happens.
+    pub(super) fn next_due(&self, heartbeat: Span, interval: Span, silence: Span) -> Option<Timestamp> {
+        if !self.live {
+            return None;
+        }
+        let knock = self.last_sent.map_or(Timestamp::default(), |sent| sent + heartbeat);
+        let loss = self.flights.front().map(|flight| flight.sent + self.patience(interval));
+        let mute = self.heard.zip(self.last_sent).is_none_or(|(heard, sent)| sent.since(heard) > silence);
+        let owed = (self.owes() && !mute).then_some(self.paced_at + PACE);
+        [Some(knock), loss, owed].into_iter().flatten().min()
+    }
+
+    /// Takes a frame's number and acknowledgement, and remembers what is in it.
+    pub(super) fn depart(&mut self, now: Timestamp, items: Vec<(Item, u32)>) -> (u64, Option<Seen>) {
+        self.seq += 1;
+        self.unanswered = 0;
+        self.last_sent = Some(now);
+        self.frames_left = self.frames_left.saturating_sub(1);
+        if !items.is_empty() {
+            self.flights.push_back(Flight { seq: self.seq, sent: now, items });
+        }
+        (self.seq, self.seen)
+    }
+
+    /// Reports waiting to be sent.
+    pub(super) fn backlog(&self) -> usize {
+        self.queued.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link() -> Link {
+        let mut link = Link::new(NodeName { region: "b".to_owned(), node: "b1".to_owned() }, 1);
+        link.live = true;
+        link
+    }
+
+    const ITEM: Item = Item { key: KeyId { slot: 3, born: 1 }, region: Some(0), window: 7 };
+
+    #[test]
+    fn a_frame_is_fresh_once_whatever_the_order() {
+        let mut link = link();
+        for (seq, arrival) in [
+            (5, Arrival::Fresh),
+            (3, Arrival::Fresh),
+            (5, Arrival::Duplicate),
+            (3, Arrival::Duplicate),
+            (70, Arrival::Fresh),
+            (69, Arrival::Fresh),
+            (4, Arrival::Duplicate),
+            (6, Arrival::Fresh),
+            (6, Arrival::Duplicate),
+        ] {
+            assert_eq!(link.arrived(Timestamp(1), 9, seq, 0), arrival, "{seq}");
+        }
+    }
+
+    #[test]
+    fn a_restarted_sender_counts_from_one_again() {
+        let mut link = link();
+        assert_eq!(link.arrived(Timestamp(1), 9, 100, 0), Arrival::Fresh);
+        assert_eq!(link.arrived(Timestamp(1), 10, 1, 0), Arrival::Restarted);
+        assert_eq!(link.arrived(Timestamp(1), 10, 1, 0), Arrival::Duplicate);
+    }
+
+    #[test]
+    fn what_was_acknowledged_is_not_lost_and_the_rest_is() {
+        let mut link = link();
+        let interval = Span::from_millis(50);
+        for _ in 0..3 {
+            link.depart(Timestamp(0), vec![(ITEM, 1)]);
+        }
+        link.landed(8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
+        link.landed(8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
+        let mut lost = Vec::new();
+        link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
+        assert_eq!(lost, []);
+        link.lose(Timestamp(1_000_000), interval, |item, version| lost.push((item, version)));
+        assert_eq!(lost, [(ITEM, 1)]);
+    }
+
+    #[test]
+    fn an_item_is_owed_once_also_when_it_becomes_urgent() {
+        let mut link = link();
+        link.owe(ITEM, false);
+        link.owe(ITEM, true);
+        assert_eq!(link.next_owed(), Some(ITEM));
+        assert_eq!(link.next_owed(), None);
+        assert!(!link.owes());
+    }
+}

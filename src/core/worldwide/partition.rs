@@ -1,0 +1,98 @@
+//! What a rule does while regions are cut off: how much of the limit is kept for the silent, and who divides the rest.
+
+use smallvec::SmallVec;
+
+use super::super::rule::OnPartition;
+use super::WorldRule;
+use super::regions::{RegionId, Regions};
+
+/// Weights are taken this many times, so that a region of weight zero still has the smallest part of a scrap.
+const SCALE: u64 = 1_000;
+
+/// The regions that take part in a division, by name, with their weights.
+pub(super) type Parties = SmallVec<[(RegionId, u64); 4]>;
+
+/// Who divides how much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Permits to be divided among the parties.
+    pub(super) limit: u64,
+    pub(super) parties: Parties,
+}
+
+/// Works out who divides how much of a rule's limit. `admitted` and `given` say what a silent region was last known to have
+/// admitted, and what the last common cut gave it.
+pub(super) fn standing(
+    rule: &WorldRule,
+    regions: &Regions,
+    admitted: impl Fn(RegionId) -> u64,
+    given: impl Fn(RegionId) -> Option<u64>,
+) -> Standing {
+    let limit = u64::from(rule.limit.permits);
+    let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
+    let silent = |id: RegionId| regions.get(id).is_some_and(|region| region.cut_off);
+    if rule.global.on_partition == OnPartition::LastKnown || !all.iter().any(|&(id, _)| silent(id)) {
+        return Standing { limit, parties: all };
+    }
+    let share = shares(limit, &all);
+    let kept = all.iter().zip(share).filter(|((id, _), _)| silent(*id)).map(|(&(id, _), share)| {
+        let known = admitted(id);
+        match rule.global.on_partition {
+            OnPartition::Share | OnPartition::LastKnown => share.max(known),
+            OnPartition::Freeze => given(id).unwrap_or(share).max(known),
+            OnPartition::Ignore => known,
+            OnPartition::Deny => limit,
+        }
+    });
+    let kept = kept.fold(0, u64::saturating_add);
+    let parties = all.iter().copied().filter(|&(id, _)| !silent(id)).collect();
+    Standing { limit: limit.saturating_sub(kept), parties }
+}
+
+fn weight(rule: &WorldRule, region: &str) -> u64 {
+    if rule.global.shares.is_empty() {
+        return 1;
+    }
+    let share = rule.global.shares.iter().find(|(name, _)| name == region).map_or(0, |(_, weight)| *weight);
+    u64::from(share).saturating_mul(SCALE).max(1)
+}
+
+/// The fixed shares of a limit by weight: the largest remainders get the permits that do not divide.
+fn shares(limit: u64, parties: &[(RegionId, u64)]) -> SmallVec<[u64; 4]> {
+    let sum = parties.iter().map(|&(_, weight)| u128::from(weight)).sum::<u128>().max(1);
+    let exact = |weight: u64| u128::from(limit) * u128::from(weight);
+    let floor = |weight: u64| u64::try_from(exact(weight) / sum).unwrap_or(limit);
+    let mut shares: SmallVec<[u64; 4]> = parties.iter().map(|&(_, weight)| floor(weight)).collect();
+    let mut rest = limit.saturating_sub(shares.iter().sum());
+    let mut order: SmallVec<[usize; 4]> = (0..parties.len()).collect();
+    order.sort_by_key(|&place| std::cmp::Reverse(parties.get(place).map_or(0, |&(_, weight)| exact(weight) % sum)));
+    for place in order {
+        if rest == 0 {
+            break;
+        }
+        if let Some(share) = shares.get_mut(place) {
+            *share += 1;
+            rest -= 1;
+        }
+    }
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_add_up_to_the_limit() {
+        for (limit, weights) in [(100, vec![1, 1, 1]), (7, vec![5, 3, 1]), (0, vec![1]), (2, vec![1, 1, 1, 1])] {
+            let parties: Parties = weights.into_iter().enumerate().collect();
+            assert_eq!(shares(limit, &parties).iter().sum::<u64>(), limit);
+        }
+    }
+
+    #[test]
+    fn the_largest_remainder_gets_the_odd_permit() {
+        let parties: Parties = [(0, 1), (1, 1), (2, 2)].into_iter().collect();
+        assert_eq!(shares(10, &parties).to_vec(), [3, 2, 5]);
+    }
+}

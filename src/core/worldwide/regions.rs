@@ -1,0 +1,213 @@
+//! The regions of the cluster: who is in each, how long its frames take, and whether it is cut off.
+
+use super::super::ring::Ring;
+use super::super::time::{Span, Timestamp};
+use super::{Member, NodeName};
+
+/// Most regions of a cluster.
+pub const REGIONS_MAX: usize = 64;
+/// A delay counts for at least this long and at most twice as long: the clocks and routes of today, not of last week.
+const DELAY_MEMORY: Span = Span::from_secs(10);
+/// No delay above this is believed: a clock that is so wrong, or a link that is so slow, counts as cut off sooner.
+const DELAY_MAX: Span = Span::from_secs(1);
+
+/// A region's place in [`Regions`]; it never changes.
+pub(super) type RegionId = usize;
+
+/// All regions, the own one first.
+#[derive(Debug)]
+pub(super) struct Regions {
+    list: Vec<Region>,
+    /// Places in the order of the names.
+    order: Vec<RegionId>,
+    /// Whether the configuration names them, so that no other can join.
+    named: bool,
+}
+
+/// One region.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) name: String,
+    /// Its live daemons that are not draining.
+    pub(super) ring: Ring,
+    /// When a frame from any of its daemons came last.
+    pub(super) heard: Option<Timestamp>,
+    /// Whether all its daemons went in good order: it admits nothing, and nothing is kept for it.
+    pub(super) left: bool,
+    /// Whether it has been silent for too long.
+    pub(super) cut_off: bool,
+    /// Since when it is expected to speak.
+    pub(super) expected: Timestamp,
+    delay: Delay,
+}
+
+/// The longest delay of the last 10 to 20 seconds.
+#[derive(Debug, Default)]
+struct Delay {
+    now: Span,
+    before: Span,
+    turned: Timestamp,
+    latest: Option<Span>,
+}
+
+impl Regions {
+    pub(super) fn new(own: &str, configured: &[String]) -> Self {
+        let mut regions = Self { list: Vec::new(), order: Vec::new(), named: false };
+        regions.place(own, Timestamp::default());
+        for name in configured {
+            regions.place(name, Timestamp::default());
+        }
+        regions.named = !configured.is_empty();
+        regions
+    }
+
+    pub(super) const OWN: RegionId = 0;
+
+    pub(super) fn find(&self, name: &str) -> Option<RegionId> {
+        self.list.iter().position(|region| region.name == name)
+    }
+
+    /// Finds a region, or makes room for it; `None` if it may not join.
+    pub(super) fn place(&mut self, name: &str, now: Timestamp) -> Option<RegionId> {
+        if let Some(id) = self.find(name) {
+            return Some(id);
+        }
+        if self.named || self.list.len() >= REGIONS_MAX {
+            return None;
+        }
+        self.list.push(Region {
+            name: name.to_owned(),
+            ring: Ring::default(),
+            heard: None,
+            left: false,
+            cut_off: false,
+            expected: now,
+            delay: Delay::default(),
+        });
+        self.order = (0..self.list.len()).collect();
+        let list = &self.list;
+        self.order.sort_by_key(|&id| list.get(id).map(|region| region.name.as_str()));
+        Some(self.list.len() - 1)
+    }
+
+    pub(super) fn get(&self, id: RegionId) -> Option<&Region> {
+        self.list.get(id)
+    }
+
+    pub(super) fn name(&self, id: RegionId) -> &str {
+        self.list.get(id).map_or("", |region| &region.name)
+    }
+
+    /// All regions in the order of their names, which is the same everywhere.
+    pub(super) fn by_name(&self) -> impl Iterator<Item = RegionId> {
+        self.order.iter().copied()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RegionId, &Region)> {
+        self.list.iter().enumerate()
+    }
+
+    /// Takes in who is in the cluster. Returns the regions whose ring changed.
+    pub(super) fn set_members(&mut self, now: Timestamp, own: &NodeName, members: &[Member]) -> Vec<RegionId> {
+        for member in members {
+            self.place(&member.name.region, now);
+        }
+        let mut changed = Vec::new();
+        for (id, region) in self.list.iter_mut().enumerate() {
+            let of_region = || members.iter().filter(|member| member.name.region == region.name);
+            let mut owners: Vec<&str> = of_region()
+                .filter(|member| member.live && !member.draining)
+                .map(|member| member.name.node.as_str())
+                .collect();
+            let own_draining = of_region().any(|member| member.name == *own && member.draining);
+            if id == Self::OWN && !own_draining {
+                owners.push(&own.node);
+            }
+            let present = of_region().any(|member| member.live);
+            region.left = owners.is_empty() && (of_region().any(|member| member.draining) || region.left) && id != Self::OWN;
+            if present && region.heard.is_none() && region.ring.nodes().is_empty() {
+                region.expected = region.expected.max(now);
+            }
+            let ring = Ring::new(owners);
+            if ring.nodes() != region.ring.nodes() {
+                region.ring = ring;
+                changed.push(id);
+            }
+        }
+        changed
+    }
+
+    /// A frame from this region took `delay` (clock offset included).
+    pub(super) fn heard(&mut self, id: RegionId, now: Timestamp, delay: Span) {
+        if let Some(region) = self.list.get_mut(id) {
+            region.heard = Some(now);
+            region.left = false;
+            region.delay.note(now, delay);
+        }
+    }
+
+    /// A round trip to this region was measured.
+    pub(super) fn round_trip(&mut self, id: RegionId, now: Timestamp, rtt: Span) {
+        if let Some(region) = self.list.get_mut(id) {
+            region.delay.note(now, Span(rtt.0 / 2));
+        }
+    }
+
+    /// The longest that anything from another region lately took to this daemon.
+    pub(super) fn slowest(&self, now: Timestamp) -> Span {
+        self.list.iter().skip(1).map(|region| region.delay.longest(now)).max().unwrap_or(Span::ZERO)
+    }
+
+    /// Marks regions that were silent for longer than `patience`, and those that speak again. Whether any changed.
+    pub(super) fn judge(&mut self, now: Timestamp, patience: Span) -> bool {
+        let mut changed = false;
+        for region in self.list.iter_mut().skip(1) {
+            let silent = now.since(region.heard.unwrap_or(region.expected)) > patience;
+            let cut_off = silent && !region.left;
+            changed |= cut_off != region.cut_off;
+            region.cut_off = cut_off;
+        }
+        changed
+    }
+
+    /// When [`Self::judge`] would next find a region silent for too long.
+    pub(super) fn next_judgement(&self, patience: Span) -> Option<Timestamp> {
+        let waiting = self.list.iter().skip(1).filter(|region| !region.cut_off && !region.left);
+        waiting.map(|region| region.heard.unwrap_or(region.expected) + patience + Span(1)).min()
+    }
+
+    /// Regions that no frame has come from yet are expected from now on.
+    pub(super) fn expect_from(&mut self, now: Timestamp) {
+        for region in &mut self.list {
+            region.expected = now;
+        }
+    }
+}
+
+impl Region {
+    /// How long its newest frame took, clock offset included.
+    pub(super) const fn delay(&self) -> Option<Span> {
+        self.delay.latest
+    }
+}
+
+impl Delay {
+    fn note(&mut self, now: Timestamp, delay: Span) {
+        let delay = delay.min(DELAY_MAX);
+        if now.since(self.turned) > DELAY_MEMORY {
+            self.before = if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now };
+            self.now = Span::ZERO;
+            self.turned = now;
+        }
+        self.now = self.now.max(delay);
+        self.latest = Some(delay);
+    }
+
+    fn longest(&self, now: Timestamp) -> Span {
+        if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now.max(self.before) }
+    }
+}

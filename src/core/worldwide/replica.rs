@@ -1,0 +1,499 @@
+//! One daemon's side of the protocol between regions: a state machine without I/O, clock or lock.
+//!
+//! The shell feeds it what happened (`handle_*`, each with the time) and takes out what to do (`poll_*`) until there is
+//! no more. Frames from others are judged in [`super::receive`], frames to others are made in [`super::transmit`].
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::super::time::{Span, Timestamp};
+use super::super::wire::RuleName;
+use super::bucket::{Bucket, Here};
+use super::keys::{KeyId, Keys};
+use super::link::{Item, Link};
+use super::regions::{RegionId, Regions};
+use super::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
+
+/// Most other daemons spoken with. More are not told anything, and their frames are refused.
+pub const LINKS_MAX: usize = 1_024;
+/// Buckets followed unless the configuration says otherwise.
+pub const KEYS_MAX_DEFAULT: usize = 100_000;
+/// The time between two reports unless the configuration says otherwise.
+pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
+/// Least time between two urgent reports of one bucket.
+const URGENT_GAP: Span = Span::from_millis(20);
+/// A region counts as cut off after at least this long without a frame.
+const PATIENCE_MIN: Span = Span::from_millis(450);
+/// What is added to the longest delay: the time that clocks and ticks differ by.
+const DELAY_MARGIN: Span = Span::from_millis(5);
+/// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
+const DELAY_STEP: Span = Span::from_millis(10);
+
+/// How a replica begins.
+#[derive(Debug, Clone)]
+pub struct ReplicaConfig {
+    /// This daemon.
+    pub name: NodeName,
+    /// Every region that may hold a share, present or not; empty means those seen.
+    pub regions: Vec<String>,
+    /// When this process began, in ms since the epoch.
+    pub incarnation: u64,
+    /// Between two reports of a bucket.
+    pub interval: Span,
+    /// Most buckets followed.
+    pub keys_max: usize,
+    /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
+    pub shared_store: bool,
+    /// How budgets are worked out.
+    pub policy: Policy,
+}
+
+/// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// The sum while one region alone asks for a bucket, common cuts once several do.
+    #[default]
+    Tidegate,
+    /// Always the limit less what the others are known to have admitted.
+    Sum,
+    /// Always common cuts, also for buckets that nobody else asks for.
+    Cut,
+}
+
+impl ReplicaConfig {
+    /// The usual settings for this daemon.
+    #[must_use]
+    pub const fn new(name: NodeName, incarnation: u64) -> Self {
+        Self {
+            name,
+            regions: Vec::new(),
+            incarnation,
+            interval: INTERVAL_DEFAULT,
+            keys_max: KEYS_MAX_DEFAULT,
+            shared_store: false,
+            policy: Policy::Tidegate,
+        }
+    }
+}
+
+/// One daemon's side of the protocol. See the module's head.
+#[derive(Debug)]
+pub struct Replica {
+    pub(super) config: ReplicaConfig,
+    pub(super) regions: Regions,
+    pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
+    revision: u64,
+    pub(super) keys: Keys,
+    pub(super) links: Vec<Link>,
+    /// Place in `links` by region and node.
+    pub(super) speakers: Vec<BTreeMap<String, usize>>,
+    /// Buckets that something happened to since the last cut.
+    waiting: Vec<KeyId>,
+    effects: VecDeque<KeyId>,
+    next_cut: Timestamp,
+    /// Which link is asked first for the next frame.
+    pub(super) turn: usize,
+    begun: bool,
+    pub(super) tally: Tally,
+}
+
+/// What the replica has seen since it began, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Frames taken in.
+    pub frames_in: u64,
+    /// Frames handed out.
+    pub frames_out: u64,
+    /// Reports taken in.
+    pub reports_in: u64,
+    /// Reports handed out.
+    pub reports_out: u64,
+    /// Frames that came a second time.
+    pub duplicates: u64,
+    /// Reports of rules that are not known here.
+    pub unknown_rules: u64,
+    /// Reports of windows that are over, or too far ahead.
+    pub other_windows: u64,
+    /// Reports that found no room.
+    pub no_room: u64,
+    /// Reports that came after the instant at which every region should have used them.
+    pub late: u64,
+    /// Buckets forgotten before their time, or never followed, for want of room.
+    pub dropped_keys: u64,
+}
+
+impl Replica {
+    /// A replica that knows nothing yet.
+    #[must_use]
+    pub fn new(config: ReplicaConfig) -> Self {
+        let regions = Regions::new(&config.name.region, &config.regions);
+        Self {
+            keys: Keys::new(config.keys_max),
+            speakers: vec![BTreeMap::new(); regions.len()],
+            regions,
+            config,
+            rules: HashMap::new(),
+            revision: 0,
+            links: Vec::new(),
+            waiting: Vec::new(),
+            effects: VecDeque::new(),
+            next_cut: Timestamp::default(),
+            turn: 0,
+            begun: false,
+            tally: Tally::default(),
+        }
+    }
+
+    /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are forgotten.
+    pub fn handle_rules(&mut self, now: Timestamp, revision: u64, rules: Vec<WorldRule>) {
+        self.begin(now);
+        self.revision = revision;
+        self.rules = rules.into_iter().map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
+        for id in self.keys.ids() {
+            let Some(bucket) = self.keys.get_mut(id) else { continue };
+            match self.rules.get(&bucket.rule.name) {
+                Some(rule) if rule.algorithm == bucket.rule.algorithm && rule.limit.window == bucket.rule.limit.window => {
+                    bucket.rule = Arc::clone(rule);
+                    self.look(now, id);
+                }
+                _ => self.keys.remove(id),
+            }
+        }
+    }
+
+    /// The revision of the rules in force.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What this region did with one bucket since it was last told. Buckets of unknown rules are ignored.
+    pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
+        self.begin(now);
+        let Some(id) = self.follow(now, &touched.key) else { return };
+        let node = self.config.name.node.as_str();
+        let Some(bucket) = self.keys.get_mut(id) else { return };
+        bucket.count(now, node, touched);
+        self.changed(now, id);
+        self.look(now, id);
+    }
+
+    /// Who is in the cluster now.
+    pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
+        self.begin(now);
+        let before: Vec<_> = self.regions.iter().map(|(_, region)| region.ring.clone()).collect();
+        let changed = self.regions.set_members(now, &self.config.name, members);
+        while self.speakers.len() < self.regions.len() {
+            self.speakers.push(BTreeMap::new());
+        }
+        for link in &mut self.links {
+            let listed = members.iter().any(|member| member.name == link.name && member.live);
+            if link.live && !listed {
+                link.forget();
+            }
+            link.live = listed;
+        }
+        for member in members.iter().filter(|member| member.live) {
+            if let Some(link) = self.link_to(&member.name) {
+                link.live = true;
+            }
+        }
+        for id in self.keys.ids() {
+            for &region in &changed {
+                let owner = before.get(region).zip(self.keys.get(id)).and_then(|(ring, bucket)| ring.owner(&bucket.key));
+                self.hand_over(now, id, region, owner);
+            }
+        }
+        if !changed.is_empty() {
+            self.look_at_all(now);
+        }
+    }
+
+    /// The link to another daemon was measured.
+    pub fn handle_link(&mut self, now: Timestamp, peer: &NodeName, rtt: Span) {
+        let Some(region) = self.regions.find(&peer.region) else { return };
+        self.regions.round_trip(region, now, rtt);
+        if let Some(link) = self.link_to(peer) {
+            link.set_rtt(rtt);
+        }
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.begin(now);
+        if self.regions.judge(now, self.patience()) {
+            self.look_at_all(now);
+        }
+        self.resend_lost(now);
+        if now >= self.next_cut {
+            let interval = self.config.interval.0.max(1_000);
+            self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
+            for id in std::mem::take(&mut self.waiting) {
+                let Some(bucket) = self.keys.get_mut(id) else { continue };
+                bucket.waiting = false;
+                if bucket.has_news(now) {
+                    self.tell(now, id, false);
+                }
+            }
+        }
+        while let Some(id) = self.keys.due(now) {
+            match self.keys.get(id) {
+                Some(bucket) if bucket.expiry() <= now => self.keys.remove(id),
+                Some(_) => self.wake(now, id),
+                None => {}
+            }
+        }
+    }
+
+    /// The next thing that the region's store must be told, or `None`.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        loop {
+            let id = self.effects.pop_front()?;
+            if let Some(effect) = self.keys.get_mut(id).and_then(Bucket::effect) {
+                return Some(effect);
+            }
+        }
+    }
+
+    /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let (heartbeat, patience) = (self.heartbeat(), self.patience());
+        let links = self.links.iter().filter_map(|link| link.next_due(heartbeat, self.config.interval, patience)).min();
+        let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
+        let silence = self.regions.next_judgement(patience);
+        [links, cut, self.keys.next_alarm(), silence].into_iter().flatten().min()
+    }
+
+    /// Looks at a bucket because its time has come.
+    fn wake(&mut self, now: Timestamp, id: KeyId) {
+        self.look(now, id);
+        self.changed(now, id);
+    }
+
+    /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
+    pub(super) fn changed(&mut self, now: Timestamp, id: KeyId) {
+        let Some(bucket) = self.keys.get_mut(id) else { return };
+        let mut again = bucket.next_look(now);
+        let urgent = bucket.has_news(now) && bucket.is_urgent(now);
+        let rested = bucket.told.is_none_or(|told| now.since(told.at) >= URGENT_GAP);
+        if urgent && rested {
+            self.tell(now, id, true);
+        } else {
+            if urgent && let Some(told) = bucket.told {
+                again = again.min(told.at + URGENT_GAP);
+            }
+            if !bucket.waiting {
+                bucket.waiting = true;
+                self.waiting.push(id);
+            }
+        }
+        self.keys.wake_at(id, again);
+    }
+
+    /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
+    pub(super) fn tell(&mut self, now: Timestamp, id: KeyId, urgent: bool) {
+        let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if !owned {
+            let windows = bucket.tell_owner(now);
+            for window in windows {
+                self.owe_owner(id, Regions::OWN, Item { key: id, region: None, window }, urgent);
+            }
+            return;
+        }
+        let windows = bucket.tell(now, here);
+        for window in windows {
+            self.spread(id, Regions::OWN, window, urgent);
+        }
+        self.look(now, id);
+    }
+
+    /// Owes what `region` told of a window to everyone whom this daemon, the owner, must tell it.
+    pub(super) fn spread(&mut self, id: KeyId, region: RegionId, window: u64, urgent: bool) {
+        let item = Item { key: id, region: Some(region), window };
+        if region == Regions::OWN {
+            for other in 1..self.regions.len() {
+                self.owe_owner(id, other, item, urgent);
+            }
+        }
+        let Some(bucket) = self.keys.get(id) else { return };
+        let Some(names) = self.speakers.get(Regions::OWN) else { return };
+        for link in bucket.siblings.iter().filter_map(|sibling| names.get(&sibling.node)) {
+            if let Some(link) = self.links.get_mut(*link) {
+                link.owe(item, urgent);
+            }
+        }
+    }
+
+    /// Owes something to the daemon that owns the bucket in `region`.
+    fn owe_owner(&mut self, id: KeyId, region: RegionId, item: Item, urgent: bool) {
+        let Some(bucket) = self.keys.get(id) else { return };
+        let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else { return };
+        let link = self.speakers.get(region).and_then(|names| names.get(owner)).copied();
+        if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
+            link.owe(item, urgent);
+        }
+    }
+
+    /// Whether this daemon speaks for the bucket.
+    pub(super) fn owns(&self, bucket: &Bucket) -> bool {
+        let owner = self.regions.get(Regions::OWN).and_then(|region| region.ring.owner(&bucket.key));
+        owner.is_none_or(|owner| owner == self.config.name.node)
+    }
+
+    /// After `region`'s ring changed: tells the bucket's new owner there everything that it must know.
+    fn hand_over(&mut self, now: Timestamp, id: KeyId, region: RegionId, before: Option<&str>) {
+        let Some(bucket) = self.keys.get(id) else { return };
+        let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
+        if owner == before {
+            return;
+        }
+        let link = owner.and_then(|owner| self.speakers.get(region)?.get(owner)).copied();
+        let owned = self.owns(bucket);
+        if region == Regions::OWN && owned {
+            self.tell(now, id, true);
+        }
+        if region == Regions::OWN || owned {
+            self.owe_everything(id, link);
+        }
+    }
+
+    /// Owes one daemon all that is known of a bucket and that it may be told.
+    pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
+        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link))) else {
+            return;
+        };
+        let sibling = link.region == Regions::OWN;
+        for period in bucket.periods() {
+            for region in period.tellers().filter(|&region| region == Regions::OWN || sibling) {
+                link.owe(Item { key: id, region: Some(region), window: period.window }, false);
+            }
+            if sibling {
+                link.owe(Item { key: id, region: None, window: period.window }, false);
+            }
+        }
+    }
+
+    /// A daemon has just begun and knows nothing: owes it everything that it should know.
+    pub(super) fn introduce(&mut self, link: usize) {
+        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone())) else { return };
+        for id in self.keys.ids() {
+            let Some(bucket) = self.keys.get(id) else { continue };
+            let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
+            let owes = if owner == Some(&node) {
+                region == Regions::OWN || self.owns(bucket)
+            } else {
+                region == Regions::OWN && self.owns(bucket) && bucket.siblings.iter().any(|one| one.node == node)
+            };
+            if owes {
+                self.owe_everything(id, Some(link));
+            }
+        }
+    }
+
+    /// Whatever was in frames that must be taken for lost is owed again, unless something newer of it went out since.
+    fn resend_lost(&mut self, now: Timestamp) {
+        let mut lost = Vec::new();
+        for link in &mut self.links {
+            link.lose(now, self.config.interval, |item, version| lost.push((item, version)));
+            for (item, version) in lost.drain(..) {
+                let period = self.keys.get(item.key).and_then(|bucket| bucket.period(item.window));
+                if period.and_then(|period| period.version(item.region)) == Some(version) {
+                    link.owe(item, true);
+                }
+            }
+        }
+    }
+
+    /// Finds a bucket, or begins to follow it.
+    pub(super) fn follow(&mut self, now: Timestamp, key: &WorldKey) -> Option<KeyId> {
+        if let Some(id) = self.keys.find(key) {
+            return Some(id);
+        }
+        let rule = self.rules.get(&key.rule)?;
+        let id = self.keys.insert(Bucket::new(key.clone(), Arc::clone(rule), now));
+        self.tally.dropped_keys = self.keys.dropped;
+        if id.is_none() {
+            self.tally.no_room = self.tally.no_room.saturating_add(1);
+        }
+        id
+    }
+
+    /// Works out what the store must be told of a bucket.
+    pub(super) fn look(&mut self, now: Timestamp, id: KeyId) {
+        let (here, keys) = self.here(now);
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if bucket.look(now, here) && !bucket.queued {
+            bucket.queued = true;
+            self.effects.push_back(id);
+        }
+    }
+
+    /// What a bucket must know of this daemon, beside the buckets themselves.
+    pub(super) fn here(&mut self, now: Timestamp) -> (Here<'_>, &mut Keys) {
+        let horizon = self.horizon(now);
+        let here = Here {
+            node: &self.config.name.node,
+            started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
+            shared_store: self.config.shared_store,
+            regions: &self.regions,
+            horizon,
+            policy: self.config.policy,
+        };
+        (here, &mut self.keys)
+    }
+
+    fn look_at_all(&mut self, now: Timestamp) {
+        for id in self.keys.ids() {
+            self.look(now, id);
+        }
+    }
+
+    /// The link to a daemon, made if there is room and its region may be there.
+    pub(super) fn link_to(&mut self, name: &NodeName) -> Option<&mut Link> {
+        let region = self.regions.find(&name.region)?;
+        let names = self.speakers.get_mut(region)?;
+        let place = match names.get(&name.node) {
+            Some(&place) => place,
+            None => {
+                if self.links.len() >= LINKS_MAX || *name == self.config.name {
+                    return None;
+                }
+                self.links.push(Link::new(name.clone(), region));
+                names.insert(name.node.clone(), self.links.len() - 1);
+                self.links.len() - 1
+            }
+        };
+        self.links.get_mut(place)
+    }
+
+    /// Frames go out at least this often, so that silence means something.
+    pub(super) fn heartbeat(&self) -> Span {
+        Span(self.config.interval.0.saturating_mul(2).clamp(50_000, 1_000_000))
+    }
+
+    /// How long a region may be silent before it counts as cut off.
+    pub(super) fn patience(&self) -> Span {
+        Span(self.heartbeat().0.saturating_mul(4)).max(PATIENCE_MIN) + self.horizon_of(Span::ZERO)
+    }
+
+    /// The longest that a report takes to anyone: after this long everybody has it, so that all may use it at once.
+    pub(super) fn horizon(&self, now: Timestamp) -> Span {
+        self.horizon_of(self.regions.slowest(now))
+    }
+
+    fn horizon_of(&self, own: Span) -> Span {
+        let announced = self.links.iter().filter(|link| link.live).map(|link| link.slowest).max();
+        let slowest = own.max(announced.unwrap_or(Span::ZERO)) + DELAY_MARGIN;
+        Span(slowest.0.div_ceil(DELAY_STEP.0).saturating_mul(DELAY_STEP.0))
+    }
+
+    fn begin(&mut self, now: Timestamp) {
+        if !self.begun {
+            self.begun = true;
+            self.regions.expect_from(now);
+        }
+    }
+}

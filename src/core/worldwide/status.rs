@@ -1,0 +1,148 @@
+//! What a replica can say of the world, for operators.
+
+use super::super::algorithm::View;
+use super::super::time::{Span, Timestamp};
+use super::super::wire::RuleName;
+use super::bucket::Bucket;
+use super::replica::{Replica, Tally};
+use super::{NodeName, WorldKey};
+
+/// Most buckets in one [`Status`]: the ones nearest to their limits.
+pub const STATUS_KEYS_MAX: usize = 64;
+
+/// What a replica knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The other regions.
+    pub regions: Vec<RegionStatus>,
+    /// The other daemons.
+    pub peers: Vec<PeerView>,
+    /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
+    pub keys: Vec<KeyStatus>,
+    /// For each rule: how far the worldwide count of any of its buckets may lie above what is believed.
+    pub error_bounds: Vec<(RuleName, u64)>,
+    /// Buckets followed.
+    pub keys_len: usize,
+    /// After this long a report has reached everyone.
+    pub horizon: Span,
+    /// Counters since the start.
+    pub tally: Tally,
+}
+
+/// One other region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionStatus {
+    /// Its name.
+    pub name: String,
+    /// Age of the newest frame heard from it.
+    pub lag: Option<Span>,
+    /// How long its newest frame took, clock offset included.
+    pub delay: Option<Span>,
+    /// Whether it was silent for too long: the limits that span it follow `on_partition`.
+    pub cut_off: bool,
+    /// Whether all its daemons went in good order.
+    pub left: bool,
+}
+
+/// One other daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerView {
+    /// Its region and node.
+    pub name: NodeName,
+    /// Whether membership believes it alive.
+    pub live: bool,
+    /// Age of the newest frame heard from it.
+    pub lag: Option<Span>,
+    /// Round trip.
+    pub rtt: Option<Span>,
+    /// Reports waiting to be sent to it.
+    pub backlog: usize,
+}
+
+/// One bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyStatus {
+    /// The bucket.
+    pub key: WorldKey,
+    /// What the own region admitted in the current window (since the bucket is followed, without windows).
+    pub own: u64,
+    /// What each other region is known to have admitted alike.
+    pub others: Vec<(String, u64)>,
+    /// What the store was told to enforce, if anything.
+    pub view: Option<View>,
+    /// How far the worldwide count may lie above what is believed, in permits.
+    pub error_bound: u64,
+}
+
+impl Replica {
+    /// What this replica knows at `now`.
+    #[must_use]
+    pub fn status(&self, now: Timestamp) -> Status {
+        let mut hottest: Vec<&Bucket> = self.keys.iter().collect();
+        hottest.sort_by(|a, b| b.pressure().cmp(&a.pressure()).then_with(|| a.key.cmp(&b.key)));
+        let mut bounds = std::collections::BTreeMap::<&RuleName, u64>::new();
+        for bucket in &hottest {
+            let bound = bounds.entry(&bucket.key.rule).or_default();
+            *bound = (*bound).max(bucket.error_bound(now, &self.regions));
+        }
+        let error_bounds = bounds.into_iter().map(|(rule, bound)| (rule.clone(), bound)).collect();
+        hottest.truncate(STATUS_KEYS_MAX);
+        let region = |(_, region): (_, &super::regions::Region)| RegionStatus {
+            name: region.name.clone(),
+            lag: region.heard.map(|heard| now.since(heard)),
+            delay: region.delay(),
+            cut_off: region.cut_off,
+            left: region.left,
+        };
+        let peer = |link: &super::link::Link| PeerView {
+            name: link.name.clone(),
+            live: link.live,
+            lag: link.heard.map(|heard| now.since(heard)),
+            rtt: link.rtt(),
+            backlog: link.backlog(),
+        };
+        Status {
+            regions: self.regions.iter().skip(1).map(region).collect(),
+            peers: self.links.iter().map(peer).collect(),
+            keys: hottest.into_iter().map(|bucket| self.key_status(now, bucket)).collect(),
+            error_bounds,
+            keys_len: self.keys.len(),
+            horizon: self.horizon(now),
+            tally: self.tally,
+        }
+    }
+
+    /// What is known of one bucket; `None` if it is not followed.
+    #[must_use]
+    pub fn bucket(&self, now: Timestamp, key: &WorldKey) -> Option<KeyStatus> {
+        Some(self.key_status(now, self.keys.get(self.keys.find(key)?)?))
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// What the own region and each other one are known to have admitted of a bucket in `window`.
+    #[must_use]
+    pub fn admitted(&self, key: &WorldKey, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
+        let bucket = self.keys.get(self.keys.find(key)?)?;
+        let period = bucket.period(window)?;
+        let others = self.regions.iter().skip(1).map(|(id, region)| {
+            (region.name.clone(), period.told(id).map_or(0, |told| told.counts.net()))
+        });
+        Some((period.live.net(), others.collect()))
+    }
+
+    fn key_status(&self, now: Timestamp, bucket: &Bucket) -> KeyStatus {
+        let (own, others) = self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default();
+        KeyStatus {
+            key: bucket.key.clone(),
+            own,
+            others,
+            view: bucket.view().map(|(view, _)| view),
+            error_bound: bucket.error_bound(now, &self.regions),
+        }
+    }
+}

@@ -1,0 +1,378 @@
+//! Several replicas, a network that delays, drops, duplicates and reorders, and a clock that only the test moves.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::core::rule::{Mode, OnPartition};
+use crate::core::time::{Span, Timestamp};
+use crate::core::wire::{Count, Frame, Report, Scope};
+
+const START: Timestamp = Timestamp(1_700_000_000_000_000);
+const TICK: Span = Span::from_millis(10);
+
+/// Numbers that look random and are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+}
+
+/// A cluster on a table.
+struct Table {
+    now: Timestamp,
+    replicas: BTreeMap<NodeName, Replica>,
+    views: BTreeMap<NodeName, BTreeMap<WorldKey, View>>,
+    debits: BTreeMap<NodeName, u64>,
+    flying: Vec<(Timestamp, NodeName, NodeName, Frame)>,
+    dice: Dice,
+    owd: Span,
+    loss_percent: u64,
+    double_percent: u64,
+    cut: Vec<String>,
+}
+
+fn name(region: &str, node: &str) -> NodeName {
+    NodeName { region: region.to_owned(), node: node.to_owned() }
+}
+
+fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartition) -> WorldRule {
+    WorldRule {
+        name: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
+        algorithm,
+        limit: Limit { permits, window, burst: permits, queue: 0 },
+        global: Global { mode: Mode::Gossip, shares: Vec::new(), on_partition },
+    }
+}
+
+fn key(user: &str) -> WorldKey {
+    WorldKey { rule: RuleName { domain: "d".to_owned(), name: "r".to_owned() }, identity: user.as_bytes().to_vec() }
+}
+
+impl Table {
+    fn new(names: &[(&str, &str)], rule: &WorldRule) -> Self {
+        let mut table = Self {
+            now: START,
+            replicas: BTreeMap::new(),
+            views: BTreeMap::new(),
+            debits: BTreeMap::new(),
+            flying: Vec::new(),
+            dice: Dice(7),
+            owd: Span::from_millis(20),
+            loss_percent: 0,
+            double_percent: 0,
+            cut: Vec::new(),
+        };
+        for (region, node) in names {
+            table.start(&name(region, node), rule);
+        }
+        table.meet(&[]);
+        table
+    }
+
+    fn start(&mut self, who: &NodeName, rule: &WorldRule) {
+        let mut replica = Replica::new(ReplicaConfig::new(who.clone(), self.now.0 / 1_000));
+        replica.handle_rules(self.now, 1, vec![rule.clone()]);
+        self.replicas.insert(who.clone(), replica);
+        self.views.entry(who.clone()).or_default().clear();
+    }
+
+    /// Everyone learns who is there; `gone` are believed dead.
+    fn meet(&mut self, gone: &[NodeName]) {
+        let members: Vec<_> = self
+            .replicas
+            .keys()
+            .map(|who| Member { name: who.clone(), incarnation: 1, live: !gone.contains(who), draining: false })
+            .collect();
+        for (who, replica) in &mut self.replicas {
+            replica.handle_members(self.now, &members);
+            for member in &members {
+                if member.name != *who {
+                    replica.handle_link(self.now, &member.name, self.owd + self.owd);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, who: &NodeName, user: &str, window: u64, permits: u64) {
+        self.touch(who, &Touched { key: key(user), window, offered: permits, admitted: permits, returned: 0 });
+    }
+
+    fn touch(&mut self, who: &NodeName, touched: &Touched) {
+        self.replicas.get_mut(who).unwrap().handle_touched(self.now, touched);
+        self.pump();
+    }
+
+    fn run(&mut self, length: Span) {
+        let end = self.now + length;
+        while self.now < end {
+            self.now = self.now + TICK;
+            let (landed, flying) = std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
+            self.flying = flying;
+            for (_, from, to, frame) in landed {
+                if let Some(replica) = self.replicas.get_mut(&to) {
+                    replica.handle_frame(self.now, &from, frame).unwrap();
+                }
+            }
+            for replica in self.replicas.values_mut() {
+                replica.handle_timeout(self.now);
+            }
+            self.pump();
+        }
+    }
+
+    fn pump(&mut self) {
+        for (who, replica) in &mut self.replicas {
+            while let Some(effect) = replica.poll_effect() {
+                match effect {
+                    Effect::View { key, view, .. } => {
+                        self.views.get_mut(who).unwrap().insert(key, view);
+                    }
+                    Effect::Debit { permits, .. } => *self.debits.entry(who.clone()).or_default() += permits,
+                }
+            }
+            let mut frames = 0;
+            while let Some((to, frame)) = replica.poll_transmit(self.now) {
+                frames += 1;
+                assert!(frames < 1_000, "it never stops sending");
+                assert!(frame_bytes(&frame) <= FRAME_BYTES_MAX || frame.reports.len() == 1);
+                let cut = self.cut.contains(&who.region) != self.cut.contains(&to.region);
+                if cut || self.dice.roll(100) < self.loss_percent {
+                    continue;
+                }
+                let copies = if self.dice.roll(100) < self.double_percent { 2 } else { 1 };
+                for _ in 0..copies {
+                    let jitter = Span(self.dice.roll(self.owd.0));
+                    self.flying.push((self.now + self.owd + jitter, who.clone(), to.clone(), frame.clone()));
+                }
+            }
+        }
+    }
+
+    /// What `who` believes that each region admitted.
+    fn believed(&self, who: &NodeName, user: &str, window: u64) -> BTreeMap<String, u64> {
+        let Some((own, others)) = self.replicas[who].admitted(&key(user), window) else { return BTreeMap::new() };
+        let all = others.into_iter().chain([(who.region.clone(), own)]);
+        all.filter(|(_, admitted)| *admitted > 0).collect()
+    }
+}
+
+fn minute() -> (WorldRule, u64) {
+    let window = Span::from_secs(60);
+    (rule(Algorithm::FixedWindow, 1_000, window, OnPartition::default()), START.window_index(window))
+}
+
+fn regions(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    expected.iter().map(|(region, admitted)| ((*region).to_owned(), *admitted)).collect()
+}
+
+#[test]
+fn every_region_learns_what_the_others_admitted() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    table.admit(&name("a", "1"), "u", window, 30);
+    table.admit(&name("b", "1"), "u", window, 12);
+    table.run(Span::from_millis(300));
+    for region in ["a", "b", "c"] {
+        assert_eq!(table.believed(&name(region, "1"), "u", window), regions(&[("a", 30), ("b", 12)]), "{region}");
+    }
+    let view = table.views[&name("c", "1")][&key("u")];
+    assert_eq!((view.window, view.others), (window, 42));
+}
+
+#[test]
+fn counts_survive_loss_duplication_and_reordering() {
+    let (rule, window) = minute();
+    for seed in 0..10 {
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        (table.dice, table.loss_percent, table.double_percent) = (Dice(seed), 40, 40);
+        for _ in 0..100 {
+            let region = ["a", "b", "c"][usize::try_from(table.dice.roll(3)).unwrap()];
+            table.admit(&name(region, "1"), "u", window, 1);
+            table.run(Span::from_millis(20));
+        }
+        table.run(Span::from_secs(4));
+        let truth = table.believed(&name("a", "1"), "u", window);
+        assert_eq!(truth.values().sum::<u64>(), 100, "seed {seed}");
+        assert_eq!(table.believed(&name("b", "1"), "u", window), truth, "seed {seed}");
+        assert_eq!(table.believed(&name("c", "1"), "u", window), truth, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_restarted_daemon_adds_to_what_its_former_self_admitted() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.admit(&name("a", "1"), "u", window, 30);
+    table.run(Span::from_millis(300));
+    table.start(&name("a", "1"), &rule);
+    table.meet(&[]);
+    table.admit(&name("a", "1"), "u", window, 5);
+    table.run(Span::from_millis(300));
+    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
+}
+
+#[test]
+fn within_a_region_one_daemon_speaks_for_all_and_each_hears_of_the_others() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2")], &rule);
+    for (node, permits) in [("1", 10), ("2", 20), ("3", 30)] {
+        table.admit(&name("a", node), "u", window, permits);
+    }
+    table.admit(&name("b", "1"), "u", window, 7);
+    table.admit(&name("b", "2"), "u", window, 8);
+    table.run(Span::from_secs(1));
+    for who in [name("a", "1"), name("a", "2"), name("a", "3"), name("b", "1"), name("b", "2")] {
+        assert_eq!(table.believed(&who, "u", window), regions(&[("a", 60), ("b", 15)]), "{who:?}");
+    }
+    let speakers: Vec<_> = table.replicas.values().filter(|replica| replica.tally().reports_in > 0).collect();
+    assert_eq!(speakers.len(), 5);
+}
+
+#[test]
+fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
+    let (rule, window) = minute();
+    let nodes = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2"), ("b", "3")];
+    for user in ["u", "v", "w", "x"] {
+        let mut table = Table::new(&nodes, &rule);
+        for (region, node) in nodes {
+            table.admit(&name(region, node), user, window, 10);
+        }
+        table.run(Span::from_secs(1));
+        let gone = [name("a", "1"), name("b", "2")];
+        for who in &gone {
+            table.replicas.remove(who);
+        }
+        table.meet(&gone);
+        for who in [name("a", "2"), name("a", "3"), name("b", "1")] {
+            table.admit(&who, user, window, 1);
+        }
+        table.run(Span::from_secs(2));
+        for who in [name("a", "2"), name("a", "3"), name("b", "1"), name("b", "3")] {
+            assert_eq!(table.believed(&who, user, window), regions(&[("a", 32), ("b", 31)]), "{user} {who:?}");
+        }
+        table.start(&gone[0], &rule);
+        table.meet(&gone[1..]);
+        table.admit(&gone[0], user, window, 100);
+        table.run(Span::from_secs(2));
+        assert_eq!(table.believed(&name("b", "1"), user, window), regions(&[("a", 132), ("b", 31)]), "{user}");
+    }
+}
+
+#[test]
+fn what_is_given_back_is_given_back_everywhere() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.admit(&name("a", "1"), "u", window, 30);
+    table.run(Span::from_millis(200));
+    table.touch(&name("a", "1"), &Touched { key: key("u"), window, offered: 0, admitted: 0, returned: 10 });
+    table.run(Span::from_millis(200));
+    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 20)]));
+}
+
+#[test]
+fn a_bucket_without_windows_is_charged_once_for_what_others_admitted() {
+    let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    (table.loss_percent, table.double_percent) = (30, 30);
+    for _ in 0..50 {
+        table.admit(&name("a", "1"), "u", 0, 2);
+        table.run(Span::from_millis(30));
+    }
+    table.start(&name("a", "1"), &rule);
+    table.meet(&[]);
+    table.admit(&name("a", "1"), "u", 0, 7);
+    table.admit(&name("b", "1"), "u", 0, 5);
+    table.run(Span::from_secs(4));
+    assert_eq!(table.debits[&name("b", "1")], 107);
+    assert_eq!(table.debits[&name("c", "1")], 112);
+}
+
+#[test]
+fn the_table_of_buckets_stays_within_its_bound() {
+    let (rule, window) = minute();
+    let mut config = ReplicaConfig::new(name("a", "1"), 1);
+    config.keys_max = 100;
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![rule]);
+    for n in 0..5_000 {
+        let touched = Touched { key: key(&format!("u{n}")), window, offered: 1, admitted: 1, returned: 0 };
+        replica.handle_touched(START, &touched);
+    }
+    let status = replica.status(START);
+    assert_eq!((status.keys_len, status.tally.dropped_keys), (100, 4_900));
+    replica.handle_timeout(START + Span::from_secs(600));
+    assert_eq!(replica.status(START + Span::from_secs(600)).keys_len, 0);
+}
+
+fn frame(reports: Vec<Report>) -> Frame {
+    Frame { incarnation: 1, seq: 1, sent: START, seen: None, slowest: Span::ZERO, reports }
+}
+
+fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
+    Report {
+        rule: key("u").rule,
+        identity: key("u").identity,
+        scope,
+        window: minute().1,
+        stamp,
+        counts: vec![Count { node: node.to_owned(), since: START, admitted: 5, returned: 0 }],
+        demand: 0,
+    }
+}
+
+#[test]
+fn a_frame_that_says_what_its_sender_may_not_say_is_refused_whole() {
+    let mut config = ReplicaConfig::new(name("a", "1"), 1);
+    config.regions = ["a", "b"].map(str::to_owned).to_vec();
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![minute().0]);
+    let far = START + Span::from_secs(11);
+    let region = |name: &str| Scope::Region(name.to_owned());
+    let good = report(region("b"), "1", START);
+    let cases = [
+        (name("c", "1"), vec![report(region("c"), "1", START)], Refused::UnknownRegion),
+        (name("b", "1"), vec![good.clone(), report(region("a"), "1", START)], Refused::Foreign),
+        (name("b", "1"), vec![good.clone(), report(Scope::Node, "1", START)], Refused::Foreign),
+        (name("a", "2"), vec![report(Scope::Node, "1", START)], Refused::Foreign),
+        (name("b", "1"), vec![good.clone(), report(region("b"), "1", far)], Refused::Future),
+        (name("b", "1"), vec![good.clone(); 257], Refused::TooLarge),
+        (name("a", "1"), vec![], Refused::OwnName),
+    ];
+    for (from, reports, refused) in cases {
+        assert_eq!(replica.handle_frame(START, &from, frame(reports)), Err(refused));
+        assert_eq!(replica.bucket(START, &key("u")), None, "{refused}");
+    }
+    assert_eq!(replica.handle_frame(START, &name("b", "1"), frame(vec![good])), Ok(()));
+    assert_eq!(replica.bucket(START, &key("u")).unwrap().others, [("b".to_owned(), 5)]);
+}
+
+#[test]
+fn the_other_side_of_a_cut_is_told_everything_once_it_heals() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    table.run(Span::from_secs(1));
+    table.cut = vec!["a".to_owned()];
+    for n in 0..200 {
+        table.admit(&name("a", "1"), &format!("u{n}"), window, 3);
+    }
+    table.run(Span::from_secs(3));
+    let cut_off = |table: &Table, who: &str| -> Vec<String> {
+        let status = table.replicas[&name(who, "1")].status(table.now);
+        status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
+    };
+    assert_eq!(cut_off(&table, "b"), ["a"]);
+    assert_eq!(cut_off(&table, "a"), ["b", "c"]);
+    assert_eq!(table.believed(&name("b", "1"), "u7", window), regions(&[]));
+    table.cut.clear();
+    table.run(Span::from_secs(1));
+    assert_eq!(cut_off(&table, "b"), [""; 0]);
+    for n in 0..200 {
+        assert_eq!(table.believed(&name("b", "1"), &format!("u{n}"), window), regions(&[("a", 3)]), "{n}");
+    }
+}

@@ -1,0 +1,165 @@
+//! The tree itself, from TOML, from JSON, or from a value given outside of any file.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::At;
+
+/// One value and its place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Where it stands.
+    pub at: At,
+}
+
+/// A written value.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A text.
+    Text(String),
+    /// A text from the environment or the command line, which may stand for a number, a truth value or a list.
+    Loose(String),
+    /// A whole number.
+    Integer(i64),
+    /// True or false.
+    Boolean(bool),
+    /// A list.
+    List(Vec<Node>),
+    /// Named values.
+    Table(Vec<Entry>),
+    /// Anything else, by its kind: nothing here is written so.
+    Other(&'static str),
+}
+
+/// A named value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// Its name.
+    pub key: String,
+    /// Where the name stands.
+    pub at: At,
+    /// The value.
+    pub node: Node,
+}
+
+impl Value {
+    /// What it is, in words.
+    #[must_use]
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) | Self::Loose(_) => "a text",
+            Self::Integer(_) => "a number",
+            Self::Boolean(_) => "true or false",
+            Self::List(_) => "a list",
+            Self::Table(_) => "a table",
+            Self::Other(kind) => kind,
+        }
+    }
+}
+
+impl Node {
+    /// A table without entries.
+    #[must_use]
+    pub const fn empty(at: At) -> Self {
+        Self { value: Value::Table(Vec::new()), at }
+    }
+
+    /// Reads TOML.
+    ///
+    /// # Errors
+    /// Where and why the text is no TOML.
+    pub fn from_toml(text: &str) -> Result<Self, (At, String)> {
+        match DeTable::parse(text) {
+            Ok(table) => {
+                Ok(Self { at: At::Offset(table.span().start), value: from_toml_table(table.get_ref()) })
+            }
+            Err(error) => {
+                let at = At::Offset(error.span().map_or(0, |span| span.start));
+                Err((at, error.message().trim().replace('\n', ", ")))
+            }
+        }
+    }
+
+    /// Takes a JSON value; places are paths of fields below `path`.
+    #[must_use]
+    pub fn from_json(json: &serde_json::Value, path: &str) -> Self {
+        use serde_json::Value as Json;
+        let value = match json {
+            Json::Null => Value::Other("null"),
+            Json::Bool(value) => Value::Boolean(*value),
+            Json::Number(number) => number
+                .as_i64()
+                .map_or(Value::Other("a number that is not whole or too large"), Value::Integer),
+            Json::String(text) => Value::Text(text.clone()),
+            Json::Array(items) => {
+                let item = |(place, item)| Self::from_json(item, &format!("{path}[{place}]"));
+                Value::List(items.iter().enumerate().map(item).collect())
+            }
+            Json::Object(entries) => {
+                Value::Table(entries.iter().map(|entry| from_json_entry(entry, path)).collect())
+            }
+        };
+        Self { value, at: At::Field(path.to_owned()) }
+    }
+
+    /// Puts a text from outside at this path of keys, over what was there.
+    ///
+    /// # Errors
+    /// The key on the way that holds no table.
+    pub fn overlay<'k>(&mut self, path: &[&'k str], outside: &str, text: &str) -> Result<(), &'k str> {
+        let at = At::Outside(outside.to_owned());
+        let Some((key, rest)) = path.split_first() else {
+            *self = Self { value: Value::Loose(text.to_owned()), at };
+            return Ok(());
+        };
+        let Value::Table(entries) = &mut self.value else { return Err(key) };
+        let place = entries.iter().position(|entry| entry.key == *key).unwrap_or_else(|| {
+            let entry = Entry { key: (*key).to_owned(), at: at.clone(), node: Self::empty(at.clone()) };
+            entries.push(entry);
+            entries.len() - 1
+        });
+        match entries.get_mut(place) {
+            Some(entry) => {
+                if rest.is_empty() {
+                    entry.at = at;
+                }
+                entry.node.overlay(rest, outside, text)
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn from_json_entry((key, value): (&String, &serde_json::Value), path: &str) -> Entry {
+    let own = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+    Entry { key: key.clone(), at: At::Field(own.clone()), node: Node::from_json(value, &own) }
+}
+
+fn from_toml_table(table: &DeTable<'_>) -> Value {
+    let entry = |(key, value): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+        let key_text: &std::borrow::Cow<'_, str> = key.get_ref();
+        (
+            key.span().start,
+            Entry { key: key_text.to_string(), at: At::Offset(key.span().start), node: from_toml(value) },
+        )
+    };
+    let mut entries: Vec<(usize, Entry)> = table.iter().map(entry).collect();
+    entries.sort_by_key(|(offset, _)| *offset);
+    Value::Table(entries.into_iter().map(|(_, entry)| entry).collect())
+}
+
+fn from_toml(spanned: &Spanned<DeValue<'_>>) -> Node {
+    let value = match spanned.get_ref() {
+        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or(Value::Other("a number that is too large"), Value::Integer),
+        DeValue::Float(_) => Value::Other("a number that is not whole"),
+        DeValue::Boolean(value) => Value::Boolean(*value),
+        DeValue::Datetime(_) => Value::Other("a date or time"),
+        DeValue::Array(items) => Value::List(items.iter().map(from_toml).collect()),
+        DeValue::Table(table) => from_toml_table(table),
+    };
+    Node { value, at: At::Offset(spanned.span().start) }
+}

@@ -1,0 +1,282 @@
+//! Reading one rule: every field against what the counting can carry out.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::core::algorithm::{Algorithm, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX, WINDOW_MIN};
+use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
+use crate::core::rule::{
+    Action, Condition, DOMAIN_DEFAULT, Global, Mode, OnFailure, OnPartition, PRIORITY_DEFAULT, Pattern, Rule,
+};
+use crate::core::time::Span;
+use crate::core::written::{At, Entry, Fields, Node, Problems, Value, integer, suggestion, text};
+
+/// Longest text of a denial, in bytes: it travels with every denied answer.
+const MESSAGE_BYTES_MAX: usize = 4_096;
+/// Longest delay that `throttle` may ask for: gateways hold a connection that long.
+const MAX_DELAY_MAX: Span = Span::from_secs(3_600);
+
+const ALGORITHMS: [(&str, Algorithm); 6] = [
+    ("fixed_window", Algorithm::FixedWindow),
+    ("sliding_window", Algorithm::SlidingWindow),
+    ("sliding_log", Algorithm::SlidingLog),
+    ("token_bucket", Algorithm::TokenBucket),
+    ("leaky_bucket", Algorithm::LeakyBucket),
+    ("gcra", Algorithm::Gcra),
+];
+const ACTIONS: [(&str, Action); 5] = [
+    ("reject", Action::Reject),
+    ("throttle", Action::Throttle),
+    ("log_only", Action::LogOnly),
+    ("allow", Action::Allow),
+    ("block", Action::Block),
+];
+const FAILURES: [(&str, OnFailure); 3] =
+    [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
+const MODES: [(&str, Mode); 3] = [("gossip", Mode::Gossip), ("split", Mode::Split), ("escrow", Mode::Escrow)];
+const PARTITIONS: [(&str, OnPartition); 5] = [
+    ("share", OnPartition::Share),
+    ("freeze", OnPartition::Freeze),
+    ("last_known", OnPartition::LastKnown),
+    ("ignore", OnPartition::Ignore),
+    ("deny", OnPartition::Deny),
+];
+
+/// The largest limit that an algorithm can hold.
+pub(super) const fn limit_max(algorithm: Algorithm) -> u32 {
+    match algorithm {
+        Algorithm::SlidingLog => SLIDING_LOG_LIMIT_MAX,
+        _ => u32::MAX,
+    }
+}
+
+/// Reads one rule. A rule without a name, or with no table to read, is `None`; with any other problem what comes back is
+/// not to be used.
+pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>) -> Option<Rule> {
+    let mut fields = Fields::open(node, problems)?;
+    if !fields.has("name") {
+        problems.report(fields.at, "name is missing: a rule needs one");
+    }
+    let name = fields.text("name", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    let domain = fields.text("domain", TEXT_BYTES_MAX, problems).unwrap_or(DOMAIN_DEFAULT).to_owned();
+    let conditions = read_match(&mut fields, problems);
+    let per = read_per(&mut fields, problems);
+    let action = fields.word("action", &ACTIONS, problems).unwrap_or(Action::Reject);
+    let counted = read_limit(&mut fields, action, problems);
+    let max_delay = read_max_delay(&mut fields, action, counted.algorithm, problems);
+    let group = fields.text("group", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    let priority = fields.integer("priority", i64::from(i32::MIN), i64::from(i32::MAX), problems);
+    let priority = priority.and_then(|priority| i32::try_from(priority).ok()).unwrap_or(PRIORITY_DEFAULT);
+    let status = fields.integer("status", 400, 599, problems).and_then(|status| u16::try_from(status).ok());
+    let status = status.unwrap_or(if action == Action::Block { 403 } else { 429 });
+    let message = fields.text("message", MESSAGE_BYTES_MAX, problems).map(str::to_owned);
+    let on_failure = fields.word("on_failure", &FAILURES, problems);
+    let exact = fields.boolean("exact", problems).unwrap_or(false);
+    let enabled = fields.boolean("enabled", problems).unwrap_or(true);
+    let global = read_global(&mut fields, action, regions, problems);
+    fields.refuse("penalty", "penalties are not supported by this version", problems);
+    fields.finish(problems);
+    let Counted { algorithm, limit, window, burst } = counted;
+    let name = name?;
+    Some(Rule {
+        name,
+        domain,
+        conditions,
+        per,
+        algorithm,
+        limit,
+        window,
+        burst,
+        group,
+        priority,
+        action,
+        max_delay,
+        status,
+        message,
+        on_failure,
+        exact,
+        enabled,
+        global,
+    })
+}
+
+/// How much a rule admits.
+struct Counted {
+    algorithm: Algorithm,
+    limit: u32,
+    window: Span,
+    burst: u32,
+}
+
+fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_>) -> Counted {
+    let calendar = "calendar windows are not supported by this version; give window a length such as \"1d\"";
+    let has_calendar = fields.has("calendar");
+    fields.refuse("calendar", calendar, problems);
+    let zone = "time_zone belongs to calendar windows, which are not supported by this version";
+    fields.refuse("time_zone", zone, problems);
+    let algorithm = fields.word("algorithm", &ALGORITHMS, problems).unwrap_or(Algorithm::SlidingWindow);
+    if action.counts() {
+        if !fields.has("limit") {
+            problems.report(fields.at, "limit is missing: a rule that counts needs one");
+        }
+        if !fields.has("window") && !has_calendar {
+            problems.report(fields.at, "window is missing: a rule that counts needs one, such as \"1m\"");
+        }
+    }
+    let limit = read_permits(fields, algorithm, problems).unwrap_or(0);
+    let window = fields.span("window", WINDOW_MIN, WINDOW_MAX, problems).unwrap_or(Span::from_secs(1));
+    let burst = fields.count("burst", 1, problems).unwrap_or(limit);
+    Counted { algorithm, limit, window, burst }
+}
+
+fn read_permits(fields: &mut Fields<'_>, algorithm: Algorithm, problems: &mut Problems<'_>) -> Option<u32> {
+    let node = &fields.take("limit")?.node;
+    let limit = u32::try_from(integer(node, "limit", 0, i64::from(u32::MAX), problems)?).ok()?;
+    let max = limit_max(algorithm);
+    if limit > max {
+        let why = "the log remembers every admission; sliding_window takes any limit";
+        problems
+            .report(&node.at, format!("limit of a sliding_log must be at most {max}, not {limit}: {why}"));
+        return None;
+    }
+    Some(limit)
+}
+
+fn read_max_delay(
+    fields: &mut Fields<'_>,
+    action: Action,
+    algorithm: Algorithm,
+    problems: &mut Problems<'_>,
+) -> Span {
+    let max_delay = fields.span("max_delay", Span::from_millis(1), MAX_DELAY_MAX, problems);
+    if action != Action::Throttle {
+        return Span::ZERO;
+    }
+    if !fields.has("max_delay") {
+        let hint = "throttle needs the longest delay that a request may get, such as \"500ms\"";
+        problems.report(fields.at, format!("max_delay is missing: {hint}"));
+    }
+    if !matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra) {
+        let at = fields.take("action").map_or(fields.at, |entry| &entry.node.at);
+        problems.report(at, "action = \"throttle\" needs algorithm token_bucket, leaky_bucket or gcra: only these keep a pace");
+    }
+    max_delay.unwrap_or(Span::ZERO)
+}
+
+fn read_per(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Vec<String> {
+    let per = fields.texts("per", TEXT_BYTES_MAX, problems).unwrap_or_default();
+    if per.len() > ATTRIBUTES_MAX {
+        problems.report(
+            fields.at,
+            format!("per must name at most {ATTRIBUTES_MAX} attributes, not {}", per.len()),
+        );
+    }
+    per
+}
+
+fn read_match(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Vec<Condition> {
+    let Some(table) = fields.table("match", problems) else { return Vec::new() };
+    if table.entries().len() > ATTRIBUTES_MAX {
+        let len = table.entries().len();
+        problems.report(table.at, format!("match must name at most {ATTRIBUTES_MAX} attributes, not {len}"));
+    }
+    table.entries().iter().filter_map(|entry| read_condition(entry, problems)).collect()
+}
+
+fn read_condition(entry: &Entry, problems: &mut Problems<'_>) -> Option<Condition> {
+    let attribute = entry.key.clone();
+    if attribute.is_empty() || attribute.len() > TEXT_BYTES_MAX {
+        problems.report(&entry.at, format!("an attribute's name must have 1 to {TEXT_BYTES_MAX} bytes"));
+    }
+    let what = "a value to match";
+    let any_of: Vec<Pattern> = match &entry.node.value {
+        Value::List(items) => {
+            if items.is_empty() {
+                problems.report(&entry.node.at, "an empty list matches nothing: list at least one value");
+            }
+            items.iter().filter_map(|item| read_pattern(&attribute, item, what, problems)).collect()
+        }
+        Value::Text(_) => read_pattern(&attribute, &entry.node, what, problems).into_iter().collect(),
+        other => {
+            let kind = other.kind();
+            problems.report(
+                &entry.node.at,
+                format!("{what} must be a text in quotes or a list of them, not {kind}"),
+            );
+            return None;
+        }
+    };
+    Some(Condition { attribute, any_of })
+}
+
+fn read_pattern(attribute: &str, node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<Pattern> {
+    let text = text(node, what, TEXT_BYTES_MAX, problems)?;
+    if attribute == "ip" && text != "*" {
+        return read_network(text, &node.at, problems).map(Pattern::Network);
+    }
+    Some(if text.contains('*') { Pattern::Glob(text.to_owned()) } else { Pattern::Exact(text.to_owned()) })
+}
+
+fn read_network(text: &str, at: &At, problems: &mut Problems<'_>) -> Option<IpNet> {
+    let network = match text.parse::<IpAddr>() {
+        Ok(address) => Some(IpNet::from(address.to_canonical())),
+        Err(_) => text.parse::<IpNet>().ok(),
+    };
+    if network.is_none() {
+        let expected = "an address, a network such as \"10.0.0.0/8\", or \"*\"";
+        let glob = if text.contains('*') { ": globs do not apply to addresses" } else { "" };
+        problems.report(at, format!("ip must be {expected}, not {text:?}{glob}"));
+    }
+    network
+}
+
+fn read_global(
+    fields: &mut Fields<'_>,
+    action: Action,
+    regions: &[String],
+    problems: &mut Problems<'_>,
+) -> Option<Global> {
+    let mut global = fields.table("global", problems)?;
+    if !action.counts() {
+        problems.report(global.at, "global belongs to rules that count; allow and block need none");
+    }
+    let mode = global.word("mode", &MODES, problems).unwrap_or(Mode::Gossip);
+    let unsupported = match mode {
+        Mode::Gossip => None,
+        Mode::Split => Some("split"),
+        Mode::Escrow => Some("escrow"),
+    };
+    if let (Some(word), Some(entry)) = (unsupported, global.take("mode")) {
+        let sentence = format!("mode = \"{word}\" is not supported by this version; use gossip");
+        problems.report(&entry.node.at, sentence);
+    }
+    let shares = read_shares(&mut global, regions, problems);
+    let on_partition = global.word("on_partition", &PARTITIONS, problems).unwrap_or_default();
+    global.finish(problems);
+    Some(Global { mode, shares, on_partition })
+}
+
+fn read_shares(
+    global: &mut Fields<'_>,
+    regions: &[String],
+    problems: &mut Problems<'_>,
+) -> Vec<(String, u32)> {
+    let Some(table) = global.table("shares", problems) else { return Vec::new() };
+    let (mut shares, mut sum) = (Vec::new(), 0_u64);
+    for entry in table.entries() {
+        if !regions.is_empty() && !regions.contains(&entry.key) {
+            let near = suggestion(&entry.key, regions.iter().map(String::as_str));
+            let near = near.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
+            problems.report(&entry.at, format!("region {:?} is not one of peers.regions{near}", entry.key));
+        }
+        let weight = integer(&entry.node, "a share", 0, i64::from(u32::MAX), problems).unwrap_or(1);
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        sum += u64::from(weight);
+        shares.push((entry.key.clone(), weight));
+    }
+    if sum == 0 {
+        problems.report(table.at, "shares must give at least one region a weight above 0");
+    }
+    shares
+}

@@ -1,0 +1,115 @@
+//! Rules as the API prints them: reading a printed rule gives the same rule again.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::core::algorithm::Algorithm;
+use crate::core::rule::{Action, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
+use crate::core::written::format_span;
+
+/// A rule in the shape of `rules.toml`, with every default spelled out. What does not apply is left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
+pub struct RuleDoc<'r> {
+    pub name: &'r str,
+    pub domain: &'r str,
+    pub priority: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<&'r str>,
+    pub action: Action,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<Algorithm>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_delay: Option<String>,
+    pub status: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_failure: Option<OnFailure>,
+    pub exact: bool,
+    pub enabled: bool,
+    pub per: &'r [String],
+    #[serde(rename = "match")]
+    pub conditions: BTreeMap<&'r str, MatchDoc>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub global: Option<GlobalDoc<'r>>,
+}
+
+/// What one attribute must be.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum MatchDoc {
+    /// This text, glob or network.
+    One(String),
+    /// Any of these.
+    AnyOf(Vec<String>),
+}
+
+/// The worldwide side of a rule.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
+pub struct GlobalDoc<'r> {
+    pub mode: Mode,
+    pub on_partition: OnPartition,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub shares: BTreeMap<&'r str, u32>,
+}
+
+impl<'r> From<&'r Rule> for RuleDoc<'r> {
+    fn from(rule: &'r Rule) -> Self {
+        let counts = rule.action.counts();
+        let buckets =
+            matches!(rule.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+        // A limit of zero has a burst of zero, which nobody may write.
+        let burst = (counts && buckets && rule.burst > 0).then_some(rule.burst);
+        let conditions =
+            rule.conditions.iter().map(|one| (one.attribute.as_str(), MatchDoc::of(&one.any_of)));
+        Self {
+            name: &rule.name,
+            domain: &rule.domain,
+            priority: rule.priority,
+            group: rule.group.as_deref(),
+            action: rule.action,
+            algorithm: counts.then_some(rule.algorithm),
+            limit: counts.then_some(rule.limit),
+            window: counts.then(|| format_span(rule.window)),
+            burst,
+            max_delay: (rule.action == Action::Throttle).then(|| format_span(rule.max_delay)),
+            status: rule.status,
+            message: rule.message.as_deref(),
+            on_failure: rule.on_failure,
+            exact: rule.exact,
+            enabled: rule.enabled,
+            per: &rule.per,
+            conditions: conditions.collect(),
+            global: rule.global.as_ref().map(GlobalDoc::from),
+        }
+    }
+}
+
+impl MatchDoc {
+    fn of(patterns: &[Pattern]) -> Self {
+        let text = |pattern: &Pattern| match pattern {
+            Pattern::Exact(text) | Pattern::Glob(text) => text.clone(),
+            Pattern::Network(network) => network.to_string(),
+        };
+        match patterns {
+            [one] => Self::One(text(one)),
+            many => Self::AnyOf(many.iter().map(text).collect()),
+        }
+    }
+}
+
+impl<'r> From<&'r Global> for GlobalDoc<'r> {
+    fn from(global: &'r Global) -> Self {
+        let shares = global.shares.iter().map(|(region, weight)| (region.as_str(), *weight)).collect();
+        Self { mode: global.mode, on_partition: global.on_partition, shares }
+    }
+}

@@ -1,0 +1,373 @@
+//! Documents as people write them, right and wrong.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::algorithm::Algorithm;
+use crate::core::rule::{Action, Global, Mode, OnFailure, OnPartition, Pattern};
+use crate::core::time::Span;
+
+/// The rule of the manual, without what this version refuses.
+const MANUAL: &str = r#"
+[[rules]]
+name = "search-free"
+domain = "default"
+match = { tier = "free", path = "/api/search*", method = ["GET", "HEAD"], ip = ["10.0.0.0/8", "::1"] }
+per = ["user"]
+algorithm = "sliding_window"
+limit = 100
+window = "1m"
+burst = 120
+group = "user"
+priority = 100
+action = "reject"
+max_delay = "500ms"
+status = 429
+message = "Search limit reached. Upgrade for more."
+on_failure = "local"
+exact = false
+enabled = true
+[rules.global]
+mode = "gossip"
+shares = { eu-west = 40, us-east = 30, ap-south = 30 }
+on_partition = "share"
+
+[[tiers]]
+name = "pro"
+[[users]]
+id = "u_42"
+tier = "pro"
+overrides = { "search-free" = { limit = 500 } }
+"#;
+
+fn regions() -> Vec<String> {
+    ["eu-west", "us-east", "ap-south"].map(str::to_owned).to_vec()
+}
+
+fn read(text: &str) -> Result<Loaded, Vec<String>> {
+    from_toml("rules.toml", text, &regions())
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+/// The problems of a rule that is right but for these lines.
+fn problems_of(lines: &str) -> Vec<String> {
+    read(&format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}")).unwrap_err()
+}
+
+#[test]
+fn the_rule_of_the_manual_is_read() {
+    let loaded = read(MANUAL).unwrap();
+    let rule = &loaded.rules[0];
+    assert_eq!((rule.name.as_str(), rule.limit, rule.burst), ("search-free", 100, 120));
+    assert_eq!((rule.algorithm, rule.window), (Algorithm::SlidingWindow, Span::from_secs(60)));
+    let ip = rule.conditions.iter().find(|condition| condition.attribute == "ip").unwrap();
+    let networks = ["10.0.0.0/8", "::1/128"].map(|text| Pattern::Network(text.parse().unwrap()));
+    assert_eq!(ip.any_of, networks);
+    let path = rule.conditions.iter().find(|condition| condition.attribute == "path").unwrap();
+    assert_eq!(path.any_of, [Pattern::Glob("/api/search*".to_owned())]);
+    let shares =
+        [("eu-west", 40), ("us-east", 30), ("ap-south", 30)].map(|(name, weight)| (name.to_owned(), weight));
+    let global = Global { mode: Mode::Gossip, shares: shares.to_vec(), on_partition: OnPartition::Share };
+    assert_eq!(rule.global, Some(global));
+    assert_eq!(rule.on_failure, Some(OnFailure::Local));
+    assert_eq!(loaded.tiers, ["pro"]);
+    assert_eq!(loaded.users[0].tier.as_deref(), Some("pro"));
+    assert_eq!(loaded.users[0].overrides[0].permits, 500);
+}
+
+#[test]
+fn defaults_are_those_of_the_manual() {
+    let loaded = read("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"").unwrap();
+    let rule = &loaded.rules[0];
+    assert_eq!(
+        (rule.domain.as_str(), rule.priority, rule.action, rule.status),
+        ("default", 100, Action::Reject, 429)
+    );
+    assert_eq!((rule.burst, rule.exact, rule.enabled, rule.group.as_ref()), (5, false, true, None));
+    assert!(rule.per.is_empty() && rule.conditions.is_empty() && rule.global.is_none());
+    let block = read("[[rules]]\nname = \"b\"\naction = \"block\"").unwrap();
+    assert_eq!(block.rules[0].status, 403);
+}
+
+#[test]
+fn an_empty_document_is_an_empty_set() {
+    assert!(read("").unwrap().rules.is_empty());
+    assert!(from_json(&serde_json::json!({}), &[]).unwrap().rules.is_empty());
+}
+
+#[test]
+fn a_text_that_is_no_toml_says_where() {
+    let problems = read("[[rules]]\nname = \"r\nlimit = 1\n").unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].starts_with("rules.toml:2:10: invalid basic string"), "{problems:?}");
+}
+
+#[test]
+fn every_problem_is_told_at_once_in_the_order_of_the_text() {
+    let text = r#"
+[[rules]]
+name = "a"
+algoritm = "gcra"
+algorithm = "slidng_window"
+limit = 4294967296
+window = "5ms"
+match = { path = [], ip = "10.*" }
+
+[[rules]]
+name = "a"
+per = ["user", "user"]
+burst = 0
+status = 200
+"#;
+    let expected = [
+        "rules.toml:4:1: unknown key \"algoritm\"; did you mean \"algorithm\"?",
+        "rules.toml:5:13: algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, gcra, not \"slidng_window\"; did you mean \"sliding_window\"?",
+        "rules.toml:6:9: limit must be from 0 to 4294967295, not 4294967296",
+        "rules.toml:7:10: window must be from 10ms to 366d, not 5ms",
+        "rules.toml:8:18: an empty list matches nothing: list at least one value",
+        "rules.toml:8:27: ip must be an address, a network such as \"10.0.0.0/8\", or \"*\", not \"10.*\": globs do not apply to addresses",
+        "rules.toml:10:1: limit is missing: a rule that counts needs one",
+        "rules.toml:10:1: window is missing: a rule that counts needs one, such as \"1m\"",
+        "rules.toml:11:8: rule name \"a\" is used twice (first on line 3)",
+        "rules.toml:12:16: per names \"user\" twice",
+        "rules.toml:13:9: burst must be from 1 to 4294967295, not 0",
+        "rules.toml:14:10: status must be from 400 to 599, not 200",
+    ];
+    assert_eq!(read(text).unwrap_err(), expected);
+}
+
+#[test]
+fn wrong_types_say_what_was_expected() {
+    assert_eq!(problems_of("exact = \"yes\""), ["rules.toml:5:9: exact must be true or false, not a text"]);
+    assert_eq!(problems_of("per = \"user\""), ["rules.toml:5:7: per must be a list of texts, not a text"]);
+    assert_eq!(
+        problems_of("priority = 1.5"),
+        [
+            "rules.toml:5:12: priority must be a whole number from -2147483648 to 2147483647, not a number that is not whole"
+        ]
+    );
+    assert_eq!(
+        problems_of("match = { path = 7 }"),
+        ["rules.toml:5:18: a value to match must be a text in quotes or a list of them, not a number"]
+    );
+    assert_eq!(problems_of("match = \"x\""), ["rules.toml:5:9: expected a table, found a text"]);
+    assert_eq!(
+        problems_of("message = 2020-01-01"),
+        ["rules.toml:5:11: message must be a text in quotes, not a date or time"]
+    );
+    assert_eq!(problems_of("group = \"\""), ["rules.toml:5:9: group must have 1 to 1024 bytes, not 0"]);
+    assert_eq!(read("rules = [3]").unwrap_err(), ["rules.toml:1:10: expected a table, found a number"]);
+    assert_eq!(
+        read("[[rules]]\nlimit = 1\nwindow = 60").unwrap_err(),
+        [
+            "rules.toml:1:1: name is missing: a rule needs one",
+            "rules.toml:3:10: window must be a duration in quotes such as \"100ms\", not a number",
+        ]
+    );
+}
+
+#[test]
+fn bad_durations_and_networks_are_named() {
+    assert_eq!(
+        problems_of("max_delay = \"1 minute\""),
+        [
+            "rules.toml:5:13: max_delay must be a number and a unit (ms, s, m, h, d, w), such as \"100ms\" or \"1h\", not \"1 minute\""
+        ]
+    );
+    assert_eq!(
+        problems_of("match.ip = \"10.0.0.0/33\""),
+        [
+            "rules.toml:5:12: ip must be an address, a network such as \"10.0.0.0/8\", or \"*\", not \"10.0.0.0/33\""
+        ]
+    );
+}
+
+#[test]
+fn what_this_version_cannot_do_is_refused_not_ignored() {
+    assert_eq!(
+        problems_of("calendar = \"day\"\ntime_zone = \"UTC\""),
+        [
+            "rules.toml:5:1: calendar windows are not supported by this version; give window a length such as \"1d\"",
+            "rules.toml:6:1: time_zone belongs to calendar windows, which are not supported by this version",
+        ]
+    );
+    assert_eq!(
+        problems_of("[rules.global]\nmode = \"escrow\""),
+        ["rules.toml:6:8: mode = \"escrow\" is not supported by this version; use gossip"]
+    );
+    assert_eq!(
+        problems_of("global.mode = \"split\""),
+        ["rules.toml:5:15: mode = \"split\" is not supported by this version; use gossip"]
+    );
+    assert_eq!(
+        problems_of("[rules.penalty]\nthreshold = 3"),
+        ["rules.toml:5:8: penalties are not supported by this version"]
+    );
+}
+
+#[test]
+fn a_throttle_needs_a_pace_and_a_longest_delay() {
+    assert_eq!(
+        problems_of("action = \"throttle\""),
+        [
+            "rules.toml:1:1: max_delay is missing: throttle needs the longest delay that a request may get, such as \"500ms\"",
+            "rules.toml:5:10: action = \"throttle\" needs algorithm token_bucket, leaky_bucket or gcra: only these keep a pace",
+        ]
+    );
+    let loaded = read(
+        "[[rules]]\nname = \"t\"\nlimit = 5\nwindow = \"1s\"\naction = \"throttle\"\nalgorithm = \"gcra\"\nmax_delay = \"2s\"",
+    );
+    assert_eq!(loaded.unwrap().rules[0].max_delay, Span::from_secs(2));
+}
+
+#[test]
+fn a_log_has_a_smaller_bound() {
+    let text = "[[rules]]\nname = \"l\"\nlimit = 1000001\nwindow = \"1s\"\nalgorithm = \"sliding_log\"";
+    assert_eq!(
+        read(text).unwrap_err(),
+        [
+            "rules.toml:3:9: limit of a sliding_log must be at most 1000000, not 1000001: the log remembers every admission; sliding_window takes any limit"
+        ]
+    );
+}
+
+#[test]
+fn shares_name_known_regions_and_give_something() {
+    assert_eq!(
+        problems_of("global.shares = { eu-wets = 1 }"),
+        ["rules.toml:5:19: region \"eu-wets\" is not one of peers.regions; did you mean \"eu-west\"?"]
+    );
+    assert_eq!(
+        problems_of("global.shares = { eu-west = 0 }"),
+        ["rules.toml:5:17: shares must give at least one region a weight above 0"]
+    );
+    assert_eq!(
+        problems_of("global.shares = {}"),
+        ["rules.toml:5:17: shares must give at least one region a weight above 0"]
+    );
+}
+
+#[test]
+fn users_name_rules_and_tiers_that_exist() {
+    let text = "[[rules]]\nname = \"search\"\nlimit = 5\nwindow = \"1s\"\n[[tiers]]\nname = \"pro\"\n[[users]]\nid = \"u\"\ntier = \"por\"\noverrides = { \"serch\" = { limit = 1 }, \"search\" = {} }";
+    assert_eq!(
+        read(text).unwrap_err(),
+        [
+            "rules.toml:9:8: tier \"por\" is not listed under [[tiers]]; did you mean \"pro\"?",
+            "rules.toml:10:15: there is no rule \"serch\" to override; did you mean \"search\"?",
+            "rules.toml:10:51: limit is missing: an override needs one",
+        ]
+    );
+}
+
+#[test]
+fn json_problems_name_the_field() {
+    let json = serde_json::json!({"rules": [{"name": "r", "limit": -1, "window": "1s", "match": {"ip": ["x"]}, "colour": 1}]});
+    let problems: Vec<String> = from_json(&json, &[]).unwrap_err().iter().map(ToString::to_string).collect();
+    assert_eq!(
+        problems,
+        [
+            "rules[0].match.ip[0]: ip must be an address, a network such as \"10.0.0.0/8\", or \"*\", not \"x\"",
+            "rules[0].limit: limit must be from 0 to 4294967295, not -1",
+            "rules[0].colour: unknown key \"colour\"",
+        ]
+    );
+    let problems = rule_from_json(&serde_json::json!([]), &[]).unwrap_err();
+    assert_eq!(problems[0].to_string(), "expected a table, found a list");
+}
+
+#[test]
+fn equal_texts_have_equal_hashes_in_every_build() {
+    assert_eq!(hash(b""), 0xd1fb_a762_150c_532c);
+    assert_ne!(read(MANUAL).unwrap().hash, read("").unwrap().hash);
+}
+
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let limit = (any::<u32>(), 1..u32::MAX, 10_u64..31_622_400_000);
+    let algorithm =
+        proptest::sample::select(vec![Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::Gcra]);
+    let action =
+        proptest::sample::select(vec![Action::Reject, Action::LogOnly, Action::Allow, Action::Block]);
+    let values = proptest::collection::vec("[a-z*/]{1,6}", 1..3);
+    let matched = proptest::collection::btree_map("[a-z.\"]{1,4}", values, 0..3);
+    (".{1,9}", limit, algorithm, action, matched, any::<(bool, bool, i32)>(), proptest::option::of(".{1,20}"))
+        .prop_map(|(name, (limit, burst, millis), algorithm, action, matched, (exact, _, priority), text)| {
+            let counts = action.counts();
+            let buckets = algorithm != Algorithm::FixedWindow;
+            let pattern = |value: &String| {
+                if value.contains('*') { Pattern::Glob(value.clone()) } else { Pattern::Exact(value.clone()) }
+            };
+            let condition = |(attribute, values): (String, Vec<String>)| crate::core::rule::Condition {
+                attribute,
+                any_of: values.iter().map(pattern).collect(),
+            };
+            let global = Global {
+                mode: Mode::Gossip,
+                shares: vec![("eu-west".to_owned(), limit.max(1))],
+                on_partition: OnPartition::Deny,
+            };
+            Rule {
+                name,
+                domain: "edge".to_owned(),
+                conditions: matched.into_iter().map(condition).collect(),
+                per: vec!["user".to_owned()],
+                algorithm: if counts { algorithm } else { Algorithm::SlidingWindow },
+                limit: if counts { limit } else { 0 },
+                window: if counts { Span::from_millis(millis) } else { Span::from_secs(1) },
+                burst: if !counts {
+                    0
+                } else if buckets && limit > 0 {
+                    burst
+                } else {
+                    limit
+                },
+                group: text.clone(),
+                priority,
+                action,
+                max_delay: Span::ZERO,
+                status: 404,
+                message: text,
+                on_failure: exact.then_some(OnFailure::Open),
+                exact,
+                enabled: !exact,
+                global: (counts && limit.is_multiple_of(2)).then_some(global),
+            }
+        })
+}
+
+proptest! {
+    #[test]
+    fn a_printed_rule_reads_back_the_same(rule in any_rule()) {
+        let json = serde_json::to_value(RuleDoc::from(&rule)).unwrap();
+        prop_assert_eq!(rule_from_json(&json, &regions()), Ok(rule.clone()));
+        let toml = toml::to_string(&std::collections::BTreeMap::from([("rules", [RuleDoc::from(&rule)])])).unwrap();
+        prop_assert_eq!(read(&toml).map(|loaded| loaded.rules), Ok(vec![rule]));
+    }
+
+    #[test]
+    fn random_text_never_panics(text in ".{0,200}") {
+        let _ = read(&text);
+    }
+
+    #[test]
+    fn a_damaged_document_never_panics(at in 0..MANUAL.len(), len in 0..9_usize, put in "[\\[\\]{}=\"\\n0-9a-z.,-]{0,4}") {
+        let mut bytes = MANUAL.as_bytes().to_vec();
+        bytes.splice(at..(at + len).min(MANUAL.len()), put.bytes());
+        if let Ok(text) = String::from_utf8(bytes) {
+            let _ = read(&text);
+        }
+    }
+
+    #[test]
+    fn random_bytes_of_json_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        if let Ok(json) = serde_json::from_slice(&bytes) {
+            let _ = from_json(&json, &regions());
+        }
+    }
+}
+
+#[test]
+fn deep_nesting_is_refused_not_followed() {
+    let text = format!("a = {}1{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert_eq!(read(&text).unwrap_err().len(), 1);
+}

@@ -1,0 +1,182 @@
+//! `rules.toml` on disk: read it, and notice when it changes.
+//!
+//! What matters is the content, not who wrote it or how: editors replace files and orchestrators swap links, so the file is
+//! read again at every look. Whoever listens decides what to do with a file that has problems; none of it is kept here.
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::document::{self, Loaded};
+use crate::core::written::{Place, Problem};
+
+/// Largest file of rules, in bytes.
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
+/// How often to look at the file, unless told otherwise.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// Changes that may wait for whoever listens. Full: looking stops until there is room, and what happened meanwhile is then
+/// seen as one change.
+const CHANGES_WAITING_MAX: usize = 1;
+
+/// What a change of the file brought: its rules, or what is wrong with it.
+pub type Change = Result<Loaded, Vec<Problem>>;
+
+/// Reads the file. Blocks; not for async callers.
+///
+/// # Errors
+/// Every problem of the file; one for the file as a whole if it cannot be read.
+pub fn load(path: &Path, regions: &[String]) -> Change {
+    let text = read(path).map_err(|problem| vec![problem])?;
+    document::from_toml(&path.display().to_string(), &text, regions)
+}
+
+fn read(path: &Path) -> Result<String, Problem> {
+    let name = path.display().to_string();
+    let problem = |message: String| Problem { place: Place::File(name.clone()), message };
+    let file = std::fs::File::open(path).map_err(|error| problem(reason(&error)))?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| problem(reason(&error)))?;
+    if u64::try_from(bytes.len()).is_ok_and(|len| len > FILE_BYTES_MAX) {
+        return Err(problem(format!("must have at most {FILE_BYTES_MAX} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        problem(format!("is not UTF-8: byte {} cannot be read", valid + 1))
+    })
+}
+
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "no such file".to_owned(),
+        ErrorKind::PermissionDenied => "may not be read: permission denied".to_owned(),
+        ErrorKind::IsADirectory => "is a folder, not a file".to_owned(),
+        _ => format!("cannot be read: {error}"),
+    }
+}
+
+/// Looks at the file every `interval` and tells each change of its content. `known` is the hash of the content that is
+/// already in use, if any. Ends when the receiver is dropped.
+///
+/// A file that cannot be read or has problems is told once; what comes after it is told again, even if it is the content
+/// from before.
+#[must_use]
+pub fn watch(
+    path: PathBuf,
+    regions: Vec<String>,
+    known: Option<u64>,
+    interval: Duration,
+) -> mpsc::Receiver<Change> {
+    let (changes, receiver) = mpsc::channel(CHANGES_WAITING_MAX);
+    tokio::spawn(async move {
+        let mut last = known.map(Look::Text);
+        while !changes.is_closed() {
+            tokio::select! {
+                biased;
+                () = changes.closed() => return,
+                () = tokio::time::sleep(interval) => {}
+            }
+            let (path, regions) = (path.clone(), regions.clone());
+            let before = last.clone();
+            let looked = tokio::task::spawn_blocking(move || look(&path, &regions, before.as_ref())).await;
+            let Ok(Some((look, change))) = looked else { continue };
+            last = Some(look);
+            if changes.send(change).await.is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// What the last look found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Look {
+    Text(u64),
+    Unreadable(Problem),
+}
+
+/// Looks once; `None` if nothing changed.
+fn look(path: &Path, regions: &[String], last: Option<&Look>) -> Option<(Look, Change)> {
+    let read = read(path);
+    let look = match &read {
+        Ok(text) => Look::Text(document::hash(text.as_bytes())),
+        Err(problem) => Look::Unreadable(problem.clone()),
+    };
+    if last == Some(&look) {
+        return None;
+    }
+    let change = match read {
+        Ok(text) => document::from_toml(&path.display().to_string(), &text, regions),
+        Err(problem) => Err(vec![problem]),
+    };
+    Some((look, change))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "[[rules]]\nname = \"r\"\nlimit = 1\nwindow = \"1s\"\n";
+    const INTERVAL: Duration = Duration::from_millis(5);
+
+    async fn next(changes: &mut mpsc::Receiver<Change>) -> Change {
+        tokio::time::timeout(Duration::from_secs(10), changes.recv()).await.unwrap().unwrap()
+    }
+
+    #[tokio::test]
+    async fn each_change_of_the_content_is_told_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.toml");
+        std::fs::write(&path, GOOD).unwrap();
+        let first = load(&path, &[]).unwrap();
+        let mut changes = watch(path.clone(), vec![], Some(first.hash), INTERVAL);
+        tokio::time::sleep(INTERVAL * 10).await;
+        assert!(changes.try_recv().is_err());
+
+        let replacement = folder.path().join("new");
+        std::fs::write(&replacement, GOOD.replace("limit = 1", "limit = 2")).unwrap();
+        std::fs::rename(&replacement, &path).unwrap();
+        assert_eq!(next(&mut changes).await.unwrap().rules[0].limit, 2);
+
+        std::fs::remove_file(&path).unwrap();
+        let problems = next(&mut changes).await.unwrap_err();
+        assert_eq!(problems[0].to_string(), format!("{}: no such file", path.display()));
+
+        std::fs::write(&replacement, GOOD).unwrap();
+        std::fs::rename(&replacement, &path).unwrap();
+        assert_eq!(next(&mut changes).await.unwrap(), first);
+    }
+
+    #[tokio::test]
+    async fn a_swapped_link_is_a_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let of = |name: &str| folder.path().join(name);
+        std::fs::write(of("a"), GOOD).unwrap();
+        std::fs::write(of("b"), "rules = 1").unwrap();
+        std::os::unix::fs::symlink(of("a"), of("rules.toml")).unwrap();
+        let mut changes = watch(of("rules.toml"), vec![], None, INTERVAL);
+        assert!(next(&mut changes).await.is_ok());
+        std::os::unix::fs::symlink(of("b"), of("link")).unwrap();
+        std::fs::rename(of("link"), of("rules.toml")).unwrap();
+        let problems = next(&mut changes).await.unwrap_err();
+        assert!(
+            problems[0].to_string().ends_with("rules.toml:1:9: rules must be a list, not a number"),
+            "{problems:?}"
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_or_too_long_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.toml");
+        std::fs::write(&path, b"name = \xff").unwrap();
+        assert!(
+            load(&path, &[]).unwrap_err()[0].to_string().ends_with("is not UTF-8: byte 8 cannot be read")
+        );
+        std::fs::File::create(&path).unwrap().set_len(FILE_BYTES_MAX + 1).unwrap();
+        assert!(load(&path, &[]).unwrap_err()[0].to_string().ends_with("must have at most 67108864 bytes"));
+        assert!(load(folder.path(), &[]).unwrap_err()[0].to_string().ends_with("is a folder, not a file"));
+    }
+}

@@ -1,0 +1,311 @@
+//! How messages between daemons become bytes: version, kind, body. The only user of bincode, so that another format is a
+//! change of this file.
+//!
+//! Bytes come from members of the cluster, and still nothing in them is trusted: every length is bounded before it is
+//! believed, and what is not exactly one message is refused with its reason.
+
+use std::net::SocketAddr;
+
+use bincode::config::{Configuration, Limit, LittleEndian, Varint};
+use bytes::Bytes;
+
+use super::counters::Refusal;
+use crate::core::wire::{
+    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope, VERSION,
+};
+
+/// Longest message on the network, in bytes, header included.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1_024;
+/// Longest gossip message: the longest that `chitchat` makes.
+pub const GOSSIP_BYTES_MAX: usize = 65_507;
+/// Longest domain or name of a rule in a report, in bytes.
+pub const RULE_NAME_BYTES_MAX: usize = 1_024;
+
+const KIND_SYNC: u8 = 1;
+const KIND_GOSSIP: u8 = 2;
+const HEADER_BYTES: usize = 2;
+
+type Format = Configuration<LittleEndian, Varint, Limit<MESSAGE_BYTES_MAX>>;
+/// The limit is compulsory: without it a length prefix alone can ask for all memory there is.
+const FORMAT: Format = bincode::config::standard().with_limit::<MESSAGE_BYTES_MAX>();
+
+/// One message between two daemons.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// Counts.
+    Sync(Frame),
+    /// Membership.
+    Gossip {
+        /// Where the sender says it can be dialled.
+        from: SocketAddr,
+        /// A message of `chitchat`.
+        body: Bytes,
+    },
+}
+
+/// Writes a frame of counts.
+///
+/// # Errors
+/// [`Refusal::Oversize`] if it would not be accepted on the other side: too many reports, too long a name or identity, or
+/// more bytes than [`MESSAGE_BYTES_MAX`].
+pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
+    check_bounds(frame)?;
+    let mut bytes = vec![VERSION, KIND_SYNC];
+    bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
+    sized(bytes)
+}
+
+/// Writes a gossip message.
+///
+/// # Errors
+/// [`Refusal::Oversize`] if it is longer than [`GOSSIP_BYTES_MAX`].
+pub fn encode_gossip(from: SocketAddr, body: &[u8]) -> Result<Bytes, Refusal> {
+    if body.len() > GOSSIP_BYTES_MAX {
+        return Err(Refusal::Oversize);
+    }
+    let mut bytes = vec![VERSION, KIND_GOSSIP];
+    bincode::serde::encode_into_std_write(from, &mut bytes, FORMAT).map_err(|_| Refusal::Malformed)?;
+    bytes.extend_from_slice(body);
+    sized(bytes)
+}
+
+/// Reads one message.
+///
+/// # Errors
+/// The reason, if these bytes are not exactly one message of this version within its bounds.
+pub fn decode(bytes: &Bytes) -> Result<Message, Refusal> {
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(Refusal::Oversize);
+    }
+    let (Some(version), Some(kind), Some(body)) = (bytes.first(), bytes.get(1), bytes.get(HEADER_BYTES..))
+    else {
+        return Err(Refusal::Malformed);
+    };
+    if *version != VERSION {
+        return Err(Refusal::Version);
+    }
+    match *kind {
+        KIND_SYNC => decode_frame(body).map(Message::Sync),
+        KIND_GOSSIP => {
+            let (from, read): (SocketAddr, usize) = decode_part(body)?;
+            let body = bytes.slice(HEADER_BYTES.saturating_add(read).min(bytes.len())..);
+            if body.len() > GOSSIP_BYTES_MAX {
+                Err(Refusal::Oversize)
+            } else {
+                Ok(Message::Gossip { from, body })
+            }
+        }
+        _ => Err(Refusal::Kind),
+    }
+}
+
+fn decode_frame(body: &[u8]) -> Result<Frame, Refusal> {
+    let (frame, read): (Frame, usize) = decode_part(body)?;
+    if read != body.len() {
+        return Err(Refusal::Trailing);
+    }
+    check_bounds(&frame)?;
+    Ok(frame)
+}
+
+fn decode_part<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<(T, usize), Refusal> {
+    bincode::serde::decode_from_slice(body, FORMAT).map_err(|error| match error {
+        bincode::error::DecodeError::LimitExceeded => Refusal::Oversize,
+        _ => Refusal::Malformed,
+    })
+}
+
+fn check_bounds(frame: &Frame) -> Result<(), Refusal> {
+    let fits = frame.reports.len() <= REPORTS_MAX && frame.reports.iter().all(is_bounded);
+    if fits { Ok(()) } else { Err(Refusal::Oversize) }
+}
+
+fn is_bounded(report: &Report) -> bool {
+    let region = match &report.scope {
+        Scope::Node => 0,
+        Scope::Region(region) => region.len(),
+    };
+    report.identity.len() <= IDENTITY_BYTES_MAX
+        && report.rule.domain.len() <= RULE_NAME_BYTES_MAX
+        && report.rule.name.len() <= RULE_NAME_BYTES_MAX
+        && region <= NAME_BYTES_MAX
+        && report.counts.len() <= COUNTS_MAX
+        && report.counts.iter().all(|count| count.node.len() <= NAME_BYTES_MAX)
+}
+
+fn sized(bytes: Vec<u8>) -> Result<Bytes, Refusal> {
+    if bytes.len() > MESSAGE_BYTES_MAX { Err(Refusal::Oversize) } else { Ok(bytes.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::core::time::{Span, Timestamp};
+    use crate::core::wire::{Count, RuleName, Seen};
+
+    fn report(identity: &[u8]) -> Report {
+        Report {
+            rule: RuleName { domain: "default".into(), name: "search".into() },
+            identity: identity.to_vec(),
+            window: 300,
+            stamp: Timestamp(70_000),
+            scope: Scope::Region("eu".into()),
+            counts: vec![Count { node: "eu-1".into(), since: Timestamp(60_000), admitted: 5, returned: 1 }],
+            demand: 2_000_000,
+        }
+    }
+
+    fn frame(reports: Vec<Report>) -> Frame {
+        Frame {
+            incarnation: 1_760_000_000_000,
+            seq: 7,
+            sent: Timestamp(1_760_000_000_000_000),
+            seen: Some(Seen { seq: 3, before: 0b101, lag: -250 }),
+            slowest: Span(80_000),
+            reports,
+        }
+    }
+
+    prop_compose! {
+        fn arbitrary_count()(node in "\\PC{0,12}", [since, admitted, returned] in any::<[u64; 3]>()) -> Count {
+            Count { node, since: Timestamp(since), admitted, returned }
+        }
+    }
+
+    prop_compose! {
+        fn arbitrary_report()(
+            [domain, name] in ["\\PC{0,12}", "\\PC{0,12}"],
+            identity in proptest::collection::vec(any::<u8>(), 0..40),
+            region in proptest::option::of("\\PC{0,12}"),
+            counts in proptest::collection::vec(arbitrary_count(), 0..3),
+            [window, stamp, demand] in any::<[u64; 3]>(),
+        ) -> Report {
+            let scope = region.map_or(Scope::Node, Scope::Region);
+            Report { rule: RuleName { domain, name }, identity, scope, window, stamp: Timestamp(stamp), counts, demand }
+        }
+    }
+
+    prop_compose! {
+        fn arbitrary_frame()(
+            [incarnation, seq, sent, slowest] in any::<[u64; 4]>(),
+            seen in proptest::option::of((any::<u64>(), any::<u64>(), any::<i64>())),
+            reports in proptest::collection::vec(arbitrary_report(), 0..12),
+        ) -> Frame {
+            let seen = seen.map(|(seq, before, lag)| Seen { seq, before, lag });
+            Frame { incarnation, seq, sent: Timestamp(sent), seen, slowest: Span(slowest), reports }
+        }
+    }
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// If this fails the format has changed: nodes of the old and new build would refuse each other. Raise the version.
+    #[test]
+    fn the_bytes_of_version_one_are_pinned() {
+        assert_eq!(hex(&encode_frame(&frame(vec![report(b"u\0x")])).unwrap()), GOLDEN_FRAME);
+        let gossip = encode_gossip("203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
+        assert_eq!(hex(&gossip), GOLDEN_GOSSIP);
+        let gossip = encode_gossip("[::1]:7946".parse().unwrap(), b"").unwrap();
+        assert_eq!(hex(&gossip), GOLDEN_GOSSIP_V6);
+    }
+
+    const GOLDEN_FRAME: &str = concat!(
+        "0101fd00c02cc89901000007fd0000ceeeb5400600010305fbf301fc80380100",
+        "010764656661756c74067365617263680375007801026575fb2c01fc70110100",
+        "010465752d31fb60ea0501fc80841e00",
+    );
+    const GOLDEN_GOSSIP: &str = "010200cb007107fb0a1f616263";
+    const GOLDEN_GOSSIP_V6: &str = "01020100000000000000000000000000000001fb0a1f";
+
+    #[test]
+    fn other_versions_and_kinds_are_refused() {
+        let good = encode_frame(&frame(vec![])).unwrap().to_vec();
+        for (at, value, why) in
+            [(0, 0, Refusal::Version), (0, 2, Refusal::Version), (1, 0, Refusal::Kind), (1, 3, Refusal::Kind)]
+        {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            assert_eq!(decode(&bytes.into()), Err(why));
+        }
+        assert_eq!(decode(&Bytes::new()), Err(Refusal::Malformed));
+        assert_eq!(decode(&Bytes::from_static(&[VERSION])), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn a_byte_behind_a_frame_is_refused() {
+        let mut bytes = encode_frame(&frame(vec![report(b"x")])).unwrap().to_vec();
+        bytes.push(0);
+        assert_eq!(decode(&bytes.into()), Err(Refusal::Trailing));
+    }
+
+    #[test]
+    fn what_is_too_big_is_refused_on_both_sides() {
+        let many = frame(vec![report(b""); REPORTS_MAX + 1]);
+        let long_identity = frame(vec![report(&[7; IDENTITY_BYTES_MAX + 1])]);
+        let mut long_name = frame(vec![report(b"")]);
+        long_name.reports[0].rule.name = "n".repeat(RULE_NAME_BYTES_MAX + 1);
+        let mut many_counts = frame(vec![report(b"")]);
+        many_counts.reports[0].counts = vec![many_counts.reports[0].counts[0].clone(); COUNTS_MAX + 1];
+        let mut long_region = frame(vec![report(b"")]);
+        long_region.reports[0].scope = Scope::Region("r".repeat(NAME_BYTES_MAX + 1));
+        for too_big in [many, long_identity, long_name, many_counts, long_region] {
+            assert_eq!(encode_frame(&too_big), Err(Refusal::Oversize));
+            let mut bytes = vec![VERSION, KIND_SYNC];
+            bytes.extend(bincode::serde::encode_to_vec(&too_big, bincode::config::standard()).unwrap());
+            assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
+        }
+        let sum_too_big = frame(vec![report(&[7; IDENTITY_BYTES_MAX]); 5]);
+        assert_eq!(encode_frame(&sum_too_big), Err(Refusal::Oversize));
+        assert_eq!(decode(&vec![VERSION; MESSAGE_BYTES_MAX + 1].into()), Err(Refusal::Oversize));
+        let address = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(encode_gossip(address, &vec![0; GOSSIP_BYTES_MAX + 1]), Err(Refusal::Oversize));
+        assert!(encode_gossip("[::1]:65535".parse().unwrap(), &vec![0; GOSSIP_BYTES_MAX]).is_ok());
+    }
+
+    /// Varint 253 announces eight bytes of length: 2^63 of them.
+    #[test]
+    fn an_absurd_length_is_refused_before_it_is_allocated() {
+        let mut bytes = vec![VERSION, KIND_SYNC, 0, 0, 0, 0, 253];
+        bytes.extend((1_u64 << 63).to_le_bytes());
+        assert!(matches!(decode(&bytes.into()), Err(Refusal::Oversize | Refusal::Malformed)));
+    }
+
+    proptest! {
+        #[test]
+        fn every_frame_comes_back(frame in arbitrary_frame()) {
+            let bytes = encode_frame(&frame).unwrap();
+            prop_assert_eq!(decode(&bytes), Ok(Message::Sync(frame)));
+        }
+
+        #[test]
+        fn every_gossip_comes_back(
+            ip in any::<std::net::IpAddr>(),
+            port in any::<u16>(),
+            body in proptest::collection::vec(any::<u8>(), 0..200),
+        ) {
+            let from = SocketAddr::new(ip, port);
+            let bytes = encode_gossip(from, &body).unwrap();
+            prop_assert_eq!(decode(&bytes), Ok(Message::Gossip { from, body: body.into() }));
+        }
+
+        #[test]
+        fn a_truncated_frame_is_always_refused(frame in arbitrary_frame(), cut in any::<proptest::sample::Index>()) {
+            let bytes = encode_frame(&frame).unwrap();
+            let short = bytes.slice(..cut.index(bytes.len()));
+            prop_assert!(decode(&short).is_err());
+        }
+
+        #[test]
+        fn random_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..400), sync in any::<bool>()) {
+            let _ = decode(&bytes.clone().into());
+            if bytes.len() >= 2 {
+                bytes[0] = VERSION;
+                bytes[1] = if sync { KIND_SYNC } else { KIND_GOSSIP };
+                let _ = decode(&bytes.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! One QUIC endpoint on one UDP socket that dials and accepts.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use quinn::{ConnectError, Connection, ConnectionError, EndpointConfig, Runtime, TokioRuntime, VarInt};
+use rustls::pki_types::CertificateDer;
+use tokio::time::timeout;
+
+use super::certificate::SERVER_NAME;
+use super::counters::{Counters, Refusal};
+use super::identity::{self, IdentityError};
+use super::socket::Watched;
+use super::tls::Sides;
+use crate::core::worldwide::NodeName;
+
+/// Longest handshake, either way.
+pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
+
+/// Why a peer could not be dialled.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DialError {
+    #[error("cannot be dialled: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("no answer in time")]
+    Deadline,
+    #[error("{0}")]
+    Connection(#[from] ConnectionError),
+    #[error("{0}")]
+    Identity(#[from] IdentityError),
+}
+
+impl DialError {
+    /// The reason, where it is the other's fault; nobody being there is nobody's.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Connect(_) | Self::Deadline => None,
+            Self::Identity(_) => Some(Refusal::Identity),
+            Self::Connection(error) => Some(refusal_of(error)).filter(|why| *why != Refusal::Handshake),
+        }
+    }
+}
+
+/// The endpoint.
+pub(super) struct Endpoint {
+    quinn: quinn::Endpoint,
+    client: ArcSwap<quinn::ClientConfig>,
+}
+
+impl Endpoint {
+    /// Binds the socket. Must be called inside a tokio runtime.
+    pub(super) fn bind(listen: SocketAddr, sides: Sides, counters: Arc<Counters>) -> io::Result<Self> {
+        let socket = std::net::UdpSocket::bind(listen)?;
+        let runtime = Arc::new(TokioRuntime);
+        let socket = Watched::new(runtime.wrap_udp_socket(socket)?, counters);
+        let mut config = EndpointConfig::default();
+        // With the bit greased, garbage could not be told from QUIC.
+        config.grease_quic_bit(false);
+        let quinn =
+            quinn::Endpoint::new_with_abstract_socket(config, Some(sides.server), Arc::new(socket), runtime)?;
+        Ok(Self { quinn, client: ArcSwap::from_pointee(sides.client) })
+    }
+
+    /// New connections, either way, use these certificates from now on; open ones go on.
+    pub(super) fn replace(&self, sides: Sides) {
+        self.quinn.set_server_config(Some(sides.server));
+        self.client.store(Arc::new(sides.client));
+    }
+
+    /// The bound address.
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.quinn.local_addr()
+    }
+
+    /// Dials, and reads from the certificate who answered.
+    pub(super) async fn dial(&self, address: SocketAddr) -> Result<(Connection, NodeName), DialError> {
+        let client = quinn::ClientConfig::clone(&self.client.load());
+        let connecting = self.quinn.connect_with(client, address, SERVER_NAME)?;
+        let connection = timeout(HANDSHAKE_DEADLINE, connecting).await.map_err(|_| DialError::Deadline)??;
+        match identity_of(&connection) {
+            Ok(name) => Ok((connection, name)),
+            Err(error) => {
+                connection.close(VarInt::from_u32(1), b"your certificate names no node");
+                Err(error.into())
+            }
+        }
+    }
+
+    /// The next connection that somebody wants; `None` after [`Self::close`].
+    pub(super) async fn accept(&self) -> Option<quinn::Incoming> {
+        self.quinn.accept().await
+    }
+
+    /// Closes every connection, telling the peers, and accepts no more.
+    pub(super) fn close(&self) {
+        self.quinn.close(VarInt::from_u32(0), b"leaving");
+    }
+
+    /// Waits until the peers know.
+    pub(super) async fn closed(&self) {
+        self.quinn.wait_idle().await;
+    }
+}
+
+/// Who is on the other side, by its certificate.
+pub(super) fn identity_of(connection: &Connection) -> Result<NodeName, IdentityError> {
+    let chain = connection
+        .peer_identity()
+        .and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok())
+        .ok_or(IdentityError::Missing)?;
+    identity::node_of(chain.first().ok_or(IdentityError::Missing)?)
+}
+
+/// Why a handshake failed, as a reason to count.
+pub(super) fn refusal_of(error: &ConnectionError) -> Refusal {
+    let code = match error {
+        ConnectionError::TransportError(error) => u64::from(error.code),
+        ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
+        _ => return Refusal::Handshake,
+    };
+    // QUIC carries TLS alerts as 0x100 and the alert's number (RFC 9001, 4.8).
+    match code.checked_sub(0x100) {
+        Some(120) => Refusal::Protocol,
+        Some(42..=49 | 51 | 113..=116) => Refusal::Certificate,
+        _ => Refusal::Handshake,
+    }
+}

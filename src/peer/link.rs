@@ -1,0 +1,276 @@
+//! One address, and the one connection that we dial to it and send on.
+//!
+//! What a peer sends us comes on the connection that it dialled (`inbound.rs`). So each direction has one owner, and two
+//! peers that dial each other at once need no agreement.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use quinn::{Connection, VarInt};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::counters::{Counters, Refusal};
+use super::endpoint::Endpoint;
+use super::queue::Queue;
+use crate::core::time::Span;
+use crate::core::worldwide::NodeName;
+
+/// The first wait before dialling again; doubled up to [`BACKOFF_MAX`].
+pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(50);
+/// The longest wait before dialling again.
+pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(2);
+/// A connection that lived this long was good: dialling again begins at [`BACKOFF_MIN`].
+const STEADY: Duration = Duration::from_secs(1);
+/// An address that turned out to be our own is tried again after this long: its name may come to mean another.
+const OWN_AGAIN: Duration = Duration::from_secs(60);
+/// Longest time to hand one message to the network.
+const SEND_DEADLINE: Duration = Duration::from_secs(2);
+/// Messages kept from before a connection was up: what is older is stale.
+const KEPT_ON_CONNECT: usize = 8;
+
+/// What a link is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// The address that is dialled.
+    pub address: SocketAddr,
+    /// Who answered there last, by certificate.
+    pub peer: Option<NodeName>,
+    /// Whether the connection is up.
+    pub connected: bool,
+    /// Round trip, while it is up.
+    pub rtt: Option<Span>,
+    /// Bytes of messages handed to the network since the link began.
+    pub sent_bytes: u64,
+    /// Bytes of messages received from this peer on the connections that it dialled.
+    pub received_bytes: u64,
+    /// Bytes of UDP payload sent on this link, everything included.
+    pub udp_sent_bytes: u64,
+    /// Bytes of UDP payload received on this link: acknowledgements.
+    pub udp_received_bytes: u64,
+    /// Packets that QUIC believes lost.
+    pub packets_lost: u64,
+    /// Messages waiting.
+    pub queue_len: usize,
+    /// Messages dropped because the queue was full, stale, or could not be sent in time.
+    pub dropped: u64,
+    /// Why it is down, or was down last.
+    pub error: Option<String>,
+}
+
+/// UDP bytes out, in, and packets lost.
+#[derive(Debug, Default, Clone, Copy)]
+struct Traffic([u64; 3]);
+
+#[derive(Debug, Default)]
+struct State {
+    connection: Option<Connection>,
+    peer: Option<NodeName>,
+    own: bool,
+    error: Option<String>,
+    /// Of connections that are over.
+    past: Traffic,
+}
+
+/// What every link needs.
+pub(super) struct LinkContext {
+    pub(super) endpoint: Arc<Endpoint>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) own: NodeName,
+}
+
+/// One link. Sending never waits and never fails.
+pub(super) struct Link {
+    address: SocketAddr,
+    queue: Queue,
+    state: Mutex<State>,
+    sent_bytes: AtomicU64,
+    dropped: AtomicU64,
+    counters: Arc<Counters>,
+    pub(super) stop: CancellationToken,
+}
+
+impl Link {
+    /// A link that does nothing until it is [`run`].
+    pub(super) fn new(address: SocketAddr, counters: Arc<Counters>, stop: CancellationToken) -> Self {
+        Self {
+            address,
+            queue: Queue::default(),
+            state: Mutex::default(),
+            sent_bytes: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            counters,
+            stop,
+        }
+    }
+
+    /// Queues a message.
+    pub(super) fn send(&self, message: Bytes) {
+        self.drop_many(Refusal::QueueFull, self.queue.push(message));
+    }
+
+    /// Who answered at this address last.
+    pub(super) fn peer(&self) -> Option<NodeName> {
+        self.lock().peer.clone()
+    }
+
+    /// Whether we answer there ourselves.
+    pub(super) fn is_own(&self) -> bool {
+        self.lock().own
+    }
+
+    /// What the link is doing, without what it received.
+    pub(super) fn status(&self) -> LinkStatus {
+        let state = self.lock();
+        let up = state.connection.as_ref().filter(|connection| connection.close_reason().is_none());
+        let Traffic([udp_sent_bytes, udp_received_bytes, packets_lost]) =
+            state.connection.as_ref().map_or(state.past, |connection| state.past.plus(connection));
+        LinkStatus {
+            address: self.address,
+            peer: state.peer.clone(),
+            connected: up.is_some(),
+            rtt: up.map(|connection| Span::from(connection.rtt())),
+            sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: 0,
+            udp_sent_bytes,
+            udp_received_bytes,
+            packets_lost,
+            queue_len: self.queue.len(),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            error: state.error.clone().filter(|_| up.is_none()),
+        }
+    }
+
+    fn drop_many(&self, why: Refusal, count: usize) {
+        let count = u64::try_from(count).unwrap_or(u64::MAX);
+        if count > 0 {
+            self.dropped.fetch_add(count, Ordering::Relaxed);
+            self.counters.refuse_many(why, count);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Traffic {
+    fn plus(self, connection: &Connection) -> Self {
+        let stats = connection.stats();
+        let [sent, received, lost] = self.0;
+        Self([
+            sent.saturating_add(stats.udp_tx.bytes),
+            received.saturating_add(stats.udp_rx.bytes),
+            lost.saturating_add(stats.path.lost_packets),
+        ])
+    }
+}
+
+/// Dials, sends, dials again, until the link is stopped.
+pub(super) async fn run(link: Arc<Link>, context: Arc<LinkContext>) {
+    let stop = link.stop.clone();
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = keep_connected(&link, &context) => {}
+    }
+    if let Some(connection) = link.lock().connection.take() {
+        connection.close(VarInt::from_u32(0), b"leaving");
+    }
+}
+
+async fn keep_connected(link: &Link, context: &LinkContext) {
+    let mut backoff = BACKOFF_MIN;
+    loop {
+        let wait = match context.endpoint.dial(link.address).await {
+            Ok((connection, name)) if name == context.own => {
+                connection.close(VarInt::from_u32(0), b"this is myself");
+                note_own(link);
+                OWN_AGAIN
+            }
+            Ok((connection, name)) => {
+                if serve(link, connection, name).await {
+                    backoff = BACKOFF_MIN;
+                }
+                backoff
+            }
+            Err(error) => {
+                if let Some(why) = error.refusal() {
+                    context.counters.refuse(why);
+                }
+                link.lock().error = Some(error.to_string());
+                backoff
+            }
+        };
+        sleep(wait).await;
+        backoff = backoff.saturating_mul(2).min(BACKOFF_MAX);
+    }
+}
+
+fn note_own(link: &Link) {
+    let mut state = link.lock();
+    if !state.own {
+        tracing::info!(address = %link.address, "a peer address is our own, or another's who uses our certificate: left alone");
+    }
+    state.own = true;
+    state.error = Some("answers with this node's own certificate".into());
+}
+
+/// Sends on one connection until it ends. `true`: it lived long enough to be called good.
+async fn serve(link: &Link, connection: Connection, name: NodeName) -> bool {
+    tracing::info!(address = %link.address, region = %name.region, node = %name.node, "peer connected");
+    link.drop_many(Refusal::QueueFull, link.queue.keep_newest(KEPT_ON_CONNECT));
+    {
+        let mut state = link.lock();
+        state.peer = Some(name);
+        state.own = false;
+        state.error = None;
+        state.connection = Some(connection.clone());
+    }
+    let steady = sleep(STEADY);
+    tokio::pin!(steady);
+    let mut was_steady = false;
+    let reason = loop {
+        tokio::select! {
+            biased;
+            reason = connection.closed() => break reason,
+            () = &mut steady, if !was_steady => was_steady = true,
+            message = link.queue.pop() => send(link, &connection, message).await,
+        }
+    };
+    let mut state = link.lock();
+    state.past = state.past.plus(&connection);
+    state.connection = None;
+    state.error = Some(reason.to_string());
+    tracing::info!(address = %link.address, reason = %reason, "peer disconnected");
+    was_steady
+}
+
+/// Hands one message to the network: a datagram if it fits in one, else a stream of its own.
+async fn send(link: &Link, connection: &Connection, message: Bytes) {
+    let length = message.len();
+    let fits = connection.max_datagram_size().is_some_and(|most| length <= most);
+    let sent = timeout(SEND_DEADLINE, async {
+        if fits {
+            connection.send_datagram_wait(message).await.is_ok()
+        } else {
+            stream(connection, &message).await
+        }
+    });
+    match sent.await {
+        Ok(true) => {
+            link.sent_bytes.fetch_add(u64::try_from(length).unwrap_or(0), Ordering::Relaxed);
+        }
+        // Lost with its connection, like whatever was under way.
+        Ok(false) if connection.close_reason().is_some() => {}
+        Ok(false) | Err(_) => link.drop_many(Refusal::Unsent, 1),
+    }
+}
+
+async fn stream(connection: &Connection, message: &[u8]) -> bool {
+    let Ok(mut stream) = connection.open_uni().await else { return false };
+    stream.write_all(message).await.is_ok() && stream.finish().is_ok()
+}

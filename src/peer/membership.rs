@@ -1,0 +1,273 @@
+//! Who is in the cluster: `chitchat`'s opinion, held against certificates.
+//!
+//! A node is listed once its certificate was seen, on a connection in either direction, and only while nobody with
+//! another certificate answers at the address it is said to have. So a member of the cluster cannot invent nodes or
+//! redirect them. What it can still do: gossip is not signed, so a member can repeat, delay or falsify the *facts* about a
+//! real node (that it drains, its incarnation, that it still lives). Counts are not facts of gossip: they come from the
+//! node itself, on its own connection.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use chitchat::{Chitchat, ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::PeerEvent;
+use super::contacts::Contacts;
+use super::counters::Refusal;
+use super::gossip::Carrier;
+use super::identity;
+use crate::core::worldwide::NodeName;
+
+/// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions apart.
+const CLUSTER_ID: &str = "tidegate/1";
+/// A node is dead after this many mean intervals without a heartbeat.
+const PHI_THRESHOLD: f64 = 8.0;
+/// Dead nodes are remembered this long; a restarted one is a new one to `chitchat`.
+const DEAD_KEPT: Duration = Duration::from_secs(600);
+const DELETED_KEPT: Duration = Duration::from_secs(3_600);
+/// A gossip task that died is started again after this long.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
+const INCARNATION: &str = "incarnation";
+const DRAINING: &str = "draining";
+const REVISION: &str = "revision";
+
+/// Another node of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its region and node, as its certificate names them.
+    pub name: NodeName,
+    /// Where it is dialled.
+    pub address: SocketAddr,
+    /// When its process began, in ms since the epoch.
+    pub incarnation: u64,
+    /// Whether it is shutting down.
+    pub draining: bool,
+    /// Whether membership believes it alive.
+    pub live: bool,
+    /// The revision of its rules.
+    pub revision: u64,
+}
+
+/// What we say of ourselves.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub(super) name: NodeName,
+    pub(super) incarnation: u64,
+    pub(super) draining: AtomicBool,
+    pub(super) revision: AtomicU64,
+    /// Something of the above has changed.
+    pub(super) changed: Notify,
+}
+
+impl Facts {
+    fn pairs(&self) -> [(&'static str, String); 3] {
+        [
+            (INCARNATION, self.incarnation.to_string()),
+            (DRAINING, self.draining.load(Ordering::Relaxed).to_string()),
+            (REVISION, self.revision.load(Ordering::Relaxed).to_string()),
+        ]
+    }
+}
+
+/// The task that keeps the list of members.
+pub(super) struct Membership {
+    pub(super) facts: Arc<Facts>,
+    pub(super) carrier: Carrier,
+    pub(super) contacts: Arc<Contacts>,
+    pub(super) join: watch::Receiver<BTreeSet<SocketAddr>>,
+    pub(super) interval: Duration,
+    pub(super) members: watch::Sender<Vec<Member>>,
+    pub(super) events: mpsc::Sender<PeerEvent>,
+}
+
+/// What the last look found, to tell changes by.
+#[derive(Default)]
+struct Before {
+    impostors: HashSet<ChitchatId>,
+    /// A list that found no room in the channel.
+    untold: bool,
+}
+
+impl Membership {
+    /// Starts the gossip.
+    pub(super) async fn begin(&self, restarts: u64) -> anyhow::Result<ChitchatHandle> {
+        let config = ChitchatConfig {
+            chitchat_id: ChitchatId::new(
+                identity::path(&self.facts.name),
+                self.facts.incarnation.saturating_add(restarts),
+                self.carrier.advertise,
+            ),
+            cluster_id: CLUSTER_ID.to_owned(),
+            gossip_interval: self.interval,
+            listen_addr: self.carrier.advertise,
+            // Names are resolved here, not there: its look-up has no deadline.
+            seed_nodes: Vec::new(),
+            failure_detector_config: FailureDetectorConfig::new(
+                PHI_THRESHOLD,
+                100,
+                Duration::from_secs(10),
+                self.interval.saturating_mul(2),
+                DEAD_KEPT,
+            ),
+            marked_for_deletion_grace_period: DELETED_KEPT,
+            catchup_callback: None,
+            extra_liveness_predicate: None,
+        };
+        let facts = self.facts.pairs().map(|(key, value)| (key.to_owned(), value)).to_vec();
+        chitchat::spawn_chitchat(config, facts, &self.carrier).await
+    }
+
+    /// Keeps the list until `stop`, starting the gossip again should it die.
+    pub(super) async fn run(self, mut handle: ChitchatHandle, stop: CancellationToken) {
+        let mut restarts = 0;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = self.watch(&handle) => {}
+            }
+            tracing::error!("the membership task died; starting it again");
+            self.carrier.counters.gossip_restarted();
+            restarts += 1;
+            handle.abort();
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                () = sleep(RESTART_AFTER) => {}
+            }
+            if let Ok(begun) = self.begin(restarts).await {
+                handle = begun;
+            }
+        }
+        handle.abort();
+    }
+
+    /// Looks at every interval, and at once when our own facts change. Returns when the gossip has died.
+    async fn watch(&self, handle: &ChitchatHandle) {
+        let mut ticks = interval(self.interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut before = Before::default();
+        let died = handle.termination_watcher();
+        tokio::pin!(died);
+        loop {
+            let spread = tokio::select! {
+                biased;
+                _ = &mut died => return,
+                () = self.facts.changed.notified() => true,
+                _ = ticks.tick() => false,
+            };
+            self.look(handle, &mut before, spread).await;
+        }
+    }
+
+    async fn look(&self, handle: &ChitchatHandle, before: &mut Before, spread: bool) {
+        let nodes = handle.with_chitchat(|chitchat| self.exchange_facts(chitchat)).await;
+        self.carrier.roster.reset(nodes.iter().map(|(id, _)| id.clone()));
+        let found = self.judge(nodes, before);
+        let joins = self.join.borrow().clone();
+        self.dial(handle, &found, &joins, spread);
+        self.publish(found, before);
+    }
+
+    /// Puts our facts in, should they have changed or somebody else have changed them, and takes all others' out.
+    fn exchange_facts(&self, chitchat: &mut Chitchat) -> Vec<(ChitchatId, Option<Member>)> {
+        let own = chitchat.self_node_state();
+        for (key, value) in self.facts.pairs() {
+            if own.get(key) != Some(value.as_str()) {
+                own.set(key, value);
+            }
+        }
+        let live: HashSet<ChitchatId> = chitchat.live_nodes().cloned().collect();
+        chitchat
+            .node_states()
+            .iter()
+            .map(|(id, state)| (id.clone(), member(id, state, live.contains(id))))
+            .collect()
+    }
+
+    /// Keeps those whose certificates bear out what is said of them, each node once.
+    fn judge(&self, nodes: Vec<(ChitchatId, Option<Member>)>, before: &mut Before) -> Vec<Member> {
+        let mut impostors = HashSet::new();
+        let mut found = BTreeMap::<NodeName, (u64, Member)>::new();
+        let mut addresses = self.contacts.claims();
+        addresses.extend(self.join.borrow().iter());
+        for (id, member) in nodes {
+            let Some(member) = member.filter(|member| member.name != self.facts.name) else { continue };
+            addresses.insert(member.address);
+            match self.carrier.links.get_or_dial(member.address).and_then(|link| link.peer()) {
+                Some(peer) if peer == member.name => {}
+                None if self.contacts.knows(&member.name) => {}
+                None => continue,
+                Some(_) => {
+                    if member.live {
+                        impostors.insert(id);
+                    }
+                    continue;
+                }
+            }
+            let rank = (member.live, id.generation_id);
+            let best = found.get(&member.name).map(|(generation, best)| (best.live, *generation));
+            if best.is_none_or(|best| rank > best) {
+                found.insert(member.name.clone(), (id.generation_id, member));
+            }
+        }
+        for id in impostors.difference(&before.impostors) {
+            tracing::warn!(node = ?id, "another certificate answers at the address that this node is said to have");
+            self.carrier.counters.refuse(Refusal::Impostor);
+        }
+        before.impostors = impostors;
+        self.carrier.links.keep_only(&addresses);
+        found.into_values().map(|(_, member)| member).collect()
+    }
+
+    /// Routes to members, and knocks where a member should be and none is known.
+    fn dial(&self, handle: &ChitchatHandle, found: &[Member], joins: &BTreeSet<SocketAddr>, spread: bool) {
+        let links = &self.carrier.links;
+        links.route(found.iter().map(|member| (member.name.clone(), member.address)));
+        for address in joins {
+            let Some(link) = links.get_or_dial(*address).filter(|link| !link.is_own()) else { continue };
+            let there = |member: &&Member| {
+                member.live && (member.address == *address || link.peer().as_ref() == Some(&member.name))
+            };
+            if found.iter().find(there).is_none() {
+                // Only to a closed channel could this fail, and then the gossip has ended.
+                let _ = handle.gossip(*address);
+            }
+        }
+        for member in found.iter().filter(|member| spread && member.live) {
+            let _ = handle.gossip(member.address);
+        }
+    }
+
+    fn publish(&self, found: Vec<Member>, before: &mut Before) {
+        let changed = self.members.send_if_modified(|members| {
+            let changed = *members != found;
+            if changed {
+                members.clone_from(&found);
+            }
+            changed
+        });
+        if changed || before.untold {
+            before.untold = self.events.try_send(PeerEvent::Members(found)).is_err();
+        }
+    }
+}
+
+/// What is said of a node; `None` if it has not said enough yet.
+fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
+    Some(Member {
+        name: identity::parse_path(&id.node_id)?,
+        address: id.gossip_advertise_addr,
+        incarnation: state.get(INCARNATION)?.parse().ok()?,
+        draining: state.get(DRAINING)? == "true",
+        live,
+        revision: state.get(REVISION)?.parse().ok()?,
+    })
+}

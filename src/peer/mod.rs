@@ -1,0 +1,33 @@
+//! Everything between daemons on the network: who is there, and what is said.
+//!
+//! * One QUIC endpoint on one UDP socket dials and accepts; mutual TLS against the cluster's own authority keeps
+//!   everybody else out ([`tls`]), and a node is who its certificate says ([`identity`]).
+//! * Membership is gossiped by `chitchat` on the same connections; counts travel as [`codec`] frames beside it.
+//! * Each node dials every other one and sends only on what it dialled: two directions, two owners, no agreement needed.
+//! * Nothing here decides: a frame that is lost, late or refused costs accuracy, never an answer.
+//!
+//! [`Peers`] is the handle. Telemetry reads [`counters::Counters`]; nothing here names a metric.
+
+pub mod certificate;
+pub mod codec;
+pub mod counters;
+pub mod identity;
+pub mod tls;
+
+mod contacts;
+mod endpoint;
+mod gossip;
+mod inbound;
+mod join;
+mod link;
+mod links;
+mod membership;
+mod peers;
+mod queue;
+mod socket;
+
+pub use link::LinkStatus;
+pub use membership::Member;
+pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};
+pub use queue::PEER_QUEUE_LEN_MAX;
+pub use tls::{TlsError, TlsPem};

@@ -1,0 +1,224 @@
+//! Who may speak with us: mutual TLS 1.3 against the cluster's authority, the same on both sides of a connection.
+//!
+//! One certificate serves dialling and accepting. Nothing of the process's default provider is used, so that several
+//! daemons with different authorities live in one process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+use super::identity::{self, IdentityError};
+use crate::core::worldwide::NodeName;
+
+/// What a connection speaks. Another protocol is refused in the handshake.
+pub const ALPN: &[u8] = b"tidegate/1";
+/// A connection without a sign of life for this long is over.
+pub const IDLE_TIMEOUT_MS: u32 = 5_000;
+/// A sign of life goes out at least this often.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Streams that a peer may have open to us. More wait on its side.
+pub const STREAMS_MAX: u32 = 64;
+/// Datagrams waiting to be read, or to be sent, in bytes. Full: the oldest are dropped.
+const DATAGRAM_BUFFER_BYTES: usize = 256 * 1_024;
+/// What a peer may send on all streams of a connection before it is read.
+const RECEIVE_WINDOW_BYTES: u32 = 1024 * 1_024;
+/// Handshakes begun by others and not yet looked at. More are refused by QUIC itself.
+const INCOMING_MAX: usize = 256;
+
+/// The cluster's authority and this node's certificate, as PEM texts.
+#[derive(Clone)]
+pub struct TlsPem {
+    /// The authority's certificate; several while authorities are exchanged.
+    pub ca: Vec<u8>,
+    /// The node's certificate.
+    pub cert: Vec<u8>,
+    /// Its private key.
+    pub key: Vec<u8>,
+}
+
+impl std::fmt::Debug for TlsPem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TlsPem(..)")
+    }
+}
+
+/// Why these certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A PEM text does not hold what it should.
+    #[error("{what} cannot be read: {reason}; `tidegate cert` makes certificates")]
+    Pem {
+        /// Which of the three.
+        what: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// The certificate names no node.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// The certificate was not issued to this node.
+    #[error(
+        "the certificate was issued to node {:?} of region {:?}, but this is node {:?} of region {:?}",
+        certificate.node, certificate.region, configured.node, configured.region
+    )]
+    OtherNode {
+        /// Whom the certificate names.
+        certificate: NodeName,
+        /// Who this is.
+        configured: NodeName,
+    },
+    /// Certificate, key and authority do not go together.
+    #[error("the peer certificate cannot be used: {0}")]
+    Rustls(#[from] rustls::Error),
+    /// The authority cannot be used.
+    #[error("the cluster's authority cannot be used: {0}")]
+    Authority(String),
+}
+
+/// Both sides of every new connection.
+pub(super) struct Sides {
+    pub(super) server: ServerConfig,
+    pub(super) client: ClientConfig,
+}
+
+/// Makes both sides from PEM texts.
+///
+/// # Errors
+/// If they cannot be read, do not go together, or were issued to another node than `name`.
+pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
+    let unreadable =
+        |what| move |error: rustls::pki_types::pem::Error| TlsError::Pem { what, reason: error.to_string() };
+    let chain = certificates(&pem.cert).map_err(unreadable("the node's certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(unreadable("the node's private key"))?;
+    let authorities = certificates(&pem.ca).map_err(unreadable("the cluster's authority"))?;
+    let own = chain.first().ok_or(IdentityError::Missing)?;
+    let certificate = identity::node_of(own)?;
+    if certificate != *name {
+        return Err(TlsError::OtherNode { certificate, configured: name.clone() });
+    }
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority)?;
+    }
+    let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
+
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+        .build()
+        .map_err(|error| TlsError::Authority(error.to_string()))?;
+    let mut server = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain.clone(), key.clone_key())?;
+    server.alpn_protocols = vec![ALPN.to_vec()];
+    // No resumption: a certificate is checked in every handshake, and a withdrawn authority counts at once.
+    server.send_tls13_tickets = 0;
+
+    let mut client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)?;
+    client.alpn_protocols = vec![ALPN.to_vec()];
+    client.resumption = rustls::client::Resumption::disabled();
+
+    let cipher = |_| TlsError::Rustls(rustls::Error::General("no cipher for QUIC".into()));
+    let server = QuicServerConfig::try_from(server).map_err(cipher)?;
+    let client = QuicClientConfig::try_from(client).map_err(cipher)?;
+    let mut server = ServerConfig::with_crypto(Arc::new(server));
+    server.transport_config(Arc::new(accepting())).max_incoming(INCOMING_MAX);
+    let mut client = ClientConfig::new(Arc::new(client));
+    client.transport_config(Arc::new(dialling()));
+    Ok(Sides { server, client })
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
+    let found = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>()?;
+    if found.is_empty() { Err(rustls::pki_types::pem::Error::NoItemsFound) } else { Ok(found) }
+}
+
+fn both() -> TransportConfig {
+    let mut transport = TransportConfig::default();
+    transport
+        .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT_MS).into()))
+        .keep_alive_interval(Some(KEEP_ALIVE))
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES);
+    transport
+}
+
+/// A connection that others dialled: they send, we read.
+fn accepting() -> TransportConfig {
+    let mut transport = both();
+    transport
+        .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))
+        .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
+        .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES / 8))
+        .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));
+    transport
+}
+
+/// A connection that we dialled: we send, and nothing is taken from it.
+fn dialling() -> TransportConfig {
+    let mut transport = both();
+    transport
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .send_window(u64::from(RECEIVE_WINDOW_BYTES))
+        // `None` would forbid sending, too. More than a byte ends the connection.
+        .datagram_receive_buffer_size(Some(1));
+    transport
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::Timestamp;
+    use crate::peer::certificate::{create_ca, issue};
+
+    fn name(node: &str) -> NodeName {
+        NodeName { region: "eu".into(), node: node.into() }
+    }
+
+    fn pem(node: &str) -> TlsPem {
+        let now = Timestamp(1_760_000_000_000_000);
+        let ca = create_ca(now).unwrap();
+        let issued = issue(&ca, &name(node), now).unwrap();
+        TlsPem {
+            ca: ca.certificate_pem().into(),
+            cert: issued.certificate_pem.into(),
+            key: issued.key_pem.into(),
+        }
+    }
+
+    #[test]
+    fn a_certificate_of_another_node_is_refused_by_name() {
+        assert!(sides(&pem("a"), &name("a")).is_ok());
+        let error = sides(&pem("a"), &name("b")).err().unwrap().to_string();
+        assert!(error.contains("issued to node \"a\" of region \"eu\", but this is node \"b\""), "{error}");
+    }
+
+    #[test]
+    fn each_unreadable_text_is_named() {
+        for (at, what) in ["certificate", "private key", "authority"].into_iter().enumerate() {
+            let mut broken = pem("a");
+            *[&mut broken.cert, &mut broken.key, &mut broken.ca][at] = b"nothing".to_vec();
+            let error = sides(&broken, &name("a")).err().unwrap().to_string();
+            assert!(error.contains(what) && error.contains("tidegate cert"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_refused() {
+        let mixed = TlsPem { key: pem("a").key, ..pem("a") };
+        assert!(matches!(sides(&mixed, &name("a")), Err(TlsError::Rustls(_))));
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        assert_eq!(format!("{:?}", pem("a")), "TlsPem(..)");
+    }
+}

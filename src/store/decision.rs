@@ -1,0 +1,154 @@
+//! One decision over several buckets of the memory store: ask them all, make room for all, then charge all or none. The slots
+//! it touches are locked before it begins and stay so until it has ended.
+
+use std::sync::MutexGuard;
+
+use smallvec::SmallVec;
+
+use super::slot::{Looked, Named, Slot};
+use crate::core::request::Cost;
+use crate::core::rule::OnFailure;
+use crate::core::table::Place;
+use crate::core::time::Timestamp;
+use crate::engine::port::{Charge, Counted, Intent, Outcome};
+
+/// A slot by its index, locked.
+pub(super) type Locked<'s> = (usize, MutexGuard<'s, Slot>);
+
+/// A decision under way.
+pub(super) struct Decision<'a, 's> {
+    slots: &'a mut [Locked<'s>],
+    plans: SmallVec<[Plan<'a>; 4]>,
+    now: Timestamp,
+}
+
+/// One charge on its way through the decision.
+struct Plan<'a> {
+    charge: &'a Charge<'a>,
+    named: Named<'a>,
+    /// Index in [`Decision::slots`].
+    slot: usize,
+    looked: Looked,
+    /// Its bucket was made for this decision.
+    made: bool,
+    without_room: bool,
+}
+
+impl Plan<'_> {
+    fn takes(&self) -> bool {
+        matches!(self.charge.cost, Cost::Take(_)) && self.looked.fits()
+    }
+
+    /// Whether it lets the whole decision pass.
+    fn passes(&self) -> bool {
+        let closed = self.without_room && self.charge.rule.rule.on_failure == Some(OnFailure::Closed);
+        !self.charge.enforced || (self.looked.fits() && !closed)
+    }
+}
+
+impl<'a, 's> Decision<'a, 's> {
+    /// Asks every bucket. `named` tells each charge's slot; `slots` holds all of those, in ascending order.
+    pub(super) fn look(
+        charges: &'a [Charge<'a>],
+        named: &[(usize, Named<'a>)],
+        slots: &'a mut [Locked<'s>],
+        now: Timestamp,
+    ) -> Self {
+        let mut decision = Self { slots, plans: SmallVec::new(), now };
+        for (charge, (index, named)) in charges.iter().zip(named) {
+            let found = decision.slots.binary_search_by_key(index, |(index, _)| *index);
+            let Some((slot, (_, locked))) = found.ok().and_then(|at| Some((at, decision.slots.get(at)?)))
+            else {
+                continue;
+            };
+            // What this decision already takes from the same bucket counts against it.
+            let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes();
+            let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());
+            let before = before.fold(0, u64::saturating_add);
+            let looked = locked.look(charge, *named, before, now);
+            let (made, without_room) = (false, false);
+            decision.plans.push(Plan { charge, named: *named, slot, looked, made, without_room });
+        }
+        decision
+    }
+
+    /// Charges all or nothing and answers.
+    pub(super) fn settle(mut self, intent: Intent) -> Outcome {
+        let mut admitted = self.passes();
+        let charges = admitted && intent == Intent::Charge;
+        if charges {
+            self.make_room();
+            admitted = self.passes();
+            if !admitted {
+                self.unmake();
+            }
+        }
+        let counted = self.plans.iter().map(|plan| match self.slots.get_mut(plan.slot) {
+            Some((_, slot)) if charges && admitted => charge(slot, plan, self.now),
+            Some((_, slot)) => answer(slot, plan, admitted, self.now),
+            None => plan.looked.counted(),
+        });
+        Outcome { admitted, counted: counted.collect() }
+    }
+
+    fn passes(&self) -> bool {
+        self.plans.iter().all(Plan::passes)
+    }
+
+    /// Makes the buckets that are not yet there. None of this decision's own is forgotten for it.
+    fn make_room(&mut self) {
+        let mut pinned: SmallVec<[(usize, Place); 4]> =
+            self.plans.iter().filter_map(|plan| Some((plan.slot, plan.looked.place?))).collect();
+        for plan in self.plans.iter_mut().filter(|plan| plan.takes() && plan.looked.place.is_none()) {
+            let Some((_, slot)) = self.slots.get_mut(plan.slot) else { continue };
+            plan.looked.place = slot.find(plan.named);
+            if plan.looked.place.is_some() {
+                continue;
+            }
+            let keep = |place| pinned.contains(&(plan.slot, place));
+            plan.looked.place = slot.make(plan.charge, plan.named, self.now, keep);
+            match plan.looked.place {
+                Some(place) => {
+                    plan.made = true;
+                    pinned.push((plan.slot, place));
+                }
+                None => plan.without_room = true,
+            }
+        }
+    }
+
+    fn unmake(&mut self) {
+        for plan in &mut self.plans {
+            let Some((_, slot)) = self.slots.get_mut(plan.slot) else { continue };
+            if let (true, Some(place)) = (plan.made, plan.looked.place) {
+                slot.unmake(place);
+            }
+        }
+        // Places of buckets that are gone name nothing.
+        for plan in &mut self.plans {
+            let Some((_, slot)) = self.slots.get_mut(plan.slot) else { continue };
+            plan.looked.place = slot.find(plan.named);
+        }
+    }
+}
+
+fn charge(slot: &mut Slot, plan: &Plan<'_>, now: Timestamp) -> Counted {
+    if !plan.looked.fits() {
+        return slot.uncharged(plan.charge, &plan.looked, now);
+    }
+    // A charge before this one may have made the bucket that a refund gives back to.
+    let place = plan.looked.place.or_else(|| slot.find(plan.named));
+    slot.charged(plan.charge, &plan.looked, place, now)
+}
+
+/// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was taken.
+fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool, now: Timestamp) -> Counted {
+    if plan.without_room {
+        return plan.looked.without_room(plan.charge);
+    }
+    let mut counted = slot.uncharged(plan.charge, &plan.looked, now);
+    if !admitted && plan.takes() {
+        counted.verdict = slot.look_untaken(plan.charge, &plan.looked, now);
+    }
+    counted
+}

@@ -1,0 +1,177 @@
+//! The memory store: every bucket of this daemon, in slots that are locked one decision at a time.
+//!
+//! A decision takes the locks of the slots it touches in ascending order, asks all its buckets, and then charges all or
+//! none. Nothing waits here but for another decision's few hundred nanoseconds, so [`Store::try_decide`] always answers.
+
+use std::hash::BuildHasher;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use super::decision::Decision;
+use super::slot::{Named, Slot};
+use crate::core::algorithm::View;
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::ruleset::Compiled;
+use crate::core::time::Timestamp;
+use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Later, Outcome, Store, StoreLen};
+
+/// Slots, unless that would leave each with too few keys or too many.
+const SLOTS: usize = 1_024;
+/// Fewer keys than this are not worth a slot of their own: what is bounded is the slot.
+const SLOT_KEYS_MIN: usize = 1_024;
+/// More keys than this make a slot's sweep and growth felt, and soon exceed what a table can name.
+const SLOT_KEYS_MAX: usize = 32_768;
+
+/// Buckets in memory, bounded.
+///
+/// When full, a new key takes the place of the least used bucket of a sample. A bucket at its limit is never forgotten before
+/// it expires; where a sample holds only such, the new key's charge is answered by its rule's `on_failure`.
+#[derive(Debug)]
+pub struct MemoryStore {
+    slots: Box<[Mutex<Slot>]>,
+    hasher: foldhash::quality::RandomState,
+    keys_max: usize,
+}
+
+fn locked(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
+    // No slot is left half changed: a decision that panicked has at worst not charged.
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryStore {
+    /// A store for at most `keys_max` buckets (at least 1), spread over slots by their keys' hashes.
+    #[must_use]
+    pub fn new(keys_max: usize) -> Self {
+        let keys_max = keys_max.max(1);
+        let wanted = (keys_max / SLOT_KEYS_MIN).clamp(1, SLOTS).max(keys_max / SLOT_KEYS_MAX);
+        let slots = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 }.max(1);
+        let slot = |index: usize| Slot::new(keys_max / slots + usize::from(index < keys_max % slots));
+        Self {
+            slots: (0..slots).map(|index| Mutex::new(slot(index))).collect(),
+            hasher: foldhash::quality::RandomState::default(),
+            keys_max,
+        }
+    }
+
+    fn named<'a>(&self, key: &'a Key) -> (usize, Named<'a>) {
+        let hash = self.hasher.hash_one(key.bytes());
+        // The tables read the lowest 17 bits and the topmost 7.
+        let slot = usize::try_from((hash >> 17) & 0xffff_ffff).unwrap_or(0) & (self.slots.len() - 1);
+        (slot, Named { hash, key })
+    }
+
+    fn with<T>(&self, key: &Key, work: impl FnOnce(&mut Slot, Named<'_>) -> T) -> Option<T> {
+        let (slot, named) = self.named(key);
+        let mut slot = self.slots.get(slot).map(locked)?;
+        Some(work(&mut slot, named))
+    }
+
+    /// What a bucket holds for `rule`; `None` if neither it nor a view of it is there.
+    #[must_use]
+    pub fn info(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
+        self.with(key, |slot, named| slot.info(rule, named, now)).flatten()
+    }
+
+    /// Forgets a bucket, so that it counts from zero. `false`: it was not there.
+    pub fn reset(&self, key: &Key) -> bool {
+        self.with(key, |slot, named| slot.reset(named)).unwrap_or(false)
+    }
+
+    /// Panics with the slot's lock held.
+    #[cfg(test)]
+    pub(super) fn poison(&self, key: &Key) {
+        self.with(key, |_, _| panic!("while deciding"));
+    }
+
+    /// Bytes allocated for everything but the keys and the logs' entries.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let tables: usize = self.slots.iter().map(|slot| locked(slot).bytes()).sum();
+        tables + self.slots.len() * size_of::<Mutex<Slot>>()
+    }
+
+    /// The common case: one charge, one lock, nothing to be undone.
+    fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Option<Counted> {
+        self.with(charge.key, |slot, named| {
+            let looked = slot.look(charge, named, 0, now);
+            if intent == Intent::Ask || !looked.fits() {
+                return slot.uncharged(charge, &looked, now);
+            }
+            let place = match (looked.place, charge.cost) {
+                (None, Cost::Take(_)) => slot.make(charge, named, now, |_| false),
+                (place, _) => place,
+            };
+            slot.charged(charge, &looked, place, now)
+        })
+    }
+
+    fn decide_many(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Outcome {
+        let named: SmallVec<[(usize, Named<'_>); 4]> =
+            charges.iter().map(|charge| self.named(charge.key)).collect();
+        let mut wanted: SmallVec<[usize; 4]> = named.iter().map(|(slot, _)| *slot).collect();
+        // In one order for everyone, so that no two decisions wait for each other.
+        wanted.sort_unstable();
+        wanted.dedup();
+        let lock = |index: &usize| Some((*index, self.slots.get(*index).map(locked)?));
+        let mut slots: SmallVec<[_; 4]> = wanted.iter().filter_map(lock).collect();
+        Decision::look(charges, &named, &mut slots, now).settle(intent)
+    }
+}
+
+impl Store for MemoryStore {
+    fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome> {
+        Some(match charges {
+            [charge] => {
+                let counted: SmallVec<[Counted; 2]> =
+                    self.decide_one(charge, intent, now).into_iter().collect();
+                let admitted = counted.iter().all(|counted| counted.verdict.admitted || !charge.enforced);
+                Outcome { admitted, counted }
+            }
+            _ => self.decide_many(charges, intent, now),
+        })
+    }
+
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
+        Box::pin(async move {
+            self.try_decide(charges, intent, now)
+                .unwrap_or_else(|| Outcome { admitted: false, counted: SmallVec::new() })
+        })
+    }
+
+    fn bucket<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        now: Timestamp,
+    ) -> Later<'a, Option<BucketInfo>> {
+        Box::pin(std::future::ready(self.info(rule, key, now)))
+    }
+
+    fn set_view(&self, key: &Key, view: View, error_bound: u64, now: Timestamp) {
+        self.with(key, |slot, named| slot.set_view(named, view, error_bound, now));
+    }
+
+    fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp) {
+        self.with(key, |slot, named| slot.debit(rule, named, permits, now));
+    }
+
+    fn sweep(&self, now: Timestamp) {
+        for slot in &self.slots {
+            locked(slot).sweep(now);
+        }
+    }
+
+    fn len(&self) -> StoreLen {
+        let mut len = StoreLen { keys_max: self.keys_max, ..StoreLen::default() };
+        for slot in &self.slots {
+            let slot = locked(slot);
+            let (evicted, full) = slot.losses();
+            len.keys += slot.len();
+            len.evicted += evicted;
+            len.full += full;
+        }
+        len
+    }
+}

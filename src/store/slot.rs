@@ -1,0 +1,307 @@
+//! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to them. Whoever
+//! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
+
+use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::rule::OnFailure;
+use crate::core::ruleset::Compiled;
+use crate::core::table::{Full, Place, Table, WEIGHT_KEPT};
+use crate::core::time::{Span, Timestamp};
+use crate::engine::port::{BucketInfo, Charge, Counted};
+
+/// Entries of each table that one sweep looks at.
+const SWEEP_ENTRIES: usize = 256;
+/// How much a view weighs: all alike, so that the one that ends soonest goes first.
+const VIEW_WEIGHT: u8 = 0;
+
+/// What the world leaves of one bucket.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    view: View,
+    error_bound: u64,
+}
+
+/// A part of the keys.
+#[derive(Debug)]
+pub(super) struct Slot {
+    buckets: Table<State>,
+    /// Apart from the buckets, since few have one and one may come before the bucket does.
+    views: Table<Held>,
+    evicted: u64,
+    full: u64,
+}
+
+/// A key with its hash.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Named<'a> {
+    pub(super) hash: u64,
+    pub(super) key: &'a Key,
+}
+
+impl Named<'_> {
+    /// Whether both name the same bucket.
+    pub(super) fn is(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.key == other.key
+    }
+}
+
+/// What a bucket would answer one charge.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Looked {
+    /// The bucket, if it is there.
+    pub(super) place: Option<Place>,
+    pub(super) verdict: Verdict,
+    view: Option<View>,
+    error_bound: u64,
+}
+
+impl Looked {
+    /// Whether the charge fits; a refund always does.
+    pub(super) fn fits(&self) -> bool {
+        self.verdict.admitted
+    }
+
+    /// The answer, before it is known what was charged.
+    pub(super) fn counted(&self) -> Counted {
+        Counted {
+            verdict: self.verdict,
+            view: self.view,
+            error_bound: self.error_bound,
+            used: 0,
+            returned: 0,
+            degraded: false,
+        }
+    }
+
+    /// The answer where the bucket found no room: the rule's failure policy's.
+    pub(super) fn without_room(&self, charge: &Charge<'_>) -> Counted {
+        let mut counted = Counted { degraded: true, ..self.counted() };
+        if charge.rule.rule.on_failure == Some(OnFailure::Closed) {
+            counted.verdict.admitted = false;
+            counted.verdict.remaining = 0;
+            counted.verdict.delay = Span::ZERO;
+            // Room comes as buckets expire; after a window of this rule at least its own kind have.
+            counted.verdict.retry = Some(charge.limit.window);
+        }
+        counted
+    }
+}
+
+/// How much a bucket would be missed: the used part of its limit, and above all else if nothing more is admitted.
+fn weight(limit: &Limit, remaining: u64) -> u8 {
+    if remaining == 0 {
+        return WEIGHT_KEPT;
+    }
+    let whole = u64::from(limit.permits.max(limit.burst)).max(1);
+    let free = remaining.min(whole);
+    u8::try_from((whole - free) * u64::from(WEIGHT_KEPT - 1) / whole).unwrap_or(WEIGHT_KEPT - 1)
+}
+
+impl Slot {
+    /// A slot for at most `keys_max` buckets and as many views.
+    pub(super) fn new(keys_max: usize) -> Self {
+        Self { buckets: Table::new(keys_max), views: Table::new(keys_max), evicted: 0, full: 0 }
+    }
+
+    fn held(&self, rule: &Compiled, named: Named<'_>) -> Option<&Held> {
+        if rule.rule.global.is_none() || self.views.is_empty() {
+            return None;
+        }
+        self.views.get(self.views.find(named.hash, named.key.bytes())?)
+    }
+
+    /// What the bucket would answer, if charges before this one in the same decision take `before` permits of it.
+    pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
+        let held = self.held(charge.rule, named);
+        let (view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
+        let place = self.buckets.find(named.hash, named.key.bytes());
+        let cost = before.saturating_add(charge.cost.taken());
+        let check = |state: &State| state.check(&charge.limit, view.as_ref(), now, cost);
+        let mut verdict = match place.and_then(|place| self.buckets.get(place)) {
+            Some(state) => check(state),
+            None => check(&State::new(charge.rule.rule.algorithm)),
+        };
+        match charge.cost {
+            Cost::Take(_) => {}
+            Cost::Peek => verdict.admitted = verdict.remaining > 0,
+            Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
+        }
+        Looked { place, verdict, view, error_bound }
+    }
+
+    /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
+    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked, now: Timestamp) -> Verdict {
+        let check = |state: &State| state.check(&charge.limit, looked.view.as_ref(), now, 0);
+        let peek = match looked.place.and_then(|place| self.buckets.get(place)) {
+            Some(state) => check(state),
+            None => check(&State::new(charge.rule.rule.algorithm)),
+        };
+        Verdict { admitted: true, retry: None, ..peek }
+    }
+
+    /// Makes the bucket that `charge` will take from. `None`: there is no room for it.
+    pub(super) fn make(
+        &mut self,
+        charge: &Charge<'_>,
+        named: Named<'_>,
+        now: Timestamp,
+        pinned: impl Fn(Place) -> bool,
+    ) -> Option<Place> {
+        self.insert(charge.rule.rule.algorithm, named, now, pinned)
+    }
+
+    fn insert(
+        &mut self,
+        algorithm: Algorithm,
+        named: Named<'_>,
+        now: Timestamp,
+        pinned: impl Fn(Place) -> bool,
+    ) -> Option<Place> {
+        let state = State::new(algorithm);
+        match self.buckets.insert(named.hash, named.key.bytes(), state, now, pinned) {
+            Ok(inserted) => {
+                self.evicted += u64::from(inserted.evicted);
+                Some(inserted.place)
+            }
+            Err(Full) => {
+                self.full += 1;
+                None
+            }
+        }
+    }
+
+    /// Where a bucket is, if it is there.
+    pub(super) fn find(&self, named: Named<'_>) -> Option<Place> {
+        self.buckets.find(named.hash, named.key.bytes())
+    }
+
+    /// Forgets a bucket that was made for a decision that takes nothing after all.
+    pub(super) fn unmake(&mut self, place: Place) {
+        self.buckets.remove(place);
+    }
+
+    /// Charges what [`Self::look`] found to fit, and answers. Without a `place` a charge finds no room; a peek or a refund needs
+    /// none.
+    pub(super) fn charged(
+        &mut self,
+        charge: &Charge<'_>,
+        looked: &Looked,
+        place: Option<Place>,
+        now: Timestamp,
+    ) -> Counted {
+        let limit = &charge.limit;
+        let mut counted = looked.counted();
+        let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
+            return if matches!(charge.cost, Cost::Take(_)) { looked.without_room(charge) } else { counted };
+        };
+        match charge.cost {
+            Cost::Take(permits) => state.take(limit, now, permits),
+            Cost::Peek => {
+                counted.used = state.used(limit, now);
+                return counted;
+            }
+            Cost::Refund(permits) => {
+                counted.returned = state.refund(limit, now, permits);
+                let after = state.check(limit, looked.view.as_ref(), now, 0);
+                counted.verdict = Verdict { admitted: true, retry: None, ..after };
+            }
+        }
+        counted.used = state.used(limit, now);
+        let expiry = state.expiry(limit);
+        self.buckets.rate(place, expiry, weight(limit, counted.verdict.remaining));
+        counted
+    }
+
+    /// Answers without charging; notes if the bucket is at its limit.
+    pub(super) fn uncharged(&mut self, charge: &Charge<'_>, looked: &Looked, now: Timestamp) -> Counted {
+        let mut counted = looked.counted();
+        let Some(place) = looked.place else { return counted };
+        if !looked.fits() && counted.verdict.remaining == 0 {
+            self.buckets.weigh(place, WEIGHT_KEPT);
+        }
+        counted.used = self.buckets.get(place).map_or(0, |state| state.used(&charge.limit, now));
+        counted
+    }
+
+    /// Charges what another region admitted, where the algorithm takes debts.
+    pub(super) fn debit(&mut self, rule: &Compiled, named: Named<'_>, permits: u64, now: Timestamp) {
+        let algorithm = rule.rule.algorithm;
+        let takes_debts =
+            matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+        if !takes_debts || permits == 0 {
+            return;
+        }
+        let found = self.buckets.find(named.hash, named.key.bytes());
+        let Some(place) = found.or_else(|| self.insert(algorithm, named, now, |_| false)) else { return };
+        let Some(state) = self.buckets.get_mut(place) else { return };
+        state.debit(&rule.limit, now, permits);
+        let expiry = state.expiry(&rule.limit);
+        let remaining = state.check(&rule.limit, None, now, 0).remaining;
+        self.buckets.rate(place, expiry, weight(&rule.limit, remaining));
+    }
+
+    /// Holds what the world leaves of a bucket, whether or not the bucket is there yet.
+    pub(super) fn set_view(&mut self, named: Named<'_>, view: View, error_bound: u64, now: Timestamp) {
+        let held = Held { view, error_bound };
+        let key = named.key.bytes();
+        let place = match self.views.find(named.hash, key) {
+            Some(place) => place,
+            None => match self.views.insert(named.hash, key, held, now, |_| false) {
+                Ok(inserted) => inserted.place,
+                Err(_) => return,
+            },
+        };
+        if let Some(known) = self.views.get_mut(place) {
+            *known = held;
+        }
+        // It speaks of its window and the next. How long those are is not said here, but windows are counted from the
+        // epoch, so the present divided by the index is a window's length.
+        let window = now.0 / view.window.max(1);
+        self.views.rate(place, now + Span(window.saturating_mul(3)), VIEW_WEIGHT);
+    }
+
+    /// What a bucket holds; `None` if neither it nor a view of it is there.
+    pub(super) fn info(&self, rule: &Compiled, named: Named<'_>, now: Timestamp) -> Option<BucketInfo> {
+        let held = self.held(rule, named).copied();
+        let state =
+            self.buckets.find(named.hash, named.key.bytes()).and_then(|place| self.buckets.get(place));
+        if held.is_none() && state.is_none() {
+            return None;
+        }
+        let unused = State::new(rule.rule.algorithm);
+        let state = state.unwrap_or(&unused);
+        let view = held.map(|held| held.view);
+        Some(BucketInfo {
+            used: state.used(&rule.limit, now),
+            verdict: state.check(&rule.limit, view.as_ref(), now, 0),
+            view,
+            error_bound: held.map_or(0, |held| held.error_bound),
+        })
+    }
+
+    /// Forgets a bucket. `false`: it was not there.
+    pub(super) fn reset(&mut self, named: Named<'_>) -> bool {
+        let found = self.buckets.find(named.hash, named.key.bytes());
+        found.is_some_and(|place| self.buckets.remove(place).is_some())
+    }
+
+    /// Forgets a bounded part of what has expired.
+    pub(super) fn sweep(&mut self, now: Timestamp) {
+        self.buckets.sweep(now, SWEEP_ENTRIES);
+        self.views.sweep(now, SWEEP_ENTRIES);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.buckets.len()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.buckets.bytes() + self.views.bytes()
+    }
+
+    /// Buckets forgotten before their time, and charges that found no room.
+    pub(super) fn losses(&self) -> (u64, u64) {
+        (self.evicted, self.full)
+    }
+}

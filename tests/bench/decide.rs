@@ -1,0 +1,140 @@
+//! A decision inside the process: match, bucket, decide, and put into words. Prints nanoseconds (median of rounds).
+//!
+//! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind, which runs this
+//! with `--count RULES N`.
+
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, missing_docs, reason = "a benchmark")]
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::request::{Attributes, Cost, Request};
+use tidegate::core::rule::{Action, Condition, Pattern, Rule};
+use tidegate::core::time::Span;
+use tidegate::core::worldwide::NodeName;
+use tidegate::engine::Engine;
+use tidegate::engine::clock::Clock;
+use tidegate::engine::port::Answer;
+use tidegate::store::memory::MemoryStore;
+use tidegate::telemetry::Metrics;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const ROUNDS: usize = 9;
+const DECISIONS: usize = 200_000;
+
+fn rule(name: String, path: Option<String>) -> Rule {
+    let condition = |path| Condition { attribute: "path".to_owned(), any_of: vec![Pattern::Exact(path)] };
+    Rule {
+        name,
+        domain: "default".to_owned(),
+        conditions: path.map(condition).into_iter().collect(),
+        per: vec!["user".to_owned()],
+        algorithm: Algorithm::Gcra,
+        limit: u32::MAX,
+        window: Span::from_secs(1),
+        burst: u32::MAX,
+        group: None,
+        priority: 100,
+        action: Action::Reject,
+        max_delay: Span::ZERO,
+        status: 429,
+        message: None,
+        on_failure: None,
+        exact: false,
+        enabled: true,
+        global: None,
+    }
+}
+
+fn engine(rules: Vec<Rule>) -> Engine {
+    let name = NodeName { region: "bench".to_owned(), node: "bench-1".to_owned() };
+    let engine = Engine::new(name, Clock::System, Arc::new(MemoryStore::new(4_000_000)), Metrics::new());
+    engine.load(rules, Vec::new(), false).unwrap();
+    engine
+}
+
+/// As many rules as asked for, one of which matches a request for `/api/0`.
+fn one_of(count: usize) -> Vec<Rule> {
+    (0..count).map(|index| rule(format!("rule-{index}"), Some(format!("/api/{index}")))).collect()
+}
+
+/// As many rules as asked for, all of which match.
+fn all_of(count: usize) -> Vec<Rule> {
+    (0..count).map(|index| rule(format!("rule-{index}"), None)).collect()
+}
+
+fn decide(engine: &Engine, user: &str) -> bool {
+    let attributes: Attributes<'_> = [("user", user), ("path", "/api/0")].into_iter().collect();
+    let request = Request { domain: "default", attributes, cost: Cost::Take(1), limit: None };
+    match engine.decide(std::slice::from_ref(&request)) {
+        Answer::Now(decisions) => decisions[0].allowed,
+        Answer::Later(_) => unreachable!("memory answers at once"),
+    }
+}
+
+/// Users in an order that caches cannot foresee.
+fn users(count: usize) -> Vec<String> {
+    let mut users: Vec<_> = (0..count).map(|index| format!("u_{index}")).collect();
+    let mut seed = 1_u64;
+    for index in (1..users.len()).rev() {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        users.swap(index, (seed >> 33) as usize % (index + 1));
+    }
+    users
+}
+
+fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
+    for user in users {
+        assert!(decide(engine, user));
+    }
+    let mut rounds: Vec<f64> = (0..ROUNDS)
+        .map(|round| {
+            let started = Instant::now();
+            std::thread::scope(|scope| {
+                for thread in 0..threads {
+                    scope.spawn(move || {
+                        let offset = (round * DECISIONS + thread * users.len() / threads) % users.len();
+                        for user in users.iter().cycle().skip(offset).take(DECISIONS) {
+                            assert!(decide(engine, user));
+                        }
+                    });
+                }
+            });
+            started.elapsed().as_nanos() as f64 / DECISIONS as f64
+        })
+        .collect();
+    rounds.sort_by(f64::total_cmp);
+    rounds[ROUNDS / 2]
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().collect();
+    if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
+        let rules: usize = arguments[at + 1].parse().unwrap();
+        let decisions: usize = arguments[at + 2].parse().unwrap();
+        let engine = engine(one_of(rules));
+        for _ in 0..decisions {
+            assert!(decide(&engine, "u_42"));
+        }
+        return;
+    }
+    println!("{:<44} {:>10} {:>14}", "ns a decision (per thread)", "1 thread", "2 threads");
+    let show = |what: &str, engine: &Engine, users: &[String]| {
+        println!("{what:<44} {:>10.0} {:>14.0}", measure(engine, users, 1), measure(engine, users, 2));
+    };
+    let (hot, many) = (users(1), users(1_000_000));
+    let warm = users(1_000);
+    for count in [1, 10, 1_000, 10_000] {
+        let engine = engine(one_of(count));
+        show(&format!("1 of {count} rules matches, hot key"), &engine, &hot);
+        show(&format!("1 of {count} rules matches, 1,000 keys"), &engine, &warm);
+    }
+    let single = engine(one_of(1));
+    show("1 rule, a million keys at random", &single, &many);
+    for count in [2, 5, 10] {
+        show(&format!("all of {count} rules match, 1,000 keys"), &engine(all_of(count)), &warm);
+    }
+}

@@ -1,0 +1,268 @@
+//! The engine with the store in memory and a clock moved by hand: what is charged, what is answered, what is told on.
+
+#![expect(missing_docs, reason = "tests")]
+
+use std::sync::Arc;
+
+use tidegate::core::decision::Decision;
+use tidegate::core::request::{Cost, LimitOverride, Request};
+use tidegate::core::rule::Rule;
+use tidegate::core::ruleset::Reason;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::NodeName;
+use tidegate::database::document;
+use tidegate::engine::Engine;
+use tidegate::engine::clock::Clock;
+use tidegate::engine::decide::Decisions;
+use tidegate::engine::port::Answer;
+use tidegate::store::memory::MemoryStore;
+use tidegate::telemetry::Metrics;
+
+const NOW: Timestamp = Timestamp(1_800_000_000_000_000);
+
+fn rules(text: &str) -> Vec<Rule> {
+    document::from_toml("rules.toml", text, &[]).unwrap().rules
+}
+
+fn engine(text: &str) -> Engine {
+    engine_with(text, false)
+}
+
+fn engine_with(text: &str, shadow: bool) -> Engine {
+    let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+    let clock = Clock::Manual(NOW.0.into());
+    let engine = Engine::new(name, clock, Arc::new(MemoryStore::new(10_000)), Metrics::new());
+    engine.load(rules(text), Vec::new(), shadow).unwrap();
+    engine
+}
+
+fn request<'a>(attributes: &[(&'a str, &'a str)], cost: i64) -> Request<'a> {
+    Request {
+        domain: "default",
+        attributes: attributes.iter().copied().collect(),
+        cost: Cost::from_signed(cost),
+        limit: None,
+    }
+}
+
+fn together(engine: &Engine, requests: &[Request<'_>]) -> Decisions {
+    match engine.decide(requests) {
+        Answer::Now(decisions) => decisions,
+        Answer::Later(_) => panic!("memory answers at once"),
+    }
+}
+
+fn decide(engine: &Engine, attributes: &[(&str, &str)], cost: i64) -> Decision {
+    together(engine, &[request(attributes, cost)]).remove(0)
+}
+
+fn left(decision: &Decision, rule: &str) -> u64 {
+    decision.rules.iter().find(|ruled| &*ruled.rule == rule).unwrap().remaining
+}
+
+const TWO: &str = r#"
+    [[rules]]
+    name = "user"
+    per = ["user"]
+    algorithm = "fixed_window"
+    limit = 3
+    window = "1m"
+    [[rules]]
+    name = "all"
+    algorithm = "fixed_window"
+    limit = 4
+    window = "1m"
+    message = "Everyone together has had enough."
+"#;
+
+#[test]
+fn where_one_rule_denies_none_is_charged() {
+    let engine = engine(TWO);
+    for _ in 0..3 {
+        assert!(decide(&engine, &[("user", "a")], 1).allowed);
+    }
+    let denied = decide(&engine, &[("user", "a")], 1);
+    assert!(!denied.allowed);
+    assert_eq!(&*denied.rules[denied.tightest.unwrap()].rule, "user");
+    assert_eq!((left(&denied, "user"), left(&denied, "all")), (0, 1));
+    // The permit that the denied request did not take is still there for another user.
+    let last = decide(&engine, &[("user", "b")], 1);
+    assert!(last.allowed);
+    assert_eq!(&*last.rules[last.tightest.unwrap()].rule, "all");
+    let denied = decide(&engine, &[("user", "b")], 1);
+    assert_eq!((denied.allowed, denied.status), (false, 429));
+    assert_eq!(denied.message.as_deref(), Some("Everyone together has had enough."));
+    assert_eq!(left(&denied, "user"), 2);
+}
+
+#[test]
+fn where_one_request_of_a_call_is_denied_none_is_charged() {
+    let engine = engine(TWO);
+    let both = [request(&[("user", "a")], 1), request(&[("user", "b")], 4)];
+    let decisions = together(&engine, &both);
+    assert_eq!((decisions[0].allowed, decisions[1].allowed), (true, false));
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "user"), 3);
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "all"), 4);
+}
+
+#[test]
+fn two_requests_of_a_call_on_one_bucket_are_added() {
+    let engine = engine(TWO);
+    let decisions = together(&engine, &[request(&[("user", "a")], 2), request(&[("user", "a")], 2)]);
+    assert!(!decisions[1].allowed);
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "user"), 3);
+    let decisions = together(&engine, &[request(&[("user", "a")], 2), request(&[("user", "a")], 1)]);
+    assert!(decisions.iter().all(|decision| decision.allowed));
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "user"), 0);
+}
+
+#[test]
+fn a_refund_makes_room_and_a_peek_changes_nothing() {
+    let engine = engine(TWO);
+    assert!(decide(&engine, &[("user", "a")], 3).allowed);
+    assert!(!decide(&engine, &[("user", "a")], 0).allowed);
+    assert!(decide(&engine, &[("user", "a")], -2).allowed);
+    let peek = decide(&engine, &[("user", "a")], 0);
+    assert_eq!((peek.allowed, left(&peek, "user"), left(&peek, "all")), (true, 2, 3));
+}
+
+#[test]
+fn a_block_denies_and_charges_nothing() {
+    let engine = engine(&format!(
+        "{TWO}\n[[rules]]\nname = \"bad\"\nmatch = {{ user = \"mallory\" }}\naction = \"block\"\nmessage = \"Go away.\"\n"
+    ));
+    let blocked = decide(&engine, &[("user", "mallory")], 1);
+    assert_eq!((blocked.allowed, blocked.status), (false, 403));
+    assert_eq!(blocked.message.as_deref(), Some("Go away."));
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "all"), 4);
+    let decisions = together(&engine, &[request(&[("user", "a")], 1), request(&[("user", "mallory")], 1)]);
+    assert_eq!((decisions[0].allowed, decisions[1].allowed), (true, false));
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "all"), 4);
+}
+
+#[test]
+fn an_allow_that_stands_alone_exempts() {
+    let engine =
+        engine(&format!("{TWO}\n[[rules]]\nname = \"staff\"\nmatch = {{ user = \"root\" }}\naction = \"allow\"\n"));
+    for _ in 0..10 {
+        let decision = decide(&engine, &[("user", "root")], 1);
+        assert!(decision.allowed && decision.tightest.is_none());
+    }
+    assert_eq!(left(&decide(&engine, &[("user", "a")], 0), "all"), 4);
+}
+
+#[test]
+fn a_shadow_rule_says_no_and_lets_pass() {
+    let text = r#"
+        [[rules]]
+        name = "trial"
+        algorithm = "fixed_window"
+        limit = 1
+        window = "1m"
+        action = "log_only"
+    "#;
+    let engine = engine(text);
+    assert!(decide(&engine, &[], 1).rules[0].allowed);
+    let second = decide(&engine, &[], 1);
+    assert!(second.allowed && second.tightest.is_none());
+    assert!(!second.rules[0].allowed && second.rules[0].shadow);
+    assert!(engine.metrics().render().contains(r#"tidegate_decisions_total{rule="trial",outcome="shadow_denied"} 1"#));
+}
+
+#[test]
+fn the_global_shadow_switch_denies_nothing_and_still_counts() {
+    let engine = engine_with(TWO, true);
+    for _ in 0..6 {
+        assert!(decide(&engine, &[("user", "a")], 1).allowed);
+    }
+    assert!(!decide(&engine, &[("user", "a")], 1).rules[1].allowed);
+}
+
+#[test]
+fn without_a_rule_everything_passes() {
+    let engine = engine(TWO);
+    let elsewhere = Request { domain: "elsewhere", ..request(&[("user", "a")], 1) };
+    let decision = together(&engine, &[elsewhere]).remove(0);
+    assert!(decision.allowed && decision.rules.is_empty() && decision.tightest.is_none());
+}
+
+#[test]
+fn a_limit_of_the_requests_own_replaces_the_rules() {
+    let engine = engine(TWO);
+    let own = |permits, window| Request {
+        limit: Some(LimitOverride { permits, window }),
+        ..request(&[("user", "a")], 1)
+    };
+    let minute = Span::from_secs(60);
+    for expected in [true, true, true, true, true, false] {
+        assert_eq!(together(&engine, &[own(5, minute)])[0].allowed, expected);
+    }
+    // Another window is another count, and the rule's own limit holds where the request brings none.
+    assert!(together(&engine, &[own(5, Span::from_secs(1))])[0].allowed);
+    assert!(!decide(&engine, &[("user", "a")], 1).allowed);
+}
+
+#[test]
+fn a_reload_keeps_buckets_and_a_raised_limit_takes_effect() {
+    let engine = engine(TWO);
+    assert!(decide(&engine, &[("user", "a")], 3).allowed);
+    assert!(!decide(&engine, &[("user", "a")], 1).allowed);
+    engine.load(rules(&TWO.replace("limit = 3", "limit = 4")), Vec::new(), false).unwrap();
+    assert_eq!(engine.loaded().revision, 2);
+    assert!(decide(&engine, &[("user", "a")], 1).allowed);
+    assert!(!decide(&engine, &[("user", "a")], 1).allowed);
+}
+
+#[tokio::test]
+async fn explain_says_why_and_charges_nothing() {
+    let engine = engine(&TWO.replace("name = \"user\"", "name = \"user\"\nmatch = { path = \"/api/*\" }"));
+    let asked = request(&[("user", "a"), ("path", "/other")], 1);
+    let explanation = engine.explain(&asked).await.unwrap();
+    assert!(explanation.decision.allowed);
+    let reason = |name: &str| explanation.considered.iter().find(|(rule, _)| rule == name).unwrap().1.clone();
+    assert_eq!(reason("all"), Reason::Decides);
+    assert!(matches!(reason("user"), Reason::Differs { attribute, value } if attribute == "path" && value == "/other"));
+    assert_eq!(left(&decide(&engine, &[], 0), "all"), 4);
+}
+
+#[tokio::test]
+async fn a_bucket_says_what_it_holds() {
+    let engine = engine(TWO);
+    assert!(decide(&engine, &[("user", "a")], 2).allowed);
+    let bucket = engine.bucket("user", &request(&[("user", "a")], 1)).await.unwrap();
+    assert_eq!((bucket.used, bucket.remaining, bucket.limit), (2, 1, 3));
+    assert_eq!(bucket.identity, [("user".to_owned(), "a".to_owned())]);
+    let unused = engine.bucket("user", &request(&[("user", "b")], 1)).await.unwrap();
+    assert_eq!((unused.used, unused.remaining), (0, 3));
+    assert!(engine.bucket("user", &request(&[], 1)).await.is_none());
+    assert!(engine.bucket("nobody", &request(&[], 1)).await.is_none());
+}
+
+#[test]
+fn what_a_worldwide_rule_did_is_told_on_once() {
+    let engine = engine(
+        r#"
+        [[rules]]
+        name = "world"
+        per = ["user"]
+        algorithm = "fixed_window"
+        limit = 3
+        window = "1m"
+        [rules.global]
+        mode = "gossip"
+        "#,
+    );
+    for cost in [2, 2, -1, 0] {
+        decide(&engine, &[("user", "a")], cost);
+    }
+    let mut touched = Vec::new();
+    engine.drain_touched(&mut touched);
+    assert_eq!(touched.len(), 1);
+    let told = &touched[0];
+    assert_eq!((told.key.rule.domain.as_str(), told.key.rule.name.as_str()), ("default", "world"));
+    assert_eq!(told.window, NOW.window_index(Span::from_secs(60)));
+    assert_eq!((told.offered, told.admitted, told.returned), (4, 2, 1));
+    touched.clear();
+    engine.drain_touched(&mut touched);
+    assert!(touched.is_empty());
+}
