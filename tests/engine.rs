@@ -142,8 +142,9 @@ fn a_block_denies_and_charges_nothing() {
 
 #[test]
 fn an_allow_that_stands_alone_exempts() {
-    let engine =
-        engine(&format!("{TWO}\n[[rules]]\nname = \"staff\"\nmatch = {{ user = \"root\" }}\naction = \"allow\"\n"));
+    let engine = engine(&format!(
+        "{TWO}\n[[rules]]\nname = \"staff\"\nmatch = {{ user = \"root\" }}\naction = \"allow\"\n"
+    ));
     for _ in 0..10 {
         let decision = decide(&engine, &[("user", "root")], 1);
         assert!(decision.allowed && decision.tightest.is_none());
@@ -166,7 +167,12 @@ fn a_shadow_rule_says_no_and_lets_pass() {
     let second = decide(&engine, &[], 1);
     assert!(second.allowed && second.tightest.is_none());
     assert!(!second.rules[0].allowed && second.rules[0].shadow);
-    assert!(engine.metrics().render().contains(r#"tidegate_decisions_total{rule="trial",outcome="shadow_denied"} 1"#));
+    assert!(
+        engine
+            .metrics()
+            .render()
+            .contains(r#"tidegate_decisions_total{rule="trial",outcome="shadow_denied"} 1"#)
+    );
 }
 
 #[test]
@@ -221,7 +227,9 @@ async fn explain_says_why_and_charges_nothing() {
     assert!(explanation.decision.allowed);
     let reason = |name: &str| explanation.considered.iter().find(|(rule, _)| rule == name).unwrap().1.clone();
     assert_eq!(reason("all"), Reason::Decides);
-    assert!(matches!(reason("user"), Reason::Differs { attribute, value } if attribute == "path" && value == "/other"));
+    assert!(
+        matches!(reason("user"), Reason::Differs { attribute, value } if attribute == "path" && value == "/other")
+    );
     assert_eq!(left(&decide(&engine, &[], 0), "all"), 4);
 }
 

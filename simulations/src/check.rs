@@ -77,7 +77,10 @@ fn check(seed: u64) -> anyhow::Result<Outcome> {
         }
         world.step(STEP);
         for daemon in &world.daemons {
-            ensure!(daemon.replica.status(world.now).keys_len <= world.plan.keys_max, "a table outgrew its bound");
+            ensure!(
+                daemon.replica.status(world.now).keys_len <= world.plan.keys_max,
+                "a table outgrew its bound"
+            );
         }
     }
     peace(&mut world);
@@ -94,16 +97,14 @@ fn cluster(seed: u64, dice: &mut Dice) -> World {
     let regions = dice.between(2, 4);
     let names: Vec<NodeName> = (0..regions)
         .flat_map(|region| {
-            (0..dice.between(1, 3)).map(move |node| NodeName { region: format!("r{region}"), node: format!("n{node}") })
+            (0..dice.between(1, 3))
+                .map(move |node| NodeName { region: format!("r{region}"), node: format!("n{node}") })
         })
         .collect();
-    let delay = (0..names.len()).map(|_| (0..names.len()).map(|_| Span(dice.between(500, 120_000))).collect()).collect();
-    let weather = Weather {
-        delay,
-        jitter: dice.unit(),
-        loss: dice.unit() * 0.4,
-        double: dice.unit() * 0.3,
-    };
+    let delay = (0..names.len())
+        .map(|_| (0..names.len()).map(|_| Span(dice.between(500, 120_000))).collect())
+        .collect();
+    let weather = Weather { delay, jitter: dice.unit(), loss: dice.unit() * 0.4, double: dice.unit() * 0.3 };
     let permits = u32::try_from(dice.between(1, 5_000)).unwrap_or(1);
     let plan = Plan {
         names,
@@ -165,7 +166,8 @@ fn compare(world: &World, truth: &BTreeMap<(String, u64), (u64, u64)>, users: u6
                 if believed > admitted || believed < admitted - doubtful {
                     bail!(
                         "{} of {} believes that {region} admitted {believed} for user {user}; it was {admitted}, {doubtful} of it before a crash",
-                        daemon.name.node, daemon.name.region
+                        daemon.name.node,
+                        daemon.name.region
                     );
                 }
             }

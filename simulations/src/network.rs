@@ -74,11 +74,22 @@ impl Network {
         for _ in 0..copies {
             let delay = self.delay(from, to);
             self.sent += 1;
-            self.flying.push(Reverse(Flight { at: now + delay, number: self.sent, from, to, frame: frame.clone() }));
+            self.flying.push(Reverse(Flight {
+                at: now + delay,
+                number: self.sent,
+                from,
+                to,
+                frame: frame.clone(),
+            }));
         }
     }
 
-    #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "delays are small and positive")]
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "delays are small and positive"
+    )]
     fn delay(&mut self, from: usize, to: usize) -> Span {
         let base = self.weather.delay.get(from).and_then(|row| row.get(to)).copied().unwrap_or_default();
         base + Span((base.0 as f64 * self.weather.jitter * self.dice.unit()) as u64)

@@ -4,7 +4,8 @@ use crate::dice::Dice;
 
 /// The patterns by name, in the order of the table.
 pub(crate) const NAMES: [&str; 13] = [
-    "bal0.9", "bal1.1", "bal2", "bal3", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10", "walk1.5", "lone",
+    "bal0.9", "bal1.1", "bal2", "bal3", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10",
+    "walk1.5", "lone",
 ];
 
 /// A demand pattern: what each region is asked for, as multiples of the limit per window.
@@ -64,7 +65,8 @@ impl Pattern {
             }
             Self::Walk { weights, .. } => {
                 for weight in weights {
-                    *weight = (*weight * (1.0 + step.sqrt() * 0.5 * (dice.unit() - 0.5) * 2.0)).clamp(0.05, 5.0);
+                    *weight =
+                        (*weight * (1.0 + step.sqrt() * 0.5 * (dice.unit() - 0.5) * 2.0)).clamp(0.05, 5.0);
                 }
             }
             _ => {}
@@ -80,8 +82,20 @@ impl Pattern {
             Self::One(load) => if_place(0, *load),
             Self::Skewed(load) => load * [0.7, 0.2, 0.1].get(place).copied().unwrap_or(0.0),
             Self::Moving { load, place } => if_place(*place, *load),
-            Self::OnOff { load, on } => if on.get(place) == Some(&true) { *load } else { 0.0 },
-            Self::Sync(load) => if at % 8.0 >= 4.37 { load / regions as f64 } else { 0.0 },
+            Self::OnOff { load, on } => {
+                if on.get(place) == Some(&true) {
+                    *load
+                } else {
+                    0.0
+                }
+            }
+            Self::Sync(load) => {
+                if at % 8.0 >= 4.37 {
+                    load / regions as f64
+                } else {
+                    0.0
+                }
+            }
             Self::Walk { load, weights } => {
                 load * weights.get(place).copied().unwrap_or(0.0) / weights.iter().sum::<f64>().max(0.001)
             }

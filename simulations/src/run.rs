@@ -107,7 +107,15 @@ fn head(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
     writeln!(
         out,
         "{:<8} {:>9} {:>9} {:>8} {:>8} {:>9} {:>10} {:>10} {:>6}",
-        "pattern", "over max%", "over mean", "use %", "use min", "refused%*", "msg/s link", "B/s link", "late"
+        "pattern",
+        "over max%",
+        "over mean",
+        "use %",
+        "use min",
+        "refused%*",
+        "msg/s link",
+        "B/s link",
+        "late"
     )?;
     Ok(())
 }
@@ -132,8 +140,8 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
     ensure!((1..=50).contains(&settings.regions), "--regions takes 1 to 50");
     ensure!(settings.window.0 >= 10_000, "--window is at least 10ms");
     let regions = settings.regions;
-    let mut pattern =
-        Pattern::parse(&settings.pattern, regions).with_context(|| format!("no pattern is called {}", settings.pattern))?;
+    let mut pattern = Pattern::parse(&settings.pattern, regions)
+        .with_context(|| format!("no pattern is called {}", settings.pattern))?;
     let mut world = world(settings);
     let mut dice = Dice::new(settings.seed, 2);
     let mut measure = Measure::default();
@@ -188,7 +196,8 @@ fn world(settings: &Settings) -> World {
     };
     let mut dice = Dice::new(settings.seed, 3);
     let delay = delays(settings.regions, settings.rtt, &mut dice);
-    let weather = Weather { delay, jitter: settings.jitter / 100.0, loss: settings.loss / 100.0, double: 0.0 };
+    let weather =
+        Weather { delay, jitter: settings.jitter / 100.0, loss: settings.loss / 100.0, double: 0.0 };
     let mut world = World::new(plan, weather, settings.seed);
     for daemon in &mut world.daemons {
         daemon.ahead = Span(dice.between(0, settings.skew.0));

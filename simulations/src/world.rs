@@ -60,13 +60,8 @@ fn rule_name() -> RuleName {
 
 impl World {
     pub(crate) fn new(plan: Plan, weather: Weather, seed: u64) -> Self {
-        let mut world = Self {
-            now: START,
-            daemons: Vec::new(),
-            network: Network::new(weather, seed),
-            plan,
-            refused: 0,
-        };
+        let mut world =
+            Self { now: START, daemons: Vec::new(), network: Network::new(weather, seed), plan, refused: 0 };
         for (place, name) in world.plan.names.clone().into_iter().enumerate() {
             // Daemons do not tick in step.
             let step = Span(u64::try_from(place).unwrap_or(0) * 3_700 % TICK.0);
@@ -89,7 +84,12 @@ impl World {
         };
         let mut replica = Replica::new(config);
         let global = Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: self.plan.on_partition };
-        let rule = WorldRule { name: rule_name(), algorithm: Algorithm::FixedWindow, limit: self.plan.limit, global };
+        let rule = WorldRule {
+            name: rule_name(),
+            algorithm: Algorithm::FixedWindow,
+            limit: self.plan.limit,
+            global,
+        };
         replica.handle_rules(self.now + ahead, 1, vec![rule]);
         Daemon { name, replica, store: Store::default(), ahead, alive: true, next_tick }
     }
@@ -133,8 +133,12 @@ impl World {
     pub(crate) fn step(&mut self, step: Span) {
         self.now = self.now + step;
         while let Some(flight) = self.network.landed(self.now) {
-            let Some(from) = self.daemons.get(flight.from).map(|daemon| daemon.name.clone()) else { continue };
-            let Some(daemon) = self.daemons.get_mut(flight.to).filter(|daemon| daemon.alive) else { continue };
+            let Some(from) = self.daemons.get(flight.from).map(|daemon| daemon.name.clone()) else {
+                continue;
+            };
+            let Some(daemon) = self.daemons.get_mut(flight.to).filter(|daemon| daemon.alive) else {
+                continue;
+            };
             let refused = daemon.replica.handle_frame(self.now + daemon.ahead, &from, flight.frame).is_err();
             self.refused += u64::from(refused);
             self.pump(flight.to);

@@ -116,8 +116,7 @@ impl Refusal {
             #[serde(skip_serializing_if = "Option::is_none")]
             field: Option<&'a str>,
         }
-        let inner =
-            Inner { code: self.code.row().0, message: &self.message, field: self.field.as_deref() };
+        let inner = Inner { code: self.code.row().0, message: &self.message, field: self.field.as_deref() };
         // Strings alone always become JSON.
         serde_json::to_vec(&Body { error: inner }).unwrap_or_default()
     }
@@ -140,8 +139,7 @@ mod tests {
     #[test]
     fn a_refusal_names_code_message_and_field() {
         let refusal = Refusal::of_field("checks[17].attributes.user", "is empty");
-        let expected =
-            r#"{"error":{"code":"invalid_request","message":"is empty","field":"checks[17].attributes.user"}}"#;
+        let expected = r#"{"error":{"code":"invalid_request","message":"is empty","field":"checks[17].attributes.user"}}"#;
         assert_eq!(String::from_utf8(refusal.json()).unwrap(), expected);
         assert_eq!((refusal.http_status().as_u16(), refusal.grpc_status()), (400, 3));
     }

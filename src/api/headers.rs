@@ -75,7 +75,12 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &Ruled) {
     if window > 0 && window % 1_000_000 == 0 {
         let _ = write!(policy, ";w={}", window / 1_000_000);
     }
-    let _ = write!(status, ";r={};t={}", ruled.remaining.min(INTEGER_MAX), ruled.reset.secs_up().min(INTEGER_MAX));
+    let _ = write!(
+        status,
+        ";r={};t={}",
+        ruled.remaining.min(INTEGER_MAX),
+        ruled.reset.secs_up().min(INTEGER_MAX)
+    );
 }
 
 /// The name as a string of a structured field, which holds printable ASCII alone; anything else becomes `_`.

@@ -133,10 +133,8 @@ mod tests {
 
     #[test]
     fn a_node_that_joins_takes_only_its_share_and_nothing_else_moves() {
-        let (five, six) = (
-            Ring::new(["n1", "n2", "n3", "n4", "n5"]),
-            Ring::new(["n1", "n2", "n3", "n4", "n5", "n6"]),
-        );
+        let (five, six) =
+            (Ring::new(["n1", "n2", "n3", "n4", "n5"]), Ring::new(["n1", "n2", "n3", "n4", "n5", "n6"]));
         let moved: Vec<_> = (0..10_000)
             .filter_map(|n| {
                 let (before, after) = (five.owner(&key(n))?, six.owner(&key(n))?);

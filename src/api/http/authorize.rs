@@ -104,12 +104,18 @@ impl Asked {
                 "domain" => return Err(Refusal::of_field("domain", "a domain has 1 to 1024 bytes")),
                 "cost" => {
                     let cost = value.parse().map_err(|_| {
-                        Refusal::of_field("cost", format!("{:?} is no whole number of 64 bits", clipped(&value)))
+                        Refusal::of_field(
+                            "cost",
+                            format!("{:?} is no whole number of 64 bits", clipped(&value)),
+                        )
                     })?;
                     asked.cost = Cost::from_signed(cost);
                 }
                 _ => {
-                    return Err(Refusal::of_field(clipped(&name), "the query knows only `domain` and `cost`"));
+                    return Err(Refusal::of_field(
+                        clipped(&name),
+                        "the query knows only `domain` and `cost`",
+                    ));
                 }
             }
         }
@@ -215,7 +221,10 @@ mod tests {
         assert_eq!(key(&[("x-api-key", b"k1")]).as_deref(), Some(&b"k1"[..]));
         assert_eq!(key(&[("authorization", b"Bearer k1")]).as_deref(), Some(&b"k1"[..]));
         assert_eq!(key(&[("authorization", b"k1")]).as_deref(), Some(&b"k1"[..]));
-        assert_eq!(key(&[("authorization", b"Bearer k2"), ("x-api-key", b"k1")]).as_deref(), Some(&b"k1"[..]));
+        assert_eq!(
+            key(&[("authorization", b"Bearer k2"), ("x-api-key", b"k1")]).as_deref(),
+            Some(&b"k1"[..])
+        );
         assert_eq!(key(&[("authorization", b"Bearer ")]), Some(b"Bearer".to_vec()));
         assert_eq!(key(&[("authorization", b"")]), None);
         assert_eq!(key(&[]), None);

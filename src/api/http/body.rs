@@ -41,7 +41,10 @@ async fn gather(doors: &Doors, first: Bytes, mut body: Incoming) -> Result<Bytes
             return Err(too_large(bytes_max));
         }
         if !held.grow(bytes.len()) {
-            return Err(Refusal::new(Code::Overloaded, "too many requests are being received at this moment"));
+            return Err(Refusal::new(
+                Code::Overloaded,
+                "too many requests are being received at this moment",
+            ));
         }
         whole.extend_from_slice(&bytes);
         part = next(&mut body).await?;
@@ -83,7 +86,11 @@ fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
     let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
     let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is = |known: &str| media.eq_ignore_ascii_case(known);
-    let structured = || media.len() > 5 && media.is_char_boundary(media.len() - 5) && media[media.len() - 5..].eq_ignore_ascii_case("+json");
+    let structured = || {
+        media.len() > 5
+            && media.is_char_boundary(media.len() - 5)
+            && media[media.len() - 5..].eq_ignore_ascii_case("+json")
+    };
     if is("application/json") || is("application/x-www-form-urlencoded") || structured() {
         return Ok(());
     }
@@ -101,10 +108,17 @@ mod tests {
             headers.insert(CONTENT_TYPE, http::HeaderValue::from_static(text));
             check_type(&headers).is_ok()
         };
-        for good in ["application/json", "Application/JSON; charset=utf-8", "application/problem+json", "application/x-www-form-urlencoded"] {
+        for good in [
+            "application/json",
+            "Application/JSON; charset=utf-8",
+            "application/problem+json",
+            "application/x-www-form-urlencoded",
+        ] {
             assert!(accepts(good), "{good}");
         }
-        for bad in ["text/plain", "application/xml", "", "json", "+json", "multipart/form-data; boundary=json"] {
+        for bad in
+            ["text/plain", "application/xml", "", "json", "+json", "multipart/form-data; boundary=json"]
+        {
             assert!(!accepts(bad), "{bad}");
         }
         assert!(check_type(&HeaderMap::new()).is_ok());

@@ -27,6 +27,7 @@ pub(super) async fn show(doors: &Doors, query: &str) -> Answered {
         return Err(Refusal::of_field(name.clone(), message));
     }
     let bucket = doors.engine.bucket(rule, &request).await;
-    let bucket = bucket.ok_or_else(|| Refusal::of_field("rule", "this rule counts nothing and has no buckets"))?;
+    let bucket =
+        bucket.ok_or_else(|| Refusal::of_field("rule", "this rule counts nothing and has no buckets"))?;
     Ok(reply::json(&BucketJson::new(&bucket)))
 }

@@ -30,12 +30,8 @@ pub(super) fn metrics(doors: &Doors) -> Reply {
 /// What can be asked here.
 pub(super) fn home(doors: &Doors) -> Reply {
     let name = doors.engine.name();
-    let mut page = format!(
-        "Tidegate {}, node {} in region {}.\n\n",
-        env!("CARGO_PKG_VERSION"),
-        name.node,
-        name.region
-    );
+    let mut page =
+        format!("Tidegate {}, node {} in region {}.\n\n", env!("CARGO_PKG_VERSION"), name.node, name.region);
     for (path, _, methods) in ROUTES {
         page.push_str(&format!("{path:<16} {methods}\n"));
     }

@@ -185,7 +185,9 @@ impl Visit<'_> {
     async fn answer(self, request: Request<Incoming>) -> Result<Reply, std::convert::Infallible> {
         let mut arriving = Arriving { pulse: self.pulse, whole: false };
         let answered = match Route::find(request.uri().path()) {
-            Some((Route::Check, _)) if request.method() == Method::POST => self.check(request, &mut arriving).await,
+            Some((Route::Check, _)) if request.method() == Method::POST => {
+                self.check(request, &mut arriving).await
+            }
             _ => Box::pin(self.answer_rarer(request, &mut arriving)).await,
         };
         drop(arriving);

@@ -64,7 +64,10 @@ fn parse(body: &[u8], batch: bool) -> Result<Question<'_>, Refusal> {
     read.and_then(|question| json.end().map(|()| question)).map_err(|error| {
         if error.is_data() {
             let field = path.0.into_inner();
-            Refusal { field: (!field.is_empty()).then_some(field), ..Refusal::new(Code::Invalid, error.to_string()) }
+            Refusal {
+                field: (!field.is_empty()).then_some(field),
+                ..Refusal::new(Code::Invalid, error.to_string())
+            }
         } else {
             Refusal::new(Code::Malformed, format!("the body is not JSON: {error}"))
         }
@@ -108,12 +111,16 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
         let (mut domain, mut attributes, mut cost, mut checks) = (None, None, None, None);
         while let Some(field) = map.next_key_seed(TextSeed(Text::Field))? {
             let twice = match &*field {
-                "domain" => map.next_value_seed(TextSeed(Text::Domain)).map(|read| domain.replace(read).is_some()),
-                "attributes" => {
-                    map.next_value_seed(AttributesSeed(self.path)).map(|read| attributes.replace(read).is_some())
+                "domain" => {
+                    map.next_value_seed(TextSeed(Text::Domain)).map(|read| domain.replace(read).is_some())
                 }
+                "attributes" => map
+                    .next_value_seed(AttributesSeed(self.path))
+                    .map(|read| attributes.replace(read).is_some()),
                 "cost" => map.next_value_seed(CostSeed).map(|read| cost.replace(read).is_some()),
-                "checks" if self.batch => map.next_value_seed(ChecksSeed(self.path)).map(|read| checks.replace(read).is_some()),
+                "checks" if self.batch => {
+                    map.next_value_seed(ChecksSeed(self.path)).map(|read| checks.replace(read).is_some())
+                }
                 _ => Err(A::Error::custom("is no field that is known here")),
             };
             match twice {
@@ -206,7 +213,8 @@ impl<'de> Visitor<'de> for AttributesSeed<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut attributes = Self::Value::new();
         while let Some(name) = map.next_key_seed(TextSeed(Text::Name))? {
-            let value = map.next_value_seed(TextSeed(Text::Value)).inspect_err(|_| self.0.came_from(&name))?;
+            let value =
+                map.next_value_seed(TextSeed(Text::Value)).inspect_err(|_| self.0.came_from(&name))?;
             if attributes.iter().any(|(known, _)| *known == name) {
                 self.0.came_from(&name);
                 return Err(A::Error::custom("is given twice"));
@@ -310,7 +318,8 @@ mod tests {
 
     #[test]
     fn one_check_is_read_with_its_defaults() {
-        let Question::One(check) = read(br#"{"attributes":{"user":"u_42","path":"/a\u0000b"}}"#).unwrap() else {
+        let Question::One(check) = read(br#"{"attributes":{"user":"u_42","path":"/a\u0000b"}}"#).unwrap()
+        else {
             panic!("not one");
         };
         let request = check.request();
@@ -322,7 +331,9 @@ mod tests {
     fn costs_of_all_signs_are_read() {
         let cost = |text: &str| {
             let body = format!(r#"{{"attributes":{{}},"cost":{text}}}"#);
-            read_one(body.as_bytes()).map(|check| check.cost).map_err(|refusal| refusal.field.unwrap_or_default())
+            read_one(body.as_bytes())
+                .map(|check| check.cost)
+                .map_err(|refusal| refusal.field.unwrap_or_default())
         };
         assert_eq!(cost("0"), Ok(Cost::Peek));
         assert_eq!(cost("-1"), Ok(Cost::Refund(1)));
@@ -386,7 +397,9 @@ mod tests {
         assert!(read(wide(ATTRIBUTES_MAX).as_bytes()).is_ok());
         assert_eq!(refused(&wide(ATTRIBUTES_MAX + 1)).0, "attributes");
         let batch = |len| format!(r#"{{"checks":[{}]}}"#, vec![r#"{"attributes":{}}"#; len].join(","));
-        assert!(matches!(read(batch(CHECKS_MAX).as_bytes()), Ok(Question::Batch(checks)) if checks.len() == CHECKS_MAX));
+        assert!(
+            matches!(read(batch(CHECKS_MAX).as_bytes()), Ok(Question::Batch(checks)) if checks.len() == CHECKS_MAX)
+        );
         assert_eq!(refused(&batch(CHECKS_MAX + 1)).0, "checks");
     }
 

@@ -141,8 +141,8 @@ mod tests {
     use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitResponse;
     use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{DescriptorStatus, RateLimit};
     use envoy_types::pb::google::protobuf::Duration;
-    use prost::Message as _;
     use proptest::prelude::*;
+    use prost::Message as _;
     use smallvec::smallvec;
 
     fn ruled(allowed: bool, remaining: u64) -> Ruled {
@@ -176,7 +176,10 @@ mod tests {
         let bytes = encode(requests, decisions);
         let (prefix, message) = bytes.split_at(PREFIX_BYTES);
         assert_eq!(prefix[0], 0);
-        assert_eq!(u32::from_be_bytes(prefix[1..].try_into().unwrap()), u32::try_from(message.len()).unwrap());
+        assert_eq!(
+            u32::from_be_bytes(prefix[1..].try_into().unwrap()),
+            u32::try_from(message.len()).unwrap()
+        );
         RateLimitResponse::decode(message).unwrap()
     }
 

@@ -47,14 +47,16 @@ impl Message {
     }
 
     fn gather(&mut self, doors: &Doors, part: &[u8]) -> Result<(), Refusal> {
-        let (bytes, held) =
-            self.gathered.get_or_insert_with(|| (BytesMut::new(), doors.rls.budget.hold()));
+        let (bytes, held) = self.gathered.get_or_insert_with(|| (BytesMut::new(), doors.rls.budget.hold()));
         let bytes_max = doors.settings.body_bytes_max;
         if bytes.len().saturating_add(part.len()) > bytes_max.saturating_add(PREFIX_BYTES) {
             return Err(too_large(bytes_max));
         }
         if !held.grow(part.len()) {
-            return Err(Refusal::new(Code::Overloaded, "too many messages are being received at this moment"));
+            return Err(Refusal::new(
+                Code::Overloaded,
+                "too many messages are being received at this moment",
+            ));
         }
         bytes.extend_from_slice(part);
         Ok(())
@@ -85,7 +87,9 @@ fn unframed(mut bytes: Bytes, bytes_max: usize) -> Result<Bytes, Refusal> {
     match bytes.len().cmp(&len) {
         std::cmp::Ordering::Less => Err(incomplete()),
         std::cmp::Ordering::Equal => Ok(bytes),
-        std::cmp::Ordering::Greater => Err(Refusal::new(Code::Invalid, "the call takes one message, not several")),
+        std::cmp::Ordering::Greater => {
+            Err(Refusal::new(Code::Invalid, "the call takes one message, not several"))
+        }
     }
 }
 
@@ -96,7 +100,9 @@ mod tests {
     #[test]
     fn a_prefix_says_exactly_what_follows() {
         let read = |bytes: &'static [u8]| {
-            unframed(Bytes::from_static(bytes), 4).map(|message| message.to_vec()).map_err(|refusal| refusal.code)
+            unframed(Bytes::from_static(bytes), 4)
+                .map(|message| message.to_vec())
+                .map_err(|refusal| refusal.code)
         };
         assert_eq!(read(b"\0\0\0\0\x02ab"), Ok(b"ab".to_vec()));
         assert_eq!(read(b"\0\0\0\0\0"), Ok(Vec::new()));

@@ -145,7 +145,12 @@ impl Watch {
 }
 
 /// Answers a call at once where it can be.
-fn take_up(doors: &Arc<Doors>, drain: &CancellationToken, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+fn take_up(
+    doors: &Arc<Doors>,
+    drain: &CancellationToken,
+    request: Request<RecvStream>,
+    respond: SendResponse<Bytes>,
+) {
     if request.uri().path() != SHOULD_RATE_LIMIT {
         tokio::spawn(others::answer(Arc::clone(doors), drain.clone(), request, respond));
         return;
@@ -227,7 +232,11 @@ async fn wait_for_message(doors: Arc<Doors>, mut message: Message, respond: Send
         Ok(Ok(bytes)) => bytes,
         Ok(Err(refusal)) => return refuse(&doors, respond, &refusal),
         Err(_) => {
-            return refuse(&doors, respond, &Refusal::new(Code::Incomplete, "the message did not arrive in time"));
+            return refuse(
+                &doors,
+                respond,
+                &Refusal::new(Code::Incomplete, "the message did not arrive in time"),
+            );
         }
     };
     wait_for_store(doors, bytes, respond).await;

@@ -109,7 +109,9 @@ impl hyper::body::Body for Incoming {
             });
             return Poll::Ready(Some(data));
         }
-        self.0.poll_trailers(cx).map(|trailers| trailers.transpose().map(|trailers| trailers.map(Frame::trailers)))
+        self.0
+            .poll_trailers(cx)
+            .map(|trailers| trailers.transpose().map(|trailers| trailers.map(Frame::trailers)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -125,7 +127,9 @@ fn told(readiness: Readiness) -> HealthCheckResponse {
         Readiness::Serving => ServingStatus::Serving,
         Readiness::Starting | Readiness::Draining => ServingStatus::NotServing,
     };
-    HealthCheckResponse { status: tonic_health::pb::health_check_response::ServingStatus::from(status).into() }
+    HealthCheckResponse {
+        status: tonic_health::pb::health_check_response::ServingStatus::from(status).into(),
+    }
 }
 
 fn is_known(service: &str) -> bool {

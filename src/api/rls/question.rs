@@ -60,7 +60,8 @@ pub(super) fn read(message: &[u8]) -> Result<Questions<'_>, Refusal> {
     for (index, descriptor) in asked.descriptors.into_iter().enumerate() {
         let at = |part: &str| format!("descriptors[{index}]{part}");
         let cost = cost(&descriptor, asked.hits_addend);
-        let limit = descriptor.limit.map(limit).transpose().map_err(|why| Refusal::of_field(at(".limit"), why))?;
+        let limit =
+            descriptor.limit.map(limit).transpose().map_err(|why| Refusal::of_field(at(".limit"), why))?;
         let mut question = Request { domain: asked.domain, attributes: descriptor.entries, cost, limit };
         check_entries(&mut question, &at)?;
         questions.push(question);
@@ -70,12 +71,15 @@ pub(super) fn read(message: &[u8]) -> Result<Questions<'_>, Refusal> {
 
 fn check_domain(asked: &Asked<'_>) -> Result<(), Refusal> {
     if !(1..=TEXT_BYTES_MAX).contains(&asked.domain.len()) {
-        let message = format!("a domain has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", asked.domain.len());
+        let message =
+            format!("a domain has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", asked.domain.len());
         return Err(Refusal::of_field("domain", message));
     }
     if !(1..=DESCRIPTORS_MAX).contains(&asked.descriptors_len) {
-        let message =
-            format!("a request has 1 to {DESCRIPTORS_MAX} descriptors, this one has {}", asked.descriptors_len);
+        let message = format!(
+            "a request has 1 to {DESCRIPTORS_MAX} descriptors, this one has {}",
+            asked.descriptors_len
+        );
         return Err(Refusal::of_field("descriptors", message));
     }
     Ok(())
@@ -91,7 +95,8 @@ fn check_entries(question: &mut Request<'_>, at: &dyn Fn(&str) -> String) -> Res
     for (entry, (name, value)) in question.attributes.iter_mut().enumerate() {
         for (what, text) in [("key", &*name), ("value", &*value)] {
             if text.len() > TEXT_BYTES_MAX || (text.is_empty() && what == "key") {
-                let message = format!("a {what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len());
+                let message =
+                    format!("a {what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len());
                 return Err(Refusal::of_field(at(&format!(".entries[{entry}].{what}")), message));
             }
         }
@@ -108,7 +113,10 @@ fn check_entries(question: &mut Request<'_>, at: &dyn Fn(&str) -> String) -> Res
 
 /// A descriptor's own hits, where it says them, also zero: that is a peek. Else the request's, where zero means one.
 fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
-    match (descriptor.hits_addend.unwrap_or_else(|| u64::from(request_hits.max(1))), descriptor.is_negative_hits) {
+    match (
+        descriptor.hits_addend.unwrap_or_else(|| u64::from(request_hits.max(1))),
+        descriptor.is_negative_hits,
+    ) {
         (0, _) => Cost::Peek,
         (hits, false) => Cost::Take(hits),
         (hits, true) => Cost::Refund(hits),
@@ -133,13 +141,19 @@ fn limit((permits, unit): (u32, i32)) -> Result<LimitOverride, String> {
 mod tests {
     use super::*;
     use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
-    use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+        Entry, RateLimitOverride,
+    };
     use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+    use envoy_types::pb::envoy::r#type::v3::RateLimitUnit;
     use envoy_types::pb::google::protobuf::UInt64Value;
     use prost::Message as _;
 
-    fn with_questions<R>(message: &[u8], prefix: u8, then: impl FnOnce(&[Request<'_>]) -> R) -> Result<R, Refusal> {
+    fn with_questions<R>(
+        message: &[u8],
+        prefix: u8,
+        then: impl FnOnce(&[Request<'_>]) -> R,
+    ) -> Result<R, Refusal> {
         let questions = read(message)?;
         let texts = regroup(&questions, prefix);
         Ok(then(&regrouped(questions, &texts)))
@@ -171,8 +185,15 @@ mod tests {
         asked.descriptors[1].hits_addend = Some(UInt64Value { value: 0 });
         asked.descriptors[2].hits_addend = Some(UInt64Value { value: u64::MAX });
         asked.descriptors[3].is_negative_hits = true;
-        asked.descriptors[4] = RateLimitDescriptor { hits_addend: Some(UInt64Value { value: 0 }), is_negative_hits: true, ..Default::default() };
-        assert_eq!(costs(&asked), [Cost::Take(1), Cost::Peek, Cost::Take(u64::MAX), Cost::Refund(1), Cost::Peek]);
+        asked.descriptors[4] = RateLimitDescriptor {
+            hits_addend: Some(UInt64Value { value: 0 }),
+            is_negative_hits: true,
+            ..Default::default()
+        };
+        assert_eq!(
+            costs(&asked),
+            [Cost::Take(1), Cost::Peek, Cost::Take(u64::MAX), Cost::Refund(1), Cost::Peek]
+        );
         asked.hits_addend = u32::MAX;
         assert_eq!(costs(&asked)[0], Cost::Take(u64::from(u32::MAX)));
         assert_eq!(costs(&asked)[3], Cost::Refund(u64::from(u32::MAX)));
@@ -195,7 +216,9 @@ mod tests {
     #[test]
     fn an_empty_value_is_as_if_it_were_not_there() {
         let asked = request(vec![descriptor(&[("a", ""), ("b", "x")])]);
-        let has = |questions: &[Request<'_>]| (questions[0].attribute("a").is_some(), questions[0].attribute("b").is_some());
+        let has = |questions: &[Request<'_>]| {
+            (questions[0].attribute("a").is_some(), questions[0].attribute("b").is_some())
+        };
         assert_eq!(with_questions(&asked.encode_to_vec(), 64, has), Ok((false, true)));
     }
 
@@ -204,11 +227,14 @@ mod tests {
         let mut asked = request(vec![descriptor(&[("a", "b")])]);
         for (unit, good) in [(0, false), (1, true), (6, true), (7, false), (-1, false), (i32::MAX, false)] {
             asked.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
-            let window = |questions: &[Request<'_>]| questions[0].limit.map(|limit| (limit.permits, limit.window));
+            let window =
+                |questions: &[Request<'_>]| questions[0].limit.map(|limit| (limit.permits, limit.window));
             match with_questions(&asked.encode_to_vec(), 64, window) {
                 Ok(Some((permits, window))) => assert!(good && permits == 5 && window.micros() > 0, "{unit}"),
                 Ok(None) => panic!("{unit} was dropped"),
-                Err(refusal) => assert!(!good && refusal.field.as_deref() == Some("descriptors[0].limit"), "{unit}"),
+                Err(refusal) => {
+                    assert!(!good && refusal.field.as_deref() == Some("descriptors[0].limit"), "{unit}")
+                }
             }
         }
         asked.descriptors[0].limit =
@@ -219,7 +245,10 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_an_invalid_argument_with_its_place() {
-        assert_eq!(refused(&RateLimitRequest { domain: String::new(), ..request(vec![descriptor(&[])]) }), "domain");
+        assert_eq!(
+            refused(&RateLimitRequest { domain: String::new(), ..request(vec![descriptor(&[])]) }),
+            "domain"
+        );
         assert_eq!(refused(&request(vec![])), "descriptors");
         assert_eq!(refused(&request(vec![descriptor(&[]); DESCRIPTORS_MAX + 1])), "descriptors");
         assert_eq!(refused(&request(vec![descriptor(&[("", "x")])])), "descriptors[0].entries[0].key");

@@ -5,8 +5,9 @@
 
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{
-    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto, FileDescriptorProto,
-    FileDescriptorSet, MethodDescriptorProto, OneofDescriptorProto, ServiceDescriptorProto,
+    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
+    FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, OneofDescriptorProto,
+    ServiceDescriptorProto,
 };
 use tonic::service::Routes;
 
@@ -38,7 +39,9 @@ const RLS: &str = "envoy/service/ratelimit/v3/rls.proto";
 
 /// Every file that the service needs.
 fn described() -> FileDescriptorSet {
-    FileDescriptorSet { file: vec![duration(), wrappers(), timestamp(), structs(), unit(), base(), ratelimit(), rls()] }
+    FileDescriptorSet {
+        file: vec![duration(), wrappers(), timestamp(), structs(), unit(), base(), ratelimit(), rls()],
+    }
 }
 
 fn file(name: &str, package: &str, needs: &[&str]) -> FileDescriptorProto {
@@ -88,17 +91,27 @@ fn enumeration(name: &str, values: &[(&str, i32)]) -> EnumDescriptorProto {
         number: Some(*number),
         ..Default::default()
     };
-    EnumDescriptorProto { name: Some(name.to_owned()), value: values.iter().map(value).collect(), ..Default::default() }
+    EnumDescriptorProto {
+        name: Some(name.to_owned()),
+        value: values.iter().map(value).collect(),
+        ..Default::default()
+    }
 }
 
 fn duration() -> FileDescriptorProto {
     let fields = vec![field(1, "seconds", Type::Int64), field(2, "nanos", Type::Int32)];
-    FileDescriptorProto { message_type: vec![message("Duration", fields)], ..file(DURATION, "google.protobuf", &[]) }
+    FileDescriptorProto {
+        message_type: vec![message("Duration", fields)],
+        ..file(DURATION, "google.protobuf", &[])
+    }
 }
 
 fn timestamp() -> FileDescriptorProto {
     let fields = vec![field(1, "seconds", Type::Int64), field(2, "nanos", Type::Int32)];
-    FileDescriptorProto { message_type: vec![message("Timestamp", fields)], ..file(TIMESTAMP, "google.protobuf", &[]) }
+    FileDescriptorProto {
+        message_type: vec![message("Timestamp", fields)],
+        ..file(TIMESTAMP, "google.protobuf", &[])
+    }
 }
 
 fn wrappers() -> FileDescriptorProto {
@@ -108,7 +121,8 @@ fn wrappers() -> FileDescriptorProto {
 
 fn structs() -> FileDescriptorProto {
     let value = ".google.protobuf.Value";
-    let mut entry = message("FieldsEntry", vec![field(1, "key", Type::String), named(2, "value", Type::Message, value)]);
+    let mut entry =
+        message("FieldsEntry", vec![field(1, "key", Type::String), named(2, "value", Type::Message, value)]);
     entry.options = Some(prost_types::MessageOptions { map_entry: Some(true), ..Default::default() });
     let entries = many(named(1, "fields", Type::Message, ".google.protobuf.Struct.FieldsEntry"));
     let fields = DescriptorProto { nested_type: vec![entry], ..message("Struct", vec![entries]) };
@@ -130,14 +144,24 @@ fn structs() -> FileDescriptorProto {
 }
 
 fn unit() -> FileDescriptorProto {
-    let units = [("UNKNOWN", 0), ("SECOND", 1), ("MINUTE", 2), ("HOUR", 3), ("DAY", 4), ("MONTH", 5), ("YEAR", 6)];
-    FileDescriptorProto { enum_type: vec![enumeration("RateLimitUnit", &units)], ..file(UNIT, "envoy.type.v3", &[]) }
+    let units =
+        [("UNKNOWN", 0), ("SECOND", 1), ("MINUTE", 2), ("HOUR", 3), ("DAY", 4), ("MONTH", 5), ("YEAR", 6)];
+    FileDescriptorProto {
+        enum_type: vec![enumeration("RateLimitUnit", &units)],
+        ..file(UNIT, "envoy.type.v3", &[])
+    }
 }
 
 fn base() -> FileDescriptorProto {
-    let fields =
-        vec![field(1, "key", Type::String), field(2, "value", Type::String), field(3, "raw_value", Type::Bytes)];
-    FileDescriptorProto { message_type: vec![message("HeaderValue", fields)], ..file(BASE, "envoy.config.core.v3", &[]) }
+    let fields = vec![
+        field(1, "key", Type::String),
+        field(2, "value", Type::String),
+        field(3, "raw_value", Type::Bytes),
+    ];
+    FileDescriptorProto {
+        message_type: vec![message("HeaderValue", fields)],
+        ..file(BASE, "envoy.config.core.v3", &[])
+    }
 }
 
 fn ratelimit() -> FileDescriptorProto {
@@ -145,7 +169,10 @@ fn ratelimit() -> FileDescriptorProto {
     let entry = message("Entry", vec![field(1, "key", Type::String), field(2, "value", Type::String)]);
     let limit = message(
         "RateLimitOverride",
-        vec![field(1, "requests_per_unit", Type::Uint32), named(2, "unit", Type::Enum, ".envoy.type.v3.RateLimitUnit")],
+        vec![
+            field(1, "requests_per_unit", Type::Uint32),
+            named(2, "unit", Type::Enum, ".envoy.type.v3.RateLimitUnit"),
+        ],
     );
     let fields = vec![
         many(named(1, "entries", Type::Message, &format!("{own}.Entry"))),
@@ -164,7 +191,12 @@ fn rls() -> FileDescriptorProto {
         "RateLimitRequest",
         vec![
             field(1, "domain", Type::String),
-            many(named(2, "descriptors", Type::Message, ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor")),
+            many(named(
+                2,
+                "descriptors",
+                Type::Message,
+                ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
+            )),
             field(3, "hits_addend", Type::Uint32),
         ],
     );
@@ -205,14 +237,17 @@ fn response() -> DescriptorProto {
         field(1, "requests_per_unit", Type::Uint32),
         named(2, "unit", Type::Enum, "RateLimit.Unit"),
     ];
-    let limit =
-        DescriptorProto { enum_type: vec![enumeration("Unit", &units)], ..message("RateLimit", limit_fields) };
+    let limit = DescriptorProto {
+        enum_type: vec![enumeration("Unit", &units)],
+        ..message("RateLimit", limit_fields)
+    };
     let quota_fields = vec![
         field(1, "requests", Type::Uint32),
         either(foreign(2, "valid_until", ".google.protobuf.Timestamp")),
         field(3, "id", Type::String),
     ];
-    let quota = DescriptorProto { oneof_decl: oneof("expiration_specifier"), ..message("Quota", quota_fields) };
+    let quota =
+        DescriptorProto { oneof_decl: oneof("expiration_specifier"), ..message("Quota", quota_fields) };
     let status_fields = vec![
         named(1, "code", Type::Enum, "Code"),
         named(2, "current_limit", Type::Message, "RateLimit"),

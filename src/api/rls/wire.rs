@@ -174,11 +174,13 @@ fn low32(number: u64) -> u32 {
 mod tests {
     use super::*;
     use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+        Entry, RateLimitOverride,
+    };
     use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
     use envoy_types::pb::google::protobuf::UInt64Value;
-    use prost::Message as _;
     use proptest::prelude::*;
+    use prost::Message as _;
 
     fn as_generated(asked: Asked<'_>) -> RateLimitRequest {
         let descriptor = |own: Descriptor<'_>| RateLimitDescriptor {
@@ -220,8 +222,9 @@ mod tests {
         let descriptor = descriptor.prop_map(|(entries, limit, hits_addend, is_negative_hits)| {
             RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits }
         });
-        (".{0,20}", proptest::collection::vec(descriptor, 0..4), any::<u32>())
-            .prop_map(|(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend })
+        (".{0,20}", proptest::collection::vec(descriptor, 0..4), any::<u32>()).prop_map(
+            |(domain, descriptors, hits_addend)| RateLimitRequest { domain, descriptors, hits_addend },
+        )
     }
 
     /// Bytes that are more often fields than chance would have it.

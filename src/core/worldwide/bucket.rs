@@ -153,7 +153,11 @@ impl Bucket {
     /// Whether counts of this window still matter, or matter already.
     pub(super) fn speaks_of(&self, window: u64, now: Timestamp) -> bool {
         let current = self.window_at(now);
-        if self.windowed() { window + 1 >= current && window <= current.saturating_add(1) } else { window == 0 }
+        if self.windowed() {
+            window + 1 >= current && window <= current.saturating_add(1)
+        } else {
+            window == 0
+        }
     }
 
     pub(super) fn period(&self, window: u64) -> Option<&Period> {
@@ -198,7 +202,12 @@ impl Bucket {
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &super::super::wire::Report) -> bool {
+    pub(super) fn hear_sibling(
+        &mut self,
+        now: Timestamp,
+        node: &str,
+        heard: &super::super::wire::Report,
+    ) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
@@ -296,7 +305,14 @@ impl Bucket {
     }
 
     /// Gives a report to the cut. Whether it came too late to be used by all at once.
-    fn read(&mut self, now: Timestamp, region: RegionId, window: u64, account: Account, here: Here<'_>) -> bool {
+    fn read(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        window: u64,
+        account: Account,
+        here: Here<'_>,
+    ) -> bool {
         // The last word on a window that is over is no word on the demand of now.
         if !self.windowed() || account.stamp.window_index(self.rule.limit.window) != window {
             return false;
@@ -307,7 +323,8 @@ impl Bucket {
     }
 
     fn standing(&self, window: u64, here: Here<'_>) -> Standing {
-        let admitted = |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
+        let admitted =
+            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
         standing(&self.rule, here.regions, admitted, |id| self.cut.given(id))
     }
 
@@ -339,7 +356,9 @@ impl Bucket {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
-        before != told.net || (window != told.window && self.own_net(window) != 0) || self.demand_moved(told, now, 10)
+        before != told.net
+            || (window != told.window && self.own_net(window) != 0)
+            || self.demand_moved(told, now, 10)
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
@@ -358,7 +377,8 @@ impl Bucket {
     fn demand_moved(&self, told: Telling, now: Timestamp, percent: u64) -> bool {
         let demand = self.demand_at(now);
         let moved = demand.abs_diff(told.demand);
-        moved > told.demand.max(demand) / 100 * percent && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(2)
+        moved > told.demand.max(demand) / 100 * percent
+            && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(2)
     }
 
     /// What all other regions are known to have admitted in a window.
@@ -438,7 +458,8 @@ impl Bucket {
     pub(super) fn expiry(&self) -> Timestamp {
         let limit = &self.rule.limit;
         if self.windowed() {
-            let newest = self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
+            let newest =
+                self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
             return Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
         }
         let drained = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
@@ -449,7 +470,11 @@ impl Bucket {
     /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths.
     pub(super) fn pressure(&self) -> u64 {
         let Some(period) = self.periods.last() else { return 0 };
-        let used = period.told.iter().skip(1).fold(period.live.net(), |sum, told| sum.saturating_add(told.counts.net()));
+        let used = period
+            .told
+            .iter()
+            .skip(1)
+            .fold(period.live.net(), |sum, told| sum.saturating_add(told.counts.net()));
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 

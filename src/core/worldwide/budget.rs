@@ -117,10 +117,8 @@ type Point = (i128, i128);
 fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
     let at = |claim: &Claim, (num, den): Point| claim.used.max(claim.wanted.min(num * claim.weight / den));
     let total = |point: Point| claims.iter().map(|claim| at(claim, point)).sum::<i128>();
-    let mut points: SmallVec<[Point; 8]> = claims
-        .iter()
-        .flat_map(|claim| [(claim.used, claim.weight), (claim.wanted, claim.weight)])
-        .collect();
+    let mut points: SmallVec<[Point; 8]> =
+        claims.iter().flat_map(|claim| [(claim.used, claim.weight), (claim.wanted, claim.weight)]).collect();
     points.sort_unstable_by_key(|&(num, den)| (num * UNIT * UNIT / den, num, den));
     points.dedup();
     let reached = points.partition_point(|&point| total(point) < limit).min(points.len().saturating_sub(1));

@@ -132,8 +132,9 @@ mod tests {
     }
 
     fn some_counts() -> impl Strategy<Value = Vec<Count>> {
-        let one = (0..3_u8, 0..3_u64, 0..50_u64, 0..10_u64)
-            .prop_map(|(node, since, admitted, returned)| count(&format!("n{node}"), since, admitted, returned));
+        let one = (0..3_u8, 0..3_u64, 0..50_u64, 0..10_u64).prop_map(|(node, since, admitted, returned)| {
+            count(&format!("n{node}"), since, admitted, returned)
+        });
         proptest::collection::vec(one, 0..12)
     }
 

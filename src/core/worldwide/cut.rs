@@ -81,7 +81,13 @@ enum Known {
 
 impl Cut {
     /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all at once.
-    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, reading: Reading, ground: Ground<'_>) -> bool {
+    pub(super) fn hear(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        reading: Reading,
+        ground: Ground<'_>,
+    ) -> bool {
         while self.registers.len() <= region {
             self.registers.push(Register::default());
         }
@@ -152,14 +158,18 @@ impl Cut {
 
     /// What the own region may admit in the window at `now`, and in the next.
     pub(super) fn allowance(&self, now: Timestamp, ground: Ground<'_>) -> Allowance {
-        Allowance { now: self.in_window(now, self.window, ground), next: self.in_window(now, self.window + 1, ground) }
+        Allowance {
+            now: self.in_window(now, self.window, ground),
+            next: self.in_window(now, self.window + 1, ground),
+        }
     }
 
     fn in_window(&self, now: Timestamp, window: u64, ground: Ground<'_>) -> u64 {
         let in_play = |known| self.in_play(known, Regions::OWN, window, ground);
-        let others = ground.parties.iter().any(|&(id, _)| {
-            id != Regions::OWN && self.in_play(Known::Arrived, id, window, ground)
-        });
+        let others = ground
+            .parties
+            .iter()
+            .any(|&(id, _)| id != Regions::OWN && self.in_play(Known::Arrived, id, window, ground));
         let sum = match ground.policy {
             Policy::Sum => true,
             Policy::Cut => false,
@@ -205,8 +215,12 @@ impl Cut {
     /// Divides the limit of a window among those in play. By [`RegionId`].
     fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Budgets {
         let start = Timestamp::window_start(window, ground.window);
-        let playing: SmallVec<[(RegionId, u64); 4]> =
-            ground.parties.iter().copied().filter(|&(id, _)| self.in_play(known, id, window, ground)).collect();
+        let playing: SmallVec<[(RegionId, u64); 4]> = ground
+            .parties
+            .iter()
+            .copied()
+            .filter(|&(id, _)| self.in_play(known, id, window, ground))
+            .collect();
         let stakes: SmallVec<[Stake; 4]> = playing
             .iter()
             .map(|&(id, weight)| {
@@ -215,7 +229,8 @@ impl Cut {
                     Known::InForce => register.in_force.as_ref(),
                     Known::Arrived => register.newest(),
                 });
-                let before = if window == self.window { self.given(id).unwrap_or(ground.limit) } else { ground.limit };
+                let before =
+                    if window == self.window { self.given(id).unwrap_or(ground.limit) } else { ground.limit };
                 let told = reading.map(|reading| Account {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },
                     ..reading.account

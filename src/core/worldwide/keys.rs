@@ -110,7 +110,9 @@ impl Keys {
     }
 
     pub(super) fn remove(&mut self, id: KeyId) {
-        let Some(place) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else { return };
+        let Some(place) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else {
+            return;
+        };
         if place.as_ref().is_none_or(|slot| slot.id != id) {
             return;
         }
@@ -125,7 +127,9 @@ impl Keys {
 
     /// Looks at the bucket again at `at`; earlier calls are forgotten.
     pub(super) fn wake_at(&mut self, id: KeyId, at: Timestamp) {
-        let Some(Some(slot)) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else { return };
+        let Some(Some(slot)) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else {
+            return;
+        };
         if slot.id != id || slot.alarm == Some(at) {
             return;
         }

@@ -168,7 +168,11 @@ impl Link {
         };
         if seq > seen.seq {
             let step = seq - seen.seq;
-            seen.before = if step > 64 { 0 } else { seen.before.checked_shl(u32::try_from(step).unwrap_or(64)).unwrap_or(0) | 1 << (step - 1) };
+            seen.before = if step > 64 {
+                0
+            } else {
+                seen.before.checked_shl(u32::try_from(step).unwrap_or(64)).unwrap_or(0) | 1 << (step - 1)
+            };
             seen.seq = seq;
             seen.lag = lag;
         } else {

@@ -65,7 +65,9 @@ fn shares(limit: u64, parties: &[(RegionId, u64)]) -> SmallVec<[u64; 4]> {
     let mut shares: SmallVec<[u64; 4]> = parties.iter().map(|&(_, weight)| floor(weight)).collect();
     let mut rest = limit.saturating_sub(shares.iter().sum());
     let mut order: SmallVec<[usize; 4]> = (0..parties.len()).collect();
-    order.sort_by_key(|&place| std::cmp::Reverse(parties.get(place).map_or(0, |&(_, weight)| exact(weight) % sum)));
+    order.sort_by_key(|&place| {
+        std::cmp::Reverse(parties.get(place).map_or(0, |&(_, weight)| exact(weight) % sum))
+    });
     for place in order {
         if rest == 0 {
             break;
@@ -84,7 +86,9 @@ mod tests {
 
     #[test]
     fn shares_add_up_to_the_limit() {
-        for (limit, weights) in [(100, vec![1, 1, 1]), (7, vec![5, 3, 1]), (0, vec![1]), (2, vec![1, 1, 1, 1])] {
+        for (limit, weights) in
+            [(100, vec![1, 1, 1]), (7, vec![5, 3, 1]), (0, vec![1]), (2, vec![1, 1, 1, 1])]
+        {
             let parties: Parties = weights.into_iter().enumerate().collect();
             assert_eq!(shares(limit, &parties).iter().sum::<u64>(), limit);
         }

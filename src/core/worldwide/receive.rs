@@ -74,7 +74,9 @@ impl Replica {
             link.landed(own_incarnation, seen);
         }
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
-        if arrival == Arrival::Restarted && let Some(place) = place {
+        if arrival == Arrival::Restarted
+            && let Some(place) = place
+        {
             self.introduce(place);
         }
         if region != Regions::OWN {
@@ -91,7 +93,10 @@ impl Replica {
         if *from == self.config.name {
             return Err(Refused::OwnName);
         }
-        if from.region.len() > NAME_BYTES_MAX || from.node.len() > NAME_BYTES_MAX || frame.reports.len() > REPORTS_MAX {
+        if from.region.len() > NAME_BYTES_MAX
+            || from.node.len() > NAME_BYTES_MAX
+            || frame.reports.len() > REPORTS_MAX
+        {
             return Err(Refused::TooLarge);
         }
         let horizon = now + FUTURE_MAX;
@@ -99,7 +104,10 @@ impl Replica {
             return Err(Refused::Future);
         }
         for report in &frame.reports {
-            if report.identity.len() > IDENTITY_BYTES_MAX || report.counts.len() > COUNTS_MAX || report.demand > DEMAND_MAX {
+            if report.identity.len() > IDENTITY_BYTES_MAX
+                || report.counts.len() > COUNTS_MAX
+                || report.demand > DEMAND_MAX
+            {
                 return Err(Refused::TooLarge);
             }
             if report.counts.iter().any(|count| count.node.len() > NAME_BYTES_MAX) {

@@ -112,7 +112,12 @@ impl Regions {
     }
 
     /// Takes in who is in the cluster. Returns the regions whose ring changed.
-    pub(super) fn set_members(&mut self, now: Timestamp, own: &NodeName, members: &[Member]) -> Vec<RegionId> {
+    pub(super) fn set_members(
+        &mut self,
+        now: Timestamp,
+        own: &NodeName,
+        members: &[Member],
+    ) -> Vec<RegionId> {
         for member in members {
             self.place(&member.name.region, now);
         }
@@ -128,7 +133,9 @@ impl Regions {
                 owners.push(&own.node);
             }
             let present = of_region().any(|member| member.live);
-            region.left = owners.is_empty() && (of_region().any(|member| member.draining) || region.left) && id != Self::OWN;
+            region.left = owners.is_empty()
+                && (of_region().any(|member| member.draining) || region.left)
+                && id != Self::OWN;
             if present && region.heard.is_none() && region.ring.nodes().is_empty() {
                 region.expected = region.expected.max(now);
             }
@@ -199,7 +206,8 @@ impl Delay {
     fn note(&mut self, now: Timestamp, delay: Span) {
         let delay = delay.min(DELAY_MAX);
         if now.since(self.turned) > DELAY_MEMORY {
-            self.before = if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now };
+            self.before =
+                if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now };
             self.now = Span::ZERO;
             self.turned = now;
         }
@@ -208,6 +216,10 @@ impl Delay {
     }
 
     fn longest(&self, now: Timestamp) -> Span {
-        if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY { Span::ZERO } else { self.now.max(self.before) }
+        if now.since(self.turned) > DELAY_MEMORY + DELAY_MEMORY {
+            Span::ZERO
+        } else {
+            self.now.max(self.before)
+        }
     }
 }

@@ -152,7 +152,10 @@ impl Replica {
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
             match self.rules.get(&bucket.rule.name) {
-                Some(rule) if rule.algorithm == bucket.rule.algorithm && rule.limit.window == bucket.rule.limit.window => {
+                Some(rule)
+                    if rule.algorithm == bucket.rule.algorithm
+                        && rule.limit.window == bucket.rule.limit.window =>
+                {
                     bucket.rule = Arc::clone(rule);
                     self.look(now, id);
                 }
@@ -200,7 +203,10 @@ impl Replica {
         }
         for id in self.keys.ids() {
             for &region in &changed {
-                let owner = before.get(region).zip(self.keys.get(id)).and_then(|(ring, bucket)| ring.owner(&bucket.key));
+                let owner = before
+                    .get(region)
+                    .zip(self.keys.get(id))
+                    .and_then(|(ring, bucket)| ring.owner(&bucket.key));
                 self.hand_over(now, id, region, owner);
             }
         }
@@ -259,7 +265,11 @@ impl Replica {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         let (heartbeat, patience) = (self.heartbeat(), self.patience());
-        let links = self.links.iter().filter_map(|link| link.next_due(heartbeat, self.config.interval, patience)).min();
+        let links = self
+            .links
+            .iter()
+            .filter_map(|link| link.next_due(heartbeat, self.config.interval, patience))
+            .min();
         let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
         let silence = self.regions.next_judgement(patience);
         [links, cut, self.keys.next_alarm(), silence].into_iter().flatten().min()
@@ -330,7 +340,9 @@ impl Replica {
     /// Owes something to the daemon that owns the bucket in `region`.
     fn owe_owner(&mut self, id: KeyId, region: RegionId, item: Item, urgent: bool) {
         let Some(bucket) = self.keys.get(id) else { return };
-        let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else { return };
+        let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else {
+            return;
+        };
         let link = self.speakers.get(region).and_then(|names| names.get(owner)).copied();
         if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
             link.owe(item, urgent);
@@ -362,7 +374,8 @@ impl Replica {
 
     /// Owes one daemon all that is known of a bucket and that it may be told.
     pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
-        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link))) else {
+        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
+        else {
             return;
         };
         let sibling = link.region == Regions::OWN;
@@ -378,14 +391,19 @@ impl Replica {
 
     /// A daemon has just begun and knows nothing: owes it everything that it should know.
     pub(super) fn introduce(&mut self, link: usize) {
-        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone())) else { return };
+        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone()))
+        else {
+            return;
+        };
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get(id) else { continue };
             let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
             let owes = if owner == Some(&node) {
                 region == Regions::OWN || self.owns(bucket)
             } else {
-                region == Regions::OWN && self.owns(bucket) && bucket.siblings.iter().any(|one| one.node == node)
+                region == Regions::OWN
+                    && self.owns(bucket)
+                    && bucket.siblings.iter().any(|one| one.node == node)
             };
             if owes {
                 self.owe_everything(id, Some(link));

@@ -129,9 +129,10 @@ impl Replica {
     pub fn admitted(&self, key: &WorldKey, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
         let bucket = self.keys.get(self.keys.find(key)?)?;
         let period = bucket.period(window)?;
-        let others = self.regions.iter().skip(1).map(|(id, region)| {
-            (region.name.clone(), period.told(id).map_or(0, |told| told.counts.net()))
-        });
+        let others =
+            self.regions.iter().skip(1).map(|(id, region)| {
+                (region.name.clone(), period.told(id).map_or(0, |told| told.counts.net()))
+            });
         Some((period.live.net(), others.collect()))
     }
 

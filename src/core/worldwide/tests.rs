@@ -51,7 +51,10 @@ fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartit
 }
 
 fn key(user: &str) -> WorldKey {
-    WorldKey { rule: RuleName { domain: "d".to_owned(), name: "r".to_owned() }, identity: user.as_bytes().to_vec() }
+    WorldKey {
+        rule: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
+        identity: user.as_bytes().to_vec(),
+    }
 }
 
 impl Table {
@@ -87,7 +90,12 @@ impl Table {
         let members: Vec<_> = self
             .replicas
             .keys()
-            .map(|who| Member { name: who.clone(), incarnation: 1, live: !gone.contains(who), draining: false })
+            .map(|who| Member {
+                name: who.clone(),
+                incarnation: 1,
+                live: !gone.contains(who),
+                draining: false,
+            })
             .collect();
         for (who, replica) in &mut self.replicas {
             replica.handle_members(self.now, &members);
@@ -100,7 +108,10 @@ impl Table {
     }
 
     fn admit(&mut self, who: &NodeName, user: &str, window: u64, permits: u64) {
-        self.touch(who, &Touched { key: key(user), window, offered: permits, admitted: permits, returned: 0 });
+        self.touch(
+            who,
+            &Touched { key: key(user), window, offered: permits, admitted: permits, returned: 0 },
+        );
     }
 
     fn touch(&mut self, who: &NodeName, touched: &Touched) {
@@ -112,7 +123,8 @@ impl Table {
         let end = self.now + length;
         while self.now < end {
             self.now = self.now + TICK;
-            let (landed, flying) = std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
+            let (landed, flying) =
+                std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
             self.flying = flying;
             for (_, from, to, frame) in landed {
                 if let Some(replica) = self.replicas.get_mut(&to) {
@@ -156,7 +168,9 @@ impl Table {
 
     /// What `who` believes that each region admitted.
     fn believed(&self, who: &NodeName, user: &str, window: u64) -> BTreeMap<String, u64> {
-        let Some((own, others)) = self.replicas[who].admitted(&key(user), window) else { return BTreeMap::new() };
+        let Some((own, others)) = self.replicas[who].admitted(&key(user), window) else {
+            return BTreeMap::new();
+        };
         let all = others.into_iter().chain([(who.region.clone(), own)]);
         all.filter(|(_, admitted)| *admitted > 0).collect()
     }
@@ -179,7 +193,11 @@ fn every_region_learns_what_the_others_admitted() {
     table.admit(&name("b", "1"), "u", window, 12);
     table.run(Span::from_millis(300));
     for region in ["a", "b", "c"] {
-        assert_eq!(table.believed(&name(region, "1"), "u", window), regions(&[("a", 30), ("b", 12)]), "{region}");
+        assert_eq!(
+            table.believed(&name(region, "1"), "u", window),
+            regions(&[("a", 30), ("b", 12)]),
+            "{region}"
+        );
     }
     let view = table.views[&name("c", "1")][&key("u")];
     assert_eq!((view.window, view.others), (window, 42));
@@ -254,13 +272,21 @@ fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
         }
         table.run(Span::from_secs(2));
         for who in [name("a", "2"), name("a", "3"), name("b", "1"), name("b", "3")] {
-            assert_eq!(table.believed(&who, user, window), regions(&[("a", 32), ("b", 31)]), "{user} {who:?}");
+            assert_eq!(
+                table.believed(&who, user, window),
+                regions(&[("a", 32), ("b", 31)]),
+                "{user} {who:?}"
+            );
         }
         table.start(&gone[0], &rule);
         table.meet(&gone[1..]);
         table.admit(&gone[0], user, window, 100);
         table.run(Span::from_secs(2));
-        assert_eq!(table.believed(&name("b", "1"), user, window), regions(&[("a", 132), ("b", 31)]), "{user}");
+        assert_eq!(
+            table.believed(&name("b", "1"), user, window),
+            regions(&[("a", 132), ("b", 31)]),
+            "{user}"
+        );
     }
 }
 

@@ -47,7 +47,8 @@ impl Replica {
         let link = self.links.get_mut(place)?;
         let (seq, seen) = link.depart(now, items);
         self.tally.frames_out = self.tally.frames_out.saturating_add(1);
-        self.tally.reports_out = self.tally.reports_out.saturating_add(u64::try_from(reports.len()).unwrap_or(u64::MAX));
+        self.tally.reports_out =
+            self.tally.reports_out.saturating_add(u64::try_from(reports.len()).unwrap_or(u64::MAX));
         let frame = Frame { incarnation: self.config.incarnation, seq, sent: now, seen, slowest, reports };
         Some((link.name.clone(), frame))
     }
@@ -58,7 +59,9 @@ impl Replica {
         let period = bucket.period(item.window)?;
         let version = period.version(item.region)?;
         let (scope, stamp, counts, demand) = match item.region {
-            None => (Scope::Node, now, period.live.entries_of(&self.config.name.node), bucket.own_demand_at(now)),
+            None => {
+                (Scope::Node, now, period.live.entries_of(&self.config.name.node), bucket.own_demand_at(now))
+            }
             Some(region) => {
                 let told = period.told(region)?;
                 let scope = Scope::Region(self.regions.name(region).to_owned());

@@ -122,9 +122,14 @@ impl Fallback {
         None
     }
 
+    /// Forgets a bucket.
+    pub(super) fn forget(&self, key: &Key) {
+        self.table().remove(key);
+    }
+
     /// Decides charges by their policies, as one: all that are enforced pass, or none is counted.
     ///
-    /// `keep` is asked last whether the whole request passes; only then is anything counted.
+    /// `others_admit` says whether what Redis did answer passes; only then is anything counted.
     pub(super) fn decide(
         &self,
         charges: &[Unanswered<'_>],

@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use metrics::Histogram;
+use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::call::{Call, Part};
 use super::failure::Failure;
 use super::meter::Meter;
+use super::node::Node;
 use super::replay::{Answered, replay};
 use super::scripts::DECIDE;
 use super::slots::{SLOTS, Slot};
@@ -167,41 +169,63 @@ impl Lanes {
         slot: Slot,
         deadline: Instant,
     ) -> Result<Vec<Answered>, Failure> {
-        let mut node = self.places.map().node(slot).cloned().ok_or(Failure::NoNode)?;
-        let (mut whole, mut asking) = (false, false);
+        let mut whole = false;
         for _ in 0..TRIES_MAX {
             let command = call.command(&DECIDE, whole, self.clock());
-            let answer = if asking {
-                node.call_asking(&command, deadline).await
-            } else {
-                node.call(&command, deadline).await
-            };
-            asking = false;
-            match answer {
+            match self.redirected(&command, slot, deadline).await {
                 Ok(value) => match call.reply(value)? {
                     Ok(reply) => return Ok(replay(call, &reply)),
                     Err(strangers) => call.step_aside(&strangers),
                 },
                 Err(Failure::NoScript) => whole = true,
+                Err(failure) => return Err(failure),
+            }
+        }
+        Err(Failure::Unexpected("no key is free for a bucket".to_owned()))
+    }
+
+    /// Sends a plain command to the node that serves a slot.
+    pub(super) async fn plain(&self, command: &Cmd, slot: Slot, deadline: Instant) -> Result<Value, Failure> {
+        let answer = self.redirected(command, slot, deadline).await;
+        if let Err(failure) = &answer {
+            self.meter.failed(failure);
+        }
+        answer
+    }
+
+    /// Sends a command to wherever the slot is now.
+    async fn redirected(&self, command: &Cmd, slot: Slot, deadline: Instant) -> Result<Value, Failure> {
+        let mut node = self.places.map().node(slot).cloned().ok_or(Failure::NoNode)?;
+        let mut asking = false;
+        for _ in 0..TRIES_MAX {
+            let answer = if asking {
+                node.call_asking(command, deadline).await
+            } else {
+                node.call(command, deadline).await
+            };
+            asking = false;
+            match answer {
                 Err(Failure::Moved(address)) => {
-                    node = self.places.named(&address).ok_or(Failure::NoNode)?;
-                    node.connected(deadline.saturating_duration_since(Instant::now())).await;
+                    node = self.reach(&address, deadline).await?;
                     self.places.moved(slot, &node);
                     self.places.trouble();
                 }
                 Err(Failure::Ask(address)) => {
-                    node = self.places.named(&address).ok_or(Failure::NoNode)?;
-                    node.connected(deadline.saturating_duration_since(Instant::now())).await;
+                    node = self.reach(&address, deadline).await?;
                     asking = true;
                 }
-                Err(Failure::TryAgain) => sleep(TRY_AGAIN).await,
-                Err(failure) => return Err(failure),
-            }
-            if Instant::now() >= deadline {
-                return Err(Failure::NoNode);
+                Err(Failure::TryAgain) if Instant::now() < deadline => sleep(TRY_AGAIN).await,
+                answer => return answer,
             }
         }
         Err(Failure::Unexpected("redirected without end".to_owned()))
+    }
+
+    /// A node that a redirect names; one that is new is waited for.
+    async fn reach(&self, address: &str, deadline: Instant) -> Result<Arc<Node>, Failure> {
+        let node = self.places.named(address).ok_or(Failure::NoNode)?;
+        node.connected(deadline.saturating_duration_since(Instant::now())).await;
+        Ok(node)
     }
 
     fn clock(&self) -> Option<Timestamp> {

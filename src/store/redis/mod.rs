@@ -259,25 +259,10 @@ impl RedisStore {
         };
         map.nodes().iter().map(health).collect()
     }
-
-    /// Forgets a bucket, so that it counts from zero. `Some(false)`: it was not there; `None`: Redis did not answer.
-    pub async fn reset(&self, rule: &Compiled, key: &Key) -> Option<bool> {
-        let name = names::bucket(&rule.rule, key, rule.rule.window);
-        let node = self.core.lanes.places().map().node(name.slot).cloned()?;
-        let deadline = Instant::now() + self.core.timeout * BACKGROUND_PATIENCE;
-        let mut command = redis::cmd("DEL");
-        command.arg(&name.key);
-        match node.call(&command, deadline).await {
-            Ok(Value::Int(gone)) => Some(gone > 0),
-            _ => None,
-        }
-    }
 }
 
 /// Whether a server can do what is needed.
 async fn check_server(node: &node::Node, topology: Topology) -> Result<(), StartError> {
-    let mut info = redis::cmd("INFO");
-    info.arg("server").arg("cluster");
     let text = match node.upkeep(redis::cmd("INFO").arg("server"), START_MAX).await {
         Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(Value::VerbatimString { text, .. }) => text,
@@ -476,14 +461,8 @@ impl Core {
                 .arg(value)
                 .arg("PX")
                 .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
-            let node = core.lanes.places().map().node(slot).cloned();
-            if let Some(node) = node
-                && let Err(failure) = node.call(&command, deadline).await
-            {
-                // The next view says the same and more.
-                core.meter.failed(&failure);
-                core.lanes.places().trouble();
-            }
+            // Lost, it does not matter: the next view says the same and more.
+            let _ = core.lanes.plain(&command, slot, deadline).await;
             drop(permit);
         });
     }
@@ -519,9 +498,28 @@ impl Store for RedisStore {
         })
     }
 
-    fn set_view(&self, _key: &Key, _view: View, _error_bound: u64, _now: Timestamp) {
-        let _ = pack_view;
-        let _ = Core::write_view;
+    /// Redis names buckets by their rules, so this does nothing: see [`Store::set_view_of`].
+    fn set_view(&self, _: &Key, _: View, _: u64, _: Timestamp) {}
+
+    fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
+        let name = names::bucket(&rule.rule, key, rule.rule.window);
+        // It speaks of its window and the next.
+        let ttl = rule.rule.window.to_std() * 3;
+        self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
+    }
+
+    fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
+        Box::pin(async move {
+            let name = names::bucket(&rule.rule, key, rule.rule.window);
+            let mut command = redis::cmd("DEL");
+            command.arg(&name.key);
+            self.core.fallback.forget(key);
+            let deadline = Instant::now() + self.core.timeout * BACKGROUND_PATIENCE;
+            match self.core.lanes.plain(&command, name.slot, deadline).await {
+                Ok(Value::Int(gone)) => Some(gone > 0),
+                _ => None,
+            }
+        })
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {
