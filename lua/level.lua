@@ -49,6 +49,7 @@ end
 local function level_refund(b, now, cost)
   local whole, part = level_amount(b, now)
   if whole == 0 and part == 0 then return 0 end
+  b.changed = true -- also where no whole permit comes out
   if cost > whole then
     level_hold(b, now, 0, 0)
     return whole

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use metrics::Histogram;
 use redis::{Cmd, Value};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -40,6 +41,7 @@ pub(super) struct Lanes {
     meter: Arc<Meter>,
     /// A test's clock in place of the servers'.
     clock: Option<Arc<Clock>>,
+    runtime: Handle,
 }
 
 #[derive(Debug, Default)]
@@ -58,7 +60,7 @@ struct Waiting {
 impl Lanes {
     pub(super) fn new(places: Arc<Places>, meter: Arc<Meter>, clock: Option<Arc<Clock>>) -> Arc<Self> {
         let lanes = (0..SLOTS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { lanes, places, meter, clock })
+        Arc::new(Self { lanes, places, meter, clock, runtime: Handle::current() })
     }
 
     /// The topology.
@@ -251,9 +253,6 @@ impl Drop for Turn<'_> {
             return;
         }
         drop(lane);
-        // Outside a runtime nobody waits any more.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(Arc::clone(self.lanes).drive(self.slot));
-        }
+        self.lanes.runtime.spawn(Arc::clone(self.lanes).drive(self.slot));
     }
 }

@@ -10,6 +10,7 @@ mod call;
 mod failure;
 mod fallback;
 mod lanes;
+mod lease;
 mod meter;
 mod names;
 mod node;
@@ -28,6 +29,7 @@ use std::time::Duration;
 
 use redis::Value;
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -37,7 +39,8 @@ use self::call::{Action, Bucket, Item, Part, pack_view};
 use self::failure::Failure;
 use self::fallback::{Fallback, Owed};
 use self::lanes::Lanes;
-use self::meter::Meter;
+use self::lease::{Advice, Drawn, Leases, Leftover};
+use self::meter::{Leased, Meter};
 use self::node::Common;
 use self::plan::{Planned, bucket_of};
 use self::replay::Answered;
@@ -57,6 +60,8 @@ use crate::telemetry::Metrics;
 const BACKGROUND_MAX: usize = 1_024;
 /// For a call in the background, in decisions' timeouts.
 const BACKGROUND_PATIENCE: u32 = 10;
+/// How often leases that have ended are looked for.
+const RETURN_EVERY: Duration = Duration::from_millis(50);
 /// How long a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
 /// Oldest server that the scripts and commands need.
@@ -171,9 +176,14 @@ pub struct RedisStore {
 struct Core {
     lanes: Arc<Lanes>,
     fallback: Fallback,
+    leases: Leases,
+    live: Arc<AtomicUsize>,
+    started: Stopwatch,
     meter: Arc<Meter>,
     timeout: Duration,
     background: Arc<Semaphore>,
+    /// Views and debits come from callers outside any runtime.
+    runtime: Handle,
     stop: CancellationToken,
 }
 
@@ -196,27 +206,29 @@ impl RedisStore {
         metrics: &Metrics,
     ) -> Result<Self, StartError> {
         let stop = CancellationToken::new();
+        let started = Stopwatch::start();
         let trouble = Arc::new(Notify::new());
-        let common = Common {
-            trouble: Arc::clone(&trouble),
-            started: Stopwatch::start(),
-            timeout: settings.timeout,
-            stop: stop.clone(),
-        };
+        let common =
+            Common { trouble: Arc::clone(&trouble), started, timeout: settings.timeout, stop: stop.clone() };
         let places = Places::new(settings.topology, &settings.sentinel_master, &settings.nodes, common)?;
         let meter = Arc::new(Meter::new(metrics));
         let lanes = Lanes::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
         let core = Arc::new(Core {
             lanes,
-            fallback: Fallback::new(settings.on_failure, live, settings.keys_max),
+            fallback: Fallback::new(settings.on_failure, Arc::clone(&live), settings.keys_max),
+            leases: Leases::new(settings.lease.permits_max, settings.lease.ttl),
+            live,
+            started,
             meter,
             timeout: settings.timeout,
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
+            runtime: Handle::current(),
             stop: stop.clone(),
         });
         let store = Self { core };
         store.first_look(&places, settings.topology).await?;
         tokio::spawn(Arc::clone(&places).watch(stop, trouble));
+        tokio::spawn(Arc::clone(&store.core).return_leases());
         Ok(store)
     }
 
@@ -242,6 +254,17 @@ impl RedisStore {
             }
         }
         Ok(())
+    }
+
+    /// Gives back every permit that was drawn ahead. For a daemon that drains.
+    pub async fn drain(&self) {
+        let now = self.core.started.elapsed();
+        for leftover in self.core.leases.sweep(now, true) {
+            let Some(part) = self.core.leftover(&leftover) else { continue };
+            let deadline = Instant::now() + self.core.timeout * BACKGROUND_PATIENCE;
+            let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
+            self.core.returned(leftover.permits, answer.is_ok());
+        }
     }
 
     /// The servers that hold counters, and whether they are asked.
@@ -298,8 +321,15 @@ impl Core {
             let map = self.lanes.places().map();
             plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
         };
+        let sent = self.started.elapsed();
         let answers = self.ask_all(&planned, deadline).await;
-        self.conclude(charges, &planned, answers, intent, now)
+        let outcome = self.conclude(charges, &planned, answers, intent, now);
+        if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
+            && !counted.degraded
+        {
+            self.leases.denied(charge, counted, sent);
+        }
+        outcome
     }
 
     /// Asks all parts at once.
@@ -408,13 +438,100 @@ impl Core {
     {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let deadline = Instant::now() + core.timeout * BACKGROUND_PATIENCE;
             let answer = core.lanes.ask(Arc::new(part), deadline).await;
             after(&core, answer);
             drop(permit);
         });
         true
+    }
+
+    /// Decides from memory, if one charge is all and permits were drawn for it or its denial is remembered.
+    fn decide_from_lease(self: &Arc<Self>, charge: &Charge<'_>) -> Option<Outcome> {
+        let now = self.started.elapsed();
+        let (advice, draw) = self.leases.check(charge, now);
+        if let Some(permits) = draw {
+            self.draw(charge, permits, now);
+        }
+        let Advice::Answer(counted) = advice else { return None };
+        let admitted = counted.verdict.admitted;
+        if admitted {
+            self.meter.leased(Leased::Used, charge.cost.taken());
+        }
+        Some(Outcome { admitted, counted: SmallVec::from_iter([counted]) })
+    }
+
+    /// Draws permits ahead, in the background: half of what is free at most, shared by the region's daemons.
+    fn draw(self: &Arc<Self>, charge: &Charge<'_>, permits: u64, sent: Duration) {
+        let live = self.live.load(std::sync::atomic::Ordering::Relaxed).max(1);
+        let share = u8::try_from(live.saturating_mul(2)).unwrap_or(u8::MAX);
+        let (slot, bucket) = bucket_of(charge);
+        let item = Item { bucket: 0, cost: Cost::Take(permits), enforced: false, lease: Some(share) };
+        let buckets = SmallVec::from_iter([bucket.clone()]);
+        let part = Part { slot, action: Action::Charge, buckets, charges: SmallVec::from_iter([item]) };
+        let key = charge.key.clone();
+        let own_key = key.clone();
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            let drawn = answer.ok().and_then(|answered| {
+                let charged = answered.charges.into_iter().next()?;
+                core.meter.leased(Leased::Drawn, charged.leased);
+                let (permits, state, server) = (charged.leased, charged.state?, answered.now);
+                Some(Drawn { permits, state, server, sent, bucket, slot })
+            });
+            if let Some(leftover) = core.leases.drawn(&key, drawn) {
+                core.give_back(leftover);
+            }
+        };
+        if !self.in_background(part, after) {
+            self.leases.drawn(&own_key, None);
+        }
+    }
+
+    async fn return_leases(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(RETURN_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            for leftover in self.leases.sweep(self.started.elapsed(), false) {
+                self.give_back(leftover);
+            }
+        }
+    }
+
+    /// The part that gives leased permits back; `None` if it is too late.
+    fn leftover(&self, leftover: &Leftover) -> Option<Part> {
+        if leftover.lost {
+            self.meter.leased(Leased::Lost, leftover.permits);
+            return None;
+        }
+        let cost = Cost::Refund(leftover.permits);
+        let item = Item { bucket: 0, cost, enforced: false, lease: None };
+        Some(Part {
+            slot: leftover.slot,
+            action: Action::Put,
+            buckets: SmallVec::from_iter([leftover.bucket.clone()]),
+            charges: SmallVec::from_iter([item]),
+        })
+    }
+
+    fn returned(&self, permits: u64, done: bool) {
+        self.meter.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
+    }
+
+    fn give_back(self: &Arc<Self>, leftover: Leftover) {
+        let permits = leftover.permits;
+        let Some(part) = self.leftover(&leftover) else { return };
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            core.returned(permits, answer.is_ok());
+        };
+        if !self.in_background(part, after) {
+            self.returned(permits, false);
+        }
     }
 
     /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too lax.
@@ -453,7 +570,7 @@ impl Core {
     fn write_view(self: &Arc<Self>, key: Vec<u8>, slot: slots::Slot, value: Vec<u8>, ttl: Duration) {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
         let core = Arc::clone(self);
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let deadline = Instant::now() + core.timeout * BACKGROUND_PATIENCE;
             let mut command = redis::cmd("SET");
             command
@@ -469,8 +586,11 @@ impl Core {
 }
 
 impl Store for RedisStore {
-    fn try_decide(&self, _: &[Charge<'_>], _: Intent, _: Timestamp) -> Option<Outcome> {
-        None
+    fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, _: Timestamp) -> Option<Outcome> {
+        match (charges, intent) {
+            ([charge], Intent::Charge) => self.core.decide_from_lease(charge),
+            _ => None,
+        }
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
@@ -514,6 +634,8 @@ impl Store for RedisStore {
             let mut command = redis::cmd("DEL");
             command.arg(&name.key);
             self.core.fallback.forget(key);
+            // Permits that were drawn are forgotten with the bucket that they were charged to.
+            self.core.leases.forget(key, self.core.started.elapsed());
             let deadline = Instant::now() + self.core.timeout * BACKGROUND_PATIENCE;
             match self.core.lanes.plain(&command, name.slot, deadline).await {
                 Ok(Value::Int(gone)) => Some(gone > 0),
