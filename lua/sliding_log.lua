@@ -100,6 +100,7 @@ end
 
 -- Moves to `now` and forgets what has left the window. Leaves the list without its header.
 local function log_advance(b, now)
+  b.changed = true
   b.at = math.max(b.at, now)
   local gone = log_gone(b, b.at)
   if gone == b.len then

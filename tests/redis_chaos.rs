@@ -143,6 +143,7 @@ fn each_policy_answers_while_redis_is_down_and_says_so() {
     let _server = server.restart();
     enforced_again(&store, &local, 1, Duration::from_secs(3));
     until("what was admitted meanwhile to be charged", Duration::from_secs(2), || {
+        store.sweep(Clock::System.now());
         let key = key(&local, "u");
         let info = runtime().block_on(store.bucket(&local, &key, Clock::System.now()));
         info.is_some_and(|info| info.used >= 3)

@@ -266,32 +266,12 @@ fn sentinels_name_the_primary_and_its_successor() {
 #[test]
 fn users_with_passwords_and_few_rights_work() {
     let server = Server::start(&[]);
-    server.command(&[
-        "ACL",
-        "SETUSER",
-        "tidegate",
-        "on",
-        ">secret",
-        "~tg:*",
-        "+evalsha",
-        "+eval",
-        "+time",
-        "+get",
-        "+set",
-        "+pexpire",
-        "+del",
-        "+lindex",
-        "+llen",
-        "+lpush",
-        "+rpush",
-        "+rpop",
-        "+ltrim",
-        "+ping",
-        "+info",
-        "+client|setinfo",
-        "+hello",
-        "+select",
+    let made = server.command(&[
+        "ACL", "SETUSER", "tidegate", "on", ">secret", "~tg:*", "+evalsha", "+eval", "+time", "+get", "+set",
+        "+pexpire", "+del", "+lindex", "+llen", "+lpush", "+rpush", "+rpop", "+ltrim", "+ping", "+info",
+        "+client", "+hello", "+select",
     ]);
+    assert!(made.is_some_and(|answer| answer.contains("OK")));
     let url = format!("redis://tidegate:secret@127.0.0.1:{}", server.port);
     let store = store(settings(Topology::Single, vec![url]), 1);
     for (index, algorithm) in (1..).zip([Algorithm::Gcra, Algorithm::SlidingLog]) {
