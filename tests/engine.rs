@@ -1,6 +1,6 @@
 //! The engine with the store in memory and a clock moved by hand: what is charged, what is answered, what is told on.
 
-#![expect(missing_docs, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
 

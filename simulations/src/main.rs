@@ -1,10 +1,11 @@
-//! `sim`: the protocol between regions under virtual time.
+//! `sim`: the protocol between regions under virtual time, and a load generator for real daemons.
 //!
 //! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same seed prints
-//! the same bytes. Knows nothing of sockets or real clocks.
+//! the same bytes. Only `load` knows sockets and a real clock.
 
 mod check;
 mod dice;
+mod load;
 mod measure;
 mod network;
 mod pattern;
@@ -30,6 +31,9 @@ enum Command {
     Patterns(run::Settings),
     /// Random faults, then peace: does every replica come to know the truth?
     Check(check::Settings),
+    /// Asks a running daemon as fast as it answers, and says what that cost.
+    #[command(subcommand)]
+    Load(load::Load),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -38,5 +42,6 @@ fn main() -> anyhow::Result<()> {
         Command::Run(settings) => run::one(&settings, &mut out),
         Command::Patterns(settings) => run::all(&settings, &mut out),
         Command::Check(settings) => check::run(&settings, &mut out),
+        Command::Load(load) => load.run(&mut out),
     }
 }

@@ -50,11 +50,7 @@ impl Pattern {
     /// Moves the pattern on by `step` (in windows).
     pub(crate) fn advance(&mut self, dice: &mut Dice, step: f64) {
         match self {
-            Self::Moving { place, .. } => {
-                if dice.chance(step / 7.0) {
-                    *place += 1;
-                }
-            }
+            Self::Moving { place, .. } => *place += usize::from(dice.chance(step / 7.0)),
             Self::OnOff { on, .. } => {
                 for on in on {
                     // On for one window on average, off for two.

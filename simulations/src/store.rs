@@ -58,10 +58,4 @@ impl Store {
         };
         std::mem::take(&mut self.tallies).into_iter().map(touched).collect()
     }
-
-    /// What the protocol has it enforce in a window.
-    pub(crate) fn budget(&self, key: &WorldKey, window: u64) -> Option<u32> {
-        let view = self.buckets.get(key)?.view?;
-        (view.window == window).then_some(view.budget)
-    }
 }

@@ -72,7 +72,7 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &Ruled) {
     let _ = write!(policy, ";q={}", ruled.limit);
     let window = ruled.window.micros();
     // The draft's window is a whole number of seconds, and may be left out.
-    if window > 0 && window % 1_000_000 == 0 {
+    if window > 0 && window.is_multiple_of(1_000_000) {
         let _ = write!(policy, ";w={}", window / 1_000_000);
     }
     let _ = write!(

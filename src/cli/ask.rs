@@ -29,7 +29,9 @@ impl Ask {
         let mut attributes = Map::new();
         for pair in &self.attributes {
             let Some((name, value)) = pair.split_once('=') else {
-                return Err(Failure::Usage(format!("`{pair}` is no attribute: write name=value, as in user=u_42")));
+                return Err(Failure::Usage(format!(
+                    "`{pair}` is no attribute: write name=value, as in user=u_42"
+                )));
             };
             if attributes.insert(name.to_owned(), value.into()).is_some() {
                 return Err(Failure::Usage(format!("the attribute `{name}` is given twice")));
@@ -80,10 +82,15 @@ fn show(decision: &Value) {
     let by = decision["rule"].as_str();
     say(match (allowed, by) {
         (true, None) => "allowed: no rule limits it".to_owned(),
-        (true, Some(rule)) => format!("allowed: {} left of {} ({rule})", decision["remaining"], decision["limit"]),
+        (true, Some(rule)) => {
+            format!("allowed: {} left of {} ({rule})", decision["remaining"], decision["limit"])
+        }
         (false, rule) => {
             let retry = decision["retry_after_ms"].as_u64();
-            let when = retry.map_or_else(|| "it can never pass".to_owned(), |millis| format!("retry in {}", span(millis)));
+            let when = retry.map_or_else(
+                || "it can never pass".to_owned(),
+                |millis| format!("retry in {}", span(millis)),
+            );
             format!("denied by {} with status {}: {when}", rule.unwrap_or("a rule"), decision["status"])
         }
     });
@@ -94,7 +101,10 @@ fn show(decision: &Value) {
     if rules.is_empty() {
         return;
     }
-    let mut rows = table(&["rule", "answer", "limit", "window", "left", "resets in", "used worldwide"], &[2, 3, 4, 5, 6]);
+    let mut rows = table(
+        &["rule", "answer", "limit", "window", "left", "resets in", "used worldwide"],
+        &[2, 3, 4, 5, 6],
+    );
     for rule in rules {
         let answer = match (rule["allowed"].as_bool() == Some(true), rule["shadow"].as_bool() == Some(true)) {
             (true, _) => "allowed",
@@ -104,16 +114,17 @@ fn show(decision: &Value) {
         let global = &rule["global"];
         let worldwide = global["believed_used"]
             .as_u64()
-            .map_or_else(String::new, |used| format!("{used} (+{})", global["error_bound"].as_u64().unwrap_or(0)));
-        rows.add_row([
+            .map(|used| format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0)));
+        let mut row = vec![
             text(&rule["rule"]),
             answer.to_owned(),
             rule["limit"].to_string(),
             rule["window_ms"].as_u64().map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
             rule["reset_ms"].as_u64().map(span).unwrap_or_default(),
-            worldwide,
-        ]);
+        ];
+        row.extend(worldwide);
+        rows.add_row(row);
     }
     say(rows);
 }

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::{Ended, say};
+use crate::core::worldwide::NodeName;
 use crate::daemon::certificate;
+use crate::engine::clock::Clock;
 
 /// Makes certificates.
 #[derive(Debug, Subcommand)]
@@ -39,12 +41,20 @@ impl Cert {
     pub(super) fn run(self) -> Ended {
         match self {
             Self::Ca { out } => {
-                certificate::write_ca(&out)?;
-                say(format_args!("{} and ca.key: keep the key safe, every daemon needs only ca.pem", out.join("ca.pem").display()));
+                certificate::write_ca(&out, Clock::System.now()).map_err(anyhow::Error::from)?;
+                say(format_args!(
+                    "{} and ca.key: keep the key safe, every daemon needs only ca.pem",
+                    out.join("ca.pem").display()
+                ));
             }
             Self::Issue { ca, region, node, out } => {
-                certificate::write_node(&ca, &region, &node, &out)?;
-                say(format_args!("{} and node.key name node {node} of region {region}", out.join("node.pem").display()));
+                let name = NodeName { region: region.clone(), node: node.clone() };
+                certificate::write_node(&ca, &name, &out, Clock::System.now())
+                    .map_err(anyhow::Error::from)?;
+                say(format_args!(
+                    "{} and node.key name node {node} of region {region}",
+                    out.join("node.pem").display()
+                ));
             }
         }
         Ok(ExitCode::SUCCESS)

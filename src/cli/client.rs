@@ -43,14 +43,18 @@ impl Server {
     }
 
     fn agent() -> ureq::Agent {
-        ureq::Agent::config_builder().timeout_global(Some(DEADLINE)).http_status_as_error(false).build().into()
+        ureq::Agent::config_builder()
+            .timeout_global(Some(DEADLINE))
+            .http_status_as_error(false)
+            .build()
+            .into()
     }
 
     fn url(&self, route: &str) -> String {
         format!("{}{route}", self.server.trim_end_matches('/'))
     }
 
-    fn finish(&self, answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
+    fn finish(&self, answer: Result<http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
         let mut answer = answer.map_err(|error| {
             Failure::Unreached(format!(
                 "no daemon answered at {}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER.",

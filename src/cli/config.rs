@@ -1,11 +1,10 @@
 //! `tidegate config`: what would run.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::{ConfigFile, Ended, Failure, say};
+use super::{ConfigFile, Ended, Failure, say, usage};
 use crate::config::{Config as Settings, Flags};
 use crate::daemon;
 
@@ -18,7 +17,7 @@ pub(super) enum Config {
         file: ConfigFile,
         /// The rules file, in place of the configured one.
         #[arg(long)]
-        rules: Option<PathBuf>,
+        rules: Option<String>,
     },
 }
 
@@ -27,8 +26,7 @@ impl Config {
     pub(super) fn run(self) -> Ended {
         let Self::Check { file, rules } = self;
         let flags = Flags { rules, ..Flags::default() };
-        let settings = Settings::load(file.config.as_deref(), std::env::vars(), flags)
-            .map_err(|problems| Failure::Usage(problems.to_string()))?;
+        let settings = Settings::load(file.config.as_deref(), std::env::vars(), &flags).map_err(usage)?;
         let rules = daemon::rules_of(&settings).map_err(|problems| Failure::Usage(problems.join("\n")))?;
         say(settings.to_toml().trim_end());
         say(format_args!("\n# {} rules would be in force.", rules.len()));

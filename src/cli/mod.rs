@@ -134,6 +134,12 @@ pub fn run(arguments: Arguments) -> Ended {
     }
 }
 
+/// Problems of a configuration, each a line.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+fn usage(problems: Vec<crate::config::Problem>) -> Failure {
+    Failure::Usage(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+}
+
 /// Prints one line on standard output. A reader that went away (`| head`) is no error.
 fn say(text: impl std::fmt::Display) {
     use std::io::Write;

@@ -21,7 +21,10 @@ pub(super) fn run(server: &Server) -> Ended {
         say("No other daemons: limits hold in this region alone. Name some with --join.");
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = table(&["region", "node", "address", "state", "round trip", "lag", "sent", "received"], &[4, 5, 6, 7]);
+    let mut rows = table(
+        &["region", "node", "address", "state", "round trip", "lag", "sent", "received"],
+        &[4, 5, 6, 7],
+    );
     for peer in peers {
         let flag = |name: &str| peer[name].as_bool() == Some(true);
         let state = match (flag("connected"), flag("live"), flag("draining")) {
@@ -46,7 +49,10 @@ pub(super) fn run(server: &Server) -> Ended {
     say(rows);
     let cut_off: Vec<String> = own["cut_off"].as_array().into_iter().flatten().map(word).collect();
     if !cut_off.is_empty() {
-        say(format_args!("Cut off: {}. Worldwide limits follow each rule's on_partition.", cut_off.join(", ")));
+        say(format_args!(
+            "Cut off: {}. Worldwide limits follow each rule's on_partition.",
+            cut_off.join(", ")
+        ));
     }
     Ok(ExitCode::SUCCESS)
 }

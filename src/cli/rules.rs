@@ -51,17 +51,24 @@ fn list(server: &Server) -> Ended {
     }
     let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
-        say("No rules are in force: everything passes. Name a file with `tidegate serve --rules rules.toml`.");
+        say(
+            "No rules are in force: everything passes. Name a file with `tidegate serve --rules rules.toml`.",
+        );
         return Ok(ExitCode::SUCCESS);
     }
-    let mut rows = table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
+    let mut rows =
+        table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
     for rule in rules {
         let limit = match (&rule["limit"], rule["window"].as_str()) {
             (Value::Number(limit), Some(window)) => format!("{limit} / {window}"),
             _ => String::new(),
         };
         let how = [rule["algorithm"].as_str(), rule.pointer("/global/mode").and_then(Value::as_str)];
-        let action = if rule["enabled"].as_bool() == Some(false) { "off" } else { rule["action"].as_str().unwrap_or("reject") };
+        let action = if rule["enabled"].as_bool() == Some(false) {
+            "off"
+        } else {
+            rule["action"].as_str().unwrap_or("reject")
+        };
         rows.add_row([
             plain(&rule["name"]),
             rule["domain"].as_str().unwrap_or("default").to_owned(),

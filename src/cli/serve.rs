@@ -1,11 +1,10 @@
 //! `tidegate serve`: runs the daemon until it is told to stop.
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
-use super::{ConfigFile, Ended, Failure};
+use super::{ConfigFile, Ended, Failure, usage};
 use crate::config::{Config, Flags};
 use crate::daemon;
 use crate::telemetry::log;
@@ -19,7 +18,7 @@ pub(super) struct Serve {
     file: ConfigFile,
     /// The rules file, read again whenever it changes.
     #[arg(long)]
-    rules: Option<PathBuf>,
+    rules: Option<String>,
     /// This daemon's region. With certificates it must be the one they name.
     #[arg(long)]
     region: Option<String>,
@@ -56,8 +55,7 @@ impl Serve {
             peer: self.peer,
             join: self.join,
         };
-        let config = Config::load(self.file.config.as_deref(), std::env::vars(), flags)
-            .map_err(|problems| Failure::Usage(problems.to_string()))?;
+        let config = Config::load(self.file.config.as_deref(), std::env::vars(), &flags).map_err(usage)?;
         daemon::run(&config).map(|()| ExitCode::SUCCESS).map_err(|failure| match failure {
             daemon::RunError::Configuration(problems) => Failure::Usage(problems),
             daemon::RunError::Failed(error) => Failure::Failed(error),

@@ -212,16 +212,19 @@ impl RuleSet {
     /// `allow` without a group matches, only it and every deciding `block` are left.
     #[must_use]
     pub fn matches(&self, request: &Request<'_>) -> Matches<'_> {
-        let Some(domain) = self.domains.get(request.domain) else { return Matches::new() };
-        let user = self.user(request);
-        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
-        let deciding = domain.deciding(&mut seen);
+        // One place of return, so that the matches are written where the caller wants them.
         let mut matches = Matches::new();
-        for place in &deciding.places {
-            if let Some(selector) = domain.selector(*place)
-                && deciding.keeps(*place, selector)
-            {
-                matches.push(selector.matched(&seen, user, request.limit));
+        if let Some(domain) = self.domains.get(request.domain) {
+            let user = self.user(request);
+            let mut seen = Seen::default();
+            seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+            let deciding = domain.deciding(&mut seen);
+            for place in &deciding.places {
+                if let Some(selector) = domain.selector(*place)
+                    && deciding.keeps(*place, selector)
+                {
+                    matches.push(selector.matched(&seen, user, request.limit));
+                }
             }
         }
         matches
@@ -232,7 +235,8 @@ impl RuleSet {
     pub fn explain(&self, request: &Request<'_>) -> Vec<(&Compiled, Reason)> {
         let Some(domain) = self.domains.get(request.domain) else { return Vec::new() };
         let user = self.user(request);
-        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        let mut seen = Seen::default();
+        seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
         let deciding = domain.deciding(&mut seen);
         let explain = |(place, selector): (u32, &'_ Selector)| {
             let reason = selector.refusal(&mut seen, &domain.names);
@@ -250,7 +254,8 @@ impl RuleSet {
         let domain = self.domains.get(compiled.rule.domain.as_str())?;
         let selector = domain.selectors.iter().find(|selector| selector.compiled.index == compiled.index)?;
         let user = self.user(request);
-        let mut seen = Seen::new(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        let mut seen = Seen::default();
+        seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
         selector.identifies(&mut seen).then(|| selector.matched(&seen, user, None))
     }
 

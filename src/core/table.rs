@@ -1,13 +1,16 @@
 //! A bounded table of what is kept by key: its entries, when each may be forgotten, and which one goes first when there is
 //! no room. It does not know what it keeps; buckets and views of them are two tables of the same kind.
 //!
-//! An entry costs 48 bytes beside its key (with a [`super::algorithm::State`] in it) and 4 to 7 bytes of index. Entries lie in
-//! small chunks that never move, so growing copies nothing but the index, and one table is meant to hold thousands of keys,
+//! An entry costs 40 bytes beside its key (with a [`super::algorithm::State`] in it) and 4 to 7 bytes of index. Entries lie in
+//! small chunks that never move and keys in pages, so growing copies nothing but the index, and one table is meant to hold thousands of keys,
 //! not millions: whoever needs more keeps many tables and picks one by the key's hash.
 
 use hashbrown::HashTable;
 
+use self::keys::{KeyAt, Keys};
 use super::time::Timestamp;
+
+mod keys;
 
 /// Entries that one table can hold: what its 16-bit places can name.
 pub const TABLE_KEYS_MAX: usize = 65_000;
@@ -26,7 +29,7 @@ const NEVER: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place(u16);
 
-/// There is no room: the table is full, and every entry in the sample must be kept.
+/// There is no room: the table is full and every entry in the sample must be kept, or the key exceeds 65,535 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no entry in reach may be forgotten")]
 pub struct Full;
@@ -45,6 +48,7 @@ pub struct Inserted {
 pub struct Table<T> {
     index: HashTable<u16>,
     chunks: Vec<Box<[Entry<T>; CHUNK]>>,
+    keys: Keys,
     /// Entries laid out so far, vacant ones counted.
     made: usize,
     /// The first of the vacant ones, which are linked through their `expiry`.
@@ -56,7 +60,7 @@ pub struct Table<T> {
 #[derive(Debug)]
 struct Entry<T> {
     value: Option<T>,
-    key: Box<[u8]>,
+    key: KeyAt,
     /// Whole seconds, rounded up; of a vacant entry, the next vacant one.
     expiry: u32,
     /// What the index needs of the key's hash, so that growing it touches no key.
@@ -67,7 +71,7 @@ struct Entry<T> {
 
 impl<T> Entry<T> {
     fn unused() -> Self {
-        Self { value: None, key: Box::default(), expiry: NEVER, hash: [0; 3], weight: 0 }
+        Self { value: None, key: KeyAt::default(), expiry: NEVER, hash: [0; 3], weight: 0 }
     }
 
     fn expired(&self, now_s: u64) -> bool {
@@ -98,6 +102,7 @@ impl<T> Table<T> {
         Self {
             index: HashTable::new(),
             chunks: Vec::new(),
+            keys: Keys::default(),
             made: 0,
             vacant: None,
             hand: 0,
@@ -129,13 +134,15 @@ impl<T> Table<T> {
         self.index.allocation_size()
             + self.chunks.capacity() * size_of::<Box<[Entry<T>; CHUNK]>>()
             + self.chunks.len() * size_of::<[Entry<T>; CHUNK]>()
+            + self.keys.overhead()
     }
 
     /// Where `key` is kept. `hash` must be the same for the same key throughout the table's life; its lowest 17 and topmost 7
     /// bits are read.
     #[must_use]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<Place> {
-        let same = |place: &u16| entry_at(&self.chunks, *place).is_some_and(|entry| *entry.key == *key);
+        let same =
+            |place: &u16| entry_at(&self.chunks, *place).is_some_and(|entry| self.keys.get(entry.key) == key);
         self.index.find(spread(short(hash)), same).copied().map(Place)
     }
 
@@ -180,10 +187,14 @@ impl<T> Table<T> {
     ) -> Result<Inserted, Full> {
         self.sweep_but(now, RECLAIM_STEP, &pinned);
         let evicted = self.len() >= self.keys_max && self.evict(now, &pinned)?;
+        if self.keys.worth_packing() {
+            self.pack();
+        }
+        let key = self.keys.put(key).ok_or(Full)?;
         let place = self.vacate().ok_or(Full)?;
         let hash = short(hash);
         let entry = self.entry_mut(place).ok_or(Full)?;
-        *entry = Entry { value: Some(value), key: key.into(), expiry: NEVER, hash, weight: WEIGHT_KEPT };
+        *entry = Entry { value: Some(value), key, expiry: NEVER, hash, weight: WEIGHT_KEPT };
         let Self { index, chunks, .. } = self;
         index.insert_unique(spread(hash), place, |place| {
             spread(entry_at(chunks, *place).map_or([0; 3], |entry| entry.hash))
@@ -197,8 +208,9 @@ impl<T> Table<T> {
         let entry = self.entry_mut(place.0)?;
         let value = entry.value.take()?;
         let hash = spread(entry.hash);
-        entry.key = Box::default();
+        let key = std::mem::take(&mut entry.key);
         entry.expiry = vacant;
+        self.keys.forget(key);
         self.vacant = Some(place.0);
         if let Ok(found) = self.index.find_entry(hash, |other| *other == place.0) {
             found.remove();
@@ -263,6 +275,19 @@ impl<T> Table<T> {
         u16::try_from(place).ok()
     }
 
+    /// Closes the gaps that forgotten keys left.
+    fn pack(&mut self) {
+        let mut packed = Keys::default();
+        for entry in self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()) {
+            if entry.value.is_some()
+                && let Some(at) = packed.put(self.keys.get(entry.key))
+            {
+                entry.key = at;
+            }
+        }
+        self.keys = packed;
+    }
+
     /// A place to fill: one that was left, or a new one.
     fn vacate(&mut self) -> Option<u16> {
         if let Some(place) = self.vacant {
@@ -324,8 +349,8 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_with_a_state_takes_48_bytes() {
-        assert!(size_of::<Entry<State>>() <= 48, "{} bytes", size_of::<Entry<State>>());
+    fn an_entry_with_a_state_takes_40_bytes() {
+        assert!(size_of::<Entry<State>>() <= 40, "{} bytes", size_of::<Entry<State>>());
     }
 
     proptest! {
@@ -421,15 +446,28 @@ mod tests {
     }
 
     #[test]
-    fn at_any_fill_an_entry_stays_below_56_bytes_beside_its_key() {
+    fn at_any_fill_an_entry_stays_below_56_bytes_beside_its_key_also_after_churn() {
         let mut table: Table<State> = Table::new(60_000);
         for number in 0..60_000_u64 {
             let key = number.to_le_bytes();
             let state = State::new(super::super::algorithm::Algorithm::Gcra);
             table.insert(hash(&key), &key, state, Timestamp(0), free).unwrap();
-            // Eight bytes more are left to the allocator for the key.
             let entries = table.len();
             assert!(entries < 1_000 || table.bytes() <= 56 * entries, "{} bytes of {entries}", table.bytes());
+        }
+        for number in 60_000..200_000_u64 {
+            let key = (number - 60_000).to_le_bytes();
+            if let Some(place) = table.find(hash(&key), &key) {
+                table.remove(place);
+            }
+            let key = number.to_le_bytes();
+            let state = State::new(super::super::algorithm::Algorithm::Gcra);
+            table.insert(hash(&key), &key, state, Timestamp(0), free).unwrap();
+        }
+        assert!(table.bytes() <= 56 * table.len(), "{} bytes of {}", table.bytes(), table.len());
+        for number in 140_000..200_000_u64 {
+            let key = number.to_le_bytes();
+            assert!(table.find(hash(&key), &key).is_some());
         }
     }
 }

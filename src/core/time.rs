@@ -34,7 +34,10 @@ impl Timestamp {
     /// every region counts the same ones.
     #[must_use]
     pub const fn window_index(self, window: Span) -> u64 {
-        if window.0 == 0 { self.0 } else { self.0 / window.0 }
+        match self.0.checked_div(window.0) {
+            Some(index) => index,
+            None => self.0,
+        }
     }
 
     /// Where the window with this index begins.

@@ -67,7 +67,12 @@ impl Daemon {
         let metrics = Metrics::new();
         let store = Arc::new(MemoryStore::new(setup.keys_max));
         let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, store, Arc::clone(&metrics)));
-        let reloader = Arc::new(Reloader::new(Arc::clone(&engine), setup.rules.clone(), setup.shadow, setup.regions.clone()));
+        let reloader = Arc::new(Reloader::new(
+            Arc::clone(&engine),
+            setup.rules.clone(),
+            setup.shadow,
+            setup.regions.clone(),
+        ));
         reloader.first()?;
 
         let http = bind(setup.http.as_deref(), "HTTP").await?;
@@ -107,7 +112,9 @@ impl Daemon {
     }
 
     fn announce(&self) {
-        let text = |bound: &Option<Bound>| bound.as_ref().map_or_else(|| "off".to_owned(), |bound| bound.text.clone());
+        let text = |bound: &Option<Bound>| {
+            bound.as_ref().map_or_else(|| "off".to_owned(), |bound| bound.text.clone())
+        };
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
             region = %self.engine.name().region,
@@ -160,17 +167,20 @@ impl Daemon {
         let doors = async { while self.doors.join_next().await.is_some() {} };
         let leave = async {
             if let Some(world) = &self.world {
-                let _ = timeout(DRAIN_PEERS, world.leave()).await;
+                let _ = timeout(DRAIN_PEERS, world.leave(DRAIN_PEERS)).await;
             }
         };
-        if timeout(DRAIN_DOORS + Duration::from_millis(500), async { tokio::join!(doors, leave) }).await.is_err() {
+        if timeout(DRAIN_DOORS + Duration::from_millis(500), async { tokio::join!(doors, leave) })
+            .await
+            .is_err()
+        {
             tracing::warn!("some connections did not finish in time and were closed");
         }
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;
         if let Some(world) = self.world.take() {
-            let _ = timeout(Duration::from_millis(500), world.stop()).await;
+            world.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("stopped");
     }
@@ -184,6 +194,7 @@ impl Bound {
 
 async fn bind(address: Option<&str>, what: &str) -> anyhow::Result<Option<Listener>> {
     let Some(address) = address else { return Ok(None) };
-    let listener = Listener::bind(address).await.with_context(|| format!("cannot listen on {address} for {what}"))?;
+    let listener =
+        Listener::bind(address).await.with_context(|| format!("cannot listen on {address} for {what}"))?;
     Ok(Some(listener))
 }

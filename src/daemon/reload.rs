@@ -91,8 +91,10 @@ impl Reloader {
             return Ok(());
         }
         let count = loaded.rules.len();
-        let revision =
-            self.engine.load(loaded.rules, loaded.users, self.shadow).map_err(|conflicts| lines(&conflicts))?;
+        let revision = self
+            .engine
+            .load(loaded.rules, loaded.users, self.shadow)
+            .map_err(|conflicts| lines(&conflicts))?;
         *hash = Some(loaded.hash);
         tracing::info!(revision, rules = count, "rules in force");
         Ok(())
@@ -108,11 +110,14 @@ fn lines(problems: &[impl std::fmt::Display]) -> String {
 /// # Errors
 /// Every problem, a line each.
 pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rule>, Vec<String>> {
-    let texts = |problems: &[crate::core::written::Problem]| problems.iter().map(ToString::to_string).collect();
+    let texts =
+        |problems: &[crate::core::written::Problem]| problems.iter().map(ToString::to_string).collect();
     let loaded = file::load(path, regions).map_err(|problems| -> Vec<String> { texts(&problems) })?;
     let mut shapes = crate::core::ruleset::Shapes::default();
     crate::core::ruleset::RuleSet::compile_with_users(loaded.rules.clone(), loaded.users, &mut shapes)
-        .map_err(|conflicts| conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>())?;
+        .map_err(|conflicts| {
+            conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
+        })?;
     Ok(loaded.rules)
 }
 
@@ -121,10 +126,11 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rul
 /// # Errors
 /// Every problem, a line each.
 pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
-    match &config.rules.file {
-        Some(path) => check_rules(path, &config.peers.regions),
-        None => Ok(Vec::new()),
+    let rules = &config.rules;
+    if !rules.file_required && !rules.file.exists() {
+        return Ok(Vec::new());
     }
+    check_rules(&rules.file, &config.peers.regions)
 }
 
 /// A rule as the API shows it.

@@ -1,15 +1,16 @@
 //! What a daemon is started with: everything resolved, nothing to interpret.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::config::Config;
+use crate::config::{Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
+use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 
 /// Where rules come from.
@@ -28,16 +29,14 @@ pub enum RulesSource {
 pub struct PeersSetup {
     /// The UDP address to bind.
     pub listen: SocketAddr,
-    /// Where the others reach it, if not at the bound address.
-    pub advertise: Option<SocketAddr>,
+    /// Where the others reach it, as host:port, if not at the bound address.
+    pub advertise: Option<String>,
     /// Daemons to join through, as host:port.
     pub join: Vec<String>,
-    /// The cluster's authority, this daemon's certificate and its key, as PEM.
-    pub ca: Vec<u8>,
-    /// See `ca`.
-    pub cert: Vec<u8>,
-    /// See `ca`.
-    pub key: Vec<u8>,
+    /// The cluster's authority, this daemon's certificate and its key.
+    pub tls: TlsPem,
+    /// Where these came from, to read them again; `None` if they never change.
+    pub tls_files: Option<PeerTls>,
 }
 
 /// Everything a daemon needs to start.
@@ -65,6 +64,52 @@ pub struct Setup {
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
+}
+
+impl Setup {
+    /// What a configuration asks for.
+    ///
+    /// # Errors
+    /// A certificate file that cannot be read.
+    pub fn of(config: &Config) -> anyhow::Result<Self> {
+        let rules = &config.rules;
+        let missing = !rules.file_required && !rules.file.exists();
+        let peers = config.peers.tls.as_ref().map(|files| -> anyhow::Result<PeersSetup> {
+            Ok(PeersSetup {
+                listen: config.listen.peer,
+                advertise: config.peers.advertise.clone(),
+                join: config.peers.join.clone(),
+                tls: read_tls(files)?,
+                tls_files: Some(files.clone()),
+            })
+        });
+        Ok(Self {
+            name: NodeName { region: config.region.clone(), node: config.node.clone() },
+            http: Some(config.listen.http.to_string()),
+            grpc: Some(config.listen.grpc.to_string()),
+            rules: if missing { RulesSource::Nothing } else { RulesSource::File(rules.file.clone()) },
+            shadow: rules.shadow,
+            keys_max: usize::try_from(config.store.max_keys).unwrap_or(usize::MAX),
+            peers: peers.transpose()?,
+            regions: config.peers.regions.clone(),
+            interval: config.peers.interval,
+            trusted_proxies: config.identity.trusted_proxies,
+            ipv6_prefix: config.identity.ipv6_prefix,
+        })
+    }
+}
+
+/// Reads the three files of mutual TLS.
+///
+/// # Errors
+/// Which of them cannot be read, and why.
+pub(super) fn read_tls(files: &PeerTls) -> anyhow::Result<TlsPem> {
+    let read = |what: &str, path: &PathBuf| {
+        std::fs::read(path).with_context(|| {
+            format!("peers.tls.{what}: {} cannot be read (`tidegate cert` makes these files)", path.display())
+        })
+    };
+    Ok(TlsPem { ca: read("ca", &files.ca)?, cert: read("cert", &files.cert)?, key: read("key", &files.key)? })
 }
 
 /// A region of `tidegate demo`.
@@ -127,7 +172,11 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         on_failure: None,
         exact: false,
         enabled: true,
-        global: Some(Global { mode: demo.rule.mode, shares: Vec::new(), on_partition: OnPartition::default() }),
+        global: Some(Global {
+            mode: demo.rule.mode,
+            shares: Vec::new(),
+            on_partition: OnPartition::default(),
+        }),
     };
     Ok(Setup {
         name,
@@ -138,11 +187,19 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         keys_max: 100_000,
         peers: Some(PeersSetup {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            advertise: Some(demo.advertise),
-            join: demo.join.iter().filter(|address| **address != demo.advertise).map(ToString::to_string).collect(),
-            ca: demo.ca.certificate_pem().as_bytes().to_vec(),
-            cert: issued.certificate_pem.into_bytes(),
-            key: issued.key_pem.into_bytes(),
+            advertise: Some(demo.advertise.to_string()),
+            join: demo
+                .join
+                .iter()
+                .filter(|address| **address != demo.advertise)
+                .map(ToString::to_string)
+                .collect(),
+            tls: TlsPem {
+                ca: demo.ca.certificate_pem().as_bytes().to_vec(),
+                cert: issued.certificate_pem.into_bytes(),
+                key: issued.key_pem.into_bytes(),
+            },
+            tls_files: None,
         }),
         regions: demo.regions.to_vec(),
         interval: Span::from_millis(50),

@@ -10,6 +10,7 @@ use super::port::{Answer, Charge, Counted, Intent, Outcome};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Verdict};
 use crate::core::decision::{Decision, Ruled, Worldwide};
+use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
 use crate::core::rule::{Action, OnFailure};
 use crate::core::ruleset::{Match, Matches};
@@ -19,6 +20,13 @@ use crate::core::time::{Span, Timestamp};
 pub type Decisions = SmallVec<[Decision; 1]>;
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
+
+/// What a request asked for, and whether its call was charged.
+#[derive(Clone, Copy)]
+struct Taken {
+    cost: Cost,
+    charged: bool,
+}
 
 impl Engine {
     /// Decides requests as one: all of them are charged, or none.
@@ -77,7 +85,8 @@ impl Engine {
                     Some(key) => {
                         let Some(counted) = counted.next() else { continue };
                         if intent == Intent::Charge {
-                            self.tally(found, key, request.cost, counted, charged, now);
+                            let taken = Taken { cost: request.cost, charged };
+                            self.tally(found, key, taken, counted, now);
                         }
                         plan.counted(found, shadow, counted, now)
                     }
@@ -110,15 +119,8 @@ impl Engine {
         }
     }
 
-    fn tally(
-        &self,
-        found: &Match<'_>,
-        key: &crate::core::key::Key,
-        cost: Cost,
-        counted: &Counted,
-        charged: bool,
-        now: Timestamp,
-    ) {
+    fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
+        let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
         if found.rule.rule.global.is_none() || cost == Cost::Peek || key.shape() != found.rule.shape {
             return;

@@ -204,6 +204,6 @@ impl Engine {
         thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
         let turn = TURN.get().wrapping_add(1);
         TURN.set(turn);
-        (turn % SAMPLE == 0).then(Stopwatch::start)
+        turn.is_multiple_of(SAMPLE).then(Stopwatch::start)
     }
 }

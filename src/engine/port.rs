@@ -96,6 +96,10 @@ pub struct BucketInfo {
 }
 
 /// Where buckets are kept. One decision is atomic: all of its charges or none.
+#[expect(
+    clippy::len_without_is_empty,
+    reason = "how full it is, for metrics; nobody asks whether it is empty"
+)]
 pub trait Store: Send + Sync + 'static {
     /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome>;

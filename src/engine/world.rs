@@ -1,9 +1,13 @@
 //! What decisions tell the protocol between regions, and what it tells the store.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use super::Engine;
+use super::status::{PeerStatus, WorldStatus};
 use crate::core::key::Key;
+use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::{Effect, Touched, WorldRule};
 
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
 pub const TALLIES_MAX: usize = 262_144;
@@ -88,6 +92,98 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.offered = into.offered.saturating_add(tally.offered);
     into.admitted = into.admitted.saturating_add(tally.admitted);
     into.returned = into.returned.saturating_add(tally.returned);
+}
+
+/// What the task that speaks with other daemons asks of the engine. Nothing here waits.
+pub trait WorldPort: Send + Sync + 'static {
+    /// Takes out what decisions did to worldwide limits since the last call.
+    fn drain(&self, into: &mut Vec<Touched>);
+    /// Tells the store.
+    fn apply(&self, effect: &Effect);
+    /// The revision of the rules in force.
+    fn revision(&self) -> u64;
+    /// The worldwide rules in force, and their revision.
+    fn rules(&self) -> (u64, Vec<WorldRule>);
+    /// The time.
+    fn now(&self) -> Timestamp;
+    /// Makes known what is known of the others.
+    fn publish(&self, status: WorldStatus);
+    /// Counts frames and connections that were refused. The reasons are few and fixed.
+    fn refused(&self, reason: &'static str, times: u64);
+    /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
+    fn dropped(&self, queue: &'static str, times: u64);
+    /// Counts bytes of messages to and from the daemons of a region.
+    fn traffic(&self, region: &str, sent: u64, received: u64);
+    /// Counts frames handled, both ways.
+    fn updates(&self, frames: u64);
+}
+
+impl WorldPort for Engine {
+    fn drain(&self, into: &mut Vec<Touched>) {
+        self.drain_touched(into);
+    }
+
+    fn apply(&self, effect: &Effect) {
+        Self::apply(self, effect);
+    }
+
+    fn revision(&self) -> u64 {
+        self.loaded().revision
+    }
+
+    fn rules(&self) -> (u64, Vec<WorldRule>) {
+        self.world_rules()
+    }
+
+    fn now(&self) -> Timestamp {
+        Self::now(self)
+    }
+
+    fn publish(&self, status: WorldStatus) {
+        let metrics = self.metrics();
+        for (region, (connected, rtt, lag)) in regions(&status.peers) {
+            metrics.region_gauge("peer_connected", region).set(f64::from(connected));
+            for (name, span) in [("peer_rtt_seconds", rtt), ("peer_lag_seconds", lag)] {
+                if let Some(span) = span {
+                    metrics.region_gauge(name, region).set(span.to_std().as_secs_f64());
+                }
+            }
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        for (rule, bound) in &status.error_bounds {
+            metrics.error_bound(rule).set(*bound as f64);
+        }
+        Self::publish(self, status);
+    }
+
+    fn refused(&self, reason: &'static str, times: u64) {
+        self.metrics().counter("frames_rejected_total", "reason", reason).increment(times);
+    }
+
+    fn dropped(&self, queue: &'static str, times: u64) {
+        self.metrics().counter("peer_dropped_total", "queue", queue).increment(times);
+    }
+
+    fn traffic(&self, region: &str, sent: u64, received: u64) {
+        self.metrics().sync_bytes(region, "sent").increment(sent);
+        self.metrics().sync_bytes(region, "received").increment(received);
+    }
+
+    fn updates(&self, frames: u64) {
+        self.metrics().sync_updates.increment(frames);
+    }
+}
+
+/// By region: links that are up, the shortest round trip, and the age of the newest frame.
+fn regions(peers: &[PeerStatus]) -> BTreeMap<&str, (u32, Option<Span>, Option<Span>)> {
+    let mut regions = BTreeMap::<&str, (u32, Option<Span>, Option<Span>)>::new();
+    for peer in peers {
+        let (connected, rtt, lag) = regions.entry(&peer.name.region).or_default();
+        *connected = connected.saturating_add(u32::from(peer.connected));
+        *rtt = [*rtt, peer.rtt].into_iter().flatten().min();
+        *lag = [*lag, peer.lag].into_iter().flatten().min();
+    }
+    regions
 }
 
 #[cfg(test)]

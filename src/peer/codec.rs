@@ -162,7 +162,7 @@ mod tests {
             incarnation: 1_760_000_000_000,
             seq: 7,
             sent: Timestamp(1_760_000_000_000_000),
-            seen: Some(Seen { seq: 3, before: 0b101, lag: -250 }),
+            seen: Some(Seen { incarnation: 1_760_000_000_001, seq: 3, before: 0b101, lag: -250 }),
             slowest: Span(80_000),
             reports,
         }
@@ -190,10 +190,10 @@ mod tests {
     prop_compose! {
         fn arbitrary_frame()(
             [incarnation, seq, sent, slowest] in any::<[u64; 4]>(),
-            seen in proptest::option::of((any::<u64>(), any::<u64>(), any::<i64>())),
+            seen in proptest::option::of((any::<[u64; 3]>(), any::<i64>())),
             reports in proptest::collection::vec(arbitrary_report(), 0..12),
         ) -> Frame {
-            let seen = seen.map(|(seq, before, lag)| Seen { seq, before, lag });
+            let seen = seen.map(|([incarnation, seq, before], lag)| Seen { incarnation, seq, before, lag });
             Frame { incarnation, seq, sent: Timestamp(sent), seen, slowest: Span(slowest), reports }
         }
     }
@@ -213,9 +213,9 @@ mod tests {
     }
 
     const GOLDEN_FRAME: &str = concat!(
-        "0101fd00c02cc89901000007fd0000ceeeb5400600010305fbf301fc80380100",
-        "010764656661756c74067365617263680375007801026575fb2c01fc70110100",
-        "010465752d31fb60ea0501fc80841e00",
+        "0101fd00c02cc89901000007fd0000ceeeb540060001fd01c02cc89901000003",
+        "05fbf301fc80380100010764656661756c740673656172636803750078010265",
+        "75fb2c01fc70110100010465752d31fb60ea0501fc80841e00",
     );
     const GOLDEN_GOSSIP: &str = "010200cb007107fb0a1f616263";
     const GOLDEN_GOSSIP_V6: &str = "01020100000000000000000000000000000001fb0a1f";

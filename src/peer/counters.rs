@@ -63,6 +63,12 @@ impl Refusal {
         Self::ReaderBusy,
     ];
 
+    /// Whether nothing was wrong with it but that there was no room or no way.
+    #[must_use]
+    pub const fn is_drop(self) -> bool {
+        matches!(self, Self::QueueFull | Self::Unsent | Self::UnknownNode | Self::ReaderBusy)
+    }
+
     /// The word for a metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -25,6 +25,7 @@ mod membership;
 mod peers;
 mod queue;
 mod socket;
+pub mod sync;
 
 pub use link::LinkStatus;
 pub use membership::Member;

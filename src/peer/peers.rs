@@ -1,11 +1,11 @@
 //! The handle: start, send, look, leave, stop.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -31,6 +31,9 @@ pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
 pub const EVENTS_LEN_MAX: usize = 4_096;
 /// Gossip waiting to be read. Full: it is dropped and counted.
 const GOSSIP_LEN_MAX: usize = 1_024;
+
+/// Longest wait for connections to have said that they are over.
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// How a node meets the others.
 #[derive(Debug, Clone)]
@@ -94,33 +97,25 @@ pub enum PeerEvent {
 
 /// This node among the others. Dropping it ends everything without a word to the peers; [`Self::stop`] tells them.
 pub struct Peers {
+    ground: Ground,
+    facts: Arc<Facts>,
+    members: watch::Receiver<Vec<Member>>,
+    gossip_interval: Duration,
+}
+
+/// What everything else stands on: the socket, the links, and the tasks that end together.
+struct Ground {
     endpoint: Arc<Endpoint>,
     links: Arc<Links>,
     contacts: Arc<Contacts>,
     counters: Arc<Counters>,
-    facts: Arc<Facts>,
-    members: watch::Receiver<Vec<Member>>,
     advertise: SocketAddr,
-    gossip_interval: Duration,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-impl std::fmt::Debug for Peers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Peers")
-            .field("name", &self.facts.name)
-            .field("advertise", &self.advertise)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Peers {
-    /// Binds the socket and begins to look for the others. Must be called inside a tokio runtime.
-    ///
-    /// # Errors
-    /// If the certificates, the address or the names cannot be used. That nobody is there is no error.
-    pub async fn start(config: PeersConfig) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
+impl Ground {
+    fn lay(config: &PeersConfig) -> Result<Self, StartError> {
         let sides = tls::sides(&config.tls, &config.name)?;
         check_join(&config.join)?;
         let counters = Arc::new(Counters::default());
@@ -131,7 +126,7 @@ impl Peers {
         if advertise.ip().is_unspecified() || advertise.port() == 0 {
             return Err(StartError::Advertise(advertise));
         }
-        let (endpoint, contacts) = (Arc::new(endpoint), Arc::new(Contacts::default()));
+        let endpoint = Arc::new(endpoint);
         let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
         let context = LinkContext {
             endpoint: Arc::clone(&endpoint),
@@ -139,60 +134,89 @@ impl Peers {
             own: config.name.clone(),
         };
         let links = Arc::new(Links::new(context, vec![advertise, bound], tasks.clone(), stop.clone()));
+        Ok(Self { endpoint, links, contacts: Arc::default(), counters, advertise, tasks, stop })
+    }
 
+    fn inbox(
+        &self,
+        own: NodeName,
+        events: mpsc::Sender<PeerEvent>,
+        gossip: mpsc::Sender<(SocketAddr, Bytes)>,
+    ) -> Inbox {
+        Inbox {
+            own,
+            events,
+            gossip,
+            contacts: Arc::clone(&self.contacts),
+            links: Arc::clone(&self.links),
+            counters: Arc::clone(&self.counters),
+        }
+    }
+
+    fn carrier(&self, gossip: mpsc::Receiver<(SocketAddr, Bytes)>) -> Carrier {
+        Carrier {
+            links: Arc::clone(&self.links),
+            inbox: Arc::new(tokio::sync::Mutex::new(gossip)),
+            roster: Arc::new(Roster::default()),
+            counters: Arc::clone(&self.counters),
+            advertise: self.advertise,
+        }
+    }
+}
+
+impl std::fmt::Debug for Peers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Peers")
+            .field("name", &self.facts.name)
+            .field("advertise", &self.ground.advertise)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Peers {
+    /// Binds the socket and begins to look for the others. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If the certificates, the address or the names cannot be used. That nobody is there is no error.
+    pub async fn start(config: PeersConfig) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
+        let said = config.name.clone();
+        Self::start_saying(config, said).await
+    }
+
+    /// Starts, and gossips under a name that tests choose to be another's.
+    async fn start_saying(
+        config: PeersConfig,
+        said: NodeName,
+    ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
+        let ground = Ground::lay(&config)?;
         let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
         let (gossip, gossip_receiver) = mpsc::channel(GOSSIP_LEN_MAX);
-        let inbox = Inbox {
-            own: config.name.clone(),
-            events: events.clone(),
-            gossip,
-            contacts: Arc::clone(&contacts),
-            links: Arc::clone(&links),
-            counters: Arc::clone(&counters),
-        };
-        let facts = Arc::new(Facts {
-            name: config.name,
-            incarnation: config.incarnation,
-            draining: AtomicBool::new(false),
-            revision: AtomicU64::new(0),
-            changed: Notify::new(),
-        });
+        let inbox = Arc::new(ground.inbox(config.name, events.clone(), gossip));
         let (addresses, names) = join::split(&config.join);
-        let (resolved, join): (_, watch::Receiver<BTreeSet<SocketAddr>>) = watch::channel(addresses.clone());
+        let (resolved, join) = watch::channel(addresses.clone());
         let (members_sender, members) = watch::channel(Vec::new());
         let membership = Membership {
-            facts: Arc::clone(&facts),
-            carrier: Carrier {
-                links: Arc::clone(&links),
-                inbox: Arc::new(tokio::sync::Mutex::new(gossip_receiver)),
-                roster: Arc::new(Roster::default()),
-                counters: Arc::clone(&counters),
-                advertise,
-            },
-            contacts: Arc::clone(&contacts),
+            facts: Arc::new(Facts {
+                name: said,
+                incarnation: config.incarnation,
+                draining: AtomicBool::new(false),
+                revision: AtomicU64::new(0),
+                changed: Notify::new(),
+            }),
+            carrier: ground.carrier(gossip_receiver),
+            contacts: Arc::clone(&ground.contacts),
             join,
             interval: config.gossip_interval.max(Duration::from_millis(10)),
             members: members_sender,
             events,
         };
-        let gossip_interval = membership.interval;
+        let (facts, gossip_interval) = (Arc::clone(&membership.facts), membership.interval);
         let handle = membership.begin(0).await.map_err(|error| StartError::Membership(error.to_string()))?;
+        let Ground { endpoint, tasks, stop, .. } = &ground;
         tasks.spawn(membership.run(handle, stop.clone()));
-        tasks.spawn(inbound::accept(Arc::clone(&endpoint), Arc::new(inbox), tasks.clone(), stop.clone()));
+        tasks.spawn(inbound::accept(Arc::clone(endpoint), inbox, tasks.clone(), stop.clone()));
         tasks.spawn(stop.clone().run_until_cancelled_owned(join::resolve(addresses, names, resolved)));
-        let peers = Self {
-            endpoint,
-            links,
-            contacts,
-            counters,
-            facts,
-            members,
-            advertise,
-            gossip_interval,
-            tasks,
-            stop,
-        };
-        Ok((peers, events_receiver))
+        Ok((Self { ground, facts, members, gossip_interval }, events_receiver))
     }
 
     /// Sends a frame to a node. Never waits and never fails: what cannot be sent is dropped and counted, and a later
@@ -200,9 +224,9 @@ impl Peers {
     pub fn send(&self, to: &NodeName, frame: &Frame) {
         match codec::encode_frame(frame) {
             Ok(bytes) => {
-                self.links.send(to, bytes);
+                self.ground.links.send(to, bytes);
             }
-            Err(why) => self.counters.refuse(why),
+            Err(why) => self.ground.counters.refuse(why),
         }
     }
 
@@ -215,9 +239,10 @@ impl Peers {
     /// What every link is doing.
     #[must_use]
     pub fn links(&self) -> Vec<LinkStatus> {
-        let mut links: Vec<_> = self.links.all().iter().map(|link| link.status()).collect();
+        let mut links: Vec<_> = self.ground.links.all().iter().map(|link| link.status()).collect();
         for link in &mut links {
-            link.received_bytes = link.peer.as_ref().map_or(0, |peer| self.contacts.received_bytes(peer));
+            link.received_bytes =
+                link.peer.as_ref().map_or(0, |peer| self.ground.contacts.received_bytes(peer));
         }
         links
     }
@@ -225,19 +250,19 @@ impl Peers {
     /// What went wrong, counted.
     #[must_use]
     pub fn counters(&self) -> &Arc<Counters> {
-        &self.counters
+        &self.ground.counters
     }
 
     /// Where the others dial us.
     #[must_use]
     pub fn advertised(&self) -> SocketAddr {
-        self.advertise
+        self.ground.advertise
     }
 
     /// The bound UDP address.
     #[must_use]
     pub fn bound(&self) -> Option<SocketAddr> {
-        self.endpoint.local_addr().ok()
+        self.ground.endpoint.local_addr().ok()
     }
 
     /// New connections use these certificates from now on; open ones go on as they are.
@@ -245,7 +270,7 @@ impl Peers {
     /// # Errors
     /// If they cannot be used or name another node; the old ones then stay in force.
     pub fn reload(&self, tls: &TlsPem) -> Result<(), TlsError> {
-        self.endpoint.replace(tls::sides(tls, &self.facts.name)?);
+        self.ground.endpoint.replace(tls::sides(tls, &self.facts.name)?);
         Ok(())
     }
 
@@ -254,6 +279,12 @@ impl Peers {
         if self.facts.revision.swap(revision, Ordering::Relaxed) != revision {
             self.facts.changed.notify_one();
         }
+    }
+
+    /// Whether [`Self::leave`] was called.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.facts.draining.load(Ordering::Relaxed)
     }
 
     /// Tells the others that this node is about to go, so that it owns no keys any more, and gives them the time to
@@ -266,24 +297,23 @@ impl Peers {
     }
 
     /// Closes every connection, telling the peers, and waits for all of it to end, but no longer than `deadline`.
-    pub async fn stop(self, deadline: Duration) {
-        self.stop.cancel();
-        self.endpoint.close();
-        self.tasks.close();
-        let ended = timeout(deadline, async {
-            self.tasks.wait().await;
-            self.endpoint.closed().await;
-        });
+    pub async fn stop(&self, deadline: Duration) {
+        self.ground.stop.cancel();
+        self.ground.endpoint.close();
+        self.ground.tasks.close();
+        let ended = timeout(deadline, self.ground.tasks.wait());
         if ended.await.is_err() {
-            tracing::warn!("connections to peers did not end in time");
+            tracing::warn!("work with peers did not end in time");
         }
+        // The peers are told by what is sent now. To wait for their answers would only make stopping slower.
+        let _ = timeout(deadline.min(FAREWELL), self.ground.endpoint.closed()).await;
     }
 }
 
 impl Drop for Peers {
     fn drop(&mut self) {
-        self.stop.cancel();
-        self.endpoint.close();
+        self.ground.stop.cancel();
+        self.ground.endpoint.close();
     }
 }
 
@@ -299,5 +329,74 @@ fn check_join(join: &[String]) -> Result<(), StartError> {
     match join.iter().find(|text| !names_a_port(text)) {
         Some(text) => Err(StartError::Join(text.clone())),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::time::Timestamp;
+    use crate::engine::clock::Clock;
+    use crate::peer::certificate::{Authority, create_ca, issue};
+    use crate::peer::counters::Refusal;
+
+    fn now() -> Timestamp {
+        Clock::System.now()
+    }
+
+    fn name(region: &str, node: &str) -> NodeName {
+        NodeName { region: region.into(), node: node.into() }
+    }
+
+    fn config(ca: &Authority, name: &NodeName, join: Option<SocketAddr>) -> PeersConfig {
+        let issued = issue(ca, name, now()).unwrap();
+        PeersConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            advertise: None,
+            join: join.iter().map(ToString::to_string).collect(),
+            name: name.clone(),
+            incarnation: 1,
+            gossip_interval: Duration::from_millis(50),
+            tls: TlsPem {
+                ca: ca.certificate_pem().into(),
+                cert: issued.certificate_pem.into(),
+                key: issued.key_pem.into(),
+            },
+        }
+    }
+
+    #[tokio::test]
+    async fn a_name_that_the_certificate_does_not_bear_out_is_never_listed() {
+        let ca = create_ca(now()).unwrap();
+        let (honest, _events) = Peers::start(config(&ca, &name("eu", "a"), None)).await.unwrap();
+        let (other, _events_b) =
+            Peers::start(config(&ca, &name("us", "b"), Some(honest.advertised()))).await.unwrap();
+        // One that invents a node in another region, and one that wants to be a node that is there.
+        for said in [name("us", "ghost"), name("us", "b")] {
+            let before = honest.counters().refused(Refusal::Impostor);
+            let mallory = config(&ca, &name("ap", "mallory"), Some(honest.advertised()));
+            let (mallory, _events_m) = Peers::start_saying(mallory, said).await.unwrap();
+            let counted = timeout(Duration::from_secs(5), async {
+                while honest.counters().refused(Refusal::Impostor) == before {
+                    sleep(Duration::from_millis(20)).await;
+                }
+            });
+            counted.await.unwrap();
+            sleep(Duration::from_millis(300)).await;
+            let members = honest.members().borrow().clone();
+            let listed: Vec<_> = members.iter().map(|member| (&member.name, member.address)).collect();
+            assert_eq!(listed, [(&name("us", "b"), other.advertised())]);
+            drop(mallory);
+        }
+    }
+
+    #[test]
+    fn addresses_to_join_through_are_checked_before_anything_is_bound() {
+        for good in ["127.0.0.1:1", "[::1]:7946", "host:7946", "a.b.example:1"] {
+            assert!(check_join(&[good.to_owned()]).is_ok(), "{good}");
+        }
+        for bad in ["", "host", ":1", "host:0", "host:99999", "::1", "http://host:1", "a b:1", "host:1:2"] {
+            assert!(check_join(&[bad.to_owned()]).is_err(), "{bad}");
+        }
     }
 }

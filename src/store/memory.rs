@@ -15,7 +15,7 @@ use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 
 /// Slots, unless that would leave each with too few keys or too many.
 const SLOTS: usize = 1_024;
@@ -93,18 +93,23 @@ impl MemoryStore {
     }
 
     /// The common case: one charge, one lock, nothing to be undone.
-    fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Option<Counted> {
+    fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Outcome {
+        let mut outcome = Outcome { admitted: false, counted: SmallVec::new() };
         self.with(charge.key, |slot, named| {
             let looked = slot.look(charge, named, 0, now);
-            if intent == Intent::Ask || !looked.fits() {
-                return slot.uncharged(charge, &looked, now);
-            }
-            let place = match (looked.place, charge.cost) {
-                (None, Cost::Take(_)) => slot.make(charge, named, now, |_| false),
-                (place, _) => place,
+            let counted = if intent == Intent::Ask || !looked.fits() {
+                slot.uncharged(charge, &looked, now)
+            } else {
+                let place = match (looked.place, charge.cost) {
+                    (None, Cost::Take(_)) => slot.make(charge, named, now, |_| false),
+                    (place, _) => place,
+                };
+                slot.charged(charge, &looked, place, now)
             };
-            slot.charged(charge, &looked, place, now)
-        })
+            outcome.admitted = counted.verdict.admitted || !charge.enforced;
+            outcome.counted.push(counted);
+        });
+        outcome
     }
 
     fn decide_many(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Outcome {
@@ -123,12 +128,7 @@ impl MemoryStore {
 impl Store for MemoryStore {
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome> {
         Some(match charges {
-            [charge] => {
-                let counted: SmallVec<[Counted; 2]> =
-                    self.decide_one(charge, intent, now).into_iter().collect();
-                let admitted = counted.iter().all(|counted| counted.verdict.admitted || !charge.enforced);
-                Outcome { admitted, counted }
-            }
+            [charge] => self.decide_one(charge, intent, now),
             _ => self.decide_many(charges, intent, now),
         })
     }

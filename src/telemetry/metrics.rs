@@ -7,7 +7,7 @@ use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, 
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
 /// Most rules that get labels of their own; the rest share `rule="other"`.
-pub const RULE_LABELS_MAX: usize = 1_000;
+const RULE_LABELS_MAX: usize = 1_000;
 /// Most regions that get labels of their own.
 const REGION_LABELS_MAX: usize = 256;
 
@@ -269,32 +269,27 @@ impl Metrics {
     }
 
     /// A counter with one label of a fixed, small set of values.
-    #[must_use]
     pub fn counter(&self, name: &'static str, label: &'static str, value: &'static str) -> Counter {
         self.recorder.register_counter(&key(name, vec![Label::new(label, value)]), &METADATA)
     }
 
     /// A gauge with one label of a fixed, small set of values.
-    #[must_use]
     pub fn gauge(&self, name: &'static str, label: &'static str, value: &'static str) -> Gauge {
         self.recorder.register_gauge(&key(name, vec![Label::new(label, value)]), &METADATA)
     }
 
     /// A gauge of one region, and of one rule.
-    #[must_use]
     pub fn region_gauge(&self, name: &'static str, region: &str) -> Gauge {
         self.recorder.register_gauge(&key(name, vec![Label::new("region", self.region(region))]), &METADATA)
     }
 
     /// Bytes between this daemon and a region.
-    #[must_use]
     pub fn sync_bytes(&self, region: &str, direction: &'static str) -> Counter {
         let labels = vec![Label::new("region", self.region(region)), Label::new("direction", direction)];
         self.recorder.register_counter(&key("sync_bytes_total", labels), &METADATA)
     }
 
     /// The error bound of a global rule.
-    #[must_use]
     pub fn error_bound(&self, rule: &str) -> Gauge {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
         let rule = if known { rule.to_owned() } else { "other".to_owned() };

@@ -3,13 +3,7 @@
 //! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind, which runs this
 //! with `--count RULES N`.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::disallowed_methods,
-    clippy::print_stdout,
-    missing_docs,
-    reason = "a benchmark"
-)]
+#![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -37,6 +37,10 @@ impl Check<'_> {
 
 /// What a body of `/v1/check` asks.
 #[derive(Debug, PartialEq, Eq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one check is the common case, and a box for it would cost an allocation"
+)]
 pub(super) enum Question<'b> {
     /// One check.
     One(Check<'b>),

@@ -133,13 +133,13 @@ struct Watch {
 impl Watch {
     /// One look: pings a connection without calls, and finds it silent if it has not answered by the next.
     fn is_silent(&mut self) -> bool {
+        let quiet = std::mem::take(&mut self.calls) == 0;
         let Some(pings) = &mut self.pings else { return false };
         let mut nobody = Context::from_waker(Waker::noop());
         if self.waiting && pings.poll_pong(&mut nobody).is_pending() {
-            return self.calls == 0;
+            return quiet;
         }
-        self.waiting = self.calls == 0 && pings.send_ping(Ping::opaque()).is_ok();
-        self.calls = 0;
+        self.waiting = quiet && pings.send_ping(Ping::opaque()).is_ok();
         false
     }
 }

@@ -56,7 +56,11 @@ impl Counts {
     /// What happened in a window.
     pub(super) fn of(&self, window: u64) -> Count {
         let windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        windows.iter().find(|count| count.window == window).copied().unwrap_or(Count { window, ..Count::default() })
+        windows
+            .iter()
+            .find(|count| count.window == window)
+            .copied()
+            .unwrap_or(Count { window, ..Count::default() })
     }
 }
 
@@ -115,7 +119,9 @@ impl Load {
             while arrivals > 0 {
                 let batch = arrivals.min(BATCH_MAX);
                 arrivals -= batch;
-                let answer = timeout(DEADLINE, ask(&mut connection, batch)).await.context("the daemon did not answer")??;
+                let answer = timeout(DEADLINE, ask(&mut connection, batch))
+                    .await
+                    .context("the daemon did not answer")??;
                 self.count(&answer, clock.now());
             }
         }
@@ -126,7 +132,12 @@ impl Load {
             // The window that a decision fell into is the one whose end it names; the answer took less than half a window.
             let end = now + Span::from_millis(decided.reset_ms);
             let window = (end.micros() + self.window.micros() / 2) / self.window.micros().max(1);
-            let believed = decided.rules.iter().filter_map(|rule| rule.global.as_ref()).map(|global| global.believed_used).max();
+            let believed = decided
+                .rules
+                .iter()
+                .filter_map(|rule| rule.global.as_ref())
+                .map(|global| global.believed_used)
+                .max();
             self.counts.add(window.saturating_sub(1), decided.allowed, believed.unwrap_or(0));
         }
     }
@@ -188,5 +199,6 @@ async fn ask(connection: &mut BufReader<TcpStream>, batch: u64) -> anyhow::Resul
     }
     let mut body = vec![0; len];
     connection.read_exact(&mut body).await?;
-    serde_json::from_slice(&body).with_context(|| format!("the daemon answered {}", String::from_utf8_lossy(&body)))
+    serde_json::from_slice(&body)
+        .with_context(|| format!("the daemon answered {}", String::from_utf8_lossy(&body)))
 }

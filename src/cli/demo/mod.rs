@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Ended, Failure, say};
 use crate::core::rule::Mode;
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
 use crate::daemon::{self, Daemon, certificate};
 use crate::engine::clock::Clock;
 
@@ -21,7 +21,7 @@ mod load;
 mod relay;
 mod screen;
 
-use load::{Counts, Load};
+use load::{Count, Counts, Load};
 use relay::Relay;
 use screen::{History, Picture, Row, Screen};
 
@@ -74,14 +74,18 @@ impl Demo {
         let mode = match self.mode.as_str() {
             "gossip" => Mode::Gossip,
             "split" | "escrow" => {
-                return Err(Failure::Usage(format!("--mode {} is not supported by this version: use gossip", self.mode)));
+                return Err(Failure::Usage(format!(
+                    "--mode {} is not supported by this version: use gossip",
+                    self.mode
+                )));
             }
             other => return Err(Failure::Usage(format!("--mode {other}: expected gossip, split or escrow"))),
         };
         if !(0.0..=100.0).contains(&self.load) {
             return Err(Failure::Usage(format!("--load {}: expected 0 to 100", self.load)));
         }
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(anyhow::Error::from)?;
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(anyhow::Error::from)?;
         let ended = runtime.block_on(self.play(mode));
         runtime.shutdown_timeout(Duration::from_secs(1));
         Ok(ended?)
@@ -108,7 +112,8 @@ impl Demo {
 
     /// Starts a daemon in each region, behind a relay of its own.
     async fn start(&self, mode: Mode) -> anyhow::Result<Vec<Daemon>> {
-        let names: Vec<String> = REGIONS.iter().take(usize::from(self.regions)).map(|name| (*name).to_owned()).collect();
+        let names: Vec<String> =
+            REGIONS.iter().take(usize::from(self.regions)).map(|name| (*name).to_owned()).collect();
         let ca = certificate::create_ca(Clock::System.now())?;
         let one_way = self.rtt.to_std() / 2;
         let mut relays = Vec::new();
@@ -127,7 +132,8 @@ impl Demo {
                 rule: daemon::DemoRule { limit: self.limit, window: self.window, mode },
                 default_ports: index == 0,
             })?;
-            let daemon = Daemon::start(setup).await.with_context(|| format!("region {region} did not start"))?;
+            let daemon =
+                Daemon::start(setup).await.with_context(|| format!("region {region} did not start"))?;
             let target = daemon.peer_address().context("the daemon has no peer port")?;
             tokio::spawn(relay.run(target));
             daemons.push(daemon);
@@ -137,7 +143,8 @@ impl Demo {
 
     /// Says how to ask the first region.
     fn introduce(&self, daemons: &[Daemon]) {
-        let Some((http, grpc)) = daemons.first().and_then(|first| Some((first.http_address()?, first.grpc_address()?)))
+        let Some((http, grpc)) =
+            daemons.first().and_then(|first| Some((first.http_address()?, first.grpc_address()?)))
         else {
             return;
         };
@@ -154,7 +161,8 @@ impl Demo {
     /// Starts the load on every region.
     fn load(&self, daemons: &[Daemon]) -> Vec<Counts> {
         #[expect(clippy::cast_precision_loss, reason = "a rate is a float")]
-        let rate = f64::from(self.limit) * self.load * 1e6 / self.window.micros() as f64 / f64::from(self.regions);
+        let rate =
+            f64::from(self.limit) * self.load * 1e6 / self.window.micros() as f64 / f64::from(self.regions);
         let mut all = Vec::new();
         for (seed, daemon) in (1..).zip(daemons) {
             let counts = Counts::default();
@@ -190,20 +198,22 @@ impl Demo {
                 _ = ticks.tick() => {}
             }
             let now = clock.now();
-            let finished = now.since(crate::core::time::Timestamp::window_start(next + 1, self.window)) >= SETTLE;
+            let finished = now.since(Timestamp::window_start(next + 1, self.window)) >= SETTLE;
             if finished {
-                let (asked, admitted) = counts.iter().map(|counts| counts.of(next)).fold((0, 0), |sum, count| {
-                    (sum.0 + count.asked, sum.1 + count.admitted)
-                });
+                let sum = |sum: (u64, u64), count: Count| (sum.0 + count.asked, sum.1 + count.admitted);
+                let (asked, admitted) = counts.iter().map(|counts| counts.of(next)).fold((0, 0), sum);
                 history.add(asked, admitted, u64::from(self.limit));
                 next += 1;
             }
-            // Between the ends of long windows the running one is shown.
-            let shown = if finished { next - 1 } else { next };
-            if (finished && self.window >= Span::from_millis(900)) || now.since(last_drawn) >= Span::from_secs(1) {
-                let whole = history.windows > 0 && self.window < Span::from_millis(2_000);
-                let shown = if whole { next - 1 } else { shown };
-                screen.draw(&self.picture(daemons, counts, shown, &history));
+            // A line a second: the window that ended last, or the one that runs where windows are long.
+            let second = now.since(last_drawn) >= Span::from_millis(950);
+            let shown = match self.window.micros() {
+                2_000_001.. => second.then_some(next),
+                900_000.. => finished.then_some(next.saturating_sub(1)),
+                _ => (second && history.windows > 0).then_some(next.saturating_sub(1)),
+            };
+            if let Some(window) = shown {
+                screen.draw(&self.picture(daemons, counts, window, &history));
                 last_drawn = now;
             }
             if until.is_some_and(|until| now >= until) {
@@ -230,7 +240,11 @@ impl Demo {
     fn summarize(&self, history: &History, daemons: &[Daemon]) {
         let limit = u64::from(self.limit);
         let links = daemons.len() * daemons.len().saturating_sub(1);
-        let bytes: u64 = daemons.iter().flat_map(|daemon| daemon.engine().world().peers.clone()).map(|peer| peer.bytes.0).sum();
+        let bytes: u64 = daemons
+            .iter()
+            .flat_map(|daemon| daemon.engine().world().peers.clone())
+            .map(|peer| peer.bytes.0)
+            .sum();
         let seconds = (history.windows * self.window.micros()).div_ceil(1_000_000).max(1);
         say(format_args!(
             "\n{} windows of {}: {} asked, {} admitted of at most {}; overshoot worst {:.1} %, mean {:.2} %; use {:.1} %; about {} bytes/s on each of {links} links.",

@@ -49,7 +49,8 @@ impl Relay {
                 lines.insert(source, self.line(source, target).await?);
             }
             if let Some(line) = lines.get(&source) {
-                let _ = line.try_send(Parcel { due: Instant::now() + self.delay, datagram: datagram.to_vec() });
+                let _ =
+                    line.try_send(Parcel { due: Instant::now() + self.delay, datagram: datagram.to_vec() });
             }
         }
     }

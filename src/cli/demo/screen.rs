@@ -116,7 +116,11 @@ fn line(picture: &Picture) -> String {
     let (asked, admitted) = sums(picture);
     let regions = picture.rows.iter().map(|row| {
         let Count { asked, admitted, believed, .. } = row.count;
-        format!("{}: {asked} asked, {admitted} in, {} out, believes {believed}", row.region, asked - admitted.min(asked))
+        format!(
+            "{}: {asked} asked, {admitted} in, {} out, believes {believed}",
+            row.region,
+            asked - admitted.min(asked)
+        )
     });
     let rtt = picture.rows.iter().filter_map(|row| row.rtt_ms).max();
     let lag = picture.rows.iter().filter_map(|row| row.lag_ms).max();

@@ -68,6 +68,7 @@ impl Level {
     }
 
     /// What is in use at `now`.
+    #[inline]
     pub(super) fn amount(&self, limit: &Limit, now: Timestamp) -> Amount {
         let held = self.held(limit);
         if held == 0 {
@@ -116,6 +117,10 @@ impl Level {
 
     /// Permits in use, a started one counted.
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+        if now <= self.at() {
+            // As it was left, which needs no division.
+            return u64::from(self.whole) + u64::from(self.part != [0; 8]);
+        }
         permits_in_up(self.amount(limit, now), limit)
     }
 

@@ -123,7 +123,7 @@ impl Domain {
             candidates.dedup();
         }
         let mut deciding = Deciding::default();
-        for place in candidates {
+        for place in candidates.iter().copied() {
             let Some(selector) = self.selector(place) else { continue };
             if selector.group.is_some_and(|group| deciding.groups.contains(&group)) {
                 continue;
@@ -242,7 +242,9 @@ impl Domain {
     /// How many rules must be verified for a request.
     pub(super) fn candidates_len(&self, request: &crate::core::request::Request<'_>) -> usize {
         let mut candidates = Candidates::new();
-        self.candidates.find(&mut Seen::new(&self.names, request, None), &mut candidates);
+        let mut seen = Seen::default();
+        seen.read(&self.names, request, None);
+        self.candidates.find(&mut seen, &mut candidates);
         candidates.len()
     }
 }

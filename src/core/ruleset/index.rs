@@ -19,8 +19,9 @@ use super::trie::Trie;
 
 /// Rules at one place up to this many are verified one by one; more are indexed again.
 const LIST_LEN_MAX: usize = 6;
-/// Most places that rules may take in one index, for rules that list many values in several conditions. Beyond it places
-/// keep plain lists: slower, never wrong.
+/// Places that rules may take for each condition's anchor that they have, and in all. Rules that list many values in
+/// several conditions come there; beyond it places keep plain lists: slower, never wrong.
+const PLACES_PER_ANCHOR: usize = 16;
 const PLACES_MAX: usize = 4_000_000;
 
 /// Numbers of rules that may match.
@@ -80,7 +81,10 @@ type Shared<'r> = HashMap<Anchor<'r>, usize, FixedState>;
 impl Place {
     /// Builds the index of these rules, which are in order.
     pub(super) fn build(rules: Vec<Anchored<'_>>) -> Self {
-        let mut places = PLACES_MAX;
+        let mut anchors = 0_usize;
+        let tests = rules.iter().flat_map(|rule| &rule.tests);
+        tests.for_each(|test| for_each_anchor(test, |_| anchors += 1));
+        let mut places = anchors.saturating_mul(PLACES_PER_ANCHOR).min(PLACES_MAX);
         Self::of(rules, &mut places)
     }
 

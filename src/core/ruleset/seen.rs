@@ -67,7 +67,7 @@ impl Names {
 }
 
 /// What a domain sees of a request.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Seen<'r> {
     values: SmallVec<[(u32, &'r str); 8]>,
     /// An attribute that no rule of the domain names.
@@ -81,23 +81,21 @@ pub(super) struct Seen<'r> {
 impl<'r> Seen<'r> {
     /// Reads the request; `tier` stands in where it brings none.
     #[inline]
-    pub(super) fn new<'q: 'r>(names: &Names, request: &Request<'q>, tier: Option<&'r str>) -> Self {
-        let mut seen = Self { values: SmallVec::new(), foreign: None, tier_added: None, address: None };
+    pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &Request<'q>, tier: Option<&'r str>) {
         for (name, value) in &request.attributes {
             match names.number(name) {
-                Some(number) if seen.value(number).is_none() => seen.values.push((number, *value)),
+                Some(number) if self.value(number).is_none() => self.values.push((number, *value)),
                 Some(_) => {}
-                None => seen.foreign = seen.foreign.or(Some(name)),
+                None => self.foreign = self.foreign.or(Some(name)),
             }
         }
         if let Some(tier) = tier
             && let Some(number) = names.number("tier")
-            && seen.value(number).is_none()
+            && self.value(number).is_none()
         {
-            seen.values.push((number, tier));
-            seen.tier_added = Some(number);
+            self.values.push((number, tier));
+            self.tier_added = Some(number);
         }
-        seen
     }
 
     #[inline]

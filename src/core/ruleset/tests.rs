@@ -405,10 +405,10 @@ fn any_value() -> impl Strategy<Value = &'static str> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
     fn the_index_finds_what_a_naive_reading_finds(
-        rules in any_rules(0..60),
+        rules in any_rules(0..40),
         requests in proptest::collection::vec(
             proptest::collection::vec((proptest::sample::select(ATTRIBUTES.to_vec()), any_value()), 0..5), 8),
     ) {

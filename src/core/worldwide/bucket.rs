@@ -13,7 +13,7 @@ use super::budget::Account;
 use super::counts::{Counts, Merged};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
-use super::partition::{Standing, standing};
+use super::partition::{Standing, most_of_silent, standing};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 use super::{Effect, WorldKey, WorldRule};
@@ -23,8 +23,8 @@ const PERIODS_MAX: usize = 3;
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
 const STILL: Span = Span::from_secs(60);
 
-/// How often a demand is looked at again while nothing comes.
-const FADE: Span = Span::from_secs(1);
+/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
+const LOOKS_PER_WINDOW: u64 = 20;
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Bucket {
     /// When this daemon began to count it.
     since: Timestamp,
     /// By window, ascending.
-    periods: SmallVec<[Period; 2]>,
+    periods: SmallVec<[Period; 1]>,
     demand: Demand,
     /// Daemons of the own region that count it too, with what they are asked for.
     pub(super) siblings: Vec<Sibling>,
@@ -73,6 +73,8 @@ pub(super) struct Telling {
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Heard {
+    /// Something in it was new.
+    pub(super) changed: bool,
     /// There was no room for all of its counts.
     pub(super) full: bool,
     /// It came after the instant at which everyone should have used it.
@@ -86,7 +88,7 @@ pub(super) struct Period {
     pub(super) live: Counts,
     live_version: u32,
     /// What each region told; the own one's is what its owner told the others.
-    told: SmallVec<[Told; 3]>,
+    told: Vec<Told>,
 }
 
 /// The newest that one region told.
@@ -264,7 +266,7 @@ impl Bucket {
         let admitted = period.told_mut(region).counts.net();
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
         let late = self.read(now, region, heard.window, account, here);
-        Heard { full, late }
+        Heard { changed, full, late }
     }
 
     /// What the region is asked for, per second, in millionths.
@@ -325,7 +327,7 @@ impl Bucket {
     fn standing(&self, window: u64, here: Here<'_>) -> Standing {
         let admitted =
             |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
-        standing(&self.rule, here.regions, admitted, |id| self.cut.given(id))
+        standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 
     fn ground<'a>(&self, standing: &'a Standing, here: Here<'_>) -> Ground<'a> {
@@ -334,6 +336,8 @@ impl Bucket {
             window: self.rule.limit.window,
             horizon: here.horizon,
             parties: &standing.parties,
+            silent: &standing.silent,
+            whole: standing.whole,
             policy: here.policy,
             lot: self.lot,
         }
@@ -356,9 +360,9 @@ impl Bucket {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
-        before != told.net
-            || (window != told.window && self.own_net(window) != 0)
-            || self.demand_moved(told, now, 10)
+        // Once a window also what has not changed: a demand that is only refused would be forgotten.
+        let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
+        before != told.net || turned || self.demand_moved(told, now, 10)
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
@@ -426,7 +430,7 @@ impl Bucket {
             Some((enforced, _)) => enforced == view,
         };
         if !same {
-            self.enforced = Some((view, 0));
+            self.enforced = Some((view, self.error_bound(now, here.regions)));
         }
         !same
     }
@@ -450,7 +454,8 @@ impl Bucket {
         }
         let turn = Timestamp::window_start(self.window_at(now).saturating_add(1), self.rule.limit.window);
         // A demand that fades must be told, though nothing happens.
-        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + FADE);
+        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 1_000_000));
+        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
         [Some(expiry), Some(turn), fades, self.cut.next_instant()].into_iter().flatten().min().unwrap_or(turn)
     }
 
@@ -478,19 +483,25 @@ impl Bucket {
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 
-    /// How far the worldwide count may lie above what is believed: what the others may have admitted since they told,
-    /// going by the demand that they told, and never more than the limit leaves them.
+    /// How far the worldwide count may lie above what is believed. Of a region that speaks: what it may have admitted
+    /// since it told, going by the demand that it told and by what it was given. Of one that is cut off: all that the
+    /// rule lets it admit on its own.
     pub(super) fn error_bound(&self, now: Timestamp, regions: &Regions) -> u64 {
-        let Some(period) = self.period(self.window_at(now)) else { return 0 };
-        let left = u64::from(self.rule.limit.permits);
-        let mut bound: u64 = 0;
-        for (id, _) in regions.iter().skip(1) {
-            let Some(told) = period.told(id) else { continue };
-            let expected = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
-            let expected = u64::try_from(expected + 2 * expected.isqrt()).unwrap_or(u64::MAX);
-            bound = bound.saturating_add(expected.min(left.saturating_sub(told.counts.net())));
-        }
-        bound
+        let window = self.window_at(now);
+        let limit = u64::from(self.rule.limit.permits);
+        let bounds = regions.iter().skip(1).map(|(id, region)| {
+            let told = self.period(window).and_then(|period| period.told(id));
+            let known = told.map_or(0, |told| told.counts.net());
+            if region.cut_off {
+                return most_of_silent(&self.rule, regions, id).saturating_sub(known);
+            }
+            let Some(told) = told else { return 0 };
+            let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
+            let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
+            let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
+            likely.min(given.min(limit).saturating_sub(known))
+        });
+        bounds.fold(0, u64::saturating_add)
     }
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {
@@ -500,7 +511,7 @@ impl Bucket {
 
 impl Period {
     fn new(window: u64) -> Self {
-        Self { window, live: Counts::default(), live_version: 0, told: SmallVec::new() }
+        Self { window, live: Counts::default(), live_version: 0, told: Vec::new() }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut Told {

@@ -38,16 +38,6 @@ impl Counts {
         self.entries.iter().map(net_of).fold(self.settled, u64::saturating_add)
     }
 
-    /// The same without the counts of one daemon.
-    pub(super) fn net_without(&self, node: &str) -> u64 {
-        let others = self.entries.iter().filter(|count| count.node != node);
-        others.map(net_of).fold(self.settled, u64::saturating_add)
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty() && self.settled == 0
-    }
-
     /// The counts, as they are told to others.
     pub(super) fn entries(&self) -> &[Count] {
         &self.entries
@@ -182,7 +172,6 @@ mod tests {
     fn what_was_given_back_is_not_in_the_total() {
         let counts = of(&[count("a", 1, 40, 15), count("b", 1, 1, 3)]);
         assert_eq!(counts.net(), 25);
-        assert_eq!(counts.net_without("a"), 0);
     }
 
     #[test]

@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::super::time::{Span, Timestamp};
-use super::budget::{Account, Budgets, Estate, Stake, budgets};
+use super::budget::{Account, Estate, Stake, budgets};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 
 /// Most reports of one region that wait for their instant. Full: the oldest is used early.
-const WAITING_MAX: usize = 16;
+const WAITING_MAX: usize = 64;
 /// A region is in play for this many windows after it was last asked for anything.
 const IN_PLAY: u64 = 2;
 
@@ -34,10 +34,17 @@ pub(super) struct Ground<'a> {
     pub(super) horizon: Span,
     /// The regions that take part, by name, with their weights.
     pub(super) parties: &'a [(RegionId, u64)],
+    /// Those of them that are silent: their last words stand.
+    pub(super) silent: &'a [RegionId],
+    /// Whether all regions take part and speak.
+    pub(super) whole: bool,
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
     pub(super) lot: u64,
 }
+
+/// What each region was given, by [`RegionId`]; `None` for one that had no part in it, and so decided on the sum.
+type Parts = SmallVec<[Option<u64>; 4]>;
 
 /// What the own region may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,11 +57,13 @@ pub(super) struct Allowance {
 /// The reports of all regions on one bucket.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cut {
-    registers: SmallVec<[Register; 3]>,
+    registers: Vec<Register>,
     /// The window that `before` speaks of.
     window: u64,
-    /// What each region was given by the last cut, by [`RegionId`]; empty before the first of this window.
-    before: Budgets,
+    /// What the last cut of this window gave.
+    before: Parts,
+    /// What the last cut gave in which all could be heard and any was in play.
+    settled: Parts,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -92,14 +101,19 @@ impl Cut {
             self.registers.push(Register::default());
         }
         let Some(register) = self.registers.get_mut(region) else { return false };
-        if register.newest().is_some_and(|known| known.account.stamp >= reading.account.stamp) {
+        let stamp = reading.account.stamp;
+        if register.in_force.is_some_and(|known| known.account.stamp >= stamp) {
+            return false;
+        }
+        let place = register.waiting.partition_point(|(_, known)| known.account.stamp < stamp);
+        if register.waiting.get(place).is_some_and(|(_, known)| known.account.stamp == stamp) {
             return false;
         }
         if stirs(&reading, ground.window) {
             register.stirred_told = register.stirred_told.max(Some(reading.window));
         }
-        let at = reading.account.stamp + ground.horizon;
-        register.waiting.push_back((at, reading));
+        let at = stamp + ground.horizon;
+        register.waiting.insert(place, (at, reading));
         if register.waiting.len() > WAITING_MAX
             && let Some((_, early)) = register.waiting.pop_front()
         {
@@ -139,6 +153,9 @@ impl Cut {
 
     fn settle(&mut self, ground: Ground<'_>) {
         self.before = self.divide(Known::InForce, self.window, ground);
+        if ground.whole && self.before.iter().any(Option::is_some) {
+            self.settled.clone_from(&self.before);
+        }
     }
 
     /// When the next report waits for its instant.
@@ -146,14 +163,18 @@ impl Cut {
         self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
     }
 
-    /// Whether any other region has ever told anything.
-    pub(super) fn is_alone(&self) -> bool {
-        self.registers.iter().skip(1).all(|register| register.newest().is_none())
-    }
-
     /// What the last cut gave a region in this window.
     pub(super) fn given(&self, region: RegionId) -> Option<u64> {
-        self.before.get(region).copied()
+        self.before.get(region).copied().flatten()
+    }
+
+    /// What a region was given when all could still be heard.
+    pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
+        if self.settled.is_empty() {
+            None
+        } else {
+            Some(self.settled.get(region).copied().flatten().unwrap_or(0))
+        }
     }
 
     /// What the own region may admit in the window at `now`, and in the next.
@@ -179,7 +200,8 @@ impl Cut {
         if sum {
             return self.left_by_others(now, window, ground);
         }
-        let own = |known| self.divide(known, window, ground).first().copied().unwrap_or(ground.limit);
+        let own =
+            |known| self.divide(known, window, ground).first().copied().flatten().unwrap_or(ground.limit);
         own(Known::InForce).min(own(Known::Arrived))
     }
 
@@ -209,11 +231,15 @@ impl Cut {
             Known::InForce => register.stirred,
             Known::Arrived => register.stirred_told,
         };
+        let window = match register.newest() {
+            Some(last) if ground.silent.contains(&region) => last.window.min(window),
+            _ => window,
+        };
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
     /// Divides the limit of a window among those in play. By [`RegionId`].
-    fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Budgets {
+    fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Parts {
         let start = Timestamp::window_start(window, ground.window);
         let playing: SmallVec<[(RegionId, u64); 4]> = ground
             .parties
@@ -245,13 +271,13 @@ impl Cut {
             horizon: ground.horizon,
             tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
-        let mut by_id = Budgets::from_elem(0, self.registers.len().max(1));
+        let mut by_id = Parts::new();
         for (&(id, _), budget) in playing.iter().zip(budgets(estate, &stakes)) {
             while by_id.len() <= id {
-                by_id.push(0);
+                by_id.push(None);
             }
             if let Some(place) = by_id.get_mut(id) {
-                *place = budget;
+                *place = Some(budget);
             }
         }
         by_id
@@ -271,4 +297,162 @@ impl Register {
 fn stirs(reading: &Reading, window: Span) -> bool {
     let in_window = u128::from(reading.account.demand) * u128::from(window.0) / 1_000_000;
     reading.account.admitted > 0 || in_window >= 500_000
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const WINDOW: Span = Span::from_secs(1);
+    const START: Timestamp = Timestamp(1_700_000_000_000_000);
+    const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
+
+    fn ground(limit: u64, policy: Policy) -> Ground<'static> {
+        let horizon = Span::from_millis(60);
+        Ground {
+            limit,
+            window: WINDOW,
+            horizon,
+            parties: &PARTIES,
+            silent: &[],
+            whole: true,
+            policy,
+            lot: 77,
+        }
+    }
+
+    fn reading(at: Timestamp, admitted: u64, per_second: u64) -> Reading {
+        let account = Account { stamp: at, admitted, demand: per_second * 1_000_000 };
+        Reading { window: at.window_index(WINDOW), account }
+    }
+
+    /// Hears every report after a delay of its own (below the horizon) and looks at its own pace.
+    fn follow(
+        reports: &[(RegionId, Reading)],
+        delays: &[u64],
+        tick: u64,
+        end: Timestamp,
+        policy: Policy,
+    ) -> Vec<Option<u64>> {
+        let mut cut = Cut::default();
+        let mut arrivals: Vec<_> = reports
+            .iter()
+            .zip(delays.iter().cycle())
+            .map(|(&(region, reading), &delay)| {
+                (reading.account.stamp + Span::from_millis(delay), region, reading)
+            })
+            .collect();
+        arrivals.sort_by_key(|&(at, region, reading)| (at, region, reading.account.stamp));
+        let mut arrivals = arrivals.into_iter().peekable();
+        let mut now = START;
+        while now < end {
+            now = (now + Span::from_millis(tick)).min(end);
+            while let Some((at, region, reading)) = arrivals.next_if(|(at, ..)| *at <= now) {
+                cut.hear(at, region, reading, ground(100, policy));
+            }
+            cut.advance(now, ground(100, policy));
+        }
+        cut.before.to_vec()
+    }
+
+    proptest! {
+        #[test]
+        fn all_regions_divide_alike_whatever_came_first_and_however_they_tick(
+            steps in proptest::collection::vec((0..3_usize, 2..90_u64, 0..60_u64, 0..400_u64), 1..60),
+            delays in proptest::collection::vec(proptest::collection::vec(0..59_u64, 1..20), 3),
+            ticks in proptest::collection::vec(1..40_u64, 3),
+        ) {
+            let mut at = START;
+            let reports: Vec<_> = steps
+                .into_iter()
+                .map(|(region, step, admitted, demand)| {
+                    at = at + Span::from_millis(step);
+                    (region, reading(at, admitted, demand))
+                })
+                .collect();
+            let end = at + Span::from_millis(61);
+            for policy in [Policy::Tidegate, Policy::Cut] {
+                let views: Vec<_> =
+                    delays.iter().zip(&ticks).map(|(delays, &tick)| follow(&reports, delays, tick, end, policy)).collect();
+                for view in &views {
+                    prop_assert_eq!(view, &views[0]);
+                    let sum: u64 = view.iter().flatten().sum();
+                    // More than the limit only if more has probably been admitted already.
+                    prop_assert!(view.is_empty() || (100..=300).contains(&sum), "{:?}", view);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_region_that_asks_alone_has_the_whole_limit() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        cut.hear(START, 0, reading(START, 1, 500), ground);
+        let later = START + Span::from_millis(200);
+        cut.advance(later, ground);
+        assert_eq!(cut.allowance(later, ground), Allowance { now: 100, next: 100 });
+    }
+
+    #[test]
+    fn a_region_that_is_new_decides_on_the_sum_until_its_report_is_in_force() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        cut.hear(START, 1, reading(START, 40, 0), ground);
+        let later = START + Span::from_millis(100);
+        cut.advance(later, ground);
+        assert_eq!(cut.allowance(later, ground).now, 60);
+        cut.hear(later, 0, reading(later, 0, 1_000), ground);
+        cut.advance(later, ground);
+        assert_eq!(cut.allowance(later, ground).now, 60);
+    }
+
+    #[test]
+    fn two_regions_that_want_too_much_get_half_each_also_in_the_next_window() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        for region in [0, 1] {
+            cut.hear(START, region, reading(START, 0, 500), ground);
+        }
+        let later = START + Span::from_millis(100);
+        cut.advance(later, ground);
+        assert_eq!(cut.allowance(later, ground), Allowance { now: 50, next: 50 });
+    }
+
+    #[test]
+    fn what_has_arrived_shrinks_a_budget_at_once_and_raises_it_only_when_all_have_it() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        cut.hear(START, 0, reading(START, 0, 100), ground);
+        let later = START + Span::from_millis(100);
+        cut.advance(later, ground);
+        cut.hear(later, 1, reading(later, 0, 500), ground);
+        assert_eq!(cut.allowance(later, ground).now, 50);
+        let after = later + Span::from_millis(70);
+        cut.advance(after, ground);
+        cut.hear(after, 1, reading(after, 10, 0), ground);
+        assert_eq!(cut.allowance(after, ground).now, 50);
+        let last = after + Span::from_millis(60);
+        cut.advance(last, ground);
+        assert!(cut.allowance(last, ground).now >= 85, "{:?}", cut.allowance(last, ground));
+    }
+
+    #[test]
+    fn a_region_that_has_not_asked_for_two_windows_is_out_of_play() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        for region in [0, 1] {
+            cut.hear(START, region, reading(START, 0, 500), ground);
+        }
+        let mut at = START;
+        for _ in 0..3 {
+            at = at + WINDOW;
+            cut.hear(at, 0, reading(at, 0, 500), ground);
+            cut.hear(at, 1, reading(at, 0, 0), ground);
+            cut.advance(at + Span::from_millis(60), ground);
+        }
+        assert_eq!(cut.allowance(at + Span::from_millis(60), ground).now, 100);
+    }
 }

@@ -52,8 +52,8 @@ impl Demand {
         if silent > self.silence_max.max(Span::from_millis(400)) {
             return 0;
         }
-        // Were it still that fast, five requests should have come by now.
-        let at_most = 5 * MILLION * MILLION / u128::from(silent.0.max(1));
+        // Were it faster than this, chance would hardly (5 %) have kept three requests back.
+        let at_most = 3 * MILLION * MILLION / u128::from(silent.0.max(1));
         faded(self.slow, now.since(self.at), self.slow_span).min(u64::try_from(at_most).unwrap_or(u64::MAX))
     }
 

@@ -9,6 +9,9 @@ use super::bucket::Bucket;
 /// How many entries are looked at to find the one that is missed least when the table is full.
 const SAMPLE: usize = 8;
 
+/// From this part of its limit on, in thousandths, a bucket is not forgotten for a new one.
+const PRESSURE_KEPT: u64 = 900;
+
 /// A bucket's place in the table; never given to another bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct KeyId {
@@ -106,7 +109,7 @@ impl Keys {
                 least = Some((pressure, slot.id));
             }
         }
-        least.map(|(_, id)| id)
+        least.filter(|&(pressure, _)| pressure < PRESSURE_KEPT).map(|(_, id)| id)
     }
 
     pub(super) fn remove(&mut self, id: KeyId) {

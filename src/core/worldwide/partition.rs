@@ -18,6 +18,10 @@ pub(super) struct Standing {
     /// Permits to be divided among the parties.
     pub(super) limit: u64,
     pub(super) parties: Parties,
+    /// Parties that are silent: their last words stand.
+    pub(super) silent: SmallVec<[RegionId; 2]>,
+    /// Whether all regions take part and speak.
+    pub(super) whole: bool,
 }
 
 /// Works out who divides how much of a rule's limit. `admitted` and `given` say what a silent region was last known to have
@@ -31,8 +35,9 @@ pub(super) fn standing(
     let limit = u64::from(rule.limit.permits);
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
     let silent = |id: RegionId| regions.get(id).is_some_and(|region| region.cut_off);
-    if rule.global.on_partition == OnPartition::LastKnown || !all.iter().any(|&(id, _)| silent(id)) {
-        return Standing { limit, parties: all };
+    let mute: SmallVec<[RegionId; 2]> = all.iter().map(|&(id, _)| id).filter(|&id| silent(id)).collect();
+    if rule.global.on_partition == OnPartition::LastKnown || mute.is_empty() {
+        return Standing { limit, parties: all, whole: mute.is_empty(), silent: mute };
     }
     let share = shares(limit, &all);
     let kept = all.iter().zip(share).filter(|((id, _), _)| silent(*id)).map(|(&(id, _), share)| {
@@ -46,7 +51,21 @@ pub(super) fn standing(
     });
     let kept = kept.fold(0, u64::saturating_add);
     let parties = all.iter().copied().filter(|&(id, _)| !silent(id)).collect();
-    Standing { limit: limit.saturating_sub(kept), parties }
+    Standing { limit: limit.saturating_sub(kept), parties, silent: SmallVec::new(), whole: false }
+}
+
+/// The most that a region which is cut off may admit by the rule's own terms, as far as can be said from here.
+pub(super) fn most_of_silent(rule: &WorldRule, regions: &Regions, silent: RegionId) -> u64 {
+    let limit = u64::from(rule.limit.permits);
+    match rule.global.on_partition {
+        OnPartition::Share => {
+            let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
+            let place = all.iter().position(|&(id, _)| id == silent);
+            place.and_then(|place| shares(limit, &all).get(place).copied()).unwrap_or(limit)
+        }
+        OnPartition::Deny => 0,
+        OnPartition::Freeze | OnPartition::LastKnown | OnPartition::Ignore => limit,
+    }
 }
 
 fn weight(rule: &WorldRule, region: &str) -> u64 {

@@ -168,7 +168,7 @@ impl Replica {
             }
             Scope::Region(name) => {
                 let Some(speaker) = self.regions.find(name) else { return };
-                let (here, keys) = self.here(now);
+                let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
                 let heard = bucket.hear_region(now, speaker, &report, here);
                 let again = bucket.next_look(now);
@@ -176,9 +176,12 @@ impl Replica {
                 self.tally.no_room = self.tally.no_room.saturating_add(u64::from(heard.full));
                 self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.look(now, id);
-                if region != Regions::OWN {
+                // A sibling may know what this owner did not: then all siblings must hear it.
+                let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
+                if region != Regions::OWN || (heard.changed && owned && speaker != Regions::OWN) {
                     self.spread(id, speaker, report.window, true);
-                } else if speaker == Regions::OWN {
+                }
+                if speaker == Regions::OWN {
                     self.changed(now, id);
                 }
             }

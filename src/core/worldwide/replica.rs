@@ -94,6 +94,8 @@ pub struct Replica {
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
+    /// After this long a report has reached everyone; worked out anew at each timeout.
+    horizon: Span,
     pub(super) tally: Tally,
 }
 
@@ -140,6 +142,7 @@ impl Replica {
             next_cut: Timestamp::default(),
             turn: 0,
             begun: false,
+            horizon: DELAY_STEP,
             tally: Tally::default(),
         }
     }
@@ -177,8 +180,9 @@ impl Replica {
         let node = self.config.name.node.as_str();
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, node, touched);
-        self.changed(now, id);
-        self.look(now, id);
+        if !self.changed(now, id) {
+            self.look(now, id);
+        }
     }
 
     /// Who is in the cluster now.
@@ -222,11 +226,13 @@ impl Replica {
         if let Some(link) = self.link_to(peer) {
             link.set_rtt(rtt);
         }
+        self.horizon = self.horizon(now);
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.begin(now);
+        self.horizon = self.horizon(now);
         if self.regions.judge(now, self.patience()) {
             self.look_at_all(now);
         }
@@ -282,12 +288,14 @@ impl Replica {
     }
 
     /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
-    pub(super) fn changed(&mut self, now: Timestamp, id: KeyId) {
-        let Some(bucket) = self.keys.get_mut(id) else { return };
+    /// Whether it told them, and so has looked at the bucket already.
+    pub(super) fn changed(&mut self, now: Timestamp, id: KeyId) -> bool {
+        let Some(bucket) = self.keys.get_mut(id) else { return false };
         let mut again = bucket.next_look(now);
         let urgent = bucket.has_news(now) && bucket.is_urgent(now);
         let rested = bucket.told.is_none_or(|told| now.since(told.at) >= URGENT_GAP);
-        if urgent && rested {
+        let tells = urgent && rested;
+        if tells {
             self.tell(now, id, true);
         } else {
             if urgent && let Some(told) = bucket.told {
@@ -299,12 +307,13 @@ impl Replica {
             }
         }
         self.keys.wake_at(id, again);
+        tells && self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
     }
 
     /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
     pub(super) fn tell(&mut self, now: Timestamp, id: KeyId, urgent: bool) {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
-        let (here, keys) = self.here(now);
+        let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
         if !owned {
             let windows = bucket.tell_owner(now);
@@ -441,7 +450,7 @@ impl Replica {
 
     /// Works out what the store must be told of a bucket.
     pub(super) fn look(&mut self, now: Timestamp, id: KeyId) {
-        let (here, keys) = self.here(now);
+        let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
         if bucket.look(now, here) && !bucket.queued {
             bucket.queued = true;
@@ -450,8 +459,8 @@ impl Replica {
     }
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
-    pub(super) fn here(&mut self, now: Timestamp) -> (Here<'_>, &mut Keys) {
-        let horizon = self.horizon(now);
+    pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
+        let horizon = self.horizon;
         let here = Here {
             node: &self.config.name.node,
             started: Timestamp(self.config.incarnation.saturating_mul(1_000)),

@@ -402,3 +402,111 @@ fn the_other_side_of_a_cut_is_told_everything_once_it_heals() {
         assert_eq!(table.believed(&name("b", "1"), &format!("u{n}"), window), regions(&[("a", 3)]), "{n}");
     }
 }
+
+#[test]
+fn a_lone_region_is_never_told_to_hold_back() {
+    let rule = rule(Algorithm::FixedWindow, 100, Span::from_secs(1), OnPartition::default());
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    for _ in 0..300 {
+        let window = table.now.window_index(Span::from_secs(1));
+        table.admit(&name("a", "1"), "u", window, 1);
+        table.run(TICK);
+    }
+    assert_eq!(table.views[&name("a", "1")].get(&key("u")), None);
+}
+
+#[test]
+fn regions_that_all_want_more_share_the_limit_exactly() {
+    let second = Span::from_secs(1);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let rule = rule(algorithm, 100, second, OnPartition::default());
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let names: Vec<_> = table.replicas.keys().cloned().collect();
+        for step in 0..400 {
+            let window = table.now.window_index(second);
+            for who in &names {
+                // Thirty are admitted at the beginning of each window, the rest is refused.
+                let admitted = u64::from(step % 100 < 10) * 3;
+                table.touch(who, &Touched { key: key("u"), window, offered: 3, admitted, returned: 0 });
+            }
+            table.run(TICK);
+        }
+        let budgets: Vec<u32> = names.iter().map(|who| table.views[who][&key("u")].budget).collect();
+        assert_eq!(budgets.iter().sum::<u32>(), 100, "{budgets:?}");
+        assert!(budgets.iter().all(|budget| (33..=34).contains(budget)), "{budgets:?}");
+        let next: Vec<u32> = names.iter().map(|who| table.views[who][&key("u")].next_budget).collect();
+        assert_eq!(next.iter().sum::<u32>(), 100, "{next:?}");
+    }
+}
+
+/// What `a` may admit while `b` is cut off; all three regions wanted more than their share before, `a` most.
+fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 90, second, on_partition);
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    let demand = [(name("a", "1"), 5), (name("b", "1"), 1)];
+    let run = |table: &mut Table, steps: u64| {
+        for _ in 0..steps {
+            let window = table.now.window_index(second);
+            for (who, offered) in &demand {
+                table.touch(
+                    who,
+                    &Touched { key: key("u"), window, offered: *offered, admitted: 0, returned: 0 },
+                );
+            }
+            table.run(TICK);
+        }
+    };
+    run(&mut table, 250);
+    table.cut = vec!["b".to_owned()];
+    run(&mut table, 450);
+    let cut_off = table.views[&name("a", "1")][&key("u")].budget;
+    table.cut.clear();
+    run(&mut table, 250);
+    let healed = table.views[&name("a", "1")][&key("u")].budget;
+    assert!((44..=46).contains(&healed), "{on_partition:?} healed to {healed}");
+    cut_off
+}
+
+#[test]
+fn a_cut_off_region_keeps_what_the_rule_says() {
+    assert_eq!(budget_in_a_cut(OnPartition::Share), 60);
+    assert_eq!(budget_in_a_cut(OnPartition::Ignore), 90);
+    assert_eq!(budget_in_a_cut(OnPartition::Deny), 0);
+    let frozen = budget_in_a_cut(OnPartition::Freeze);
+    assert!((44..=46).contains(&frozen), "{frozen}");
+    let last_known = budget_in_a_cut(OnPartition::LastKnown);
+    assert!((44..=46).contains(&last_known), "{last_known}");
+}
+
+#[test]
+fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
+    let rule = rule(Algorithm::FixedWindow, 90, Span::from_secs(1), OnPartition::Share);
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.run(Span::from_secs(1));
+    let member =
+        |region: &str, live, draining| Member { name: name(region, "1"), incarnation: 1, live, draining };
+    let replica = table.replicas.get_mut(&name("a", "1")).unwrap();
+    for b in [member("b", true, true), member("b", false, true)] {
+        replica.handle_members(table.now, &[member("a", true, false), b]);
+    }
+    table.replicas.remove(&name("b", "1"));
+    table.run(Span::from_secs(5));
+    let status = table.replicas[&name("a", "1")].status(table.now);
+    assert!(status.regions[0].left && !status.regions[0].cut_off);
+}
+
+#[test]
+fn a_daemon_that_begins_to_count_a_bucket_hears_what_was_said_before() {
+    let (rule, window) = minute();
+    for user in ["u", "v", "w"] {
+        let mut table = Table::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")], &rule);
+        table.admit(&name("b", "1"), user, window, 9);
+        table.run(Span::from_secs(1));
+        for node in ["1", "2", "3"] {
+            table.admit(&name("a", node), user, window, 1);
+            table.run(Span::from_secs(1));
+            assert_eq!(table.believed(&name("a", node), user, window)["b"], 9, "{user} {node}");
+        }
+    }
+}

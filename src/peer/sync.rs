@@ -1,0 +1,277 @@
+//! The task that drives the protocol between regions: feeds a [`Replica`] with what happened, and carries out what it
+//! asks for. It decides nothing itself.
+//!
+//! One task owns the replica, so the pure machine needs no lock. Everything that comes in is taken in bounded parts, and
+//! no part of the loop waits for a peer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use super::{LinkStatus, Member, PeerEvent, Peers};
+use crate::core::time::Timestamp;
+use crate::core::worldwide::{self, NodeName, Replica, ReplicaConfig, Touched};
+use crate::engine::status::{PeerStatus, WorldStatus};
+use crate::engine::world::WorldPort;
+
+/// How often the replica is told the time and what decisions did.
+pub const TICK: Duration = Duration::from_millis(10);
+/// How often round trips are read and the state is published.
+const LOOK: Duration = Duration::from_millis(200);
+/// Events taken at once.
+const EVENTS_AT_ONCE: usize = 256;
+/// Frames handed out at once; the rest goes out at the next turn, at most a tick later.
+const FRAMES_AT_ONCE: usize = 4_096;
+
+/// Runs until `stop`, or until `events` ends.
+pub async fn run(
+    port: Arc<dyn WorldPort>,
+    peers: Arc<Peers>,
+    mut events: mpsc::Receiver<PeerEvent>,
+    config: ReplicaConfig,
+    stop: CancellationToken,
+) {
+    let mut driver = Driver::new(port, peers, config);
+    let (mut ticks, mut looks) = (every(TICK), every(LOOK));
+    let mut taken = Vec::with_capacity(EVENTS_AT_ONCE);
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            _ = looks.tick() => driver.look(),
+            _ = ticks.tick() => driver.tick(),
+            count = events.recv_many(&mut taken, EVENTS_AT_ONCE) => {
+                if count == 0 {
+                    break;
+                }
+                driver.take(&mut taken);
+            }
+        }
+        driver.carry_out();
+    }
+    driver.look();
+}
+
+fn every(period: Duration) -> Interval {
+    let mut ticks = interval(period);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+struct Driver {
+    port: Arc<dyn WorldPort>,
+    peers: Arc<Peers>,
+    replica: Replica,
+    own: worldwide::Member,
+    members: Vec<Member>,
+    leaving: bool,
+    revision: Option<u64>,
+    touched: Vec<Touched>,
+    /// What was told to the port before, to tell it only the rest.
+    told: HashMap<&'static str, u64>,
+    traffic: HashMap<String, (u64, u64)>,
+    updates: u64,
+}
+
+impl Driver {
+    fn new(port: Arc<dyn WorldPort>, peers: Arc<Peers>, config: ReplicaConfig) -> Self {
+        let own = worldwide::Member {
+            name: config.name.clone(),
+            incarnation: config.incarnation,
+            live: true,
+            draining: false,
+        };
+        Self {
+            port,
+            peers,
+            replica: Replica::new(config),
+            own,
+            members: Vec::new(),
+            leaving: false,
+            revision: None,
+            touched: Vec::new(),
+            told: HashMap::new(),
+            traffic: HashMap::new(),
+            updates: 0,
+        }
+    }
+
+    /// Time passes: what decisions did, new rules, what is due.
+    fn tick(&mut self) {
+        let now = self.port.now();
+        if self.revision != Some(self.port.revision()) {
+            let (revision, rules) = self.port.rules();
+            self.replica.handle_rules(now, revision, rules);
+            self.peers.set_revision(revision);
+            self.revision = Some(revision);
+        }
+        if self.leaving != self.peers.is_leaving() {
+            self.leaving = self.peers.is_leaving();
+            self.own.draining = self.leaving;
+            self.tell_members(now);
+        }
+        self.port.drain(&mut self.touched);
+        for touched in self.touched.drain(..) {
+            self.replica.handle_touched(now, &touched);
+        }
+        self.replica.handle_timeout(now);
+    }
+
+    fn take(&mut self, events: &mut Vec<PeerEvent>) {
+        let now = self.port.now();
+        for event in events.drain(..) {
+            match event {
+                PeerEvent::Frame { from, frame, .. } => {
+                    if let Err(refused) = self.replica.handle_frame(now, &from, frame) {
+                        self.port.refused(refused.as_str(), 1);
+                    }
+                }
+                PeerEvent::Members(members) => {
+                    self.members = members;
+                    self.tell_members(now);
+                }
+            }
+        }
+    }
+
+    fn tell_members(&mut self, now: Timestamp) {
+        let others = self.members.iter().map(|member| worldwide::Member {
+            name: member.name.clone(),
+            incarnation: member.incarnation,
+            live: member.live,
+            draining: member.draining,
+        });
+        // Ourselves only when we go: that we are here goes without saying.
+        let members: Vec<_> = others.chain(self.leaving.then(|| self.own.clone())).collect();
+        self.replica.handle_members(now, &members);
+    }
+
+    /// Hands out what the replica asks for.
+    fn carry_out(&mut self) {
+        while let Some(effect) = self.replica.poll_effect() {
+            self.port.apply(&effect);
+        }
+        let now = self.port.now();
+        for _ in 0..FRAMES_AT_ONCE {
+            let Some((to, frame)) = self.replica.poll_transmit(now) else { break };
+            self.peers.send(&to, &frame);
+        }
+    }
+
+    /// Reads the links, tells the replica their round trips, and publishes.
+    fn look(&mut self) {
+        let now = self.port.now();
+        let links = self.peers.links();
+        for link in &links {
+            if let (Some(peer), Some(rtt)) = (&link.peer, link.rtt) {
+                self.replica.handle_link(now, peer, rtt);
+            }
+        }
+        self.count(&links);
+        let status = self.status(now, &links);
+        self.port.publish(status);
+    }
+
+    /// Tells the port what has been counted since the last look.
+    fn count(&mut self, links: &[LinkStatus]) {
+        for (why, count) in self.peers.counters().all() {
+            let more = more(self.told.entry(why.as_str()).or_default(), count);
+            match (more, why.is_drop()) {
+                (0, _) => {}
+                (_, true) => self.port.dropped(why.as_str(), more),
+                (_, false) => self.port.refused(why.as_str(), more),
+            }
+        }
+        for (region, (sent, received)) in by_region(links) {
+            let told = self.traffic.entry(region.clone()).or_default();
+            let (sent, received) = (more(&mut told.0, sent), more(&mut told.1, received));
+            if sent > 0 || received > 0 {
+                self.port.traffic(&region, sent, received);
+            }
+        }
+        let tally = self.replica.tally();
+        let frames = more(&mut self.updates, tally.frames_in.saturating_add(tally.frames_out));
+        self.port.updates(frames);
+    }
+
+    fn status(&self, now: Timestamp, links: &[LinkStatus]) -> WorldStatus {
+        let known = self.replica.status(now);
+        let lags: HashMap<&NodeName, _> = known.peers.iter().map(|peer| (&peer.name, peer.lag)).collect();
+        let peer = |member: &Member| {
+            let link = links.iter().find(|link| link.address == member.address);
+            PeerStatus {
+                name: member.name.clone(),
+                address: member.address.to_string(),
+                connected: link.is_some_and(|link| link.connected),
+                live: member.live,
+                draining: member.draining,
+                rtt: link.and_then(|link| link.rtt),
+                lag: lags.get(&member.name).copied().flatten(),
+                bytes: link.map_or((0, 0), |link| (link.sent_bytes, link.received_bytes)),
+                error: link.and_then(|link| link.error.clone()),
+            }
+        };
+        WorldStatus {
+            peers: self.members.iter().map(peer).collect(),
+            cut_off: known
+                .regions
+                .into_iter()
+                .filter(|region| region.cut_off)
+                .map(|region| region.name)
+                .collect(),
+            error_bounds: known.error_bounds.into_iter().map(|(rule, bound)| (rule.name, bound)).collect(),
+        }
+    }
+}
+
+/// How much a count grew. A link that ended takes its count along: then nothing is told, and counting begins anew.
+fn more(told: &mut u64, count: u64) -> u64 {
+    count.saturating_sub(std::mem::replace(told, count))
+}
+
+fn by_region(links: &[LinkStatus]) -> HashMap<String, (u64, u64)> {
+    let mut regions = HashMap::<String, (u64, u64)>::new();
+    // What a node sent is known by node, not by link: two links to one node must not count it twice.
+    let mut counted = std::collections::HashSet::new();
+    for link in links {
+        let Some(peer) = &link.peer else { continue };
+        let (sent, received) = regions.entry(peer.region.clone()).or_default();
+        *sent = sent.saturating_add(link.sent_bytes);
+        if counted.insert(peer) {
+            *received = received.saturating_add(link.received_bytes);
+        }
+    }
+    regions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::peer::counters::Refusal;
+
+    #[test]
+    fn growth_is_told_once() {
+        let mut told = 0;
+        assert_eq!([3, 3, 8, 2, 4].map(|count| more(&mut told, count)), [3, 0, 5, 0, 2]);
+    }
+
+    #[test]
+    fn the_reasons_of_the_network_and_of_the_protocol_are_different_words() {
+        use crate::core::worldwide::Refused;
+        let protocol = [
+            Refused::OwnName,
+            Refused::UnknownRegion,
+            Refused::Foreign,
+            Refused::Future,
+            Refused::TooLarge,
+            Refused::NoRoom,
+        ];
+        for refused in protocol {
+            assert!(Refusal::ALL.iter().all(|why| why.as_str() != refused.as_str()));
+        }
+    }
+}

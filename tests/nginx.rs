@@ -1,0 +1,185 @@
+//! A stock nginx enforces our limits with `auth_request`: the real program, with the file that `deploy/nginx` gives to users.
+//!
+//! `tests/run` installs nginx; without it these tests fail, they do not skip.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests fail by panic"
+)]
+#![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
+
+mod support;
+
+use std::net::SocketAddr;
+use std::process::Command;
+
+use support::daemon::Daemon;
+use support::http::{self, Reply};
+use support::process::Process;
+use support::{eventually, free_tcp, origin};
+use tempfile::TempDir;
+
+const RULES: &str = r#"
+[[rules]]
+name = "per-key"
+match = { path = "/api/*" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+
+[[rules]]
+name = "writes"
+match = { method = "POST", host = "shop.example" }
+per = ["ip"]
+algorithm = "fixed_window"
+limit = 1
+window = "24h"
+status = 503
+
+[[rules]]
+name = "mallory"
+match = { user = "mallory" }
+action = "block"
+
+[[rules]]
+name = "closed"
+match = { path = "/closed" }
+action = "block"
+"#;
+
+/// nginx in front of a service, asking a daemon.
+struct Front {
+    addr: SocketAddr,
+    nginx: Process,
+    _folder: TempDir,
+}
+
+impl Front {
+    fn start(tidegate: SocketAddr) -> Self {
+        let folder = TempDir::new().unwrap();
+        let (addr, service) = (free_tcp(), origin::start());
+        let mut config = include_str!("../deploy/nginx/tidegate.conf").to_owned();
+        for (from, to) in [
+            ("server 127.0.0.1:8080;", tidegate),
+            ("listen 127.0.0.1:8088;", addr),
+            ("proxy_pass http://127.0.0.1:8000;", service),
+        ] {
+            assert_eq!(config.matches(from).count(), 1, "deploy/nginx/tidegate.conf says {from} once");
+            let port = from.rsplit(':').next().unwrap();
+            config = config.replace(from, &from.replace(port, &format!("{};", to.port())));
+        }
+        // On a busy machine an answer may take longer than users would wait for it.
+        config = config.replace("250ms", "5s");
+        std::fs::write(folder.path().join("tidegate.conf"), config).unwrap();
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|kind| format!("{kind}_temp_path {kind};\n"))
+            .collect();
+        let main = format!(
+            "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log stderr;\nevents {{}}\n\
+             http {{\naccess_log off;\n{temporary}include tidegate.conf;\n}}\n"
+        );
+        let file = folder.path().join("nginx.conf");
+        std::fs::write(&file, main).unwrap();
+        let mut command = Command::new(program());
+        command.arg("-p").arg(folder.path()).arg("-e").arg("stderr").arg("-c").arg(&file);
+        let mut nginx = Process::start(&mut command, &folder.path().join("nginx.log"));
+        eventually("nginx serves", || {
+            assert!(nginx.ended().is_none(), "nginx ended:\n{}", nginx.output());
+            http::raw(addr, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        });
+        Self { addr, nginx, _folder: folder }
+    }
+
+    fn get(&self, key: &str, path: &str) -> Reply {
+        http::get(self.addr, path, &[("x-api-key", key)])
+    }
+
+    fn statuses(&self, key: &str, path: &str, times: usize) -> Vec<u16> {
+        (0..times).map(|_| self.get(key, path).status).collect()
+    }
+}
+
+fn program() -> String {
+    let named = std::env::var("TIDEGATE_TEST_NGINX").ok();
+    let usable =
+        |path: &String| Command::new(path).arg("-v").output().is_ok_and(|output| output.status.success());
+    named.into_iter().chain(["nginx".to_owned(), "/usr/sbin/nginx".to_owned()]).find(usable).unwrap_or_else(
+        || panic!("no nginx: run tests/run, which installs it, or name one in TIDEGATE_TEST_NGINX"),
+    )
+}
+
+#[test]
+fn requests_past_the_limit_get_429_and_others_200() {
+    let daemon = Daemon::with_rules(RULES);
+    let mut front = Front::start(daemon.http);
+    assert_eq!(front.statuses("key-a", "/api/things?page=1", 5), [200, 200, 200, 429, 429]);
+    assert_eq!(front.statuses("key-b", "/api/things", 2), [200, 200], "another key has a bucket of its own");
+    assert_eq!(front.get("key-a", "/other").body, "served /other\n", "no rule is for this path");
+    assert!(front.nginx.ended().is_none());
+}
+
+#[test]
+fn the_client_sees_the_limit_and_when_to_come_back() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    let passed = front.get("key-a", "/api/x");
+    assert_eq!(
+        (passed.header("x-ratelimit-limit"), passed.header("x-ratelimit-remaining")),
+        (Some("3"), Some("2"))
+    );
+    assert_eq!(passed.header("retry-after"), None);
+    front.statuses("key-a", "/api/x", 2);
+    let denied = front.get("key-a", "/api/x");
+    assert_eq!((denied.status, denied.header("x-ratelimit-remaining")), (429, Some("0")));
+    let retry: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&retry));
+}
+
+#[test]
+fn other_statuses_methods_hosts_and_addresses_reach_the_rules() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    let write = |method: &str, host: &str, from: &str| {
+        let head = format!(
+            "{method} /cart HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {from}\r\nconnection: close\r\n\r\n"
+        );
+        http::raw(front.addr, head.as_bytes()).unwrap().status
+    };
+    assert_eq!(write("POST", "shop.example", "203.0.113.1"), 200);
+    assert_eq!(write("POST", "shop.example", "203.0.113.2"), 503, "a client cannot claim another address");
+    assert_eq!(write("GET", "shop.example", "203.0.113.1"), 200);
+    assert_eq!(write("POST", "other.example", "203.0.113.1"), 200);
+    assert_eq!(front.get("key-a", "/closed").status, 403, "a block is passed on as it is");
+}
+
+#[test]
+fn a_client_cannot_speak_for_the_gateway() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    let claims = [
+        ("x-tidegate-user", "mallory"),
+        ("x-forwarded-uri", "/closed"),
+        ("x-original-uri", "/closed"),
+        ("x-forwarded-method", "POST"),
+        ("x-forwarded-host", "shop.example"),
+    ];
+    for claim in claims {
+        assert_eq!(http::get(front.addr, "/other", &[claim]).status, 200, "{claim:?}");
+    }
+    assert_eq!(http::get(front.addr, "/closed", &[("x-forwarded-uri", "/other")]).status, 403);
+}
+
+#[test]
+fn the_services_own_failures_stay_its_own_and_without_tidegate_requests_pass() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    let failed = front.get("key-a", "/fail");
+    assert_eq!((failed.status, failed.body.as_str()), (500, "served /fail\n"));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert_eq!(front.statuses("key-a", "/api/x", 5), [200; 5]);
+}

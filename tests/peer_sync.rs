@@ -1,0 +1,221 @@
+//! The protocol between regions over real connections: what one region admits, the other's store is told.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop loudly")]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::rule::{Global, Mode, OnPartition};
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::RuleName;
+use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
+use tidegate::engine::clock::Clock;
+use tidegate::engine::status::WorldStatus;
+use tidegate::engine::world::WorldPort;
+use tidegate::peer::certificate::{Authority, create_ca, issue};
+use tidegate::peer::{Peers, PeersConfig, TlsPem, sync};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+const WINDOW: Span = Span::from_secs(60);
+
+/// A store and an engine that only remember.
+#[derive(Default)]
+struct Remembered {
+    touched: Mutex<Vec<Touched>>,
+    effects: Mutex<Vec<Effect>>,
+    status: Mutex<WorldStatus>,
+    counted: Mutex<HashMap<String, u64>>,
+}
+
+impl Remembered {
+    fn count(&self, what: &str, times: u64) {
+        *self.counted.lock().unwrap().entry(what.to_owned()).or_default() += times;
+    }
+
+    fn counted(&self, what: &str) -> u64 {
+        self.counted.lock().unwrap().get(what).copied().unwrap_or_default()
+    }
+
+    fn status(&self) -> WorldStatus {
+        self.status.lock().unwrap().clone()
+    }
+
+    /// What the newest view of the bucket says that others admitted.
+    fn others(&self) -> u64 {
+        let effects = self.effects.lock().unwrap();
+        effects
+            .iter()
+            .rev()
+            .find_map(|effect| match effect {
+                Effect::View { key, view, .. } if *key == bucket() => Some(view.others),
+                _ => None,
+            })
+            .unwrap_or_default()
+    }
+
+    fn admit(&self, permits: u64) {
+        let window = self.now().window_index(WINDOW);
+        let touched = Touched { key: bucket(), window, offered: permits, admitted: permits, returned: 0 };
+        self.touched.lock().unwrap().push(touched);
+    }
+}
+
+fn bucket() -> WorldKey {
+    WorldKey {
+        rule: RuleName { domain: "default".into(), name: "search".into() },
+        identity: b"u_42".to_vec(),
+    }
+}
+
+impl WorldPort for Remembered {
+    fn drain(&self, into: &mut Vec<Touched>) {
+        into.append(&mut self.touched.lock().unwrap());
+    }
+    fn apply(&self, effect: &Effect) {
+        self.effects.lock().unwrap().push(effect.clone());
+    }
+    fn revision(&self) -> u64 {
+        1
+    }
+    fn rules(&self) -> (u64, Vec<WorldRule>) {
+        let rule = WorldRule {
+            name: bucket().rule,
+            algorithm: Algorithm::FixedWindow,
+            limit: Limit { permits: 1_000, window: WINDOW, burst: 1_000, queue: 0 },
+            global: Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: OnPartition::Share },
+        };
+        (1, vec![rule])
+    }
+    fn now(&self) -> Timestamp {
+        Clock::System.now()
+    }
+    fn publish(&self, status: WorldStatus) {
+        *self.status.lock().unwrap() = status;
+    }
+    fn refused(&self, reason: &'static str, times: u64) {
+        self.count(reason, times);
+    }
+    fn dropped(&self, queue: &'static str, times: u64) {
+        self.count(queue, times);
+    }
+    fn traffic(&self, region: &str, sent: u64, received: u64) {
+        self.count(&format!("{region} sent"), sent);
+        self.count(&format!("{region} received"), received);
+    }
+    fn updates(&self, frames: u64) {
+        self.count("updates", frames);
+    }
+}
+
+struct Region {
+    port: Arc<Remembered>,
+    peers: Arc<Peers>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Region {
+    async fn start(ca: &Authority, region: &str, join: Option<&Self>) -> Self {
+        let name = NodeName { region: region.into(), node: format!("{region}-1") };
+        let issued = issue(ca, &name, Clock::System.now()).unwrap();
+        let incarnation = Clock::System.now().micros() / 1_000;
+        let config = PeersConfig {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            advertise: None,
+            join: join.iter().map(|other| other.peers.advertised().to_string()).collect(),
+            name: name.clone(),
+            incarnation,
+            gossip_interval: Duration::from_millis(100),
+            tls: TlsPem {
+                ca: ca.certificate_pem().into(),
+                cert: issued.certificate_pem.into(),
+                key: issued.key_pem.into(),
+            },
+        };
+        let (peers, events) = Peers::start(config).await.unwrap();
+        let (peers, port, stop) =
+            (Arc::new(peers), Arc::new(Remembered::default()), CancellationToken::new());
+        let mut replica = ReplicaConfig::new(name, incarnation);
+        replica.regions = vec!["eu".into(), "us".into()];
+        let task = tokio::spawn(sync::run(
+            Arc::clone(&port) as Arc<dyn WorldPort>,
+            Arc::clone(&peers),
+            events,
+            replica,
+            stop.clone(),
+        ));
+        Self { port, peers, stop, task }
+    }
+
+    async fn end(self) {
+        self.stop.cancel();
+        self.task.await.unwrap();
+        self.peers.stop(Duration::from_secs(2)).await;
+    }
+}
+
+async fn eventually(what: &str, is: impl Fn() -> bool) {
+    for _ in 0..300 {
+        if is() {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("never: {what}");
+}
+
+#[tokio::test]
+async fn what_one_region_admits_the_other_is_told() {
+    let ca = create_ca(Clock::System.now()).unwrap();
+    let eu = Region::start(&ca, "eu", None).await;
+    let us = Region::start(&ca, "us", Some(&eu)).await;
+    eventually("they see each other", || {
+        [&eu, &us].iter().all(|region| {
+            let status = region.port.status();
+            status.cut_off.is_empty() && status.peers.iter().any(|peer| peer.connected && peer.lag.is_some())
+        })
+    })
+    .await;
+    eu.port.admit(7);
+    eventually("seven are told", || us.port.others() == 7).await;
+    eu.port.admit(5);
+    us.port.admit(100);
+    eventually("twelve are told", || us.port.others() == 12).await;
+    eventually("a hundred are told back", || eu.port.others() == 100).await;
+
+    sleep(Duration::from_millis(450)).await;
+    let status = us.port.status();
+    let peer = &status.peers[0];
+    assert!(peer.live && peer.rtt.is_some() && peer.bytes.0 > 0 && peer.bytes.1 > 0, "{peer:?}");
+    assert!(us.port.counted("eu sent") > 0 && us.port.counted("eu received") > 0);
+    assert!(us.port.counted("updates") > 10);
+
+    // Who goes in good order is seen going; who is gone is seen to be silent.
+    us.peers.leave(Duration::from_secs(1)).await;
+    eventually("draining is told", || eu.port.status().peers.iter().any(|peer| peer.draining)).await;
+    us.end().await;
+    eventually("it is dead", || eu.port.status().peers.iter().all(|peer| !peer.live && !peer.connected))
+        .await;
+    eu.end().await;
+}
+
+#[tokio::test]
+async fn a_region_that_falls_silent_is_cut_off_and_its_return_is_noticed() {
+    let ca = create_ca(Clock::System.now()).unwrap();
+    let eu = Region::start(&ca, "eu", None).await;
+    let us = Region::start(&ca, "us", Some(&eu)).await;
+    us.port.admit(9);
+    eventually("nine are told", || eu.port.others() == 9).await;
+    us.end().await;
+    eventually("us is cut off", || eu.port.status().cut_off == ["us"]).await;
+    let us = Region::start(&ca, "us", Some(&eu)).await;
+    eventually("us is back", || eu.port.status().cut_off.is_empty()).await;
+    us.port.admit(3);
+    // What the one before it admitted stays counted.
+    eventually("both are counted", || eu.port.others() == 12).await;
+    us.end().await;
+    eu.end().await;
+}

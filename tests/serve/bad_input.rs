@@ -1,0 +1,257 @@
+//! What no client should send: a clear error, no panic, nothing lost for others.
+
+use serde_json::json;
+
+use super::support::daemon::Daemon;
+use super::support::{http, rls};
+
+const RULES: &str = r#"
+[[rules]]
+name = "per-user"
+per = ["user"]
+algorithm = "token_bucket"
+limit = 5
+window = "24h"
+"#;
+
+/// It still serves, and what others had is still there.
+fn assert_unharmed(daemon: &mut Daemon) {
+    assert!(daemon.process.ended().is_none(), "it ended:\n{}", daemon.log());
+    assert!(!daemon.log().contains("panicked"), "{}", daemon.log());
+    assert_eq!(daemon.check(&[("user", "bystander")])["allowed"], true);
+}
+
+#[test]
+fn bodies_that_say_nothing_sensible_are_refused_with_a_reason() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let bodies: &[&[u8]] = &[
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b"7",
+        b"\"user\"",
+        b"\xff\xfe\x00",
+        b"{\"attributes\":{\"user\":7}}",
+        b"{\"attributes\":{\"user\":null}}",
+        b"{\"attributes\":[\"user\"]}",
+        b"{\"attributes\":{\"user\":\"\"}}",
+        b"{\"attributes\":{\"\":\"x\"}}",
+        b"{\"attributes\":{\"user\":\"\xff\"}}",
+        b"{\"attributes\":{\"user\":\"u\"},\"cost\":\"1\"}",
+        b"{\"attributes\":{\"user\":\"u\"},\"cost\":1.5}",
+        b"{\"attributes\":{\"user\":\"u\"},\"cost\":9223372036854775808}",
+        b"{\"attributes\":{\"user\":\"u\"},\"cost\":1e400}",
+        b"{\"attributes\":{\"user\":\"u\"},\"cots\":1}",
+        b"{\"attributes\":{\"user\":\"u\"},\"domain\":\"\"}",
+        b"{\"checks\":7}",
+        b"{\"checks\":[7]}",
+    ];
+    for body in bodies {
+        let reply = http::post(daemon.http, "/v1/check", body);
+        let shown = String::from_utf8_lossy(body);
+        assert_eq!(reply.status, 400, "{shown}: {reply:?}");
+        let error = &reply.json()["error"];
+        assert!(error["code"].is_string() && error["message"].is_string(), "{shown}: {reply:?}");
+        assert!(!reply.body.contains("\"allowed\":true"), "{shown}");
+    }
+    let deep = format!("{{\"attributes\":{}", "[".repeat(100_000));
+    assert_eq!(http::post(daemon.http, "/v1/check", deep).status, 400);
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn costs_at_the_edges_of_their_type_are_answered_truthfully() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let ask = |cost: i64| daemon.check_cost(&[("user", "edge")], cost);
+    for cost in [i64::MAX, 4_294_967_295, 6] {
+        let decision = ask(cost);
+        assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(false), &json!(5)), "{cost}");
+    }
+    for cost in [i64::MIN, -1, 0] {
+        let decision = ask(cost);
+        assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(5)), "{cost}");
+    }
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn bodies_and_values_beyond_their_bounds_are_refused() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let value = |len: usize| json!({ "attributes": { "user": "v".repeat(len) } });
+    assert_eq!(daemon.post("/v1/check", &value(1_024)).status, 200);
+    assert_eq!(daemon.post("/v1/check", &value(1_025)).status, 400);
+    let large = daemon.post("/v1/check", &value(1_000_000)).status;
+    assert!(large == 400 || large == 413, "{large}");
+    assert_eq!(daemon.post("/v1/check", &value(10_000_000)).status, 413);
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn any_character_names_a_bucket_of_its_own() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let users = [
+        "a",
+        "a\0",
+        "a\0b",
+        "{a}",
+        "a:b",
+        "a|b",
+        "a=b",
+        "ä",
+        "a\u{308}",
+        "\u{1f980}",
+        " ",
+        "%00",
+        "a\n",
+        "*",
+    ];
+    for user in users {
+        assert_eq!(daemon.admitted(&[("user", user)], 6), 5, "{user:?}");
+    }
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn heads_that_are_not_http_do_no_harm() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(200_000));
+    let many = format!("GET / HTTP/1.1\r\nhost: x\r\n{}\r\n", "x: y\r\n".repeat(50_000));
+    let heads: &[&[u8]] = &[
+        b"\0\0\0\0\0\0\0\0\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-length: 99999999999999999999\r\n\r\n",
+        b"POST /v1/check HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n\r\n",
+        long.as_bytes(),
+        many.as_bytes(),
+    ];
+    for head in heads {
+        let reply = http::raw(daemon.http, head);
+        assert!(reply.as_ref().is_none_or(|reply| reply.status >= 400), "{reply:?}");
+    }
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn header_values_that_are_not_utf8_are_refused_not_passed() {
+    let mut daemon = Daemon::with_rules(RULES);
+    for name in ["x-forwarded-for", "x-forwarded-uri", "x-forwarded-host"] {
+        let head = [
+            b"GET /v1/authorize HTTP/1.1\r\nhost: x\r\nconnection: close\r\n",
+            name.as_bytes(),
+            b": \xff\xfe\r\n\r\n",
+        ]
+        .concat();
+        let reply = http::raw(daemon.http, &head).unwrap();
+        assert_eq!(reply.status, 400, "{name}: {reply:?}");
+    }
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn routes_and_methods_that_do_not_exist_are_named_so() {
+    let daemon = Daemon::with_rules(RULES);
+    assert_eq!(daemon.get("/v1/nothing").status, 404);
+    assert_eq!(daemon.get("/v1/check").status, 405);
+    assert_eq!(http::request(daemon.http, "DELETE", "/v1/rules", &[], b"").status, 405);
+}
+
+#[test]
+fn protobuf_that_is_none_is_an_invalid_argument() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    let garbage: &[&[u8]] = &[
+        b"\xff",
+        b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\x0a\xff\xff\xff\xff\x0f",
+        b"\x0a\x02\xc3\x28\x12\x00",
+        b"\x12\x05\x0a\x03\x0a\x01",
+        b"",
+    ];
+    for bytes in garbage {
+        let status = client.ask_bytes(bytes.to_vec()).unwrap_err();
+        assert_eq!(status.code(), tonic::Code::InvalidArgument, "{bytes:?}: {status}");
+    }
+    assert!(
+        client.ask(rls::request(vec![rls::descriptor(&[("user", "x")])])).is_ok(),
+        "the connection goes on"
+    );
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn hits_at_the_edges_of_their_type_are_answered_truthfully() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    let user = || rls::descriptor(&[("user", "edge")]);
+    for hits in [u64::MAX, u64::from(u32::MAX), 6] {
+        let status =
+            client.ask(rls::request(vec![rls::with_hits(user(), hits)])).unwrap().statuses[0].clone();
+        assert_eq!((status.code, status.limit_remaining), (2, 5), "{hits}");
+    }
+    let back = envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor {
+        is_negative_hits: true,
+        ..rls::with_hits(user(), u64::MAX)
+    };
+    let status = client.ask(rls::request(vec![back])).unwrap().statuses[0].clone();
+    assert_eq!((status.code, status.limit_remaining), (1, 5));
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn bytes_that_are_not_http2_do_no_harm_on_the_grpc_port() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let frames: &[&[u8]] = &[
+        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"\0\0\0\0",
+        &[0xff; 64],
+        // A frame of 16 MB, one of an unknown type, headers that are no HPACK.
+        b"\xff\xff\xff\x00\x00\x00\x00\x00\x01",
+        b"\x00\x00\x04\xee\x00\x00\x00\x00\x01abcd",
+        b"\x00\x00\x04\x01\x05\x00\x00\x00\x01\xff\xff\xff\xff",
+    ];
+    for frame in frames {
+        for bytes in [frame.to_vec(), [preface.as_slice(), b"\0\0\0\x04\0\0\0\0\0", frame].concat()] {
+            let mut socket = std::net::TcpStream::connect(daemon.grpc).unwrap();
+            let _ = std::io::Write::write_all(&mut socket, &bytes);
+        }
+    }
+    assert!(daemon.rls().ask(rls::request(vec![rls::descriptor(&[("user", "x")])])).is_ok());
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn a_message_of_ten_megabytes_is_refused() {
+    let mut daemon = Daemon::with_rules(RULES);
+    let value = "v".repeat(10_000_000);
+    let refused = daemon.rls().ask(rls::request(vec![rls::descriptor(&[("user", &value)])]));
+    assert!(refused.is_err());
+    assert_unharmed(&mut daemon);
+}
+
+#[test]
+fn very_many_domains_and_keys_stay_within_the_bound() {
+    let mut daemon = Daemon::with(RULES, "[store]\nmax_keys = 10000\n", &[]);
+    assert_eq!(daemon.admitted(&[("user", "at-its-limit")], 6), 5);
+    for batch in 0..60 {
+        let check = |n: usize| {
+            let n = batch * 1_000 + n;
+            json!({ "domain": if n.is_multiple_of(2) { "default".to_owned() } else { format!("d{n}") }, "attributes": { "user": format!("flood-{n}") } })
+        };
+        let checks: Vec<_> = (0..1_000).map(check).collect();
+        assert_eq!(daemon.post("/v1/check", &json!({ "checks": checks })).status, 200);
+    }
+    let keys = super::support::eventually("the gauge of keys", || {
+        daemon.metric("tidegate_keys").filter(|keys| *keys > 0.0)
+    });
+    assert!(keys <= 10_000.0, "{keys} keys");
+    assert_eq!(
+        daemon.check(&[("user", "at-its-limit")])["allowed"],
+        false,
+        "a flood resets no key that is at its limit"
+    );
+    assert_unharmed(&mut daemon);
+}

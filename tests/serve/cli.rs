@@ -1,0 +1,200 @@
+//! The command line: what it prints and with which exit code it ends.
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::support::command::run;
+use super::support::daemon::Daemon;
+use super::support::free_tcp;
+
+const RULES: &str = r#"
+[[rules]]
+name = "per-user"
+per = ["user"]
+algorithm = "fixed_window"
+limit = 2
+window = "24h"
+message = "Two a day."
+"#;
+
+const BAD_RULES: &str = "[[rules]]\nname = \"a\"\nlimit = 0.5\nwindow = \"1m\"\nalgorithm = \"fixed_window\"\ncolour = \"red\"\n\n\
+                         [[rules]]\nname = \"a\"\nlimit = 1\nwindow = \"1m\"\nalgorithm = \"gcra\"\naction = \"explode\"\n";
+
+#[test]
+fn check_exits_with_0_when_allowed_and_4_when_denied() {
+    let daemon = Daemon::with_rules(RULES);
+    for code in [0, 0, 4, 4] {
+        let ran = daemon.run(&["check", "user=u_42", "path=/search"]);
+        assert_eq!(ran.code, code, "{ran:?}");
+    }
+    let denied = daemon.run(&["check", "user=u_42"]);
+    assert!(denied.both().contains("per-user") && denied.both().contains("Two a day."), "{denied:?}");
+    assert_eq!(daemon.run(&["check", "user=u_43", "--cost", "3"]).code, 4);
+    assert_eq!(daemon.run(&["check", "user=u_43", "--cost", "0"]).code, 0);
+    assert_eq!(daemon.run(&["check", "user=u_42", "--domain", "elsewhere"]).code, 0);
+}
+
+#[test]
+fn json_is_exactly_what_the_api_returned() {
+    let daemon = Daemon::with_rules(RULES);
+    let ran = daemon.run(&["check", "user=u_42", "--json"]);
+    let decision: Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!((&decision["allowed"], &decision["remaining"]), (&json!(true), &json!(1)));
+    let ran = daemon.run(&["rules", "list", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&ran.out).unwrap(), daemon.get("/v1/rules").json());
+}
+
+#[test]
+fn explain_shows_why_and_charges_nothing() {
+    let daemon = Daemon::with_rules(RULES);
+    for _ in 0..4 {
+        let ran = daemon.run(&["explain", "user=u_42"]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(ran.out.contains("per-user"), "{ran:?}");
+    }
+    assert_eq!(daemon.check(&[("user", "u_42")])["remaining"], 1);
+}
+
+#[test]
+fn rules_and_regions_are_shown_as_tables() {
+    let daemon = Daemon::with_rules(RULES);
+    let list = daemon.run(&["rules", "list"]);
+    assert!(list.code == 0 && list.out.contains("per-user"), "{list:?}");
+    let show = daemon.run(&["rules", "show", "per-user"]);
+    assert!(show.code == 0 && show.out.contains("fixed_window"), "{show:?}");
+    let missing = daemon.run(&["rules", "show", "nothing"]);
+    assert_eq!(missing.code, 1, "{missing:?}");
+    assert!(missing.err.contains("nothing"), "{missing:?}");
+    assert_eq!(daemon.run(&["regions"]).code, 0);
+}
+
+#[test]
+fn no_daemon_is_exit_3_and_names_the_address() {
+    let folder = TempDir::new().unwrap();
+    let nowhere = free_tcp();
+    for arguments in [&["check", "user=u"][..], &["explain", "user=u"], &["rules", "list"], &["regions"]] {
+        let mut all = arguments.to_vec();
+        let server = format!("http://{nowhere}");
+        all.extend(["--server", &server]);
+        let ran = run(folder.path(), &all);
+        assert_eq!(ran.code, 3, "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(&nowhere.to_string()), "{ran:?}");
+    }
+}
+
+#[test]
+fn wrong_usage_is_exit_2() {
+    let folder = TempDir::new().unwrap();
+    for arguments in [
+        &["frobnicate"][..],
+        &["check", "user"],
+        &["check", "user=u", "--cost", "much"],
+        &["serve", "--nope"],
+        &[],
+    ] {
+        let ran = run(folder.path(), arguments);
+        assert_eq!(ran.code, 2, "{arguments:?}: {ran:?}");
+        assert!(!ran.err.is_empty(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_and_version_are_no_failures() {
+    let folder = TempDir::new().unwrap();
+    for arguments in [&["--help"][..], &["serve", "--help"], &["--version"]] {
+        let ran = run(folder.path(), arguments);
+        assert!(ran.code == 0 && ran.out.contains("tidegate"), "{ran:?}");
+    }
+}
+
+#[test]
+fn validate_names_every_problem_with_its_place() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("good.toml"), RULES).unwrap();
+    std::fs::write(folder.path().join("bad.toml"), BAD_RULES).unwrap();
+    assert_eq!(run(folder.path(), &["rules", "validate", "good.toml"]).code, 0);
+    let ran = run(folder.path(), &["rules", "validate", "bad.toml"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    for place in ["bad.toml:3:", "bad.toml:6:", "bad.toml:9:", "bad.toml:13:"] {
+        assert!(ran.both().contains(place), "{place} is not in:\n{}", ran.both());
+    }
+    assert_ne!(run(folder.path(), &["rules", "validate", "missing.toml"]).code, 0);
+}
+
+#[test]
+fn config_check_prints_what_would_run_or_every_problem() {
+    let folder = TempDir::new().unwrap();
+    let write = |text: &str| std::fs::write(folder.path().join("tidegate.toml"), text).unwrap();
+    let check = || run(folder.path(), &["config", "check", "--config", "tidegate.toml"]);
+    write("region = \"eu-west\"\n[listen]\nhttp = \"127.0.0.1:18080\"\n");
+    let good = check();
+    assert!(
+        good.code == 0 && good.out.contains("eu-west") && good.out.contains("127.0.0.1:18080"),
+        "{good:?}"
+    );
+    write(
+        "region = \"eu-west\"\n[listen]\nhttp = \"nowhere at all\"\nhtpp = \"x\"\n[store]\nmax_keys = -3\nbackend = \"disk\"\n",
+    );
+    let bad = check();
+    assert_eq!(bad.code, 2, "{bad:?}");
+    for place in ["tidegate.toml:3:", "tidegate.toml:4:", "tidegate.toml:6:", "tidegate.toml:7:"] {
+        assert!(bad.both().contains(place), "{place} is not in:\n{}", bad.both());
+    }
+}
+
+#[test]
+fn serve_refuses_a_wrong_configuration_before_it_listens() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("rules.toml"), BAD_RULES).unwrap();
+    let ran = run(
+        folder.path(),
+        &["serve", "--rules", "rules.toml", "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"],
+    );
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.both().contains("rules.toml:3:"), "{ran:?}");
+}
+
+#[test]
+fn an_address_in_use_is_exit_1_and_named() {
+    let folder = TempDir::new().unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let ran = run(folder.path(), &["serve", "--http", &address, "--grpc", "127.0.0.1:0"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.both().contains(&address), "{ran:?}");
+}
+
+#[test]
+fn environment_overrides_the_file_and_flags_override_both() {
+    let folder = TempDir::new().unwrap();
+    std::fs::write(folder.path().join("tidegate.toml"), "region = \"from-file\"\n").unwrap();
+    let mut command = super::support::command::command(folder.path());
+    command.args(["config", "check", "--config", "tidegate.toml"]).env("TIDEGATE_REGION", "from-environment");
+    let output = command.output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("from-environment"), "{output:?}");
+    let daemon = Daemon::with("", "region = \"from-file\"\n", &["--region", "from-flag"]);
+    assert_eq!(daemon.check(&[("user", "u")])["region"], "from-flag");
+}
+
+#[test]
+fn certificates_are_made_and_their_keys_kept_private() {
+    let folder = TempDir::new().unwrap();
+    assert_eq!(run(folder.path(), &["cert", "ca", "--out", "ca"]).code, 0);
+    let issue = ["cert", "issue", "--ca", "ca", "--region", "eu-west", "--node", "n1", "--out", "n1"];
+    assert_eq!(run(folder.path(), &issue).code, 0);
+    for file in ["ca/ca.pem", "ca/ca.key", "n1/node.pem", "n1/node.key"] {
+        let path = folder.path().join(file);
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with("-----BEGIN "), "{file}");
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert!(!file.ends_with(".key") || mode & 0o077 == 0, "{file} may be read by others: {mode:o}");
+    }
+    assert_ne!(
+        run(
+            folder.path(),
+            &["cert", "issue", "--ca", "nowhere", "--region", "r", "--node", "n", "--out", "x"]
+        )
+        .code,
+        0
+    );
+}

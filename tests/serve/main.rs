@@ -1,0 +1,22 @@
+//! The daemon from outside: what its doors answer, how it reloads, drains, and meets other daemons.
+//!
+//! Every test starts the real binary and knows only the contract with users: flags, files, routes, exit codes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests fail by panic"
+)]
+#![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
+
+mod bad_input;
+mod checks;
+mod cli;
+mod demo;
+mod grpc;
+mod lifecycle;
+mod regions;
+#[path = "../support/mod.rs"]
+mod support;

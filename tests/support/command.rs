@@ -1,0 +1,50 @@
+//! The command line, run to its end.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The binary under test.
+pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// What a command did.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// Its exit code; -1 when a signal ended it.
+    pub(crate) code: i32,
+    /// Standard output.
+    pub(crate) out: String,
+    /// Standard error.
+    pub(crate) err: String,
+}
+
+impl Ran {
+    fn of(output: &Output) -> Self {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: text(&output.stdout),
+            err: text(&output.stderr),
+        }
+    }
+
+    /// Both outputs, for messages.
+    pub(crate) fn both(&self) -> String {
+        format!("{}{}", self.out, self.err)
+    }
+}
+
+/// A command that knows nothing of the machine's own configuration.
+pub(crate) fn command(folder: &Path) -> Command {
+    let mut command = Command::new(TIDEGATE);
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
+        command.env_remove(name);
+    }
+    command.current_dir(folder).env_remove("RUST_LOG").env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
+    command
+}
+
+/// Runs `tidegate` with these arguments in a folder.
+pub(crate) fn run(folder: &Path, arguments: &[&str]) -> Ran {
+    let output = command(folder).args(arguments).stdin(Stdio::null()).output().unwrap();
+    Ran::of(&output)
+}

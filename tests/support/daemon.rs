@@ -1,0 +1,162 @@
+//! A real `tidegate serve` in a folder of its own.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::http::{self, Reply};
+use super::process::Process;
+use super::{command, eventually, free_tcp, rls};
+
+/// How often to try anew when a port was taken between choosing and binding it.
+const ATTEMPTS: usize = 3;
+
+/// A running daemon. Stopped when dropped.
+pub(crate) struct Daemon {
+    /// The process.
+    pub(crate) process: Process,
+    /// Where it serves HTTP.
+    pub(crate) http: SocketAddr,
+    /// Where it serves gRPC.
+    pub(crate) grpc: SocketAddr,
+    rules: PathBuf,
+    /// Last, so that the process is gone before its folder.
+    folder: TempDir,
+}
+
+impl Daemon {
+    /// Starts one with these rules, alone, and waits until it is ready.
+    pub(crate) fn with_rules(rules: &str) -> Self {
+        Self::with(rules, "", &[])
+    }
+
+    /// Starts one with these rules, this `tidegate.toml` and these further arguments.
+    pub(crate) fn with(rules: &str, config: &str, arguments: &[&str]) -> Self {
+        let mut last = String::new();
+        for _ in 0..ATTEMPTS {
+            match Self::try_start(rules, config, arguments) {
+                Ok(daemon) => return daemon,
+                Err(output) => last = output,
+            }
+            if !last.contains("in use") {
+                break;
+            }
+        }
+        panic!("the daemon did not become ready:\n{last}");
+    }
+
+    fn try_start(rules: &str, config: &str, arguments: &[&str]) -> Result<Self, String> {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("rules.toml");
+        std::fs::write(&path, rules).unwrap();
+        std::fs::write(folder.path().join("tidegate.toml"), config).unwrap();
+        let (http, grpc) = (free_tcp(), free_tcp());
+        let mut command = command::command(folder.path());
+        command.args(["serve", "--config", "tidegate.toml", "--rules", "rules.toml"]);
+        command.args(["--http", &http.to_string(), "--grpc", &grpc.to_string()]).args(arguments);
+        let mut process = Process::start(&mut command, &folder.path().join("daemon.log"));
+        let ready = eventually("the daemon is ready or gone", || {
+            if process.ended().is_some() {
+                return Some(false);
+            }
+            let probe = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
+            http::raw(http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(true)
+        });
+        if ready { Ok(Self { process, http, grpc, rules: path, folder }) } else { Err(process.output()) }
+    }
+
+    /// Its folder: `rules.toml`, `tidegate.toml`, `daemon.log`.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.process.output()
+    }
+
+    /// Replaces the rules file in one step, as a careful editor does.
+    pub(crate) fn set_rules(&self, rules: &str) {
+        let fresh = self.folder.path().join("rules.toml.new");
+        std::fs::write(&fresh, rules).unwrap();
+        std::fs::rename(&fresh, &self.rules).unwrap();
+    }
+
+    /// Replaces the rules and waits until a rule of this name has this limit.
+    pub(crate) fn reload(&self, rules: &str, name: &str, limit: u64) {
+        self.set_rules(rules);
+        eventually("the new rules are in force", || {
+            let reply = self.get(&format!("/v1/rules/{name}"));
+            (reply.status == 200 && find(&reply.json(), "limit") == Some(json!(limit))).then_some(())
+        });
+    }
+
+    /// `GET` without headers.
+    pub(crate) fn get(&self, path: &str) -> Reply {
+        http::get(self.http, path, &[])
+    }
+
+    /// `POST` of JSON.
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Reply {
+        http::post(self.http, path, body.to_string())
+    }
+
+    /// Asks about one request of cost 1.
+    pub(crate) fn check(&self, attributes: &[(&str, &str)]) -> Value {
+        self.check_cost(attributes, 1)
+    }
+
+    /// Asks about one request.
+    pub(crate) fn check_cost(&self, attributes: &[(&str, &str)], cost: i64) -> Value {
+        let attributes: serde_json::Map<_, _> =
+            attributes.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        let reply = self.post("/v1/check", &json!({ "attributes": attributes, "cost": cost }));
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    }
+
+    /// Asks `times` times and counts how often it was allowed.
+    pub(crate) fn admitted(&self, attributes: &[(&str, &str)], times: usize) -> usize {
+        (0..times).filter(|_| self.check(attributes)["allowed"] == true).count()
+    }
+
+    /// A gRPC client of its own.
+    pub(crate) fn rls(&self) -> rls::Client {
+        rls::Client::connect(self.grpc)
+    }
+
+    /// One metric's value by its full line up to the value, e.g. `tidegate_keys`.
+    pub(crate) fn metric(&self, line: &str) -> Option<f64> {
+        let text = self.get("/metrics").body;
+        text.lines().find_map(|found| found.strip_prefix(line)?.strip_prefix(' ')?.parse().ok())
+    }
+
+    /// Its CLI: a client command against this daemon.
+    pub(crate) fn run(&self, arguments: &[&str]) -> command::Ran {
+        let server = format!("http://{}", self.http);
+        let mut all = arguments.to_vec();
+        all.extend(["--server", &server]);
+        command::run(self.folder.path(), &all)
+    }
+
+    /// SIGTERM, and how it ended.
+    pub(crate) fn terminate(&mut self) -> ExitStatus {
+        self.process.signal("TERM");
+        self.process.wait(Duration::from_secs(10))
+    }
+}
+
+/// The first value of this name anywhere in a JSON value.
+pub(crate) fn find(value: &Value, name: &str) -> Option<Value> {
+    match value {
+        Value::Object(map) => {
+            map.get(name).cloned().or_else(|| map.values().find_map(|value| find(value, name)))
+        }
+        Value::Array(list) => list.iter().find_map(|value| find(value, name)),
+        _ => None,
+    }
+}

@@ -1,0 +1,44 @@
+//! What tests need that look at the daemon from outside: real processes, a small HTTP client, a gRPC client, a service
+//! behind a gateway.
+//!
+//! Nothing here knows how the daemon works inside: only `tidegate --help`, its ports and its files.
+
+#![allow(dead_code, reason = "every test binary uses its own part")]
+
+pub(crate) mod command;
+pub(crate) mod daemon;
+pub(crate) mod http;
+pub(crate) mod origin;
+pub(crate) mod process;
+pub(crate) mod rls;
+
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::time::{Duration, Instant};
+
+/// Longest wait for something that should happen soon: generous, because machines that run tests are busy.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// A TCP address on loopback that was free a moment ago.
+pub(crate) fn free_tcp() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A UDP address on loopback that was free a moment ago.
+pub(crate) fn free_udp() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// Asks again and again until there is an answer.
+///
+/// # Panics
+/// When there is none within [`SOON`]; `what` says what was waited for.
+pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + SOON;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "waited {SOON:?} in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

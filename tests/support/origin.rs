@@ -1,0 +1,37 @@
+//! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+
+use super::SOON;
+
+/// Starts it; its thread ends with the test's process.
+pub(crate) fn start() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for socket in listener.incoming().flatten() {
+            std::thread::spawn(move || answer(socket));
+        }
+    });
+    addr
+}
+
+/// One request, then the connection is closed: enough for a test, and no keep-alive to go stale.
+fn answer(mut socket: TcpStream) -> std::io::Result<()> {
+    socket.set_read_timeout(Some(SOON))?;
+    let mut head = Vec::new();
+    let mut buffer = [0; 4_096];
+    while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+        let len = socket.read(&mut buffer)?;
+        if len == 0 {
+            return Ok(());
+        }
+        head.extend_from_slice(&buffer[..len]);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let path = head.split(' ').nth(1).unwrap_or_default();
+    let status = if path == "/fail" { "500 Internal Server Error" } else { "200 OK" };
+    let body = format!("served {path}\n");
+    write!(socket, "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+}
