@@ -67,6 +67,12 @@ const START_MAX: Duration = Duration::from_secs(2);
 /// Oldest server that the scripts and commands need.
 const VERSION_MIN: (u32, u32) = (6, 2);
 
+/// The SHA-1 under which Redis knows the script that decides, for measuring it by other means.
+#[must_use]
+pub fn script_hash() -> &'static str {
+    &scripts::DECIDE.hash
+}
+
 /// How the servers are arranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
