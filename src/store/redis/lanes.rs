@@ -11,7 +11,7 @@ use metrics::Histogram;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::sleep;
 
 use super::call::{Call, Part};
 use super::failure::Failure;
@@ -22,7 +22,7 @@ use super::scripts::DECIDE;
 use super::slots::{SLOTS, Slot};
 use super::topology::Places;
 use crate::core::time::Timestamp;
-use crate::engine::clock::{Clock, Stopwatch};
+use crate::engine::clock::{Clock, Deadline, Stopwatch};
 
 /// Parts that go as one call at most: a script keeps a server from everything else while it runs.
 const BATCH_MAX: usize = 256;
@@ -54,7 +54,7 @@ struct Lane {
 struct Waiting {
     part: Arc<Part>,
     answer: oneshot::Sender<Result<Answered, Failure>>,
-    deadline: Instant,
+    deadline: Deadline,
 }
 
 impl Lanes {
@@ -72,7 +72,7 @@ impl Lanes {
     pub(super) async fn ask(
         self: &Arc<Self>,
         part: Arc<Part>,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Answered, Failure> {
         let slot = part.slot;
         let waiting = {
@@ -89,7 +89,7 @@ impl Lanes {
             }
         };
         if let Some(waiting) = waiting {
-            return match timeout_at(deadline, waiting).await {
+            return match deadline.wait(waiting).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) | Err(_) => Err(Failure::Timeout),
             };
@@ -111,7 +111,11 @@ impl Lanes {
     /// Sends what waits for a slot until nothing does.
     async fn drive(self: Arc<Self>, slot: Slot) {
         while let Some((mut call, waiting)) = self.next_batch(slot) {
-            let deadline = waiting.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
+            let deadline = waiting
+                .iter()
+                .map(|waiting| waiting.deadline)
+                .max()
+                .unwrap_or_else(|| Deadline::after(Duration::ZERO));
             self.meter.coalesced(waiting.len().saturating_sub(1));
             match self.send(&mut call, slot, deadline).await {
                 Ok(answers) => {
@@ -153,7 +157,7 @@ impl Lanes {
         Some((call, batch))
     }
 
-    async fn send(&self, call: &mut Call, slot: Slot, deadline: Instant) -> Result<Vec<Answered>, Failure> {
+    async fn send(&self, call: &mut Call, slot: Slot, deadline: Deadline) -> Result<Vec<Answered>, Failure> {
         let timer = self.meter.sample();
         let answer = self.send_untimed(call, slot, deadline).await;
         if let Some((timer, histogram)) = timer {
@@ -169,7 +173,7 @@ impl Lanes {
         &self,
         call: &mut Call,
         slot: Slot,
-        deadline: Instant,
+        deadline: Deadline,
     ) -> Result<Vec<Answered>, Failure> {
         let mut whole = false;
         for _ in 0..TRIES_MAX {
@@ -187,7 +191,12 @@ impl Lanes {
     }
 
     /// Sends a plain command to the node that serves a slot.
-    pub(super) async fn plain(&self, command: &Cmd, slot: Slot, deadline: Instant) -> Result<Value, Failure> {
+    pub(super) async fn plain(
+        &self,
+        command: &Cmd,
+        slot: Slot,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
         let answer = self.redirected(command, slot, deadline).await;
         if let Err(failure) = &answer {
             self.meter.failed(failure);
@@ -196,7 +205,7 @@ impl Lanes {
     }
 
     /// Sends a command to wherever the slot is now.
-    async fn redirected(&self, command: &Cmd, slot: Slot, deadline: Instant) -> Result<Value, Failure> {
+    async fn redirected(&self, command: &Cmd, slot: Slot, deadline: Deadline) -> Result<Value, Failure> {
         let mut node = self.places.map().node(slot).cloned().ok_or(Failure::NoNode)?;
         let mut asking = false;
         for _ in 0..TRIES_MAX {
@@ -216,7 +225,7 @@ impl Lanes {
                     node = self.reach(&address, deadline).await?;
                     asking = true;
                 }
-                Err(Failure::TryAgain) if Instant::now() < deadline => sleep(TRY_AGAIN).await,
+                Err(Failure::TryAgain) if !deadline.left().is_zero() => sleep(TRY_AGAIN).await,
                 answer => return answer,
             }
         }
@@ -224,9 +233,9 @@ impl Lanes {
     }
 
     /// A node that a redirect names; one that is new is waited for.
-    async fn reach(&self, address: &str, deadline: Instant) -> Result<Arc<Node>, Failure> {
+    async fn reach(&self, address: &str, deadline: Deadline) -> Result<Arc<Node>, Failure> {
         let node = self.places.named(address).ok_or(Failure::NoNode)?;
-        node.connected(deadline.saturating_duration_since(Instant::now())).await;
+        node.connected(deadline.left()).await;
         Ok(node)
     }
 

@@ -66,7 +66,7 @@ impl Meter {
 
     pub(super) fn sample(&self) -> Option<(Stopwatch, &Histogram)> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        (turn % SAMPLE == 0).then(|| (Stopwatch::start(), &self.call_seconds))
+        turn.is_multiple_of(SAMPLE).then(|| (Stopwatch::start(), &self.call_seconds))
     }
 
     pub(super) fn failed(&self, failure: &Failure) {

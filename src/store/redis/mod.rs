@@ -31,7 +31,6 @@ use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::breaker::Phase;
@@ -51,7 +50,7 @@ use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::clock::{Clock, Stopwatch};
+use crate::engine::clock::{Clock, Deadline, Stopwatch};
 use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Later, Outcome, Store, StoreLen};
 use crate::telemetry::Metrics;
 
@@ -239,9 +238,9 @@ impl RedisStore {
     }
 
     async fn first_look(&self, places: &Arc<Places>, topology: Topology) -> Result<(), StartError> {
-        let deadline = Instant::now() + START_MAX;
+        let deadline = Deadline::after(START_MAX);
         for node in places.witnesses() {
-            if !node.connected(deadline.saturating_duration_since(Instant::now())).await {
+            if !node.connected(deadline.left()).await {
                 tracing::warn!(node = %node.address, "redis does not answer; starting without it");
                 continue;
             }
@@ -249,13 +248,11 @@ impl RedisStore {
                 check_server(&node, topology).await?;
             }
         }
-        while places.look().await.is_err() && Instant::now() < deadline {
+        while places.look().await.is_err() && !deadline.left().is_zero() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         for node in places.map().nodes().to_vec() {
-            if node.connected(deadline.saturating_duration_since(Instant::now())).await
-                && topology == Topology::Sentinel
-            {
+            if node.connected(deadline.left()).await && topology == Topology::Sentinel {
                 check_server(&node, topology).await?;
             }
         }
@@ -267,7 +264,7 @@ impl RedisStore {
         let now = self.core.started.elapsed();
         for leftover in self.core.leases.sweep(now, true) {
             let Some(part) = self.core.leftover(&leftover) else { continue };
-            let deadline = Instant::now() + self.core.timeout * BACKGROUND_PATIENCE;
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
             self.core.returned(leftover.permits, answer.is_ok());
         }
@@ -322,7 +319,7 @@ impl Core {
         if charges.is_empty() {
             return Outcome { admitted: true, counted: SmallVec::new() };
         }
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Deadline::after(self.timeout);
         let planned = {
             let map = self.lanes.places().map();
             plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
@@ -342,7 +339,7 @@ impl Core {
     async fn ask_all(
         self: &Arc<Self>,
         planned: &[Planned],
-        deadline: Instant,
+        deadline: Deadline,
     ) -> SmallVec<[Result<Answered, Failure>; 1]> {
         let mut answers = SmallVec::new();
         if let [only] = planned {
@@ -445,7 +442,7 @@ impl Core {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
-            let deadline = Instant::now() + core.timeout * BACKGROUND_PATIENCE;
+            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
             let answer = core.lanes.ask(Arc::new(part), deadline).await;
             after(&core, answer);
             drop(permit);
@@ -577,7 +574,7 @@ impl Core {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
-            let deadline = Instant::now() + core.timeout * BACKGROUND_PATIENCE;
+            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
             let mut command = redis::cmd("SET");
             command
                 .arg(key)
@@ -610,7 +607,7 @@ impl Store for RedisStore {
             let item = Item { bucket: 0, cost: Cost::Peek, enforced: true, lease: None };
             let buckets: SmallVec<[Bucket; 2]> = SmallVec::from_iter([bucket]);
             let part = Part { slot, action: Action::Ask, buckets, charges: SmallVec::from_iter([item]) };
-            let deadline = Instant::now() + self.core.timeout;
+            let deadline = Deadline::after(self.core.timeout);
             let answered = self.core.lanes.ask(Arc::new(part), deadline).await.ok()?;
             let charged = answered.charges.first()?;
             let counted = &charged.counted;
@@ -642,7 +639,7 @@ impl Store for RedisStore {
             self.core.fallback.forget(key);
             // Permits that were drawn are forgotten with the bucket that they were charged to.
             self.core.leases.forget(key, self.core.started.elapsed());
-            let deadline = Instant::now() + self.core.timeout * BACKGROUND_PATIENCE;
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             match self.core.lanes.plain(&command, name.slot, deadline).await {
                 Ok(Value::Int(gone)) => Some(gone > 0),
                 _ => None,

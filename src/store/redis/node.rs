@@ -12,12 +12,12 @@ use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, Pipeline, Value};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::{Breaker, Phase};
 use super::failure::Failure;
-use crate::engine::clock::Stopwatch;
+use crate::engine::clock::{Deadline, Stopwatch};
 
 /// For a connection with its greeting.
 const CONNECT_MAX: Duration = Duration::from_millis(250);
@@ -122,12 +122,12 @@ impl Node {
     }
 
     /// Sends one command and waits for its answer, at most until `deadline`.
-    pub(super) async fn call(&self, command: &Cmd, deadline: Instant) -> Result<Value, Failure> {
+    pub(super) async fn call(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
         self.guarded(deadline, async |link| command.query_async(link).await).await
     }
 
     /// The same after `ASKING`, for a slot that is on its way to this node.
-    pub(super) async fn call_asking(&self, command: &Cmd, deadline: Instant) -> Result<Value, Failure> {
+    pub(super) async fn call_asking(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
         let mut both = Pipeline::new();
         both.cmd("ASKING").ignore().add_command(command.clone());
         let answers = self.guarded(deadline, async |link| both.query_async(link).await).await?;
@@ -141,13 +141,13 @@ impl Node {
 
     async fn guarded(
         &self,
-        deadline: Instant,
+        deadline: Deadline,
         send: impl AsyncFnOnce(&mut MultiplexedConnection) -> redis::RedisResult<Value>,
     ) -> Result<Value, Failure> {
         let link = self.link.load_full().ok_or(Failure::Down)?;
         let mut pass = Pass::get(self).ok_or(Failure::Down)?;
         let mut own = MultiplexedConnection::clone(&link);
-        let answer = match timeout_at(deadline, send(&mut own)).await {
+        let answer = match deadline.wait(send(&mut own)).await {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => Err(Failure::from(error)),
             Err(_) => Err(Failure::Timeout),

@@ -35,6 +35,13 @@ pub(super) struct Answered {
     pub(super) charges: SmallVec<[Charged; 2]>,
 }
 
+/// What a part asked for, and whether it was admitted.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    action: Action,
+    admitted: bool,
+}
+
 /// A bucket while its parts are replayed.
 struct Live {
     limit: Limit,
@@ -73,11 +80,12 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
                     live.pending = 0;
                 }
             }
+            let fate = Fate { action: part.action, admitted: *admitted };
             for (item, charged) in part.charges.iter().zip(&mut charges) {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
                 let word = (live.is_log() || item.lease.is_some()) && part.action != Action::Put;
                 let word = if word { told.next() } else { None };
-                live.settle(part.action, *admitted, item, charged, word, reply.now);
+                live.settle(fate, item, charged, word, reply.now);
             }
             Answered { now: reply.now, admitted: *admitted, charges }
         })
@@ -121,15 +129,8 @@ impl Live {
         charged
     }
 
-    fn settle(
-        &mut self,
-        action: Action,
-        admitted: bool,
-        item: &Item,
-        charged: &mut Charged,
-        told: Option<Told>,
-        now: Timestamp,
-    ) {
+    fn settle(&mut self, fate: Fate, item: &Item, charged: &mut Charged, told: Option<Told>, now: Timestamp) {
+        let Fate { action, admitted } = fate;
         let counted = &mut charged.counted;
         charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
         if self.is_log() {

@@ -2,66 +2,19 @@
 //! joins or leaves moves only its share. Daemons of different builds must agree, so what is hashed, and how, never changes:
 //! `tests/golden/redis_ring.txt` holds it.
 
-use std::hash::{BuildHasher, Hash, Hasher};
-
-use hashring::HashRing;
-use siphasher::sip::SipHasher13;
-
 use super::slots::SLOTS;
-
-/// Points of each server on the ring.
-const POINTS: u16 = 128;
-
-/// Hashes with fixed keys. `hashring` hashes its values through [`Hash`], which fixes no format: [`Point`] and [`Key`]
-/// write plain bytes.
-#[derive(Clone, Default)]
-struct Fixed;
-
-impl BuildHasher for Fixed {
-    type Hasher = SipHasher13;
-    fn build_hasher(&self) -> SipHasher13 {
-        SipHasher13::new_with_keys(0x7469_6465_6761_7465, 0x7265_6469_735f_7631)
-    }
-}
-
-#[derive(Clone)]
-struct Point<'a> {
-    place: u16,
-    address: &'a str,
-    number: u16,
-}
-
-impl Hash for Point<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(b"node:");
-        state.write(self.address.as_bytes());
-        state.write(&self.number.to_be_bytes());
-    }
-}
-
-struct Key(u16);
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write(b"slot:");
-        state.write(&self.0.to_be_bytes());
-    }
-}
+use crate::core::ring::Ring;
 
 /// For each slot the place in `addresses` of the server that serves it. The order of the addresses does not matter.
 pub(super) fn place(addresses: &[String]) -> Vec<u16> {
-    let mut ring = HashRing::with_hasher(Fixed);
-    let mut points = Vec::with_capacity(addresses.len() * usize::from(POINTS));
-    for (place, address) in (0_u16..).zip(addresses) {
-        points.extend((0..POINTS).map(|number| Point { place, address, number }));
-    }
-    ring.batch_add(points);
-    (0..SLOTS)
-        .map(|slot| {
-            let slot = u16::try_from(slot).unwrap_or(u16::MAX);
-            ring.get(&Key(slot)).map_or(u16::MAX, |point| point.place)
-        })
-        .collect()
+    let ring = Ring::new(addresses.iter().map(String::as_str));
+    let owner = |slot: usize| {
+        let bytes =
+            [b"redis slot ".as_slice(), &u16::try_from(slot).unwrap_or(u16::MAX).to_be_bytes()].concat();
+        let owner = ring.owner_of(&bytes)?;
+        u16::try_from(addresses.iter().position(|address| address == owner)?).ok()
+    };
+    (0..SLOTS).map(|slot| owner(slot).unwrap_or(u16::MAX)).collect()
 }
 
 #[cfg(test)]

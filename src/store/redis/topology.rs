@@ -259,7 +259,7 @@ impl Places {
         let mut question = Cmd::new();
         question.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
         for sentinel in &self.advisers {
-            match sentinel.upkeep(&question, QUESTION_MAX).await.map(|value| redis::from_redis_value(value)) {
+            match sentinel.upkeep(&question, QUESTION_MAX).await.map(redis::from_redis_value) {
                 Ok(Ok((host, port))) => {
                     let address: (String, u16) = (host, port);
                     let node = self.named(&format!("{}:{}", address.0, address.1)).ok_or(Failure::NoNode)?;
