@@ -297,3 +297,58 @@ fn what_is_not_enough_is_refused_at_the_start_with_a_clear_sentence() {
     // A server that is not there is no reason not to start: the policies answer until it is.
     assert_eq!(start(Topology::Single, vec![format!("redis://127.0.0.1:{}", free_port())]), Ok(()));
 }
+
+/// Numbers of every size up to `bits`, always the same.
+fn numbers(seed: u64, bits: u32) -> impl Iterator<Item = u64> {
+    let mut state = seed;
+    std::iter::from_fn(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some((state >> (64 - bits)) >> ((state >> 3) % u64::from(bits)))
+    })
+}
+
+fn evaluated(server: &Server, body: &str, arguments: &[String]) -> Vec<String> {
+    let script = format!("{}\n{body}", include_str!("../lua/number.lua"));
+    let mut words = vec!["EVAL", &script, "0"];
+    words.extend(arguments.iter().map(String::as_str));
+    let answer = server.command(&words).expect("the server answers");
+    let lines = answer.lines().filter(|line| !line.starts_with(['*', '$']));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn whole_numbers_in_scripts_are_exact_up_to_what_limits_need() {
+    let server = Server::start(&[]);
+    let (mut a, mut b, mut c) = (numbers(1, 45), numbers(2, 52), numbers(3, 45));
+    for _ in 0..20 {
+        let (mut arguments, mut expected) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            let (x, y, z) = (a.next().unwrap(), b.next().unwrap(), c.next().unwrap());
+            let (x, z) = (x.min(z), x.max(z).max(1));
+            let product = u128::from(x) * u128::from(y);
+            arguments.extend([x, y, z].map(|number| number.to_string()));
+            expected.push(format!("{} {}", product / u128::from(z), product % u128::from(z)));
+        }
+        let body = "local out = {} for i = 1, #ARGV, 3 do \
+                    local q, r = multiply_divide(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])) \
+                    out[#out + 1] = string.format('%.0f %.0f', q, r) end return out";
+        assert_eq!(evaluated(&server, body, &arguments), expected);
+    }
+    let (mut a, mut b) = (numbers(4, 52), numbers(5, 52));
+    let (mut arguments, mut expected) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let four = [a.next().unwrap(), b.next().unwrap(), a.next().unwrap(), b.next().unwrap()];
+        arguments.extend(four.map(|number| number.to_string()));
+        let [x, y, z, w] = four.map(u128::from);
+        let order = (x * y).cmp(&(z * w)) as i8;
+        expected.push(format!("{order} {}", (x * y).abs_diff(z * w) % 1_048_573));
+    }
+    // A remainder stands for the difference: it is longer than a double.
+    let body = "local out = {} for i = 1, #ARGV, 4 do local n = {} \
+                for j = 0, 3 do n[j] = digits(tonumber(ARGV[i + j])) end \
+                local x, y = times(n[0], n[1]), times(n[2], n[3]) local order = compare(x, y) \
+                local d = order < 0 and minus(y, x) or minus(x, y) local rest = 0 \
+                for k = #d, 1, -1 do rest = fmod(rest * 1048576 + d[k], 1048573) end \
+                out[#out + 1] = string.format('%d %.0f', order, rest) end return out";
+    assert_eq!(evaluated(&server, body, &arguments), expected);
+}
