@@ -5,7 +5,7 @@
 //! * [`database`]: where rules come from: files, with every problem told at its place.
 //! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the manual.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
-//! * [`store`]: where buckets are kept: in memory.
+//! * [`store`]: where buckets are kept: in memory, or in the region's Redis.
 //! * [`api`]: the doors: Envoy's rate limit service over gRPC; check, forward-auth and views over HTTP.
 //! * [`daemon`]: wires the layers together: start, reload, drain.
 //! * [`cli`]: one file a command; client commands speak to a daemon over HTTP.

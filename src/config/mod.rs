@@ -16,6 +16,7 @@ use std::path::PathBuf;
 
 use serde::{Serialize, Serializer};
 
+use crate::core::rule::OnFailure;
 use crate::core::time::Span;
 use crate::core::written::format_span;
 
@@ -81,10 +82,67 @@ pub enum Source {
 /// `[store]`: where buckets are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Store {
-    /// `backend`: `"memory"`. Default `"memory"`, with which each daemon counts for itself: a region is then one daemon.
+    /// `backend`: `"memory"` or `"redis"`. Default `"memory"`, with which each daemon counts for itself: a region is then one
+    /// daemon.
     pub backend: Backend,
     /// `max_keys`: most buckets held in memory, from 1,000 to 4,000,000,000. Default `10_000_000`.
     pub max_keys: u32,
+    /// `[store.redis]`: the region's Redis, read with `backend = "redis"`.
+    pub redis: Redis,
+    /// `[store.lease]`: permits drawn ahead from Redis for hot keys.
+    pub lease: Lease,
+}
+
+/// `[store.redis]`: the region's Redis.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Redis {
+    /// `topology`: `"cluster"`, `"ring"` (independent servers, placed by a consistent-hash ring), `"sentinel"` or `"single"`.
+    /// Default `"cluster"`.
+    pub topology: Topology,
+    /// `nodes`: `redis://user:password@host:port`, or `rediss://` for TLS: some of the cluster's servers, all of the ring's,
+    /// the sentinels, or the one.
+    #[serde(serialize_with = "without_passwords")]
+    pub nodes: Vec<String>,
+    /// `sentinel_master`: what the sentinels call the primary. Default `"tidegate"`.
+    pub sentinel_master: String,
+    /// `timeout`: for one decision, all retries included, from 1ms to 60s. Default `"20ms"`.
+    #[serde(serialize_with = "as_text")]
+    pub timeout: Span,
+    /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`, `"open"` or
+    /// `"closed"`. Default `"local"`.
+    pub on_failure: OnFailure,
+}
+
+/// How the Redis servers are arranged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Topology {
+    /// Redis Cluster.
+    Cluster,
+    /// Independent servers.
+    Ring,
+    /// One primary, named by sentinels.
+    Sentinel,
+    /// One server.
+    Single,
+}
+
+/// `[store.lease]`: permits drawn ahead.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Lease {
+    /// `max`: most permits drawn at once for one key; 0: never. Default `1000`.
+    pub max: u32,
+    /// `ttl`: how long they are kept before they go back, from 1ms to 1h. Default `"200ms"`.
+    #[serde(serialize_with = "as_text")]
+    pub ttl: Span,
+}
+
+/// Addresses as they may be shown: what stands before the host is nobody's business.
+fn without_passwords<S: Serializer>(nodes: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(nodes.iter().map(|node| match (node.split_once("://"), node.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
+        _ => node.clone(),
+    }))
 }
 
 /// What keeps buckets.
@@ -93,6 +151,8 @@ pub struct Store {
 pub enum Backend {
     /// This process.
     Memory,
+    /// The region's Redis, which all its daemons share.
+    Redis,
 }
 
 /// `[peers]`: the other daemons. There are none unless `[peers.tls]` is given.

@@ -4,8 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
-use super::{Backend, Config, Identity, Listen, PeerTls, Peers, Rules, Source, Store};
+use super::{
+    Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Redis, Rules, Source, Store, Topology,
+};
 use crate::core::request::TEXT_BYTES_MAX;
+use crate::core::rule::OnFailure;
 use crate::core::time::Span;
 use crate::core::written::{At, Fields, Node, Problems, text};
 
@@ -99,22 +102,49 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
 
 fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
     const MAX_KEYS_DEFAULT: u32 = 10_000_000;
-    refuse_word(fields, "store", "backend", &["memory", "redis"], problems);
+    let backends = [("memory", Backend::Memory), ("redis", Backend::Redis)];
+    let backend = fields.word("backend", &backends, problems).unwrap_or(Backend::Memory);
     let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
-    // What only the Redis store reads may be written, so that a file can be prepared; it is checked all the same.
-    section(fields, "redis", problems, |redis, problems| {
-        let topologies = [("cluster", ()), ("ring", ()), ("sentinel", ()), ("single", ())];
-        redis.word("topology", &topologies, problems);
-        redis.texts("nodes", TEXT_BYTES_MAX, problems);
-        redis.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
-        redis.word("on_failure", &[("local", ()), ("open", ()), ("closed", ())], problems);
+    // What only the Redis store reads may be written without it, so that a file can be prepared; it is checked all the same.
+    let redis = section(fields, "redis", problems, redis);
+    if let (Backend::Redis, true, Some(entry)) = (backend, redis.nodes.is_empty(), fields.take("backend")) {
+        let sentence = "backend \"redis\" needs servers: name at least one in store.redis.nodes";
+        problems.report(&entry.node.at, sentence);
+    }
+    let lease = section(fields, "lease", problems, |lease, problems| {
+        let max = lease.count("max", 0, problems).unwrap_or(1_000);
+        let ttl = lease.span("ttl", Span::from_millis(1), Span::from_secs(3_600), problems);
+        Lease { max, ttl: ttl.unwrap_or(Span::from_millis(200)) }
     });
-    section(fields, "lease", problems, |lease, problems| {
-        lease.count("max", 0, problems);
-        lease.span("ttl", Span::from_millis(1), Span::from_secs(3_600), problems);
-    });
-    Store { backend: Backend::Memory, max_keys }
+    Store { backend, max_keys, redis, lease }
+}
+
+fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
+    let topologies = [
+        ("cluster", Topology::Cluster),
+        ("ring", Topology::Ring),
+        ("sentinel", Topology::Sentinel),
+        ("single", Topology::Single),
+    ];
+    let topology = fields.word("topology", &topologies, problems).unwrap_or(Topology::Cluster);
+    let nodes = fields.texts("nodes", TEXT_BYTES_MAX, problems).unwrap_or_default();
+    if let Some(entry) = fields.take("nodes") {
+        let is_address = |node: &&String| node.starts_with("redis://") || node.starts_with("rediss://");
+        for _ in nodes.iter().filter(|node| !is_address(node)) {
+            // The text may hold a password, so it is not repeated.
+            problems.report(&entry.node.at, "nodes must list redis://host:port or rediss://host:port");
+        }
+        if topology == Topology::Single && nodes.len() > 1 {
+            problems.report(&entry.node.at, "topology \"single\" takes one node");
+        }
+    }
+    let sentinel_master = fields.text("sentinel_master", NAME_BYTES_MAX, problems);
+    let sentinel_master = sentinel_master.unwrap_or("tidegate").to_owned();
+    let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
+    let policies = [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
+    let on_failure = fields.word("on_failure", &policies, problems).unwrap_or_default();
+    Redis { topology, nodes, sentinel_master, timeout: timeout.unwrap_or(Span::from_millis(20)), on_failure }
 }
 
 fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Problems<'_>) -> Peers {

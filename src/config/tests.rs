@@ -248,7 +248,7 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
         of_file(text).unwrap_err(),
         [
             "tidegate.toml:2:10: rules.source = \"postgres\" is not supported by this version",
-            "tidegate.toml:4:11: store.backend = \"redis\" is not supported by this version",
+            "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
             "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
             "tidegate.toml:7:2: [postgres] is not supported by this version",
             "tidegate.toml:9:2: [audit] is not supported by this version",
@@ -258,7 +258,22 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
     );
     assert_eq!(
         of_env(&[("TIDEGATE_STORE__BACKEND", "redis")]).unwrap_err(),
-        ["TIDEGATE_STORE__BACKEND: store.backend = \"redis\" is not supported by this version",]
+        ["TIDEGATE_STORE__BACKEND: backend \"redis\" needs servers: name at least one in store.redis.nodes"]
+    );
+}
+
+#[test]
+fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
+    let text = "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"ring\"\nnodes = [\"redis://u:secret@a:1\", \"rediss://b:2\"]\ntimeout = \"5ms\"\non_failure = \"closed\"\n[store.lease]\nmax = 7";
+    let store = of_file(text).unwrap().store;
+    assert_eq!((store.backend, store.redis.topology, store.lease.max), (Backend::Redis, Topology::Ring, 7));
+    assert_eq!(store.redis.on_failure, OnFailure::Closed);
+    let shown = serde_json::to_string(&store).unwrap();
+    assert!(shown.contains("a:1") && !shown.contains("secret"), "{shown}");
+    let text = "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"http://secret\"]";
+    assert_eq!(
+        of_file(text).unwrap_err(),
+        ["tidegate.toml:4:9: nodes must list redis://host:port or rediss://host:port"]
     );
 }
 

@@ -27,6 +27,8 @@ struct Point {
 
 struct Spot<'a>(&'a WorldKey);
 
+struct Bytes<'a>(&'a [u8]);
+
 impl Ring {
     /// A ring of these nodes; their order does not matter, repeated names count once.
     #[must_use]
@@ -59,6 +61,13 @@ impl Ring {
         self.nodes.get(point.node).map(String::as_str)
     }
 
+    /// The node that owns what these bytes name; `None` if the ring is empty. The bytes are hashed as they are.
+    #[must_use]
+    pub fn owner_of(&self, bytes: &[u8]) -> Option<&str> {
+        let point = self.points.get(&Bytes(bytes))?;
+        self.nodes.get(point.node).map(String::as_str)
+    }
+
     /// The nodes, sorted.
     #[must_use]
     pub fn nodes(&self) -> &[String] {
@@ -81,6 +90,12 @@ impl std::fmt::Debug for Ring {
 impl Hash for Point {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.bytes);
+    }
+}
+
+impl Hash for Bytes<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.0);
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::config::{Config, PeerTls};
+use crate::config::{Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
@@ -73,6 +73,10 @@ impl Setup {
     /// A certificate file that cannot be read.
     pub fn of(config: &Config) -> anyhow::Result<Self> {
         let rules = &config.rules;
+        anyhow::ensure!(
+            config.store.backend == Backend::Memory,
+            "store.backend = \"redis\" is not supported by this version of the daemon"
+        );
         let missing = !rules.file_required && !rules.file.exists();
         let peers = config.peers.tls.as_ref().map(|files| -> anyhow::Result<PeersSetup> {
             Ok(PeersSetup {

@@ -38,6 +38,32 @@ impl Clock {
     }
 }
 
+/// When something is given up: a point on the runtime's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(tokio::time::Instant);
+
+impl Deadline {
+    /// This long from now.
+    #[must_use]
+    pub fn after(wait: Duration) -> Self {
+        Self(tokio::time::Instant::now() + wait)
+    }
+
+    /// How long until then; zero once it has passed.
+    #[must_use]
+    pub fn left(self) -> Duration {
+        self.0.saturating_duration_since(tokio::time::Instant::now())
+    }
+
+    /// Waits for a future until then.
+    ///
+    /// # Errors
+    /// When the time has passed first.
+    pub async fn wait<F: Future>(self, future: F) -> Result<F::Output, tokio::time::error::Elapsed> {
+        tokio::time::timeout_at(self.0, future).await
+    }
+}
+
 /// Measures how long something took, on the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Stopwatch(Instant);

@@ -192,7 +192,9 @@ impl Engine {
         let (Effect::View { key, .. } | Effect::Debit { key, .. }) = effect;
         let Some((compiled, local)) = loaded.local_key(key) else { return };
         match effect {
-            Effect::View { view, error_bound, .. } => self.store.set_view(&local, *view, *error_bound, now),
+            Effect::View { view, error_bound, .. } => {
+                self.store.set_view_of(compiled, &local, *view, *error_bound, now);
+            }
             Effect::Debit { permits, .. } => self.store.debit(compiled, &local, *permits, now),
         }
     }

@@ -153,6 +153,10 @@ impl Store for MemoryStore {
         self.with(key, |slot, named| slot.set_view(named, view, error_bound, now));
     }
 
+    fn reset<'a>(&'a self, _: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
+        Box::pin(std::future::ready(Some(Self::reset(self, key))))
+    }
+
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp) {
         self.with(key, |slot, named| slot.debit(rule, named, permits, now));
     }

@@ -2,6 +2,7 @@
 
 mod decision;
 pub mod memory;
+pub mod redis;
 mod slot;
 
 #[cfg(test)]

@@ -42,6 +42,27 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["policy"],
         "Charges answered by a failure policy instead of the store: local, open, closed",
     ),
+    (
+        "store_call_seconds",
+        MetricKind::Histogram,
+        &[],
+        "Time of a call to Redis with its redirects, one call in 8 measured",
+    ),
+    (
+        "store_errors_total",
+        MetricKind::Counter,
+        &["kind"],
+        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, forbidden, \
+         unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back",
+    ),
+    ("breaker_state", MetricKind::Gauge, &["state"], "Redis servers by breaker: closed, half_open, open"),
+    (
+        "lease_permits_total",
+        MetricKind::Counter,
+        &["event"],
+        "Permits drawn ahead for hot keys: drawn, used, returned, lost",
+    ),
+    ("coalesced_checks_total", MetricKind::Counter, &[], "Checks that went to Redis in another one's call"),
     ("peer_connected", MetricKind::Gauge, &["region"], "Links to daemons of the region that are up"),
     ("peer_lag_seconds", MetricKind::Gauge, &["region"], "Age of the newest frame heard from the region"),
     ("peer_rtt_seconds", MetricKind::Gauge, &["region"], "Round trip to the region's nearest daemon"),
@@ -132,6 +153,10 @@ pub struct Metrics {
     regions: Mutex<HashMap<String, SharedString>>,
     /// See `decision_seconds` in [`METRICS`].
     pub decision_seconds: Histogram,
+    /// See `store_call_seconds` in [`METRICS`].
+    pub store_call_seconds: Histogram,
+    /// See `coalesced_checks_total` in [`METRICS`].
+    pub coalesced_checks: Counter,
     /// See `sync_updates_total` in [`METRICS`].
     pub sync_updates: Counter,
     /// See `tallies_dropped_total` in [`METRICS`].
@@ -174,15 +199,15 @@ impl Metrics {
     /// A registry with every metric of [`METRICS`] described.
     #[must_use]
     pub fn new() -> Arc<Self> {
-        let builder = PrometheusBuilder::new();
-        let builder = match builder.set_buckets_for_metric(
-            Matcher::Full("tidegate_decision_seconds".into()),
-            &DECISION_BUCKETS_SECONDS,
-        ) {
-            Ok(builder) => builder,
-            // Refused only for an empty list of buckets.
-            Err(_) => PrometheusBuilder::new(),
-        };
+        let mut builder = PrometheusBuilder::new();
+        for name in ["tidegate_decision_seconds", "tidegate_store_call_seconds"] {
+            builder =
+                match builder.set_buckets_for_metric(Matcher::Full(name.into()), &DECISION_BUCKETS_SECONDS) {
+                    Ok(builder) => builder,
+                    // Refused only for an empty list of buckets.
+                    Err(_) => PrometheusBuilder::new(),
+                };
+        }
         let recorder = builder.build_recorder();
         for (name, kind, _, help) in METRICS {
             let name = metrics::KeyName::from(format!("tidegate_{name}"));
@@ -204,6 +229,9 @@ impl Metrics {
             .set(1.0);
         Arc::new(Self {
             decision_seconds: recorder.register_histogram(&key("decision_seconds", Vec::new()), &METADATA),
+            store_call_seconds: recorder
+                .register_histogram(&key("store_call_seconds", Vec::new()), &METADATA),
+            coalesced_checks: counter("coalesced_checks_total"),
             sync_updates: counter("sync_updates_total"),
             tallies_dropped: counter("tallies_dropped_total"),
             rules_revision: gauge("rules_revision"),

@@ -18,6 +18,11 @@ use crate::core::time::{Span, Timestamp};
 pub struct Gcra(Level);
 
 impl Gcra {
+    /// Counts on from this level.
+    pub(super) const fn from_level(level: Level) -> Self {
+        Self(level)
+    }
+
     /// The present and the theoretical arrival time, which is never in the past, both in 1/permits microseconds.
     fn schedule(&self, limit: &Limit, now: Timestamp) -> (Amount, Amount) {
         let present = u128::from(self.0.instant(now).0) * u128::from(limit.permits);

@@ -23,6 +23,11 @@ fn capacity(limit: &Limit) -> u64 {
 }
 
 impl LeakyBucket {
+    /// Counts on from this level.
+    pub(super) const fn from_level(level: Level) -> Self {
+        Self(level)
+    }
+
     pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let queued = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit), limit);

@@ -53,6 +53,11 @@ pub(super) fn time_to_drain(amount: Amount, limit: &Limit) -> Span {
 }
 
 impl Level {
+    /// Holds what another process wrote down.
+    pub(super) const fn from_parts(at: Timestamp, whole: u32, part: u64) -> Self {
+        Self { at: at.0.to_ne_bytes(), part: part.to_ne_bytes(), whole }
+    }
+
     fn at(&self) -> Timestamp {
         Timestamp(u64::from_ne_bytes(self.at))
     }

@@ -13,6 +13,7 @@ mod leaky_bucket;
 mod level;
 #[cfg(test)]
 mod oracle;
+mod packed;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;

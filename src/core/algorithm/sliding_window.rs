@@ -55,6 +55,11 @@ impl Load {
 }
 
 impl SlidingWindow {
+    /// Holds what another process wrote down.
+    pub(super) const fn from_parts(at: Timestamp, current: u32, previous: u32) -> Self {
+        Self { at, current, previous }
+    }
+
     fn place(&self, limit: &Limit, now: Timestamp) -> (Place, u32, u32) {
         let place = Place::of(limit.window, now.max(self.at));
         match place.windows_since(self.at.0) {

@@ -13,6 +13,11 @@ use crate::core::time::{Span, Timestamp};
 pub struct TokenBucket(Level);
 
 impl TokenBucket {
+    /// Counts on from this level.
+    pub(super) const fn from_level(level: Level) -> Self {
+        Self(level)
+    }
+
     pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let taken = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit), limit);

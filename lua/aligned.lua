@@ -1,0 +1,46 @@
+-- Windows aligned to the epoch, and what a worldwide view leaves of one.
+--
+-- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see src/store/redis/views.rs):
+-- window (7 bytes), budget (4), next budget (4), others (7), others before (7), error bound (7), big-endian.
+-- Mirrors: Place, Share and faded of src/core/algorithm/aligned.rs.
+
+-- Where the window of `length` that holds `at` begins, its index, and how much of it has passed.
+local function place(length, at)
+  local index, elapsed = divide(at, length)
+  return at - elapsed, index, elapsed
+end
+
+-- How many windows before the one at `start` the instant `earlier` lies: 0, 1 or 2 for any older.
+local function windows_since(start, length, earlier)
+  if earlier >= start then return 0 end
+  if start - earlier <= length then return 1 end
+  return 2
+end
+
+-- Budget, what others admitted in the window of this index, and in the one before.
+local function share(b, index)
+  local view = b.view
+  if view then
+    if view.window == index then
+      return math.min(view.budget, b.permits), view.others, view.others_before
+    elseif view.window + 1 == index then
+      return math.min(view.next_budget, b.permits), 0, view.others
+    end
+  end
+  return b.permits, 0, 0
+end
+
+-- amount * left / length, rounded up.
+local function faded(amount, left, length)
+  if amount == 0 then return 0 end
+  local quotient, rest = multiply_divide(left, amount, length)
+  return rest > 0 and quotient + 1 or quotient
+end
+
+local function read_view(raw)
+  if not raw then return nil end
+  local view = {}
+  view.window, view.budget, view.next_budget, view.others, view.others_before =
+    struct.unpack(">I7I4I4I7I7", raw)
+  return view
+end

@@ -1,0 +1,91 @@
+-- One bucket, whichever way it counts: read once, changed in memory, written once.
+--
+-- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the algorithm, then a
+-- hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window its count (4), for
+-- sliding_window both counts (4, 4), for a level whole permits and the part of one (4, 6); big-endian. The log is a list,
+-- see sliding_log.lua.
+-- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
+
+local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1, 2, 3
+
+-- Reads the state. False where the key holds another shape's bucket.
+local function bucket_load(b)
+  b.at, b.first, b.second, b.pending, b.raw = 0, 0, 0, 0, ""
+  local kind = b.kind
+  local raw
+  if kind == SLIDING_LOG then
+    b.base, b.len, b.newest, b.total, b.fresh = 0, 0, 0, 0, true
+    raw = redis.pcall("LINDEX", b.key, 0)
+  else
+    raw = redis.pcall("GET", b.key)
+  end
+  if not raw then return true end
+  if raw.err or struct.unpack(">I4", raw) ~= b.shape then return false end
+  if kind == SLIDING_LOG then
+    b.fresh = false
+    log_load(b, raw)
+    return true
+  end
+  b.raw = raw
+  local _
+  if kind == FIXED_WINDOW then
+    _, b.at, b.first = struct.unpack(">I4I7I4", raw)
+  elseif kind == SLIDING_WINDOW then
+    _, b.at, b.first, b.second = struct.unpack(">I4I7I4I4", raw)
+  else
+    _, b.at, b.first, b.second = struct.unpack(">I4I7I4I6", raw)
+  end
+  return true
+end
+
+local function bucket_free(b, now)
+  if b.kind == FIXED_WINDOW then return fixed_window_free(b, now) end
+  if b.kind == SLIDING_WINDOW then return sliding_window_free(b, now) or 0 end
+  if b.kind == SLIDING_LOG then return 0 end
+  return level_free(b, now)
+end
+
+local function bucket_fits(b, now, asked)
+  if b.kind == SLIDING_WINDOW then return sliding_window_fits(b, now, asked) end
+  return asked <= bucket_free(b, now)
+end
+
+local function bucket_put(b, now, cost)
+  b.changed = true
+  if b.kind == FIXED_WINDOW then return fixed_window_put(b, now, cost) end
+  if b.kind == SLIDING_WINDOW then return sliding_window_put(b, now, cost) end
+  if b.kind == SLIDING_LOG then return log_put(b, now, cost) end
+  return level_put(b, now, cost)
+end
+
+local function bucket_refund(b, now, cost)
+  local returned
+  if b.kind == FIXED_WINDOW then returned = fixed_window_refund(b, now, cost)
+  elseif b.kind == SLIDING_WINDOW then returned = sliding_window_refund(b, now, cost)
+  elseif b.kind == SLIDING_LOG then returned = log_refund(b, now, cost)
+  else returned = level_refund(b, now, cost) end
+  if returned > 0 then b.changed = true end
+  return returned
+end
+
+-- Writes what changed, to expire in the first millisecond in which it can no longer matter. A clock given by a test says
+-- nothing of the server's, so there it stays for a minute.
+local function bucket_write(b, now, ttl_fixed)
+  local expiry, value
+  if b.kind == FIXED_WINDOW then
+    expiry, value = fixed_window_expiry(b), struct.pack(">I4I7I4", b.shape, b.at, b.first)
+  elseif b.kind == SLIDING_WINDOW then
+    expiry, value = sliding_window_expiry(b), struct.pack(">I4I7I4I4", b.shape, b.at, b.first, b.second)
+  elseif b.kind == SLIDING_LOG then
+    expiry = log_expiry(b)
+  else
+    expiry, value = level_expiry(b), struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
+  end
+  local ttl = ttl_fixed or math.min(math.max(1, math.ceil((expiry - now) / 1000)), 4e12)
+  ttl = string.format("%.0f", ttl)
+  if value then
+    redis.call("SET", b.key, value, "PX", ttl)
+  else
+    redis.call("PEXPIRE", b.key, ttl)
+  end
+end

@@ -1,0 +1,133 @@
+-- Decides any number of decisions over the buckets of one slot, in order, each all-or-nothing.
+--
+-- KEYS     the buckets, then the views of those that are worldwide, in the same order
+-- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
+-- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window in microseconds
+--          (6), burst (4), queue (4), flags (1: bit 0 = worldwide)
+-- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2), then for each
+--          the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 =
+--          a lease takes at most this part of what is free) and permits (5)
+-- Reply    the time; a string with 1 or 0 for each decision, admitted or not; each bucket's value as it was before
+--          (empty: none, or a log); each view (empty: none); then for each charge of a log or lease, in order, 35 bytes:
+--          fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned or leased (6)
+--          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed then
+-- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
+
+local now = ARGV[1]
+local ttl_fixed
+if now == "" then
+  local time = redis.call("TIME")
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+else
+  now = tonumber(now)
+  ttl_fixed = 60000
+end
+
+local buckets, reply, strangers = {}, { now, "" }, nil
+local count = #ARGV[2] / 23
+local views = count
+for i = 1, count do
+  local shape, permits, window, burst, queue, flags = struct.unpack(">I4I4I6I4I4B", ARGV[2], i * 23 - 22)
+  local b = {
+    key = KEYS[i], shape = shape, kind = floor(shape / 16777216),
+    permits = permits, window = window, burst = burst, queue = queue,
+  }
+  if not bucket_load(b) then strangers = (strangers or "") .. struct.pack(">I2", i) end
+  if flags == 1 then
+    views = views + 1
+    local raw = redis.call("GET", KEYS[views])
+    b.view = read_view(raw)
+    reply[2 + views] = raw or ""
+  end
+  buckets[i] = b
+  reply[2 + i] = b.raw
+end
+if strangers then return { -1, strangers } end
+
+local PEEK, TAKE, REFUND, LEASE = 0, 1, 2, 3
+local function tell(fits, remaining, reset, retry, used, moved)
+  reply[#reply + 1] = struct.pack(">BI7I7I7I7I6", fits and 1 or 0, remaining, reset, retry, used, moved)
+end
+
+-- Asks every bucket; what the decision already takes from one counts against it. Says whether everything enforced fits.
+local function look(charges)
+  local admitted = true
+  for i = 1, #charges do
+    local c = charges[i]
+    local b = buckets[c.place]
+    local cost = b.pending + (c.kind == TAKE and c.permits or 0)
+    if b.kind == SLIDING_LOG then
+      c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
+      if c.kind == PEEK then c.fits = c.remaining > 0 end
+      if c.kind >= REFUND then c.fits, c.retry = true, 0 end
+    else
+      c.fits = c.kind >= REFUND or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
+    end
+    if c.kind == TAKE and c.fits then b.pending = cost end
+    if not c.fits and c.enforced then admitted = false end
+  end
+  return admitted
+end
+
+-- Charges what fits, if anything is to be charged, and tells of logs and leases.
+local function settle(charges, admitted, keep)
+  for i = 1, #charges do buckets[charges[i].place].pending = 0 end
+  for i = 1, #charges do
+    local c = charges[i]
+    local b = buckets[c.place]
+    local moved = 0
+    if keep and c.fits then
+      if c.kind == TAKE then
+        bucket_put(b, now, c.permits)
+      elseif c.kind == REFUND then
+        moved = bucket_refund(b, now, c.permits)
+      elseif c.kind == LEASE then
+        moved = math.min(c.permits, floor(bucket_free(b, now) / c.part))
+        if moved > 0 then bucket_put(b, now, moved) end
+      end
+    end
+    if c.kind == LEASE then
+      tell(true, 0, 0, 0, 0, moved)
+    elseif b.kind == SLIDING_LOG then
+      local refunded = keep and c.kind == REFUND
+      if refunded or (not admitted and c.kind == TAKE and c.fits) then
+        local _
+        _, c.remaining, c.reset = log_check(b, now, 0)
+        c.retry = 0
+      end
+      tell(c.fits, c.remaining, c.reset, c.retry, log_used(b, now), moved)
+    end
+  end
+end
+
+local at, verdicts, input = 1, {}, ARGV[3]
+while at <= #input do
+  local action, length
+  action, length, at = struct.unpack(">BI2", input, at)
+  local charges = {}
+  for i = 1, length do
+    local place_, flags, permits
+    place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
+    charges[i] = {
+      place = place_, permits = permits, kind = flags % 4,
+      enforced = floor(flags / 4) % 2 == 1, part = math.max(1, floor(flags / 8)),
+    }
+  end
+  if action == 2 then
+    for i = 1, length do
+      local b = buckets[charges[i].place]
+      if charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
+      else bucket_put(b, now, charges[i].permits) end
+    end
+    verdicts[#verdicts + 1] = "1"
+  else
+    local admitted = look(charges)
+    settle(charges, admitted, admitted and action == 0)
+    verdicts[#verdicts + 1] = admitted and "1" or "0"
+  end
+end
+for i = 1, count do
+  if buckets[i].changed then bucket_write(buckets[i], now, ttl_fixed) end
+end
+reply[2] = table.concat(verdicts)
+return reply

@@ -1,0 +1,70 @@
+-- token_bucket, leaky_bucket and gcra: a level that rises by what is taken and drains at `permits` a window. Fields:
+-- at, first = whole permits, second = a part of one, in 1/window permits.
+--
+-- No KEYS, ARGV or reply of its own: a part of decide.lua.
+-- Mirrors: Level of src/core/algorithm/level.rs, and the capacities of token_bucket.rs, leaky_bucket.rs and gcra.rs. The
+-- theoretical arrival time of GCRA is `now` plus the time the level takes to drain, so the same sum decides.
+
+local LEAKY_BUCKET = 5
+
+-- Whole permits and the part of one in use at `now`.
+local function level_amount(b, now)
+  local window = math.max(b.window, 1)
+  local whole, part = b.first, math.min(b.second, window - 1)
+  if now <= b.at then return whole, part end
+  local windows, rest = divide(now - b.at, window)
+  local gone = windows * b.permits
+  if gone > whole then return 0, 0 end
+  local drained, drained_part = multiply_divide(rest, b.permits, window)
+  whole, part = whole - gone - drained, part - drained_part
+  if part < 0 then whole, part = whole - 1, part + window end
+  if whole < 0 then return 0, 0 end
+  return whole, part
+end
+
+local function level_capacity(b)
+  if b.permits == 0 then return 0 end
+  if b.kind == LEAKY_BUCKET then
+    return b.queue == 0 and b.burst or math.min(b.burst, b.queue)
+  end
+  return math.min(b.burst + b.queue, U32_MAX)
+end
+
+local function level_free(b, now)
+  local whole, part = level_amount(b, now)
+  return math.max(0, level_capacity(b) - whole - (part > 0 and 1 or 0))
+end
+
+local function level_hold(b, now, whole, part)
+  if whole > U32_MAX then whole, part = U32_MAX, 0 end
+  b.first, b.second = whole, part
+  b.at = math.max(b.at, now)
+end
+
+local function level_put(b, now, cost)
+  local whole, part = level_amount(b, now)
+  level_hold(b, now, whole + cost, part)
+end
+
+local function level_refund(b, now, cost)
+  local whole, part = level_amount(b, now)
+  if whole == 0 and part == 0 then return 0 end
+  b.changed = true -- also where no whole permit comes out
+  if cost > whole then
+    level_hold(b, now, 0, 0)
+    return whole
+  end
+  level_hold(b, now, whole - cost, part)
+  return cost
+end
+
+-- Rounded up by at most a microsecond where doubles do not reach.
+local function level_expiry(b)
+  local window = math.max(b.window, 1)
+  local part = math.min(b.second, window - 1)
+  if b.first == 0 and part == 0 then return b.at end
+  if b.permits == 0 then return b.at + window end
+  local amount = b.first * window + part
+  if amount < EXACT then return b.at + math.ceil(amount / b.permits) end
+  return b.at + math.ceil(amount / b.permits) + 1
+end

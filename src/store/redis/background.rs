@@ -1,0 +1,183 @@
+//! Calls that no decision waits for: what is given back, drawn ahead, charged later, or told of the world.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::call::{Action, Item, Part};
+use super::decide::Core;
+use super::failure::Failure;
+use super::fallback::Owed;
+use super::lease::{Advice, Drawn, Leftover};
+use super::meter::Leased;
+use super::plan::bucket_of;
+use super::replay::Answered;
+use super::slots::Slot;
+use crate::core::request::Cost;
+use crate::core::time::Timestamp;
+use crate::engine::clock::Deadline;
+use crate::engine::port::{Charge, Outcome};
+
+/// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest matter is
+/// kept where it can be, and is counted as lost where it cannot.
+pub(super) const BACKGROUND_MAX: usize = 1_024;
+/// For a call in the background, in decisions' timeouts.
+pub(super) const BACKGROUND_PATIENCE: u32 = 10;
+/// How often leases that have ended are looked for.
+const RETURN_EVERY: Duration = Duration::from_millis(50);
+
+impl Core {
+    /// Has a part carried out in the background, and says whether it was.
+    pub(super) fn in_background<F>(self: &Arc<Self>, part: Part, after: F) -> bool
+    where
+        F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
+    {
+        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
+        let core = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
+            let answer = core.lanes.ask(Arc::new(part), deadline).await;
+            after(&core, answer);
+            drop(permit);
+        });
+        true
+    }
+
+    /// Decides from memory, if one charge is all and permits were drawn for it or its denial is remembered.
+    pub(super) fn decide_from_lease(self: &Arc<Self>, charge: &Charge<'_>) -> Option<Outcome> {
+        let now = self.started.elapsed();
+        let (advice, draw) = self.leases.check(charge, now);
+        if let Some(permits) = draw {
+            self.draw(charge, permits, now);
+        }
+        let Advice::Answer(counted) = advice else { return None };
+        let admitted = counted.verdict.admitted;
+        if admitted {
+            self.meter.leased(Leased::Used, charge.cost.taken());
+        }
+        Some(Outcome { admitted, counted: SmallVec::from_iter([counted]) })
+    }
+
+    /// Draws permits ahead, in the background: half of what is free at most, shared by the region's daemons.
+    pub(super) fn draw(self: &Arc<Self>, charge: &Charge<'_>, permits: u64, sent: Duration) {
+        let live = self.live.load(std::sync::atomic::Ordering::Relaxed).max(1);
+        let share = u8::try_from(live.saturating_mul(2)).unwrap_or(u8::MAX);
+        let (slot, bucket) = bucket_of(charge);
+        let item = Item { bucket: 0, cost: Cost::Take(permits), enforced: false, lease: Some(share) };
+        let buckets = SmallVec::from_iter([bucket.clone()]);
+        let part = Part { slot, action: Action::Charge, buckets, charges: SmallVec::from_iter([item]) };
+        let key = charge.key.clone();
+        let own_key = key.clone();
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            let drawn = answer.ok().and_then(|answered| {
+                let charged = answered.charges.into_iter().next()?;
+                core.meter.leased(Leased::Drawn, charged.leased);
+                let (permits, state, server) = (charged.leased, charged.state?, answered.now);
+                Some(Drawn { permits, state, server, sent, bucket, slot })
+            });
+            if let Some(leftover) = core.leases.drawn(&key, drawn) {
+                core.give_back(leftover);
+            }
+        };
+        if !self.in_background(part, after) {
+            self.leases.drawn(&own_key, None);
+        }
+    }
+
+    pub(super) async fn return_leases(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(RETURN_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            for leftover in self.leases.sweep(self.started.elapsed(), false) {
+                self.give_back(leftover);
+            }
+        }
+    }
+
+    /// The part that gives leased permits back; `None` if it is too late.
+    pub(super) fn leftover(&self, leftover: &Leftover) -> Option<Part> {
+        if leftover.lost {
+            self.meter.leased(Leased::Lost, leftover.permits);
+            return None;
+        }
+        let cost = Cost::Refund(leftover.permits);
+        let item = Item { bucket: 0, cost, enforced: false, lease: None };
+        Some(Part {
+            slot: leftover.slot,
+            action: Action::Put,
+            buckets: SmallVec::from_iter([leftover.bucket.clone()]),
+            charges: SmallVec::from_iter([item]),
+        })
+    }
+
+    pub(super) fn returned(&self, permits: u64, done: bool) {
+        self.meter.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
+    }
+
+    pub(super) fn give_back(self: &Arc<Self>, leftover: Leftover) {
+        let permits = leftover.permits;
+        let Some(part) = self.leftover(&leftover) else { return };
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            core.returned(permits, answer.is_ok());
+        };
+        if !self.in_background(part, after) {
+            self.returned(permits, false);
+        }
+    }
+
+    /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too lax.
+    pub(super) fn undo(self: &Arc<Self>, part: Part) {
+        let after = |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            if answer.is_err() {
+                core.meter.undo_lost();
+            }
+        };
+        if !self.in_background(part, after) {
+            self.meter.undo_lost();
+        }
+    }
+
+    /// Charges what was admitted without Redis.
+    pub(super) fn pay(self: &Arc<Self>, owed: Owed, now: Timestamp) {
+        let item = Item { bucket: 0, cost: Cost::Take(owed.permits), enforced: false, lease: None };
+        let part = Part {
+            slot: owed.slot,
+            action: Action::Put,
+            buckets: SmallVec::from_iter([owed.bucket.clone()]),
+            charges: SmallVec::from_iter([item]),
+        };
+        let later = owed.clone();
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            if answer.is_err_and(|failure| !failure.is_uncertain()) {
+                core.fallback.owe(&owed, now);
+            }
+        };
+        if !self.in_background(part, after) {
+            self.fallback.owe(&later, now);
+        }
+    }
+
+    /// Writes what the world leaves of a bucket where all daemons of the region read it.
+    pub(super) fn write_view(self: &Arc<Self>, key: Vec<u8>, slot: Slot, value: Vec<u8>, ttl: Duration) {
+        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
+        let core = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
+            let mut command = redis::cmd("SET");
+            command
+                .arg(key)
+                .arg(value)
+                .arg("PX")
+                .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
+            // Lost, it does not matter: the next view says the same and more.
+            let _ = core.lanes.plain(&command, slot, deadline).await;
+            drop(permit);
+        });
+    }
+}

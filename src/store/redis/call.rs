@@ -1,0 +1,310 @@
+//! What is asked of one slot, as the bytes that `lua/decide.lua` reads, and its reply. Which key means what to whom is
+//! settled here; verdicts are made in [`super::replay`].
+
+use std::sync::Arc;
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use super::failure::Failure;
+use super::names;
+use super::scripts::Script;
+use super::slots::Slot;
+use crate::core::algorithm::{Algorithm, Limit, View};
+use crate::core::request::Cost;
+use crate::core::time::Timestamp;
+
+/// More than any bucket holds: larger costs are all alike.
+const COST_MAX: u64 = 1 << 33;
+
+/// What a part asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Charge all of it if it fits.
+    Charge,
+    /// Say what the answer would be.
+    Ask,
+    /// Charge all of it whether or not it fits.
+    Put,
+}
+
+/// One bucket of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Bucket {
+    /// Its key.
+    pub(super) key: Vec<u8>,
+    /// See [`names::shape`].
+    pub(super) shape: u32,
+    /// How it counts.
+    pub(super) algorithm: Algorithm,
+    /// The limit in force.
+    pub(super) limit: Limit,
+    /// Whether the world may have a say.
+    pub(super) worldwide: bool,
+}
+
+/// One charge of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Item {
+    /// Its bucket's place in [`Part::buckets`].
+    pub(super) bucket: usize,
+    /// What to charge.
+    pub(super) cost: Cost,
+    /// Whether a "no" denies the whole.
+    pub(super) enforced: bool,
+    /// For a lease: take as much of the cost as fits, but at most this part of what is free.
+    pub(super) lease: Option<u8>,
+}
+
+/// What one decision asks of one slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Where its buckets lie.
+    pub(super) slot: Slot,
+    /// What to do.
+    pub(super) action: Action,
+    /// Its buckets, each once.
+    pub(super) buckets: SmallVec<[Bucket; 2]>,
+    /// Its charges, in order.
+    pub(super) charges: SmallVec<[Item; 2]>,
+}
+
+/// A bucket as a reply shows it, before anything was changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Before {
+    /// The value after its shape; empty if there was none.
+    pub(super) packed: Vec<u8>,
+    /// What the world leaves, and by how much it may err.
+    pub(super) view: Option<(View, u64)>,
+}
+
+/// What the script says itself of a charge of a log or a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) fits: bool,
+    pub(super) remaining: u64,
+    pub(super) reset: u64,
+    pub(super) retry: Option<u64>,
+    pub(super) used: u64,
+    pub(super) moved: u64,
+}
+
+/// A whole reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Reply {
+    /// The server's time.
+    pub(super) now: Timestamp,
+    /// Whether each part was admitted.
+    pub(super) admitted: Vec<bool>,
+    /// Each bucket, as in [`Call::buckets`].
+    pub(super) before: Vec<Before>,
+    /// For logs and leases, in the order of the charges.
+    pub(super) told: Vec<Told>,
+}
+
+/// Several parts that go as one call, decided in order.
+#[derive(Debug)]
+pub(super) struct Call {
+    /// All buckets, each once.
+    pub(super) buckets: Vec<Bucket>,
+    /// The parts, and where each of their buckets is in `buckets`.
+    pub(super) parts: Vec<(Arc<Part>, SmallVec<[usize; 2]>)>,
+}
+
+impl Call {
+    /// A call without parts.
+    pub(super) const fn new() -> Self {
+        Self { buckets: Vec::new(), parts: Vec::new() }
+    }
+
+    /// Adds a part. Gives it back if it knows one of the buckets by another limit: then it must go by itself.
+    pub(super) fn add(&mut self, part: Arc<Part>) -> Result<(), Arc<Part>> {
+        let known = self.buckets.len();
+        let mut places = SmallVec::new();
+        for bucket in &part.buckets {
+            match self.buckets.iter().position(|own| own.key == bucket.key) {
+                Some(place) if self.buckets.get(place) == Some(bucket) => places.push(place),
+                Some(_) => {
+                    self.buckets.truncate(known);
+                    return Err(part);
+                }
+                None => {
+                    places.push(self.buckets.len());
+                    self.buckets.push(bucket.clone());
+                }
+            }
+        }
+        self.parts.push((part, places));
+        Ok(())
+    }
+
+    /// Moves buckets whose key holds another shape to keys beside it.
+    pub(super) fn step_aside(&mut self, strangers: &[usize]) {
+        for place in strangers {
+            if let Some(bucket) = self.buckets.get_mut(*place) {
+                bucket.key = names::beside(&bucket.key, bucket.shape);
+            }
+        }
+    }
+
+    /// The command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
+    pub(super) fn command(&self, script: &Script, whole: bool, clock: Option<Timestamp>) -> Cmd {
+        let views: Vec<Vec<u8>> = self
+            .buckets
+            .iter()
+            .filter(|bucket| bucket.worldwide)
+            .map(|bucket| names::view(&bucket.key))
+            .collect();
+        let mut command = Cmd::with_capacity(self.buckets.len() + views.len() + 6, 256);
+        if whole {
+            command.arg("EVAL").arg(&script.text);
+        } else {
+            command.arg("EVALSHA").arg(&script.hash);
+        }
+        command.arg(self.buckets.len() + views.len());
+        for bucket in &self.buckets {
+            command.arg(&bucket.key);
+        }
+        for view in &views {
+            command.arg(view);
+        }
+        match clock {
+            Some(now) => command.arg(now.0),
+            None => command.arg(""),
+        };
+        command.arg(self.packed_buckets()).arg(self.packed_parts());
+        command
+    }
+
+    fn packed_buckets(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.buckets.len() * 23);
+        for bucket in &self.buckets {
+            let Limit { permits, window, burst, queue } = bucket.limit;
+            push(&mut bytes, u64::from(bucket.shape), 4);
+            push(&mut bytes, u64::from(permits), 4);
+            push(&mut bytes, window.0.max(1), 6);
+            push(&mut bytes, u64::from(burst), 4);
+            push(&mut bytes, u64::from(queue), 4);
+            bytes.push(u8::from(bucket.worldwide));
+        }
+        bytes
+    }
+
+    fn packed_parts(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.parts.len() * 16);
+        for (part, places) in &self.parts {
+            bytes.push(match part.action {
+                Action::Charge => 0,
+                Action::Ask => 1,
+                Action::Put => 2,
+            });
+            push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
+            for item in &part.charges {
+                let place = places.get(item.bucket).copied().unwrap_or(0) + 1;
+                push(&mut bytes, u64::try_from(place).unwrap_or(0), 2);
+                let (kind, permits) = match (item.lease, item.cost) {
+                    (Some(_), cost) => (3, cost.taken()),
+                    (None, Cost::Peek) => (0, 0),
+                    (None, Cost::Take(permits)) => (1, permits),
+                    (None, Cost::Refund(permits)) => (2, permits),
+                };
+                let part = item.lease.unwrap_or(0).min(31) << 3;
+                bytes.push(kind | u8::from(item.enforced) << 2 | part);
+                push(&mut bytes, permits.min(COST_MAX), 5);
+            }
+        }
+        bytes
+    }
+
+    /// Reads the reply. [`Ok`] with the places of strangers if nothing was done because of them.
+    pub(super) fn reply(&self, value: Value) -> Result<Result<Reply, Vec<usize>>, Failure> {
+        let unexpected = || Failure::Unexpected("a reply of another shape".to_owned());
+        let Value::Array(values) = value else { return Err(unexpected()) };
+        let mut values = values.into_iter();
+        let Some(Value::Int(now)) = values.next() else { return Err(unexpected()) };
+        let mut next = || match values.next() {
+            Some(Value::BulkString(bytes)) => Some(bytes),
+            _ => None,
+        };
+        let head = next().ok_or_else(unexpected)?;
+        let Ok(now) = u64::try_from(now) else {
+            let places = head.chunks_exact(2).filter_map(|place| match place {
+                [high, low] => usize::from(u16::from_be_bytes([*high, *low])).checked_sub(1),
+                _ => None,
+            });
+            return Ok(Err(places.collect()));
+        };
+        let admitted: Vec<bool> = head.iter().map(|mark| *mark == b'1').collect();
+        if admitted.len() != self.parts.len() {
+            return Err(unexpected());
+        }
+        let mut before = Vec::with_capacity(self.buckets.len());
+        for _ in &self.buckets {
+            let value = next().ok_or_else(unexpected)?;
+            before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
+        }
+        for (bucket, before) in self.buckets.iter().zip(&mut before) {
+            if bucket.worldwide {
+                before.view = read_view(&next().ok_or_else(unexpected)?);
+            }
+        }
+        let mut told = Vec::new();
+        while let Some(bytes) = next() {
+            told.push(read_told(&bytes).ok_or_else(unexpected)?);
+        }
+        Ok(Ok(Reply { now: Timestamp(now), admitted, before, told }))
+    }
+}
+
+/// A view and its error bound as the value that `lua/aligned.lua` reads.
+pub(super) fn pack_view(view: &View, error_bound: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(36);
+    push(&mut bytes, view.window, 7);
+    push(&mut bytes, u64::from(view.budget), 4);
+    push(&mut bytes, u64::from(view.next_budget), 4);
+    push(&mut bytes, view.others.min(VIEW_MAX), 7);
+    push(&mut bytes, view.others_before.min(VIEW_MAX), 7);
+    push(&mut bytes, error_bound.min(VIEW_MAX), 7);
+    bytes
+}
+
+/// Larger numbers of permits mean nothing and would not fit a double.
+const VIEW_MAX: u64 = 1 << 51;
+
+fn read_view(bytes: &[u8]) -> Option<(View, u64)> {
+    let mut rest = bytes;
+    let mut number = |len| pull(&mut rest, len);
+    let view = View {
+        window: number(7)?,
+        budget: u32::try_from(number(4)?).ok()?,
+        next_budget: u32::try_from(number(4)?).ok()?,
+        others: number(7)?,
+        others_before: number(7)?,
+    };
+    Some((view, number(7)?))
+}
+
+fn read_told(bytes: &[u8]) -> Option<Told> {
+    let mut rest = bytes;
+    let mut number = |len| pull(&mut rest, len);
+    Some(Told {
+        fits: number(1)? == 1,
+        remaining: number(7)?,
+        reset: number(7)?,
+        retry: number(7)?.checked_sub(1),
+        used: number(7)?,
+        moved: number(6)?,
+    })
+}
+
+/// Appends the lowest `len` bytes of a number, highest first.
+fn push(bytes: &mut Vec<u8>, number: u64, len: usize) {
+    let all = number.to_be_bytes();
+    bytes.extend_from_slice(all.get(all.len() - len..).unwrap_or_default());
+}
+
+fn pull(rest: &mut &[u8], len: usize) -> Option<u64> {
+    let (own, after) = rest.split_at_checked(len)?;
+    *rest = after;
+    Some(own.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+}

@@ -1,0 +1,164 @@
+//! One decision from its charges to its outcome.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use super::fallback::Fallback;
+use super::lanes::Lanes;
+use super::lease::Leases;
+use super::meter::Meter;
+use super::plan::{self, Planned};
+use super::replay::Answered;
+use crate::core::time::Timestamp;
+use crate::engine::clock::{Deadline, Stopwatch};
+use crate::engine::port::{Charge, Counted, Intent, Outcome};
+
+/// What decisions and background calls share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) lanes: Arc<Lanes>,
+    pub(super) fallback: Fallback,
+    pub(super) leases: Leases,
+    pub(super) live: Arc<AtomicUsize>,
+    pub(super) started: Stopwatch,
+    pub(super) meter: Arc<Meter>,
+    pub(super) timeout: Duration,
+    pub(super) background: Arc<Semaphore>,
+    /// Views and debits come from callers outside any runtime.
+    pub(super) runtime: Handle,
+    pub(super) stop: CancellationToken,
+}
+
+impl Core {
+    /// Decides charges as one, within the timeout.
+    pub(super) async fn decide(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        intent: Intent,
+        now: Timestamp,
+    ) -> Outcome {
+        if charges.is_empty() {
+            return Outcome { admitted: true, counted: SmallVec::new() };
+        }
+        let deadline = Deadline::after(self.timeout);
+        let planned = {
+            let map = self.lanes.places().map();
+            plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
+        };
+        let sent = self.started.elapsed();
+        let answers = self.ask_all(&planned, deadline).await;
+        let outcome = self.conclude(charges, &planned, answers, intent, now);
+        if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
+            && !counted.degraded
+        {
+            self.leases.denied(charge, counted, sent);
+        }
+        outcome
+    }
+
+    /// Asks all parts at once.
+    async fn ask_all(
+        self: &Arc<Self>,
+        planned: &[Planned],
+        deadline: Deadline,
+    ) -> SmallVec<[Result<Answered, Failure>; 1]> {
+        let mut answers = SmallVec::new();
+        if let [only] = planned {
+            answers.push(self.lanes.ask(Arc::clone(&only.part), deadline).await);
+            return answers;
+        }
+        let asked: Vec<_> = planned
+            .iter()
+            .map(|planned| {
+                let (lanes, part) = (Arc::clone(&self.lanes), Arc::clone(&planned.part));
+                tokio::spawn(async move { lanes.ask(part, deadline).await })
+            })
+            .collect();
+        for answer in asked {
+            answers.push(answer.await.unwrap_or(Err(Failure::Timeout)));
+        }
+        answers
+    }
+
+    /// Makes one outcome of the parts' answers; policies answer for those that have none.
+    fn conclude(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        planned: &[Planned],
+        answers: SmallVec<[Result<Answered, Failure>; 1]>,
+        intent: Intent,
+        now: Timestamp,
+    ) -> Outcome {
+        let mut counted: SmallVec<[Option<Counted>; 2]> = charges.iter().map(|_| None).collect();
+        let mut admitted = true;
+        let mut missing = Vec::new();
+        let mut missing_places: SmallVec<[usize; 2]> = SmallVec::new();
+        for (planned, answer) in planned.iter().zip(&answers) {
+            match answer {
+                Ok(answered) => {
+                    admitted &= answered.admitted;
+                    self.learn(charges, planned, answered, now);
+                    for (place, charged) in planned.places.iter().zip(&answered.charges) {
+                        if let Some(slot) = counted.get_mut(*place) {
+                            *slot = Some(charged.counted);
+                        }
+                    }
+                }
+                Err(_) => {
+                    missing.extend(plan::unanswered(planned, charges));
+                    missing_places.extend(planned.places.iter().copied());
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let policies = self.fallback.decide(&missing, intent, now, admitted);
+            admitted = policies.admitted;
+            for (place, answer) in missing_places.iter().zip(policies.counted) {
+                if let Some(slot) = counted.get_mut(*place) {
+                    *slot = Some(answer);
+                }
+            }
+        }
+        if !admitted && intent == Intent::Charge {
+            for (planned, answer) in planned.iter().zip(&answers) {
+                let Ok(answered) = answer else { continue };
+                if !answered.admitted {
+                    continue;
+                }
+                for (place, item) in planned.places.iter().zip(&planned.part.charges) {
+                    if let Some(Some(counted)) = counted.get_mut(*place) {
+                        plan::untaken(counted, item.cost);
+                    }
+                }
+                if let Some(undo) = plan::undo(&planned.part, answered) {
+                    self.undo(undo);
+                }
+            }
+        }
+        Outcome { admitted, counted: counted.into_iter().flatten().collect() }
+    }
+
+    /// Remembers what Redis said, for when it is away, and charges what was admitted while it was.
+    fn learn(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        planned: &Planned,
+        answered: &Answered,
+        now: Timestamp,
+    ) {
+        for (place, charged) in planned.places.iter().zip(&answered.charges) {
+            let Some(charge) = charges.get(*place) else { continue };
+            let state = charged.state.clone();
+            if let Some(owed) = self.fallback.learn(charge.key, charge.limit, state, answered.now, now) {
+                self.pay(owed, now);
+            }
+        }
+    }
+}

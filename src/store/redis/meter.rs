@@ -1,0 +1,112 @@
+//! What the store tells of itself.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use metrics::{Counter, Gauge, Histogram};
+
+use super::breaker::Phase;
+use super::failure::Failure;
+use crate::engine::clock::Stopwatch;
+use crate::telemetry::Metrics;
+
+/// One call in this many is timed.
+const SAMPLE: u32 = 8;
+
+/// Handles of the store's metrics; see [`crate::telemetry::metrics::METRICS`].
+pub(super) struct Meter {
+    call_seconds: Histogram,
+    errors: Vec<(&'static str, Counter)>,
+    breakers: [(Phase, Gauge); 3],
+    coalesced: Counter,
+    undo_lost: Counter,
+    reply_lost: Counter,
+    leases: [Counter; 4],
+    turn: AtomicU32,
+}
+
+/// What happened to leased permits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Leased {
+    /// Charged ahead in Redis.
+    Drawn,
+    /// Admitted from memory.
+    Used,
+    /// Given back to Redis.
+    Returned,
+    /// Neither: their window ended, or giving them back failed.
+    Lost,
+}
+
+impl std::fmt::Debug for Meter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meter")
+    }
+}
+
+impl Meter {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let error = |kind| metrics.counter("store_errors_total", "kind", kind);
+        let breaker = |state| metrics.gauge("breaker_state", "state", state);
+        let lease = |event| metrics.counter("lease_permits_total", "event", event);
+        Self {
+            call_seconds: metrics.store_call_seconds.clone(),
+            errors: Failure::KINDS.iter().map(|kind| (*kind, error(kind))).collect(),
+            breakers: [
+                (Phase::Closed, breaker("closed")),
+                (Phase::HalfOpen, breaker("half_open")),
+                (Phase::Open, breaker("open")),
+            ],
+            coalesced: metrics.coalesced_checks.clone(),
+            undo_lost: error("undo_lost"),
+            reply_lost: error("reply_lost"),
+            leases: ["drawn", "used", "returned", "lost"].map(lease),
+            turn: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn sample(&self) -> Option<(Stopwatch, &Histogram)> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        turn.is_multiple_of(SAMPLE).then(|| (Stopwatch::start(), &self.call_seconds))
+    }
+
+    pub(super) fn failed(&self, failure: &Failure) {
+        if let Some((_, counter)) = self.errors.iter().find(|(kind, _)| *kind == failure.kind()) {
+            counter.increment(1);
+        }
+        if failure.is_uncertain() {
+            self.reply_lost.increment(1);
+        }
+    }
+
+    pub(super) fn undo_lost(&self) {
+        self.undo_lost.increment(1);
+    }
+
+    pub(super) fn coalesced(&self, parts: usize) {
+        self.coalesced.increment(u64::try_from(parts).unwrap_or(0));
+    }
+
+    pub(super) fn leased(&self, event: Leased, permits: u64) {
+        let [drawn, used, returned, lost] = &self.leases;
+        let counter = match event {
+            Leased::Drawn => drawn,
+            Leased::Used => used,
+            Leased::Returned => returned,
+            Leased::Lost => lost,
+        };
+        counter.increment(permits);
+    }
+
+    /// Publishes how many nodes' breakers stand where.
+    pub(super) fn breakers(&self, phases: impl Iterator<Item = Phase>) {
+        let mut counts = [0_u32; 3];
+        for phase in phases {
+            for ((own, _), count) in self.breakers.iter().zip(&mut counts) {
+                *count += u32::from(*own == phase);
+            }
+        }
+        for ((_, gauge), count) in self.breakers.iter().zip(counts) {
+            gauge.set(f64::from(count));
+        }
+    }
+}

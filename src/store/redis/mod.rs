@@ -1,0 +1,260 @@
+//! The region's store: counters in Redis, shared by all daemons of the region.
+//!
+//! A decision is split into parts, one for each slot that it touches ([`plan`]); each part is one atomic script call
+//! ([`call`], `lua/decide.lua`), joined with others for the same slot ([`lanes`]), sent to the node that serves the slot
+//! ([`topology`], [`node`]), and its reply is put into words by the machines of the store in memory ([`replay`]). Where no
+//! answer comes in time, each rule's failure policy answers ([`fallback`]).
+
+mod background;
+mod breaker;
+mod call;
+mod decide;
+mod failure;
+mod fallback;
+mod lanes;
+mod lease;
+mod meter;
+mod names;
+mod node;
+mod plan;
+mod replay;
+mod ring;
+#[cfg(test)]
+mod sample;
+mod scripts;
+mod settings;
+mod slots;
+mod topology;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use redis::Value;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use self::background::{BACKGROUND_MAX, BACKGROUND_PATIENCE};
+use self::breaker::Phase;
+use self::call::{Action, Bucket, Item, Part, pack_view};
+use self::decide::Core;
+use self::fallback::Fallback;
+use self::lanes::Lanes;
+use self::lease::Leases;
+use self::meter::Meter;
+use self::node::Common;
+use self::plan::bucket_of;
+use self::settings::check_server;
+use self::topology::Places;
+use crate::core::algorithm::{Algorithm, View};
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::ruleset::Compiled;
+use crate::core::time::Timestamp;
+use crate::engine::clock::{Deadline, Stopwatch};
+use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::telemetry::Metrics;
+
+pub use self::settings::{LeaseSettings, NodeHealth, RedisSettings, StartError, Topology};
+
+/// How long a start waits for Redis before the daemon begins without it.
+const START_MAX: Duration = Duration::from_secs(2);
+
+/// The SHA-1 under which Redis knows the script that decides, for measuring it by other means.
+#[must_use]
+pub fn script_hash() -> &'static str {
+    &scripts::DECIDE.hash
+}
+
+/// Counters in Redis.
+#[derive(Debug)]
+pub struct RedisStore {
+    core: Arc<Core>,
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        self.core.stop.cancel();
+    }
+}
+
+impl RedisStore {
+    /// Connects and begins. `live` is the number of live daemons of this region, kept current by the caller.
+    ///
+    /// Where no server answers within two seconds the store starts all the same, and failure policies answer until one does.
+    ///
+    /// # Errors
+    /// When the settings contradict themselves, or a server answers that cannot do what is needed.
+    pub async fn start(
+        settings: RedisSettings,
+        live: Arc<AtomicUsize>,
+        metrics: &Metrics,
+    ) -> Result<Self, StartError> {
+        let stop = CancellationToken::new();
+        let started = Stopwatch::start();
+        let trouble = Arc::new(Notify::new());
+        let common =
+            Common { trouble: Arc::clone(&trouble), started, timeout: settings.timeout, stop: stop.clone() };
+        let places = Places::new(settings.topology, &settings.sentinel_master, &settings.nodes, common)?;
+        let meter = Arc::new(Meter::new(metrics));
+        let lanes = Lanes::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
+        let core = Arc::new(Core {
+            lanes,
+            fallback: Fallback::new(settings.on_failure, Arc::clone(&live), settings.keys_max),
+            leases: Leases::new(settings.lease.permits_max, settings.lease.ttl),
+            live,
+            started,
+            meter,
+            timeout: settings.timeout,
+            background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
+            runtime: Handle::current(),
+            stop: stop.clone(),
+        });
+        let store = Self { core };
+        store.first_look(&places, settings.topology).await?;
+        tokio::spawn(Arc::clone(&places).watch(stop, trouble));
+        tokio::spawn(Arc::clone(&store.core).return_leases());
+        Ok(store)
+    }
+
+    async fn first_look(&self, places: &Arc<Places>, topology: Topology) -> Result<(), StartError> {
+        let deadline = Deadline::after(START_MAX);
+        for node in places.witnesses() {
+            if !node.connected(deadline.left()).await {
+                tracing::warn!(node = %node.address, "redis does not answer; starting without it");
+                continue;
+            }
+            if topology != Topology::Sentinel {
+                check_server(&node, topology).await?;
+            }
+        }
+        while places.look().await.is_err() && !deadline.left().is_zero() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for node in places.map().nodes().to_vec() {
+            if node.connected(deadline.left()).await && topology == Topology::Sentinel {
+                check_server(&node, topology).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back every permit that was drawn ahead. For a daemon that drains.
+    pub async fn drain(&self) {
+        let now = self.core.started.elapsed();
+        for leftover in self.core.leases.sweep(now, true) {
+            let Some(part) = self.core.leftover(&leftover) else { continue };
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
+            let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
+            self.core.returned(leftover.permits, answer.is_ok());
+        }
+    }
+
+    /// The servers that hold counters, and whether they are asked.
+    #[must_use]
+    pub fn health(&self) -> Vec<NodeHealth> {
+        let word = |phase| match phase {
+            Phase::Closed => "closed",
+            Phase::HalfOpen => "half_open",
+            Phase::Open => "open",
+        };
+        let map = self.core.lanes.places().map();
+        let health = |node: &Arc<node::Node>| NodeHealth {
+            address: node.address.clone(),
+            breaker: word(node.phase()),
+        };
+        map.nodes().iter().map(health).collect()
+    }
+}
+
+impl Store for RedisStore {
+    fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, _: Timestamp) -> Option<Outcome> {
+        match (charges, intent) {
+            ([charge], Intent::Charge) => self.core.decide_from_lease(charge),
+            _ => None,
+        }
+    }
+
+    fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
+        Box::pin(self.core.decide(charges, intent, now))
+    }
+
+    fn bucket<'a>(&'a self, rule: &'a Compiled, key: &'a Key, _: Timestamp) -> Later<'a, Option<BucketInfo>> {
+        Box::pin(async move {
+            let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+            let (slot, bucket) = bucket_of(&charge);
+            let item = Item { bucket: 0, cost: Cost::Peek, enforced: true, lease: None };
+            let buckets: SmallVec<[Bucket; 2]> = SmallVec::from_iter([bucket]);
+            let part = Part { slot, action: Action::Ask, buckets, charges: SmallVec::from_iter([item]) };
+            let deadline = Deadline::after(self.core.timeout);
+            let answered = self.core.lanes.ask(Arc::new(part), deadline).await.ok()?;
+            let charged = answered.charges.first()?;
+            let counted = &charged.counted;
+            let log = rule.rule.algorithm == Algorithm::SlidingLog && counted.used > 0;
+            (charged.existed || log || counted.view.is_some()).then_some(BucketInfo {
+                used: counted.used,
+                verdict: counted.verdict,
+                view: counted.view,
+                error_bound: counted.error_bound,
+            })
+        })
+    }
+
+    /// Redis names buckets by their rules, so this does nothing: see [`Store::set_view_of`].
+    fn set_view(&self, _: &Key, _: View, _: u64, _: Timestamp) {}
+
+    fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
+        let name = names::bucket(&rule.rule, key, rule.rule.window);
+        // It speaks of its window and the next.
+        let ttl = rule.rule.window.to_std() * 3;
+        self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
+    }
+
+    fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
+        Box::pin(async move {
+            let name = names::bucket(&rule.rule, key, rule.rule.window);
+            let mut command = redis::cmd("DEL");
+            command.arg(&name.key);
+            self.core.fallback.forget(key);
+            // Permits that were drawn are forgotten with the bucket that they were charged to.
+            self.core.leases.forget(key, self.core.started.elapsed());
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
+            match self.core.lanes.plain(&command, name.slot, deadline).await {
+                Ok(Value::Int(gone)) => Some(gone > 0),
+                _ => None,
+            }
+        })
+    }
+
+    fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {
+        let takes_debts =
+            matches!(rule.rule.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+        if !takes_debts || permits == 0 {
+            return;
+        }
+        let cost = Cost::Take(permits);
+        let (slot, bucket) = bucket_of(&Charge { rule, key, limit: rule.limit, cost, enforced: false });
+        let item = Item { bucket: 0, cost, enforced: false, lease: None };
+        let buckets = SmallVec::from_iter([bucket]);
+        let part = Part { slot, action: Action::Put, buckets, charges: SmallVec::from_iter([item]) };
+        self.core.undo(part);
+    }
+
+    fn sweep(&self, now: Timestamp) {
+        let core = &self.core;
+        let map = core.lanes.places().map();
+        core.meter.breakers(map.nodes().iter().map(|node| node.phase()));
+        let back = |slot| map.node(slot).is_some_and(|node| node.phase() == Phase::Closed);
+        for owed in core.fallback.collect(now, back) {
+            core.pay(owed, now);
+        }
+        core.fallback.sweep(now);
+    }
+
+    fn len(&self) -> StoreLen {
+        let (keys, keys_max) = self.core.fallback.len();
+        StoreLen { keys, keys_max, ..StoreLen::default() }
+    }
+}

@@ -1,0 +1,173 @@
+//! How a bucket is named in Redis: `tg:{user=u_42}:search-free`.
+//!
+//! The identity is the hash tag, so that all buckets of one identity lie in one slot and are decided in one call. Names
+//! and values are escaped, so that no two identities and no two rules ever meet, whatever bytes they hold. A rule without
+//! `per` has the tag `{rule:NAME}`, so that such buckets spread over the cluster.
+
+use crate::core::algorithm::Algorithm;
+use crate::core::key::{Key, identity_values};
+use crate::core::rule::Rule;
+use crate::core::time::Span;
+
+use super::slots::{Slot, slot_of_tag};
+
+/// A bucket's key and where it lies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name {
+    /// The key.
+    pub(super) key: Vec<u8>,
+    /// The slot of its hash tag.
+    pub(super) slot: Slot,
+}
+
+/// The name of a bucket of `rule`. A request's own limit with another window counts in a key of its own.
+pub(super) fn bucket(rule: &Rule, key: &Key, window: Span) -> Name {
+    let mut name = Vec::with_capacity(64);
+    name.extend_from_slice(b"tg:{");
+    let tag_start = name.len();
+    push_tag(&mut name, rule, key);
+    let slot = slot_of_tag(name.get(tag_start..).unwrap_or_default());
+    name.extend_from_slice(b"}:");
+    push_escaped(&mut name, rule.name.as_bytes());
+    if window != rule.window {
+        name.extend_from_slice(format!(":w{}", window.0).as_bytes());
+    }
+    Name { key: name, slot }
+}
+
+/// The key of a bucket whose own is taken by another shape of the same rule: two daemons have different versions of it.
+pub(super) fn beside(key: &[u8], shape: u32) -> Vec<u8> {
+    let mut name = key.to_vec();
+    name.extend_from_slice(format!(":s{shape:08x}").as_bytes());
+    name
+}
+
+/// The key of what the world leaves a bucket.
+pub(super) fn view(key: &[u8]) -> Vec<u8> {
+    let mut name = key.to_vec();
+    name.extend_from_slice(b":view");
+    name
+}
+
+/// Says what a value counts, so that a rule that changes its algorithm, window or domain starts afresh: the algorithm's
+/// number in the highest byte, then 24 bits of a hash. A raised limit changes nothing. The same in every daemon.
+pub(super) fn shape(rule: &Rule, algorithm: Algorithm, window: Span) -> u32 {
+    let mut hash = 0x811c_9dc5_u32;
+    for byte in window.0.to_be_bytes().iter().chain(rule.domain.as_bytes()) {
+        hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+    }
+    u32::from(algorithm.code()) << 24 | ((hash >> 24) ^ hash) & 0x00ff_ffff
+}
+
+fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) {
+    if rule.per.is_empty() {
+        name.extend_from_slice(b"rule:");
+        push_escaped(name, rule.name.as_bytes());
+        return;
+    }
+    let values = identity_values(key.identity()).filter(|values| values.len() == rule.per.len());
+    let Some(values) = values else {
+        // No identity of ours, but still one bucket of its own.
+        name.push(b'#');
+        name.extend(key.identity().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]));
+        return;
+    };
+    for (index, (attribute, value)) in rule.per.iter().zip(values).enumerate() {
+        if index > 0 {
+            name.push(b',');
+        }
+        push_escaped(name, attribute.as_bytes());
+        name.push(b'=');
+        push_escaped(name, value.as_bytes());
+    }
+}
+
+/// Letters, digits and a few marks stand for themselves; every other byte is `%` and two hexadecimal digits.
+fn push_escaped(name: &mut Vec<u8>, bytes: &[u8]) {
+    for byte in bytes {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'/' | b'@' | b'+' | b'*' => {
+                name.push(*byte);
+            }
+            _ => name.extend([b'%', hex(byte >> 4), hex(byte & 15)]),
+        }
+    }
+}
+
+const fn hex(nibble: u8) -> u8 {
+    match nibble {
+        0..=9 => b'0' + nibble,
+        _ => b'a' + nibble - 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::rule;
+    use super::super::slots::slot_of_key;
+    use super::*;
+    use crate::core::key::Shape;
+    use proptest::prelude::*;
+
+    fn named(name: &str, per: &[String], values: &[String]) -> Name {
+        let mut rule = rule(name, Algorithm::Gcra);
+        rule.per = per.to_vec();
+        let key = Key::new(Shape(3), values.iter().map(String::as_str));
+        bucket(&rule, &key, rule.window)
+    }
+
+    fn text(name: &Name) -> &str {
+        std::str::from_utf8(&name.key).expect("names are printable")
+    }
+
+    #[test]
+    fn a_name_reads_as_the_manual_says() {
+        let own = named("search-free", &["user".into()], &["u_42".into()]);
+        assert_eq!(text(&own), "tg:{user=u_42}:search-free");
+        let two = named("a b", &["tenant".into(), "user".into()], &["{x}".into(), "é:=,".into()]);
+        assert_eq!(text(&two), "tg:{tenant=%7bx%7d,user=%c3%a9%3a%3d%2c}:a%20b");
+        assert_eq!(text(&named("all", &[], &[])), "tg:{rule:all}:all");
+    }
+
+    #[test]
+    fn another_window_has_a_key_of_its_own_in_the_same_slot() {
+        let rule = rule("r", Algorithm::Gcra);
+        let key = Key::new(Shape(3), ["u"]);
+        let (own, other) = (bucket(&rule, &key, rule.window), bucket(&rule, &key, Span::from_secs(86_400)));
+        assert_ne!(own.key, other.key);
+        assert_eq!(own.slot, other.slot);
+    }
+
+    #[test]
+    fn the_shape_changes_with_the_window_and_the_algorithm_and_not_with_the_limit() {
+        let mut rule = rule("r", Algorithm::Gcra);
+        let own = shape(&rule, Algorithm::Gcra, rule.window);
+        rule.limit += 1;
+        assert_eq!(own, shape(&rule, Algorithm::Gcra, rule.window));
+        assert_ne!(own, shape(&rule, Algorithm::Gcra, Span(rule.window.0 + 1)));
+        assert_ne!(own, shape(&rule, Algorithm::TokenBucket, rule.window));
+    }
+
+    proptest! {
+        #[test]
+        fn different_identities_and_rules_never_share_a_name(
+            a in (".{1,4}", proptest::collection::vec((".{1,2}", ".{0,3}"), 0..3)),
+            b in (".{1,4}", proptest::collection::vec((".{1,2}", ".{0,3}"), 0..3)),
+            odd in proptest::sample::select(vec!["", ":", "}", "{", "=", ",", "%", "rule:"]),
+        ) {
+            let of = |(name, pairs): &(String, Vec<(String, String)>), odd: &str| {
+                let per: Vec<String> = pairs.iter().map(|(name, _)| name.clone()).collect();
+                let values: Vec<String> = pairs.iter().map(|(_, value)| format!("{odd}{value}")).collect();
+                named(name, &per, &values)
+            };
+            prop_assert_eq!(a == b, of(&a, odd).key == of(&b, odd).key);
+            if !a.1.is_empty() {
+                prop_assert_ne!(of(&a, odd).key, of(&(a.0.clone(), Vec::new()), odd).key);
+            }
+            let name = of(&a, odd);
+            prop_assert_eq!(name.slot, slot_of_key(&name.key));
+            prop_assert_eq!(name.slot, slot_of_key(&beside(&name.key, 7)));
+            prop_assert_eq!(name.slot, slot_of_key(&view(&name.key)));
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! From charges to parts, one for each slot (or node), and from their answers to one outcome.
+//!
+//! Charges of several identities lie in several slots, and no call reaches over two. They are reserved everywhere at once;
+//! where one denies, the others give back what they took. What that leaves uncertain is told in `docs/redis.md`.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::call::{Action, Bucket, Item, Part};
+use super::fallback::Unanswered;
+use super::names;
+use super::replay::Answered;
+use super::slots::Slot;
+use super::topology::Map;
+use crate::core::request::Cost;
+use crate::engine::port::{Charge, Counted, Intent};
+
+/// One part, and which charges it holds.
+#[derive(Debug)]
+pub(super) struct Planned {
+    /// What goes to Redis.
+    pub(super) part: Arc<Part>,
+    /// Places in the decision's charges, in the order of the part's.
+    pub(super) places: SmallVec<[usize; 2]>,
+}
+
+/// The bucket of a charge in Redis.
+pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
+    let rule = &charge.rule.rule;
+    let name = names::bucket(rule, charge.key, charge.limit.window);
+    let bucket = Bucket {
+        key: name.key,
+        shape: names::shape(rule, rule.algorithm, charge.limit.window),
+        algorithm: rule.algorithm,
+        limit: charge.limit,
+        // A request's own window counts in a bucket that no other region knows.
+        worldwide: rule.global.is_some() && charge.limit.window == rule.window,
+    };
+    (name.slot, bucket)
+}
+
+/// Splits charges into parts that one call each can decide: by slot, or by node where calls may reach over slots.
+pub(super) fn split(charges: &[Charge<'_>], intent: Intent, joined: Option<&Map>) -> SmallVec<[Planned; 1]> {
+    let action = match intent {
+        Intent::Charge => Action::Charge,
+        Intent::Ask => Action::Ask,
+    };
+    let mut parts: SmallVec<[(Part, SmallVec<[usize; 2]>); 1]> = SmallVec::new();
+    for (place, charge) in charges.iter().enumerate() {
+        let (slot, bucket) = bucket_of(charge);
+        let together = |own: Slot| match joined {
+            None => own == slot,
+            Some(map) => match (map.node(own), map.node(slot)) {
+                (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+                _ => own == slot,
+            },
+        };
+        let found = parts.iter().position(|(part, _)| {
+            // The same bucket by two limits (a request's own beside the rule's) cannot be told apart in one call.
+            let clash = |own: &Bucket| own.key == bucket.key && *own != bucket;
+            together(part.slot) && !part.buckets.iter().any(clash)
+        });
+        let index = found.unwrap_or_else(|| {
+            let part = Part { slot, action, buckets: SmallVec::new(), charges: SmallVec::new() };
+            parts.push((part, SmallVec::new()));
+            parts.len() - 1
+        });
+        let Some((part, places)) = parts.get_mut(index) else { continue };
+        let bucket = part.buckets.iter().position(|own| *own == bucket).unwrap_or_else(|| {
+            part.buckets.push(bucket);
+            part.buckets.len() - 1
+        });
+        part.charges.push(Item { bucket, cost: charge.cost, enforced: charge.enforced, lease: None });
+        places.push(place);
+    }
+    parts.into_iter().map(|(part, places)| Planned { part: Arc::new(part), places }).collect()
+}
+
+/// The charges of a part that brought no answer.
+pub(super) fn unanswered<'a>(planned: &'a Planned, charges: &'a [Charge<'a>]) -> Vec<Unanswered<'a>> {
+    let both = planned.places.iter().zip(&planned.part.charges);
+    let unanswered = |(place, item): (&usize, &Item)| {
+        Some(Unanswered {
+            charge: charges.get(*place)?,
+            bucket: planned.part.buckets.get(item.bucket)?,
+            slot: planned.part.slot,
+        })
+    };
+    both.filter_map(unanswered).collect()
+}
+
+/// The part that gives back what this one took; `None` if it took nothing.
+pub(super) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
+    let mut charges = SmallVec::new();
+    for (item, charged) in part.charges.iter().zip(&answered.charges) {
+        let cost = match item.cost {
+            Cost::Take(permits) if charged.counted.verdict.admitted => Cost::Refund(permits),
+            Cost::Refund(_) if charged.counted.returned > 0 => Cost::Take(charged.counted.returned),
+            _ => continue,
+        };
+        charges.push(Item { cost, ..*item });
+    }
+    (!charges.is_empty()).then(|| Part {
+        slot: part.slot,
+        action: Action::Put,
+        buckets: part.buckets.clone(),
+        charges,
+    })
+}
+
+/// What a charge that fitted is answered, now that another part has denied the whole and its permits go back.
+pub(super) fn untaken(counted: &mut Counted, cost: Cost) {
+    if let (true, Cost::Take(permits)) = (counted.verdict.admitted, cost) {
+        counted.verdict.remaining = counted.verdict.remaining.saturating_add(permits);
+        counted.verdict.delay = crate::core::time::Span::ZERO;
+        counted.used = counted.used.saturating_sub(permits);
+    }
+    counted.returned = 0;
+}

@@ -1,0 +1,176 @@
+//! Verdicts from a reply: what the script did is done once more, with the very machines that the store in memory uses,
+//! on the values as they were before. So both stores put the same history into the same words, and Redis need not.
+//!
+//! Only whether a part was admitted is the script's word. Logs, which stay in Redis, and leases are told by the script.
+
+use smallvec::SmallVec;
+
+use super::call::{Action, Before, Bucket, Call, Item, Reply, Told};
+use crate::core::algorithm::{Limit, State, Verdict, View};
+use crate::core::request::Cost;
+use crate::core::time::{Span, Timestamp};
+use crate::engine::port::Counted;
+
+/// What became of one charge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Charged {
+    /// As the engine wants it.
+    pub(super) counted: Counted,
+    /// Permits leased.
+    pub(super) leased: u64,
+    /// The bucket after the part; `None` for a log.
+    pub(super) state: Option<State>,
+    /// Whether there was a bucket before.
+    pub(super) existed: bool,
+}
+
+/// What became of one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Answered {
+    /// The server's time.
+    pub(super) now: Timestamp,
+    /// Whether everything enforced fitted.
+    pub(super) admitted: bool,
+    /// One for each charge.
+    pub(super) charges: SmallVec<[Charged; 2]>,
+}
+
+/// What a part asked for, and whether it was admitted.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    action: Action,
+    admitted: bool,
+}
+
+/// A bucket while its parts are replayed.
+struct Live {
+    limit: Limit,
+    state: State,
+    view: Option<(View, u64)>,
+    existed: bool,
+    /// What the part under way already takes of it.
+    pending: u64,
+}
+
+/// Replays a call. One answer for each part.
+pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
+    let live = |(bucket, before): (&Bucket, &Before)| {
+        let state = State::unpack(bucket.algorithm, &before.packed);
+        let existed = state.is_some();
+        let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
+        Live { limit: bucket.limit, state, view: before.view, existed, pending: 0 }
+    };
+    let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
+    let mut told = reply.told.iter().copied();
+    let parts = call.parts.iter().zip(&reply.admitted);
+    parts
+        .map(|((part, places), admitted)| {
+            let place_of = |item: &Item| places.get(item.bucket).copied().unwrap_or(usize::MAX);
+            let mut charges: SmallVec<[Charged; 2]> = SmallVec::new();
+            for item in &part.charges {
+                let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+                charges.push(if part.action == Action::Put {
+                    live.blank()
+                } else {
+                    live.look(item, reply.now)
+                });
+            }
+            for item in &part.charges {
+                if let Some(live) = buckets.get_mut(place_of(item)) {
+                    live.pending = 0;
+                }
+            }
+            let fate = Fate { action: part.action, admitted: *admitted };
+            for (item, charged) in part.charges.iter().zip(&mut charges) {
+                let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+                let word = (live.is_log() || item.lease.is_some()) && part.action != Action::Put;
+                let word = if word { told.next() } else { None };
+                live.settle(fate, item, charged, word, reply.now);
+            }
+            Answered { now: reply.now, admitted: *admitted, charges }
+        })
+        .collect()
+}
+
+impl Live {
+    const fn is_log(&self) -> bool {
+        matches!(self.state, State::SlidingLog(_))
+    }
+
+    fn check(&self, now: Timestamp, cost: u64) -> Verdict {
+        self.state.check(&self.limit, self.view.as_ref().map(|(view, _)| view), now, cost)
+    }
+
+    fn blank(&self) -> Charged {
+        let verdict =
+            Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO };
+        let view = self.view.map(|(view, _)| view);
+        let error_bound = self.view.map_or(0, |(_, bound)| bound);
+        let counted = Counted { verdict, view, error_bound, used: 0, returned: 0, degraded: false };
+        Charged { counted, leased: 0, state: None, existed: self.existed }
+    }
+
+    /// What the bucket would answer, before it is known what is charged. What the part already takes of it counts.
+    fn look(&mut self, item: &Item, now: Timestamp) -> Charged {
+        let cost = self.pending.saturating_add(item.cost.taken());
+        let mut charged = self.blank();
+        if self.is_log() {
+            return charged;
+        }
+        let mut verdict = self.check(now, cost);
+        match item.cost {
+            _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Take(_) if verdict.admitted => self.pending = cost,
+            Cost::Take(_) => {}
+            Cost::Peek => verdict.admitted = verdict.remaining > 0,
+            Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
+        }
+        charged.counted.verdict = verdict;
+        charged
+    }
+
+    fn settle(&mut self, fate: Fate, item: &Item, charged: &mut Charged, told: Option<Told>, now: Timestamp) {
+        let Fate { action, admitted } = fate;
+        let counted = &mut charged.counted;
+        charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
+        if self.is_log() {
+            if let Some(told) = told {
+                counted.verdict = told.verdict();
+                counted.used = told.used;
+                counted.returned = if matches!(item.cost, Cost::Refund(_)) { told.moved } else { 0 };
+            }
+            return;
+        }
+        let fits = counted.verdict.admitted;
+        if charged.leased > 0 {
+            self.state.take(&self.limit, now, charged.leased);
+        } else if item.lease.is_none()
+            && (action == Action::Put || (action == Action::Charge && admitted && fits))
+        {
+            match item.cost {
+                Cost::Take(permits) => self.state.take(&self.limit, now, permits),
+                Cost::Peek => {}
+                Cost::Refund(permits) => {
+                    counted.returned = self.state.refund(&self.limit, now, permits);
+                    counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
+                }
+            }
+        } else if !admitted && fits && matches!(item.cost, Cost::Take(_)) {
+            counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
+        }
+        counted.used = self.state.used(&self.limit, now);
+        charged.state = Some(self.state.clone());
+    }
+}
+
+impl Told {
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            admitted: self.fits,
+            remaining: self.remaining,
+            reset: Span(self.reset),
+            retry: self.retry.map(Span),
+            delay: Span::ZERO,
+        }
+    }
+}

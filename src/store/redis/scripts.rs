@@ -1,0 +1,49 @@
+//! The script that decides, put together from its files in `lua/`.
+
+use std::sync::LazyLock;
+
+/// The parts, in the order in which they need each other.
+const PARTS: [&str; 8] = [
+    include_str!("../../../lua/number.lua"),
+    include_str!("../../../lua/aligned.lua"),
+    include_str!("../../../lua/fixed_window.lua"),
+    include_str!("../../../lua/sliding_window.lua"),
+    include_str!("../../../lua/level.lua"),
+    include_str!("../../../lua/sliding_log.lua"),
+    include_str!("../../../lua/bucket.lua"),
+    include_str!("../../../lua/decide.lua"),
+];
+
+/// A script and the name that Redis gives it. Daemons of two versions run two scripts side by side, so an update needs no
+/// order: whoever finds its own missing loads it.
+#[derive(Debug)]
+pub(super) struct Script {
+    /// The whole text, without comments.
+    pub(super) text: String,
+    /// Its SHA-1, in hexadecimal.
+    pub(super) hash: String,
+}
+
+/// Decides over the buckets of one slot; see `lua/decide.lua`.
+pub(super) static DECIDE: LazyLock<Script> = LazyLock::new(|| {
+    let text = PARTS.iter().flat_map(|part| part.lines()).filter(|line| !line.trim_start().starts_with("--"));
+    let text = text.fold(String::new(), |text, line| text + line + "\n");
+    let hash = redis::Script::new(&text).get_hash().to_owned();
+    Script { text, hash }
+});
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_script_file_says_what_it_takes_and_what_it_mirrors() {
+        for part in PARTS {
+            let header: Vec<&str> = part.lines().take_while(|line| line.starts_with("--")).collect();
+            let header = header.join("\n");
+            for word in ["KEYS", "ARGV", "eply", "Mirrors"] {
+                assert!(header.contains(word), "no {word} in: {header}");
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The slot of a key, as Redis Cluster counts them: CRC-16/XMODEM of its hash tag, modulo 16,384. The other topologies
+//! place by slot too, so that one map serves all four.
+
+/// Slots in all.
+pub(super) const SLOTS: usize = 16_384;
+
+/// One of them; less than [`SLOTS`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Slot(pub(super) u16);
+
+const TABLE: [u16; 256] = table();
+
+#[expect(clippy::cast_possible_truncation, clippy::indexing_slicing, reason = "both stay below 256")]
+const fn table() -> [u16; 256] {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut crc = (byte as u16) << 8;
+        let mut bit = 0;
+        while bit < 8 {
+            crc = if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 };
+            bit += 1;
+        }
+        table[byte] = crc;
+        byte += 1;
+    }
+    table
+}
+
+/// The slot of a key with this hash tag.
+pub(super) fn slot_of_tag(tag: &[u8]) -> Slot {
+    let step = |crc: u16, byte: &u8| {
+        let [high, low] = crc.to_be_bytes();
+        let next = TABLE.get(usize::from(high ^ byte)).copied().unwrap_or(0);
+        u16::from_be_bytes([low, 0]) ^ next
+    };
+    Slot(tag.iter().fold(0, step) & 0x3fff)
+}
+
+/// The slot of a whole key, by Redis Cluster's rule for hash tags.
+#[cfg(test)]
+pub(super) fn slot_of_key(key: &[u8]) -> Slot {
+    let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let rest = &key[open + 1..];
+        let close = rest.iter().position(|byte| *byte == b'}')?;
+        (close > 0).then(|| &rest[..close])
+    });
+    slot_of_tag(tag.unwrap_or(key))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_that_redis_computes() {
+        // From the specification, and `redis-cli cluster keyslot`.
+        assert_eq!(slot_of_tag(b"123456789"), Slot(0x31c3));
+        assert_eq!(slot_of_tag(b"foo"), Slot(12_182));
+        assert_eq!(slot_of_key(b"tg:{foo}:x"), Slot(12_182));
+    }
+}

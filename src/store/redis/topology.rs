@@ -1,0 +1,298 @@
+//! Which node serves which slot, in each of the four topologies, and a task that looks again when something is wrong.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, Value};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::failure::Failure;
+use super::node::{Common, Node, address_of, elsewhere};
+use super::ring;
+use super::slots::{SLOTS, Slot};
+use super::{StartError, Topology};
+
+/// For one question about the topology.
+const QUESTION_MAX: Duration = Duration::from_millis(250);
+/// Between looks while all is well.
+const LOOK_CALM: Duration = Duration::from_secs(5);
+/// Between looks while something is wrong.
+const LOOK_TROUBLE: Duration = Duration::from_millis(200);
+/// Nodes that a cluster may tell of. More: those are ignored.
+const NODES_MAX: usize = 1_000;
+
+/// The nodes, and which serves each slot.
+#[derive(Debug)]
+pub(super) struct Map {
+    nodes: Vec<Arc<Node>>,
+    /// One for each slot: the node's place, or beyond them all for none.
+    slots: Vec<u16>,
+}
+
+impl Map {
+    /// The node that serves a slot.
+    pub(super) fn node(&self, slot: Slot) -> Option<&Arc<Node>> {
+        let place = self.slots.get(usize::from(slot.0))?;
+        self.nodes.get(usize::from(*place))
+    }
+
+    /// All nodes that serve.
+    pub(super) fn nodes(&self) -> &[Arc<Node>] {
+        &self.nodes
+    }
+}
+
+/// The topology as last seen.
+pub(super) struct Places {
+    topology: Topology,
+    master: String,
+    seeds: Vec<ConnectionInfo>,
+    common: Common,
+    known: Mutex<HashMap<String, Arc<Node>>>,
+    /// Seeds of a cluster, sentinels: asked, but not for decisions.
+    advisers: Vec<Arc<Node>>,
+    map: ArcSwap<Map>,
+}
+
+impl std::fmt::Debug for Places {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Places").field("topology", &self.topology).finish_non_exhaustive()
+    }
+}
+
+impl Places {
+    /// Reads the addresses and begins to connect.
+    pub(super) fn new(
+        topology: Topology,
+        master: &str,
+        urls: &[String],
+        common: Common,
+    ) -> Result<Arc<Self>, StartError> {
+        let mut seeds = Vec::new();
+        for url in urls {
+            let info = url.as_str().into_connection_info();
+            seeds.push(info.map_err(|error| StartError::Address(url.clone(), error.to_string()))?);
+        }
+        if seeds.is_empty() {
+            return Err(StartError::NoNodes);
+        }
+        if topology == Topology::Single && seeds.len() > 1 {
+            return Err(StartError::TooManyNodes);
+        }
+        let places = Self {
+            topology,
+            master: master.to_owned(),
+            seeds,
+            common,
+            known: Mutex::default(),
+            advisers: Vec::new(),
+            map: ArcSwap::from_pointee(Map { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS] }),
+        };
+        places.begin()
+    }
+
+    fn begin(mut self) -> Result<Arc<Self>, StartError> {
+        let start = |info: &ConnectionInfo| {
+            Node::start(info.clone(), &self.common)
+                .map_err(|error| StartError::Address(address_of(info), error.to_string()))
+        };
+        match self.topology {
+            Topology::Single | Topology::Ring => {
+                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let addresses: Vec<String> = nodes.iter().map(|node| node.address.clone()).collect();
+                let slots = ring::place(&addresses);
+                self.map = ArcSwap::from_pointee(Map { nodes, slots });
+            }
+            Topology::Cluster => {
+                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let known = nodes.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
+                self.known = Mutex::new(known);
+                self.advisers = nodes;
+            }
+            Topology::Sentinel => {
+                // A sentinel is asked with the nodes' own user and password, but has no databases.
+                self.advisers = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+            }
+        }
+        Ok(Arc::new(self))
+    }
+
+    /// The topology as last seen.
+    pub(super) fn map(&self) -> arc_swap::Guard<Arc<Map>> {
+        self.map.load()
+    }
+
+    /// Whether keys of different slots may go in one call to one node.
+    pub(super) const fn joins_slots(&self) -> bool {
+        !matches!(self.topology, Topology::Cluster)
+    }
+
+    /// Asks for a new look.
+    pub(super) fn trouble(&self) {
+        self.common.trouble.notify_one();
+    }
+
+    /// The node at `host:port`, which a cluster has named.
+    pub(super) fn named(&self, address: &str) -> Option<Arc<Node>> {
+        let (host, port) = address.rsplit_once(':')?;
+        let port = port.parse().ok()?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = known.get(address) {
+            return Some(Arc::clone(node));
+        }
+        if known.len() >= NODES_MAX || host.is_empty() {
+            return None;
+        }
+        let info = elsewhere(self.seeds.first()?, host, port);
+        let node = Node::start(info, &self.common).ok()?;
+        known.insert(address.to_owned(), Arc::clone(&node));
+        Some(node)
+    }
+
+    /// Takes note that a slot has moved, until the next look.
+    pub(super) fn moved(&self, slot: Slot, to: &Arc<Node>) {
+        let map = self.map.load();
+        let mut nodes = map.nodes.clone();
+        let place = nodes.iter().position(|node| Arc::ptr_eq(node, to)).unwrap_or_else(|| {
+            nodes.push(Arc::clone(to));
+            nodes.len() - 1
+        });
+        let mut slots = map.slots.clone();
+        if let (Some(own), Ok(place)) = (slots.get_mut(usize::from(slot.0)), u16::try_from(place)) {
+            *own = place;
+        }
+        self.map.store(Arc::new(Map { nodes, slots }));
+    }
+
+    /// Looks again, now and then, and soon where there is trouble. Ends with the store.
+    pub(super) async fn watch(self: Arc<Self>, stop: CancellationToken, trouble: Arc<Notify>) {
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = timeout(LOOK_CALM, trouble.notified()) => {}
+            }
+            if let Err(failure) = self.look().await {
+                tracing::debug!(%failure, "cannot see the topology");
+                trouble.notify_one();
+            } else if !self.is_well() {
+                trouble.notify_one();
+            }
+            sleep(LOOK_TROUBLE).await;
+        }
+    }
+
+    fn is_well(&self) -> bool {
+        let map = self.map.load();
+        !map.nodes.is_empty() && map.nodes.iter().all(|node| node.phase() == super::breaker::Phase::Closed)
+    }
+
+    /// Looks once.
+    pub(super) async fn look(&self) -> Result<(), Failure> {
+        match self.topology {
+            Topology::Single | Topology::Ring => Ok(()),
+            Topology::Cluster => self.look_at_cluster().await,
+            Topology::Sentinel => self.look_at_sentinels().await,
+        }
+    }
+
+    async fn look_at_cluster(&self) -> Result<(), Failure> {
+        let mut advisers: Vec<Arc<Node>> = self.map.load().nodes.clone();
+        advisers.extend(self.advisers.iter().cloned());
+        advisers.extend(self.known.lock().unwrap_or_else(PoisonError::into_inner).values().cloned());
+        let mut last = Failure::NoNode;
+        // A frozen node costs the whole wait, so those that are well go first.
+        advisers.sort_by_key(|node| node.phase() == super::breaker::Phase::Open);
+        for adviser in &advisers {
+            let answer = adviser.upkeep(redis::cmd("CLUSTER").arg("SLOTS"), QUESTION_MAX).await;
+            match answer.and_then(|value| self.read_slots(&value, adviser)) {
+                Ok(map) => {
+                    self.replace(map);
+                    return Ok(());
+                }
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    fn read_slots(&self, value: &Value, adviser: &Node) -> Result<Map, Failure> {
+        let own_host = adviser.address.rsplit_once(':').map_or("", |(host, _)| host);
+        let mut map = Map { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS] };
+        let Value::Array(ranges) = value else { return Err(Failure::NoNode) };
+        for range in ranges {
+            let Some((from, to, address)) = read_range(range, own_host) else { continue };
+            let Some(node) = self.named(&address) else { continue };
+            let place = map.nodes.iter().position(|own| Arc::ptr_eq(own, &node)).unwrap_or_else(|| {
+                map.nodes.push(node);
+                map.nodes.len() - 1
+            });
+            if let (Some(slots), Ok(place)) = (map.slots.get_mut(from..=to), u16::try_from(place)) {
+                slots.fill(place);
+            }
+        }
+        if map.nodes.is_empty() { Err(Failure::NoNode) } else { Ok(map) }
+    }
+
+    /// Puts a map in force and lets go of nodes that nothing names any more.
+    fn replace(&self, map: Map) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept =
+            |node: &Arc<Node>| map.nodes.iter().chain(&self.advisers).any(|own| Arc::ptr_eq(own, node));
+        known.retain(|_, node| {
+            let keep = kept(node);
+            if !keep {
+                node.stop();
+            }
+            keep
+        });
+        drop(known);
+        self.map.store(Arc::new(map));
+    }
+
+    async fn look_at_sentinels(&self) -> Result<(), Failure> {
+        let mut last = Failure::NoNode;
+        let mut question = Cmd::new();
+        question.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
+        for sentinel in &self.advisers {
+            match sentinel.upkeep(&question, QUESTION_MAX).await.map(redis::from_redis_value) {
+                Ok(Ok((host, port))) => {
+                    let address: (String, u16) = (host, port);
+                    let node = self.named(&format!("{}:{}", address.0, address.1)).ok_or(Failure::NoNode)?;
+                    if self.map.load().nodes().first().is_none_or(|own| !Arc::ptr_eq(own, &node)) {
+                        tracing::info!(master = %node.address, "sentinel names the primary");
+                        self.replace(Map { nodes: vec![node], slots: vec![0; SLOTS] });
+                    }
+                    return Ok(());
+                }
+                Ok(Err(error)) => last = Failure::Unexpected(error.to_string()),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    /// Nodes to ask at the start whether they are good enough.
+    pub(super) fn witnesses(&self) -> Vec<Arc<Node>> {
+        let map = self.map.load();
+        if map.nodes.is_empty() { self.advisers.clone() } else { map.nodes.clone() }
+    }
+}
+
+/// First and last slot and the primary's address, of one range of `CLUSTER SLOTS`.
+fn read_range(range: &Value, own_host: &str) -> Option<(usize, usize, String)> {
+    let Value::Array(range) = range else { return None };
+    let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = range.as_slice() else { return None };
+    let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+    let host = match host {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) => text.clone(),
+        _ => String::new(),
+    };
+    let host = if host.is_empty() { own_host.to_owned() } else { host };
+    Some((usize::try_from(*from).ok()?, usize::try_from(*to).ok()?, format!("{host}:{port}")))
+}

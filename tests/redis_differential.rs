@@ -1,0 +1,286 @@
+//! The same histories through the store in memory and through real Redis servers: every answer must be equal, and so must
+//! what the buckets hold afterwards.
+
+#[path = "support/redis_servers.rs"]
+mod redis_servers;
+#[path = "support/redis_store.rs"]
+mod redis_store;
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redis_servers::{Cluster, Server};
+use redis_store::{Key, compiled, key, runtime, settings, store};
+use tidegate::core::algorithm::{Algorithm, Limit, View};
+use tidegate::core::request::Cost;
+use tidegate::core::ruleset::Compiled;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::engine::clock::Clock;
+use tidegate::engine::port::{Charge, Intent, Outcome, Store};
+use tidegate::store::MemoryStore;
+use tidegate::store::redis::{RedisSettings, Topology};
+
+const ALGORITHMS: [Algorithm; 6] = [
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindow,
+    Algorithm::SlidingLog,
+    Algorithm::TokenBucket,
+    Algorithm::LeakyBucket,
+    Algorithm::Gcra,
+];
+
+#[derive(Debug, Clone)]
+struct Step {
+    micros: i64,
+    user: u8,
+    charges: Vec<(usize, Cost, bool)>,
+    intent: Intent,
+    /// Gives one rule another limit from now on.
+    reload: Option<(usize, Limit)>,
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let permits = prop_oneof![
+        6 => 1..20_u32, 2 => 20..5_000_u32, 1 => Just(0), 1 => prop_oneof![Just(u32::MAX), any::<u32>()]
+    ];
+    let window = prop_oneof![
+        4 => 10_000..2_000_000_u64,
+        2 => prop_oneof![Just(1_000_000), Just(60_000_000), Just(86_400_000_000_u64)],
+        1 => Just(366 * 86_400 * 1_000_000_u64),
+    ];
+    let queue = prop_oneof![3 => Just(0_u32), 1 => 1..10_u32, 1 => any::<u32>()];
+    (permits, window, 0..3_u8, queue).prop_map(|(permits, window, burst, queue)| Limit {
+        permits,
+        window: Span(window),
+        burst: match burst {
+            0 => permits,
+            1 => permits.saturating_mul(2),
+            _ => permits / 2,
+        },
+        queue,
+    })
+}
+
+fn costs() -> impl Strategy<Value = Cost> {
+    prop_oneof![
+        8 => Just(Cost::Take(1)),
+        4 => (1..12_u64).prop_map(Cost::Take),
+        1 => prop_oneof![Just(u64::from(u32::MAX)), Just(u64::MAX), 1_000..100_000_u64].prop_map(Cost::Take),
+        2 => Just(Cost::Peek),
+        2 => (1..6_u64).prop_map(Cost::Refund),
+        1 => Just(Cost::Refund(u64::MAX)),
+    ]
+}
+
+fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
+    let time = prop_oneof![
+        4 => Just(0), 8 => 0..50_000_i64, 4 => 0..3_000_000_i64, 1 => -2_000_000..0_i64,
+        1 => Just(70_000_000), 1 => Just(100_000_000_000), 1 => Just(-90_000_000_000),
+    ];
+    let charge = (0..rules, costs(), prop_oneof![5 => Just(true), 1 => Just(false)]);
+    let intent = prop_oneof![6 => Just(Intent::Charge), 1 => Just(Intent::Ask)];
+    let step = (
+        time,
+        0..3_u8,
+        proptest::collection::vec(charge, 1..5),
+        intent,
+        proptest::option::weighted(0.05, (0..rules, limits())),
+    );
+    let step = step.prop_map(|(micros, user, charges, intent, reload)| Step {
+        micros,
+        user,
+        charges,
+        intent,
+        reload,
+    });
+    proptest::collection::vec(step, 1..60)
+}
+
+fn histories() -> impl Strategy<Value = (Vec<(usize, Limit)>, Vec<Step>, bool)> {
+    proptest::collection::vec((0..ALGORITHMS.len(), limits()), 1..6)
+        .prop_flat_map(|rules| (Just(rules.clone()), steps(rules.len()), any::<bool>()))
+}
+
+/// A reload that changes the window is another rule's, so that only the rest of the limit changes.
+fn reloaded(rule: &mut Compiled, limit: Limit) {
+    rule.limit = Limit { window: rule.limit.window, ..limit };
+}
+
+/// Makes every bucket in both stores, each with one permit in use.
+fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compiled], now: u64) {
+    clock.set(Timestamp(now));
+    for (rule, user) in rules.iter().flat_map(|rule| ["u0", "u1", "u2"].map(|user| (rule, user))) {
+        let key = key(rule, user);
+        let limit = Limit { permits: 100, window: rule.limit.window, burst: 100, queue: 0 };
+        let charge = Charge { rule, key: &key, limit, cost: Cost::Take(1), enforced: true };
+        let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
+        assert_eq!(Some(outcome(redis, &charge, Timestamp(now))), expected);
+    }
+}
+
+/// Where a decision charges one bucket twice, what each charge says was used depends on whether the bucket was there before.
+/// What is used afterwards does not, and is compared too.
+fn worded(mut outcome: Outcome, charges: &[(usize, Cost, bool)]) -> Outcome {
+    for (counted, (rule, _, _)) in outcome.counted.iter_mut().zip(charges) {
+        if charges.iter().filter(|(other, _, _)| other == rule).count() > 1 {
+            counted.used = 0;
+        }
+    }
+    outcome
+}
+
+/// Views come in the background, so the worldwide kind waits for them.
+fn play(
+    redis: &dyn Store,
+    clock: &Clock,
+    turn: u32,
+    (rules, steps, filled): &(Vec<(usize, Limit)>, Vec<Step>, bool),
+) -> Result<(), TestCaseError> {
+    let memory = MemoryStore::new(1_000_000);
+    let mut rules: Vec<Compiled> = (0..)
+        .zip(rules)
+        .map(|(index, (algorithm, limit))| {
+            compiled(&format!("r{turn}-{index}"), ALGORITHMS[*algorithm], *limit, turn * 64 + index * 8)
+        })
+        .collect();
+    let mut now = 1_790_000_000_000_000_u64;
+    // What has expired may be forgotten, which the one store does when it makes a bucket and the other here does not. A clock
+    // that steps back, or a rate that falls, would tell the two apart. So histories with such steps begin with all buckets.
+    if *filled {
+        fill(redis, &memory, clock, &rules, now);
+    }
+    for (index, step) in steps.iter().enumerate() {
+        now = if *filled { now.saturating_add_signed(step.micros) } else { now + step.micros.unsigned_abs() };
+        clock.set(Timestamp(now));
+        if let (true, Some((rule, limit))) = (*filled, step.reload) {
+            reloaded(&mut rules[rule], limit);
+        }
+        let user = format!("u{}", step.user);
+        let keys: Vec<Key> = rules.iter().map(|rule| key(rule, &user)).collect();
+        let charges: Vec<Charge<'_>> = step
+            .charges
+            .iter()
+            .map(|(rule, cost, enforced)| Charge {
+                rule: &rules[*rule],
+                key: &keys[*rule],
+                limit: rules[*rule].limit,
+                cost: *cost,
+                enforced: *enforced,
+            })
+            .collect();
+        let expected =
+            memory.try_decide(&charges, step.intent, Timestamp(now)).expect("memory does not wait");
+        let found = runtime().block_on(redis.decide(&charges, step.intent, Timestamp(now)));
+        let (found, expected) = (worded(found, &step.charges), worded(expected, &step.charges));
+        prop_assert_eq!(&found, &expected, "step {} of {:?}", index, step);
+        for (rule, key) in rules.iter().zip(&keys) {
+            let expected = memory.info(rule, key, Timestamp(now)).map_or(0, |info| info.used);
+            let found =
+                runtime().block_on(redis.bucket(rule, key, Timestamp(now))).map_or(0, |info| info.used);
+            prop_assert_eq!(
+                found,
+                expected,
+                "use of {:?} at {} after step {}",
+                (&rule.rule.name, rule.limit),
+                now,
+                index
+            );
+        }
+    }
+    Ok(())
+}
+
+fn differ(settings: RedisSettings, histories_max: u32) {
+    let asked_for = std::env::var("TIDEGATE_HISTORIES").ok().and_then(|text| text.parse().ok());
+    let histories_max = asked_for.unwrap_or(histories_max);
+    let clock = Arc::new(Clock::Manual(0.into()));
+    let settings = RedisSettings { clock: Some(Arc::clone(&clock)), ..settings };
+    let redis = store(settings, 1);
+    let turn = std::cell::Cell::new(0_u32);
+    let config = Config {
+        cases: histories_max,
+        failure_persistence: None,
+        max_shrink_iters: 3_000,
+        ..Config::default()
+    };
+    let result = TestRunner::new(config).run(&histories(), |history| {
+        turn.set(turn.get() + 1);
+        play(&redis, &clock, turn.get(), &history)
+    });
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn a_single_server_answers_like_the_memory_store() {
+    let server = Server::start(&[]);
+    differ(settings(Topology::Single, vec![server.url()]), 400);
+}
+
+#[test]
+fn a_cluster_answers_like_the_memory_store() {
+    let cluster = Cluster::start();
+    differ(settings(Topology::Cluster, cluster.urls()), 120);
+}
+
+#[test]
+fn a_ring_answers_like_the_memory_store() {
+    let servers = [Server::start(&[]), Server::start(&[]), Server::start(&[])];
+    let urls = servers.iter().map(Server::url).collect();
+    differ(settings(Topology::Ring, urls), 60);
+}
+
+fn outcome(store: &dyn Store, charge: &Charge<'_>, now: Timestamp) -> Outcome {
+    runtime().block_on(store.decide(std::slice::from_ref(charge), Intent::Charge, now))
+}
+
+#[test]
+fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
+    let server = Server::start(&[]);
+    let clock = Arc::new(Clock::Manual(0.into()));
+    let settings = settings(Topology::Single, vec![server.url()]);
+    let redis = store(RedisSettings { clock: Some(Arc::clone(&clock)), ..settings }, 1);
+    let windowed = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    let turn = std::cell::Cell::new(0_u32);
+    let strategy = (
+        0..3_usize,
+        1..40_u32,
+        (0..3_u64, 0..50_u32, 0..50_u32, 0..40_u64, 0..60_u64),
+        proptest::collection::vec((0..400_000_u64, 1..6_u64), 1..25),
+    );
+    let config =
+        Config { cases: 150, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
+    let result = TestRunner::new(config).run(&strategy, |(kind, permits, view, steps)| {
+        turn.set(turn.get() + 1);
+        let memory = MemoryStore::new(1_000);
+        let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
+        let mut rule = compiled(&format!("w{}", turn.get()), windowed[kind], limit, turn.get() * 8);
+        rule.rule.global = Some(redis_store::gossip());
+        let key = key(&rule, "u");
+        let mut now = 1_790_000_000_000_000_u64;
+        let (before, budget, next_budget, others, others_before) = view;
+        let view =
+            View { window: now / 1_000_000 + 1 - before.min(2), budget, next_budget, others, others_before };
+        memory.set_view(&key, view, 7, Timestamp(now));
+        redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
+        clock.set(Timestamp(now));
+        redis_servers::until("the view to be there", std::time::Duration::from_secs(2), || {
+            runtime()
+                .block_on(redis.bucket(&rule, &key, Timestamp(now)))
+                .is_some_and(|info| info.view.is_some())
+        });
+        for (micros, permits) in steps {
+            now += micros;
+            clock.set(Timestamp(now));
+            let charge = Charge { rule: &rule, key: &key, limit, cost: Cost::Take(permits), enforced: true };
+            let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
+            prop_assert_eq!(Some(outcome(&redis, &charge, Timestamp(now))), expected);
+        }
+        Ok(())
+    });
+    if let Err(failure) = result {
+        panic!("{failure}");
+    }
+}

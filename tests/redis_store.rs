@@ -1,0 +1,354 @@
+//! What the store in Redis promises beyond equal answers: several identities as one, coalescing, leases, expiry, size,
+//! topologies, and clear words at the start.
+
+#[path = "support/redis_servers.rs"]
+mod redis_servers;
+#[path = "support/redis_store.rs"]
+mod redis_store;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use redis_servers::{Cluster, Server, free_port, now, until};
+use redis_store::{compiled, key, per_second, runtime, settings, store, store_with};
+use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::request::Cost;
+use tidegate::core::ruleset::Compiled;
+use tidegate::core::time::Span;
+use tidegate::engine::clock::Clock;
+use tidegate::engine::port::{Charge, Intent, Outcome, Store};
+use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, StartError, Topology};
+use tidegate::telemetry::Metrics;
+
+fn daily(name: &str, algorithm: Algorithm, permits: u32, shape: u32) -> Compiled {
+    let limit = Limit { permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
+    compiled(name, algorithm, limit, shape)
+}
+
+fn used(store: &RedisStore, rule: &Compiled, user: &str) -> u64 {
+    let key = key(rule, user);
+    runtime().block_on(store.bucket(rule, &key, Clock::System.now())).map_or(0, |info| info.used)
+}
+
+async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Outcome {
+    let key = key(rule, user);
+    let charge = Charge { rule, key: &key, limit: rule.limit, cost: Cost::Take(cost), enforced: true };
+    let charges = std::slice::from_ref(&charge);
+    let now = Clock::System.now();
+    match store.try_decide(charges, Intent::Charge, now) {
+        Some(outcome) => outcome,
+        None => store.decide(charges, Intent::Charge, now).await,
+    }
+}
+
+#[test]
+fn several_identities_are_charged_all_or_none_over_the_slots_of_a_cluster() {
+    let cluster = Cluster::start();
+    let store = store(settings(Topology::Cluster, cluster.urls()), 1);
+    for (index, algorithm) in
+        (0..).zip([Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::SlidingLog])
+    {
+        let wide = daily(&format!("wide{index}"), algorithm, 50, index * 16);
+        let tight = daily(&format!("tight{index}"), algorithm, 3, index * 16 + 8);
+        let keys = [key(&wide, "a"), key(&tight, "b"), key(&wide, "c")];
+        let charge = |rule, key| Charge {
+            rule,
+            key,
+            limit: Compiled::clone_limit(rule),
+            cost: Cost::Take(2),
+            enforced: true,
+        };
+        let charges = [charge(&wide, &keys[0]), charge(&tight, &keys[1]), charge(&wide, &keys[2])];
+        let admitted: Vec<bool> = (0..6)
+            .map(|_| runtime().block_on(store.decide(&charges, Intent::Charge, Clock::System.now())).admitted)
+            .collect();
+        assert_eq!(admitted, [true, false, false, false, false, false]);
+        until("what was reserved to go back", Duration::from_secs(2), || {
+            used(&store, &wide, "a") == 2 && used(&store, &wide, "c") == 2
+        });
+        assert_eq!(used(&store, &tight, "b"), 2);
+    }
+}
+
+trait CloneLimit {
+    fn clone_limit(rule: &Compiled) -> Limit;
+}
+
+impl CloneLimit for Compiled {
+    fn clone_limit(rule: &Compiled) -> Limit {
+        rule.limit
+    }
+}
+
+fn calls(server: &Server) -> u64 {
+    let info = server.command(&["INFO", "commandstats"]).unwrap_or_default();
+    let line = info.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap_or_default().to_owned();
+    let calls = line.split("calls=").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok());
+    calls.unwrap_or(0)
+}
+
+/// Asks `checks` times for one key from `tasks` tasks, and counts what was admitted.
+fn hammer(store: &Arc<RedisStore>, rule: &Arc<Compiled>, tasks: usize, checks: usize) -> usize {
+    let task = |_| {
+        let (store, rule) = (Arc::clone(store), Arc::clone(rule));
+        runtime().spawn(async move {
+            let mut admitted = 0;
+            for turn in 0..checks {
+                admitted += usize::from(take(&store, &rule, "hot", 1).await.admitted);
+                if turn % 64 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            admitted
+        })
+    };
+    let tasks: Vec<_> = (0..tasks).map(task).collect();
+    tasks.into_iter().map(|task| runtime().block_on(task).expect("it ends")).sum()
+}
+
+#[test]
+fn checks_of_one_key_share_calls_and_are_counted_exactly() {
+    let server = Server::start(&[]);
+    let store = Arc::new(store(settings(Topology::Single, vec![server.url()]), 1));
+    let rule = Arc::new(daily("r", Algorithm::FixedWindow, 5_000, 8));
+    assert_eq!(hammer(&store, &rule, 64, 200), 5_000);
+    assert_eq!(used(&store, &rule, "hot"), 5_000);
+    let calls = calls(&server);
+    assert!(calls < 12_800 / 4, "{calls} calls for 12,800 checks");
+}
+
+#[test]
+fn leases_never_admit_more_than_the_limit_and_leave_nothing_behind() {
+    let server = Server::start(&[]);
+    let metrics = Metrics::new();
+    for (index, algorithm) in
+        (1..).zip([Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket, Algorithm::Gcra])
+    {
+        let lease = LeaseSettings { permits_max: 1_000, ttl: Duration::from_millis(200) };
+        let settings = RedisSettings { lease, ..settings(Topology::Single, vec![server.url()]) };
+        let daemons: Vec<Arc<RedisStore>> =
+            (0..2).map(|_| Arc::new(store_with(settings.clone(), 2, &metrics))).collect();
+        let rule = Arc::new(daily(&format!("r{index}"), algorithm, 200_000, index * 8));
+        let admitted: usize = std::thread::scope(|scope| {
+            let runs: Vec<_> =
+                daemons.iter().map(|store| scope.spawn(|| hammer(store, &rule, 8, 30_000))).collect();
+            runs.into_iter().map(|run| run.join().expect("it ends")).sum()
+        });
+        assert!(admitted <= 200_001, "{admitted} by {algorithm:?}");
+        for store in &daemons {
+            runtime().block_on(store.drain());
+        }
+        let settled = used(&daemons[0], &rule, "hot");
+        // A level drains by a permit now and then; what was leased and not used is back.
+        assert!(
+            settled.abs_diff(admitted as u64) <= 2,
+            "{admitted} admitted, {settled} charged by {algorithm:?}"
+        );
+    }
+    let text = metrics.render();
+    assert!(text.contains("tidegate_lease_permits_total{event=\"used\"}"), "{text}");
+}
+
+#[test]
+fn a_key_that_is_denied_is_denied_from_memory_until_it_may_pass() {
+    let server = Server::start(&[]);
+    let lease = LeaseSettings { permits_max: 100, ttl: Duration::from_millis(200) };
+    let settings = RedisSettings { lease, ..settings(Topology::Single, vec![server.url()]) };
+    let store = store(settings, 1);
+    let limit = Limit { permits: 2, window: Span::from_millis(600), burst: 2, queue: 0 };
+    let rule = compiled("r", Algorithm::Gcra, limit, 8);
+    let ask = || runtime().block_on(take(&store, &rule, "u", 1));
+    while ask().admitted {}
+    let before = calls(&server);
+    let (start, mut denied) = (now(), 0);
+    while !ask().admitted {
+        denied += 1;
+    }
+    assert!(start.elapsed() < Duration::from_millis(400), "{:?}", start.elapsed());
+    let made = calls(&server) - before;
+    assert!(denied > 1_000 && made < 20, "{denied} denials took {made} calls");
+}
+
+#[test]
+fn every_bucket_expires_by_itself_and_costs_at_most_100_bytes() {
+    let server = Server::start(&[]);
+    let store = store(settings(Topology::Single, vec![server.url()]), 1);
+    for (index, algorithm) in (1..).zip([
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+        Algorithm::SlidingLog,
+    ]) {
+        let limit = Limit { permits: 10, window: Span::from_millis(400), burst: 10, queue: 0 };
+        let rule = compiled(&format!("r{index}"), algorithm, limit, index * 8);
+        let name = format!("tg:{{user=u}}:r{index}");
+        assert!(runtime().block_on(take(&store, &rule, "u", 3)).admitted);
+        let number = |words: &[&str]| -> i64 {
+            let answer = server.command(words).unwrap_or_default();
+            answer.trim().trim_start_matches(':').parse().unwrap_or(-9)
+        };
+        let ttl = number(&["PTTL", &name]);
+        assert!((1..=801).contains(&ttl), "{algorithm:?} lives for {ttl} ms");
+        let bytes = number(&["MEMORY", "USAGE", &name, "SAMPLES", "0"]);
+        let own = bytes - i64::try_from(name.len()).unwrap_or(0);
+        println!("{algorithm:?}: {bytes} bytes with a name of {}", name.len());
+        assert!(
+            algorithm == Algorithm::SlidingLog || (1..=100).contains(&own),
+            "{algorithm:?} costs {own} bytes"
+        );
+        until("it to expire", Duration::from_secs(2), || number(&["EXISTS", &name]) == 0);
+    }
+}
+
+#[test]
+fn two_versions_of_a_rule_count_apart_and_a_bucket_can_be_reset() {
+    let server = Server::start(&[]);
+    let (one, other) = (
+        store(settings(Topology::Single, vec![server.url()]), 1),
+        store(settings(Topology::Single, vec![server.url()]), 1),
+    );
+    let old = daily("r", Algorithm::FixedWindow, 5, 8);
+    let new = daily("r", Algorithm::TokenBucket, 5, 8);
+    let log = daily("r", Algorithm::SlidingLog, 5, 8);
+    for _ in 0..3 {
+        assert!(runtime().block_on(take(&one, &old, "u", 1)).admitted);
+        assert!(runtime().block_on(take(&other, &new, "u", 1)).admitted);
+        assert!(runtime().block_on(take(&other, &log, "u", 1)).admitted);
+    }
+    assert_eq!((used(&one, &old, "u"), used(&other, &new, "u"), used(&other, &log, "u")), (3, 3, 3));
+    assert_eq!(runtime().block_on(one.reset(&old, &key(&old, "u"))), Some(true));
+    assert_eq!(used(&one, &old, "u"), 0);
+}
+
+#[test]
+fn sentinels_name_the_primary_and_its_successor() {
+    let primary = Server::start(&[]);
+    let port = primary.port.to_string();
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"]);
+    until("the replica to follow", Duration::from_secs(10), || {
+        replica.command(&["ROLE"]).is_some_and(|role| role.contains("connected"))
+    });
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("sentinel.conf");
+    let sentinel_port = free_port();
+    let text = format!(
+        "port {sentinel_port}\nbind 127.0.0.1\nsentinel monitor tidegate 127.0.0.1 {port} 1\n\
+         sentinel down-after-milliseconds tidegate 500\nsentinel failover-timeout tidegate 3000\nlogfile /dev/null\n"
+    );
+    std::fs::write(&file, text).expect("the file is written");
+    let mut sentinel = std::process::Command::new("redis-server")
+        .arg(&file)
+        .arg("--sentinel")
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("a sentinel starts");
+    until("the sentinel to know the replica", Duration::from_secs(15), || {
+        let known = redis_servers::command_at(sentinel_port, &["SENTINEL", "REPLICAS", "tidegate"]);
+        known.is_some_and(|known| known.contains(&replica.port.to_string()))
+    });
+    let settings = settings(Topology::Sentinel, vec![format!("redis://127.0.0.1:{sentinel_port}")]);
+    let store = store(RedisSettings { timeout: Duration::from_millis(50), ..settings }, 1);
+    let rule = daily("r", Algorithm::FixedWindow, 100, 8);
+    let degraded = || runtime().block_on(take(&store, &rule, "u", 1)).counted[0].degraded;
+    assert!(!degraded());
+    drop(primary);
+    until("the successor to be asked", Duration::from_secs(20), || !degraded());
+    until("one address to be known", Duration::from_secs(5), || {
+        store.health().iter().any(|node| node.address.ends_with(&replica.port.to_string()))
+    });
+    let _ = sentinel.kill();
+    let _ = sentinel.wait();
+}
+
+#[test]
+fn users_with_passwords_and_few_rights_work() {
+    let server = Server::start(&[]);
+    let made = server.command(&[
+        "ACL", "SETUSER", "tidegate", "on", ">secret", "~tg:*", "+evalsha", "+eval", "+time", "+get", "+set",
+        "+pexpire", "+del", "+lindex", "+llen", "+lpush", "+rpush", "+rpop", "+ltrim", "+ping", "+info",
+        "+client", "+hello", "+select",
+    ]);
+    assert!(made.is_some_and(|answer| answer.contains("OK")));
+    let url = format!("redis://tidegate:secret@127.0.0.1:{}", server.port);
+    let store = store(settings(Topology::Single, vec![url]), 1);
+    for (index, algorithm) in (1..).zip([Algorithm::Gcra, Algorithm::SlidingLog]) {
+        let rule = compiled(&format!("r{index}"), algorithm, per_second(10), index * 8);
+        assert!(!runtime().block_on(take(&store, &rule, "u", 1)).counted[0].degraded);
+    }
+}
+
+#[test]
+fn what_is_not_enough_is_refused_at_the_start_with_a_clear_sentence() {
+    let single = Server::start(&[]);
+    let metrics = Metrics::new();
+    let start = |topology, nodes: Vec<String>| {
+        let live = Arc::new(AtomicUsize::new(1));
+        let error = runtime().block_on(RedisStore::start(settings(topology, nodes), live, &metrics));
+        error.map(|_| ()).map_err(|error: StartError| error.to_string())
+    };
+    let error = |result: Result<(), String>| result.expect_err("it is refused");
+    assert!(error(start(Topology::Cluster, vec![single.url()])).contains("not part of a Redis Cluster"));
+    assert!(error(start(Topology::Single, vec![])).contains("nodes is empty"));
+    assert!(error(start(Topology::Single, vec!["http://x".into()])).contains("http://x"));
+    assert!(error(start(Topology::Single, vec![single.url(), single.url()])).contains("one node"));
+    // A server that is not there is no reason not to start: the policies answer until it is.
+    assert_eq!(start(Topology::Single, vec![format!("redis://127.0.0.1:{}", free_port())]), Ok(()));
+}
+
+/// Numbers of every size up to `bits`, always the same.
+fn numbers(seed: u64, bits: u32) -> impl Iterator<Item = u64> {
+    let mut state = seed;
+    std::iter::from_fn(move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some((state >> (64 - bits)) >> ((state >> 3) % u64::from(bits)))
+    })
+}
+
+fn evaluated(server: &Server, body: &str, arguments: &[String]) -> Vec<String> {
+    let script = format!("{}\n{body}", include_str!("../lua/number.lua"));
+    let mut words = vec!["EVAL", &script, "0"];
+    words.extend(arguments.iter().map(String::as_str));
+    let answer = server.command(&words).expect("the server answers");
+    let lines = answer.lines().filter(|line| !line.starts_with(['*', '$']));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn whole_numbers_in_scripts_are_exact_up_to_what_limits_need() {
+    let server = Server::start(&[]);
+    let (mut a, mut b, mut c) = (numbers(1, 45), numbers(2, 52), numbers(3, 45));
+    for _ in 0..20 {
+        let (mut arguments, mut expected) = (Vec::new(), Vec::new());
+        for _ in 0..200 {
+            let (x, y, z) = (a.next().unwrap(), b.next().unwrap(), c.next().unwrap());
+            let (x, z) = (x.min(z), x.max(z).max(1));
+            let product = u128::from(x) * u128::from(y);
+            arguments.extend([x, y, z].map(|number| number.to_string()));
+            expected.push(format!("{} {}", product / u128::from(z), product % u128::from(z)));
+        }
+        let body = "local out = {} for i = 1, #ARGV, 3 do \
+                    local q, r = multiply_divide(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])) \
+                    out[#out + 1] = string.format('%.0f %.0f', q, r) end return out";
+        assert_eq!(evaluated(&server, body, &arguments), expected);
+    }
+    let (mut a, mut b) = (numbers(4, 52), numbers(5, 52));
+    let (mut arguments, mut expected) = (Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let four = [a.next().unwrap(), b.next().unwrap(), a.next().unwrap(), b.next().unwrap()];
+        arguments.extend(four.map(|number| number.to_string()));
+        let [x, y, z, w] = four.map(u128::from);
+        let order = (x * y).cmp(&(z * w)) as i8;
+        expected.push(format!("{order} {}", (x * y).abs_diff(z * w) % 1_048_573));
+    }
+    // A remainder stands for the difference: it is longer than a double.
+    let body = "local out = {} for i = 1, #ARGV, 4 do local n = {} \
+                for j = 0, 3 do n[j] = digits(tonumber(ARGV[i + j])) end \
+                local x, y = times(n[0], n[1]), times(n[2], n[3]) local order = compare(x, y) \
+                local d = order < 0 and minus(y, x) or minus(x, y) local rest = 0 \
+                for k = #d, 1, -1 do rest = fmod(rest * 1048576 + d[k], 1048573) end \
+                out[#out + 1] = string.format('%d %.0f', order, rest) end return out";
+    assert_eq!(evaluated(&server, body, &arguments), expected);
+}

@@ -1,0 +1,91 @@
+//! Stores, rules and keys for tests of the store in Redis.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use tidegate::core::algorithm::{Algorithm, Limit};
+pub use tidegate::core::key::Key;
+use tidegate::core::key::Shape;
+use tidegate::core::rule::{
+    Action, DOMAIN_DEFAULT, Global, Mode, OnFailure, OnPartition, PRIORITY_DEFAULT, Rule,
+};
+use tidegate::core::ruleset::Compiled;
+use tidegate::core::time::Span;
+use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, Topology};
+use tidegate::telemetry::Metrics;
+
+/// The runtime of one test process.
+pub fn runtime() -> &'static tokio::runtime::Runtime {
+    static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime starts")
+    });
+    &RUNTIME
+}
+
+/// Settings that a busy test machine can keep: the deadline is long where it is not what is tested.
+pub fn settings(topology: Topology, nodes: Vec<String>) -> RedisSettings {
+    RedisSettings {
+        topology,
+        nodes,
+        timeout: Duration::from_secs(2),
+        lease: LeaseSettings { permits_max: 0, ttl: Duration::from_millis(200) },
+        ..RedisSettings::default()
+    }
+}
+
+pub fn store(settings: RedisSettings, live: usize) -> RedisStore {
+    store_with(settings, live, &Metrics::new())
+}
+
+pub fn store_with(settings: RedisSettings, live: usize, metrics: &Metrics) -> RedisStore {
+    let live = Arc::new(AtomicUsize::new(live));
+    runtime().block_on(RedisStore::start(settings, live, metrics)).expect("the store starts")
+}
+
+pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> Compiled {
+    let rule = Rule {
+        name: name.to_owned(),
+        domain: DOMAIN_DEFAULT.to_owned(),
+        conditions: Vec::new(),
+        per: vec!["user".to_owned()],
+        algorithm,
+        limit: limit.permits,
+        window: limit.window,
+        burst: limit.burst,
+        group: None,
+        priority: PRIORITY_DEFAULT,
+        action: Action::Reject,
+        max_delay: Span::ZERO,
+        status: 429,
+        message: None,
+        on_failure: None,
+        exact: false,
+        enabled: true,
+        global: None,
+    };
+    Compiled { rule, index: 0, shape: Shape(shape), limit }
+}
+
+pub fn with_policy(mut rule: Compiled, policy: OnFailure) -> Compiled {
+    rule.rule.on_failure = Some(policy);
+    rule
+}
+
+pub fn gossip() -> Global {
+    Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: OnPartition::default() }
+}
+
+pub fn per_second(permits: u32) -> Limit {
+    Limit { permits, window: Span::from_secs(1), burst: permits, queue: 0 }
+}
+
+pub fn key(rule: &Compiled, user: &str) -> Key {
+    Key::new(rule.shape, [user])
+}
