@@ -1,8 +1,11 @@
 //! What is asked of one slot, as the bytes that `lua/decide.lua` reads, and its reply. Which key means what to whom is
 //! settled here; verdicts are made in [`super::replay`].
 
+use std::hash::BuildHasher;
 use std::sync::Arc;
 
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
 use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
@@ -109,12 +112,14 @@ pub(super) struct Call {
     pub(super) buckets: Vec<Bucket>,
     /// The parts, and where each of their buckets is in `buckets`.
     pub(super) parts: Vec<(Arc<Part>, SmallVec<[usize; 2]>)>,
+    /// Where a bucket is in `buckets`, by a hash of its key.
+    places: HashMap<u64, usize, FixedState>,
 }
 
 impl Call {
     /// A call without parts.
-    pub(super) const fn new() -> Self {
-        Self { buckets: Vec::new(), parts: Vec::new() }
+    pub(super) fn new() -> Self {
+        Self { buckets: Vec::new(), parts: Vec::new(), places: HashMap::default() }
     }
 
     /// Adds a part. Gives it back if it knows one of the buckets by another limit: then it must go by itself.
@@ -122,13 +127,16 @@ impl Call {
         let known = self.buckets.len();
         let mut places = SmallVec::new();
         for bucket in &part.buckets {
-            match self.buckets.iter().position(|own| own.key == bucket.key) {
-                Some(place) if self.buckets.get(place) == Some(bucket) => places.push(place),
+            let hash = FixedState::default().hash_one(&bucket.key);
+            match self.places.get(&hash) {
+                Some(place) if self.buckets.get(*place) == Some(bucket) => places.push(*place),
                 Some(_) => {
                     self.buckets.truncate(known);
+                    self.places.retain(|_, place| *place < known);
                     return Err(part);
                 }
                 None => {
+                    self.places.insert(hash, self.buckets.len());
                     places.push(self.buckets.len());
                     self.buckets.push(bucket.clone());
                 }

@@ -1,7 +1,8 @@
-//! Sends parts to their nodes, one call at a time for each slot.
+//! Sends parts to their nodes, one call at a time for each lane.
 //!
-//! While a call for a slot is under way, further parts for it wait and then go as one call that decides them in order. So a
-//! hot key costs one call a round trip, however many ask for it, and an idle one is asked for at once: there is no timer.
+//! While a call is under way, further parts of its lane wait and then go as one call that decides them in order. So a hot key
+//! costs one call a round trip, however many ask for it, and an idle one is asked for at once: there is no timer. In a cluster
+//! each slot is a lane; elsewhere a few lanes for each server join all slots, since one call may reach over them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,10 @@ use crate::engine::clock::{Clock, Deadline, Stopwatch};
 
 /// Parts that go as one call at most: a script keeps a server from everything else while it runs.
 const BATCH_MAX: usize = 256;
+/// Buckets in one call beyond which no part is added.
+const BUCKETS_MAX: usize = 1_024;
+/// Lanes for each server where calls may reach over slots: while one call is decided, the next is on its way.
+const LANES_PER_NODE: usize = 3;
 /// Parts that wait for one slot at most. More are answered by their failure policy.
 const WAITING_MAX: usize = 16_384;
 /// Times that one call is sent: redirects, a missing script, a slot on its way.
@@ -104,7 +109,12 @@ impl Lanes {
     }
 
     fn lane(&self, slot: Slot) -> Option<MutexGuard<'_, Lane>> {
-        let lane = self.lanes.get(usize::from(slot.0))?;
+        let index = if self.places.joins_slots() {
+            self.places.map().place(slot) * LANES_PER_NODE + usize::from(slot.0) % LANES_PER_NODE
+        } else {
+            usize::from(slot.0)
+        };
+        let lane = self.lanes.get(index % SLOTS)?;
         Some(lane.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -138,6 +148,7 @@ impl Lanes {
         let mut call = Call::new();
         let mut batch: Vec<Waiting> = Vec::new();
         while batch.len() < BATCH_MAX
+            && call.buckets.len() < BUCKETS_MAX
             && let Some(next) = lane.waiting.pop_front()
         {
             // Nobody waits for it any more, so it was not carried out, for certain.

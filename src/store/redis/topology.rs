@@ -40,6 +40,11 @@ impl Map {
         self.nodes.get(usize::from(*place))
     }
 
+    /// The place of the node that serves a slot.
+    pub(super) fn place(&self, slot: Slot) -> usize {
+        self.slots.get(usize::from(slot.0)).map_or(0, |place| usize::from(*place))
+    }
+
     /// All nodes that serve.
     pub(super) fn nodes(&self) -> &[Arc<Node>] {
         &self.nodes
