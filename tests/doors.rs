@@ -122,6 +122,11 @@ impl Store for Counts {
     }
 
     fn set_view(&self, _key: &Key, _view: View, _error_bound: u64, _now: Timestamp) {}
+    fn reset<'a>(&'a self, _rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
+        let mut used = self.used.lock().unwrap();
+        let was = used.remove(key.bytes()).is_some();
+        Box::pin(std::future::ready(Some(was)))
+    }
     fn debit(&self, _rule: &Compiled, _key: &Key, _permits: u64, _now: Timestamp) {}
     fn sweep(&self, _now: Timestamp) {}
     fn len(&self) -> StoreLen {
