@@ -54,9 +54,16 @@ pub struct DecisionJson<'a> {
 #[derive(Debug)]
 pub struct RuledList<'a>(&'a [Ruled]);
 
+impl<'a> RuledList<'a> {
+    /// Each rule's part.
+    pub fn iter(&self) -> impl Iterator<Item = RuledJson<'a>> + use<'a> {
+        self.0.iter().map(RuledJson::new)
+    }
+}
+
 impl Serialize for RuledList<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(self.0.iter().map(RuledJson::new))
+        serializer.collect_seq(self.iter())
     }
 }
 

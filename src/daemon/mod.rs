@@ -15,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 use crate::api::{self, Doors, Listener, Readiness, Settings};
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
-use crate::store::memory::MemoryStore;
 use crate::telemetry::Metrics;
 
 mod reload;
 mod run;
 mod setup;
+mod store;
 mod upkeep;
 mod world;
 
@@ -28,18 +28,23 @@ pub use crate::peer::certificate;
 pub use reload::{check_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
+pub use store::StoreSetup;
 
 use reload::Reloader;
+use store::Opened;
 use world::World;
 
 /// Longest time for what is in flight when the daemon drains.
 const DRAIN_DOORS: Duration = Duration::from_secs(7);
 /// Longest time for telling the other daemons that this one leaves.
 const DRAIN_PEERS: Duration = Duration::from_millis(1_500);
+/// Longest time for giving back permits that were drawn ahead.
+const DRAIN_STORE: Duration = Duration::from_millis(500);
 
 /// A running daemon.
 pub struct Daemon {
     engine: Arc<Engine>,
+    store: Opened,
     http: Option<Bound>,
     grpc: Option<Bound>,
     world: Option<World>,
@@ -65,8 +70,9 @@ impl Daemon {
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
-        let store = Arc::new(MemoryStore::new(setup.keys_max));
-        let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, store, Arc::clone(&metrics)));
+        let store = Opened::open(&setup.store, &metrics).await?;
+        let counters = Arc::clone(&store.store);
+        let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics)));
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
             setup.rules.clone(),
@@ -80,7 +86,7 @@ impl Daemon {
         let (stop_doors, stop) = (CancellationToken::new(), CancellationToken::new());
         let mut tasks = JoinSet::new();
         let world = match &setup.peers {
-            Some(peers) => Some(World::start(&setup, peers, &engine, &stop, &mut tasks).await?),
+            Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
@@ -106,7 +112,8 @@ impl Daemon {
             bound
         });
         readiness.send_replace(Readiness::Serving);
-        let daemon = Self { engine, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
+        let daemon =
+            Self { engine, store, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
         daemon.announce();
         Ok(daemon)
     }
@@ -176,6 +183,8 @@ impl Daemon {
         {
             tracing::warn!("some connections did not finish in time and were closed");
         }
+        // No decision draws ahead any more: what was drawn goes back.
+        let _ = timeout(DRAIN_STORE, self.store.drain()).await;
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;

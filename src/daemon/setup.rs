@@ -5,13 +5,15 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
-use crate::config::{Backend, Config, PeerTls};
+use super::store::StoreSetup;
+use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
+use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -52,8 +54,8 @@ pub struct Setup {
     pub rules: RulesSource,
     /// Whether every rule only logs.
     pub shadow: bool,
-    /// Most buckets in memory.
-    pub keys_max: usize,
+    /// Where buckets are kept.
+    pub store: StoreSetup,
     /// The other daemons; `None` for none.
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
@@ -73,10 +75,6 @@ impl Setup {
     /// A certificate file that cannot be read.
     pub fn of(config: &Config) -> anyhow::Result<Self> {
         let rules = &config.rules;
-        anyhow::ensure!(
-            config.store.backend == Backend::Memory,
-            "store.backend = \"redis\" is not supported by this version of the daemon"
-        );
         let missing = !rules.file_required && !rules.file.exists();
         let peers = config.peers.tls.as_ref().map(|files| -> anyhow::Result<PeersSetup> {
             Ok(PeersSetup {
@@ -93,13 +91,34 @@ impl Setup {
             grpc: Some(config.listen.grpc.to_string()),
             rules: if missing { RulesSource::Nothing } else { RulesSource::File(rules.file.clone()) },
             shadow: rules.shadow,
-            keys_max: usize::try_from(config.store.max_keys).unwrap_or(usize::MAX),
+            store: store_of(&config.store),
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
             interval: config.peers.interval,
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
         })
+    }
+}
+
+fn store_of(store: &config::Store) -> StoreSetup {
+    let keys_max = usize::try_from(store.max_keys).unwrap_or(usize::MAX);
+    match store.backend {
+        Backend::Memory => StoreSetup::Memory { keys_max },
+        Backend::Redis => StoreSetup::Redis(Box::new(RedisSettings {
+            topology: match store.redis.topology {
+                config::Topology::Cluster => Topology::Cluster,
+                config::Topology::Ring => Topology::Ring,
+                config::Topology::Sentinel => Topology::Sentinel,
+                config::Topology::Single => Topology::Single,
+            },
+            nodes: store.redis.nodes.clone(),
+            sentinel_master: store.redis.sentinel_master.clone(),
+            timeout: store.redis.timeout.to_std(),
+            on_failure: store.redis.on_failure,
+            lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
+            ..RedisSettings::default()
+        })),
     }
 }
 
@@ -188,7 +207,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         grpc: Some(port(8081)),
         rules: RulesSource::Fixed(vec![rule]),
         shadow: false,
-        keys_max: 100_000,
+        store: StoreSetup::Memory { keys_max: 100_000 },
         peers: Some(PeersSetup {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: Some(demo.advertise.to_string()),

@@ -2,18 +2,21 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::setup::{PeersSetup, Setup, read_tls};
+use super::store::Opened;
 use crate::config::PeerTls;
 use crate::core::worldwide::ReplicaConfig;
 use crate::engine::Engine;
 use crate::engine::world::WorldPort;
-use crate::peer::{GOSSIP_INTERVAL_DEFAULT, Peers, PeersConfig, sync};
+use crate::peer::{GOSSIP_INTERVAL_DEFAULT, Member, Peers, PeersConfig, sync};
 
 /// The part of a daemon that speaks with other daemons.
 pub(super) struct World {
@@ -28,6 +31,7 @@ impl World {
     pub(super) async fn start(
         setup: &Setup,
         peers: &PeersSetup,
+        store: &Opened,
         engine: &Arc<Engine>,
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
@@ -48,12 +52,18 @@ impl World {
         let replica = ReplicaConfig {
             regions: setup.regions.clone(),
             interval: setup.interval,
+            shared_store: store.is_shared(),
             ..ReplicaConfig::new(setup.name.clone(), incarnation)
         };
         let stop = stop.child_token();
         let port: Arc<dyn WorldPort> = Arc::clone(engine) as _;
         tasks.spawn(sync::run(port, Arc::clone(&peers_handle), events, replica, stop.clone()));
-        tasks.spawn(warn_of_siblings(Arc::clone(&peers_handle), setup.name.region.clone(), stop.clone()));
+        let siblings = Siblings {
+            region: setup.name.region.clone(),
+            live: Arc::clone(&store.live),
+            shared_store: store.is_shared(),
+        };
+        tasks.spawn(siblings.watch(peers_handle.members(), stop.clone()));
         Ok(Self { peers: peers_handle, address, tls_files: peers.tls_files.clone(), stop })
     }
 
@@ -100,33 +110,45 @@ async fn resolve(advertise: Option<&str>) -> anyhow::Result<Option<SocketAddr>> 
     Ok(Some(found))
 }
 
-/// With buckets in memory each daemon counts for itself, so a second one in the region admits the limit once more.
-async fn warn_of_siblings(peers: Arc<Peers>, region: String, stop: CancellationToken) {
-    let mut members = peers.members();
-    drop(peers);
-    let mut warned = false;
-    loop {
-        let sibling = members
-            .borrow_and_update()
-            .iter()
-            .find(|member| member.live && member.name.region == region)
-            .map(|member| member.name.node.clone());
-        match sibling {
-            Some(node) if !warned => {
-                tracing::warn!(
-                    region,
-                    node,
-                    "another daemon of this region is up: with the store in memory each counts for itself, so limits of the region alone hold for each of them"
-                );
-                warned = true;
+/// The other daemons of this region.
+struct Siblings {
+    region: String,
+    /// How many daemons of this region are alive, this one included.
+    live: Arc<AtomicUsize>,
+    shared_store: bool,
+}
+
+impl Siblings {
+    /// Counts them until `stop`, and warns of one that counts for itself.
+    async fn watch(self, mut members: watch::Receiver<Vec<Member>>, stop: CancellationToken) {
+        let mut warned = false;
+        loop {
+            let siblings: Vec<String> = members
+                .borrow_and_update()
+                .iter()
+                .filter(|member| member.live && member.name.region == self.region)
+                .map(|member| member.name.node.clone())
+                .collect();
+            self.live.store(siblings.len() + 1, Ordering::Relaxed);
+            // With buckets in memory each daemon counts for itself, so a second one admits the limit once more.
+            match siblings.first().filter(|_| !self.shared_store) {
+                Some(node) if !warned => {
+                    let region = &self.region;
+                    tracing::warn!(
+                        region,
+                        node,
+                        "another daemon of this region is up: with the store in memory each counts for itself, so limits of the region alone hold for each of them"
+                    );
+                    warned = true;
+                }
+                Some(_) => {}
+                None => warned = false,
             }
-            Some(_) => {}
-            None => warned = false,
-        }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            changed = members.changed() => if changed.is_err() { return },
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                changed = members.changed() => if changed.is_err() { return },
+            }
         }
     }
 }

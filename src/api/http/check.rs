@@ -4,13 +4,12 @@ use http::Request;
 use hyper::body::Incoming;
 
 use super::question::{self, Check, Question};
-use super::{Answered, Arriving, Visit, body, reply};
+use super::{Answered, Arriving, Visit, body, decision, reply};
+use crate::api::headers;
 use crate::api::wire::DecisionJson;
-use crate::api::{Doors, headers};
-use crate::core::decision::Decision;
 use crate::engine::port::Answer;
 
-/// Room for one decision of a batch, in bytes.
+/// Room for one decision, in bytes.
 const DECISION_BYTES: usize = 384;
 
 impl Visit<'_> {
@@ -34,7 +33,9 @@ impl Visit<'_> {
         };
         let [request] = &asked;
         let Some(decision) = decisions.first() else { return reply::json_bytes(b"{}".to_vec()) };
-        let mut reply = reply::json(&DecisionJson::new(request, decision, &engine.name().region));
+        let mut body = Vec::with_capacity(DECISION_BYTES);
+        decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
+        let mut reply = reply::json_bytes(body);
         headers::add(reply.headers_mut(), decision, request.cost, engine.now());
         reply
     }
@@ -48,22 +49,15 @@ impl Visit<'_> {
                 body.push(b',');
             }
             let asked = [check.request()];
-            let decisions = engine.decide(&asked).get().await;
+            let decisions = match engine.decide(&asked) {
+                Answer::Now(decisions) => decisions,
+                Answer::Later(decisions) => decisions.await,
+            };
             if let ([request], Some(decision)) = (&asked, decisions.first()) {
-                write(&mut body, self.doors, request, decision);
+                decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
             }
         }
         body.extend_from_slice(b"]}");
         reply::json_bytes(body)
     }
-}
-
-fn write(
-    body: &mut Vec<u8>,
-    doors: &Doors,
-    request: &crate::core::request::Request<'_>,
-    decision: &Decision,
-) {
-    // Fails only for maps whose keys are no strings, and there are none.
-    let _ = serde_json::to_writer(body, &DecisionJson::new(request, decision, &doors.engine.name().region));
 }

@@ -7,6 +7,7 @@ mod authorize;
 mod body;
 mod buckets;
 mod check;
+mod decision;
 mod explain;
 mod health;
 mod query;

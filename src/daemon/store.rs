@@ -1,0 +1,58 @@
+//! Which store a daemon counts in, and what must be done for it while it runs.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use crate::engine::port::Store;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::{RedisSettings, RedisStore, StartError};
+use crate::telemetry::Metrics;
+
+/// Where buckets are kept.
+#[derive(Debug, Clone)]
+pub enum StoreSetup {
+    /// In this process: at most so many.
+    Memory {
+        /// The bound.
+        keys_max: usize,
+    },
+    /// In the region's Redis, which all its daemons share.
+    Redis(Box<RedisSettings>),
+}
+
+/// The store of a running daemon.
+pub(super) struct Opened {
+    pub(super) store: Arc<dyn Store>,
+    redis: Option<Arc<RedisStore>>,
+    /// Live daemons of this region, this one included: what a share of a limit is divided by while Redis is away.
+    pub(super) live: Arc<AtomicUsize>,
+}
+
+impl Opened {
+    /// Opens the store. A Redis that does not answer yet is no error.
+    pub(super) async fn open(setup: &StoreSetup, metrics: &Metrics) -> Result<Self, StartError> {
+        let live = Arc::new(AtomicUsize::new(1));
+        match setup {
+            StoreSetup::Memory { keys_max } => {
+                Ok(Self { store: Arc::new(MemoryStore::new(*keys_max)), redis: None, live })
+            }
+            StoreSetup::Redis(settings) => {
+                let redis = RedisStore::start(settings.as_ref().clone(), Arc::clone(&live), metrics).await?;
+                let redis = Arc::new(redis);
+                Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), live })
+            }
+        }
+    }
+
+    /// Whether all daemons of the region count in it together.
+    pub(super) const fn is_shared(&self) -> bool {
+        self.redis.is_some()
+    }
+
+    /// Gives back what was drawn ahead.
+    pub(super) async fn drain(&self) {
+        if let Some(redis) = &self.redis {
+            redis.drain().await;
+        }
+    }
+}
