@@ -105,6 +105,19 @@ while at <= #input do
   local action, length
   action, length, at = struct.unpack(">BI2", input, at)
   local charges = {}
+  local simple = false
+  if length == 1 and action == 0 then
+    -- The common decision, without a table for it.
+    local place_, flags, permits, next_at = struct.unpack(">I2BI5", input, at)
+    local b = buckets[place_]
+    simple = flags % 4 == TAKE and b.kind ~= SLIDING_LOG
+    if simple then
+      local fits = bucket_fits(b, now, permits)
+      if fits then bucket_put(b, now, permits) end
+      verdicts[#verdicts + 1] = (fits or flags < 4) and "1" or "0"
+      at, length = next_at, 0
+    end
+  end
   for i = 1, length do
     local place_, flags, permits
     place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
@@ -113,7 +126,9 @@ while at <= #input do
       enforced = floor(flags / 4) % 2 == 1, part = math.max(1, floor(flags / 8)),
     }
   end
-  if action == 2 then
+  if simple then
+    -- Decided above.
+  elseif action == 2 then
     for i = 1, length do
       local b = buckets[charges[i].place]
       if charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)

@@ -1,6 +1,21 @@
 //! Bad days of a real Redis, with load running: in each of them answers keep coming in time, what is admitted stays within a
 //! stated bound, and Redis enforces again soon after it can.
 
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and measures real time"
+)]
+
 #[path = "support/redis_servers.rs"]
 mod redis_servers;
 #[path = "support/redis_store.rs"]

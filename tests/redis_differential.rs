@@ -1,6 +1,21 @@
 //! The same histories through the store in memory and through real Redis servers: every answer must be equal, and so must
 //! what the buckets hold afterwards.
 
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and measures real time"
+)]
+
 #[path = "support/redis_servers.rs"]
 mod redis_servers;
 #[path = "support/redis_store.rs"]

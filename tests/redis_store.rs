@@ -1,6 +1,21 @@
 //! What the store in Redis promises beyond equal answers: several identities as one, coalescing, leases, expiry, size,
 //! topologies, and clear words at the start.
 
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and measures real time"
+)]
+
 #[path = "support/redis_servers.rs"]
 mod redis_servers;
 #[path = "support/redis_store.rs"]
@@ -52,13 +67,8 @@ fn several_identities_are_charged_all_or_none_over_the_slots_of_a_cluster() {
         let wide = daily(&format!("wide{index}"), algorithm, 50, index * 16);
         let tight = daily(&format!("tight{index}"), algorithm, 3, index * 16 + 8);
         let keys = [key(&wide, "a"), key(&tight, "b"), key(&wide, "c")];
-        let charge = |rule, key| Charge {
-            rule,
-            key,
-            limit: Compiled::clone_limit(rule),
-            cost: Cost::Take(2),
-            enforced: true,
-        };
+        let charge =
+            |rule, key| Charge { rule, key, limit: limit_of(rule), cost: Cost::Take(2), enforced: true };
         let charges = [charge(&wide, &keys[0]), charge(&tight, &keys[1]), charge(&wide, &keys[2])];
         let admitted: Vec<bool> = (0..6)
             .map(|_| runtime().block_on(store.decide(&charges, Intent::Charge, Clock::System.now())).admitted)
@@ -71,14 +81,9 @@ fn several_identities_are_charged_all_or_none_over_the_slots_of_a_cluster() {
     }
 }
 
-trait CloneLimit {
-    fn clone_limit(rule: &Compiled) -> Limit;
-}
-
-impl CloneLimit for Compiled {
-    fn clone_limit(rule: &Compiled) -> Limit {
-        rule.limit
-    }
+/// Names the type for closures that cannot.
+const fn limit_of(rule: &Compiled) -> Limit {
+    rule.limit
 }
 
 fn calls(server: &Server) -> u64 {
