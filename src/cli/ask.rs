@@ -101,10 +101,11 @@ fn show(decision: &Value) {
     if rules.is_empty() {
         return;
     }
-    let mut rows = table(
-        &["rule", "answer", "limit", "window", "left", "resets in", "used worldwide"],
-        &[2, 3, 4, 5, 6],
-    );
+    let mut headings = vec!["rule", "answer", "limit", "window", "left", "resets in"];
+    if rules.iter().any(|rule| rule["global"].is_object()) {
+        headings.push("used worldwide (may be off by)");
+    }
+    let mut rows = table(&headings, &[2, 3, 4, 5, 6]);
     for rule in rules {
         let answer = match (rule["allowed"].as_bool() == Some(true), rule["shadow"].as_bool() == Some(true)) {
             (true, _) => "allowed",

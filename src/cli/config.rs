@@ -29,7 +29,7 @@ impl Config {
         let settings = Settings::load(file.config.as_deref(), std::env::vars(), &flags).map_err(usage)?;
         let rules = daemon::rules_of(&settings).map_err(|problems| Failure::Usage(problems.join("\n")))?;
         say(settings.to_toml().trim_end());
-        say(format_args!("\n# {} rules would be in force.", rules.len()));
+        say(format_args!("\n# Rules that would be in force: {}", rules.len()));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -115,7 +115,7 @@ fn validate(file: &std::path::Path, json: bool) -> Ended {
             if json {
                 say(serde_json::json!({ "valid": true, "rules": count, "problems": [] }));
             } else {
-                say(format_args!("{}: {count} rules, all right", file.display()));
+                say(format_args!("{}: all right, rules: {count}", file.display()));
             }
             Ok(ExitCode::SUCCESS)
         }
