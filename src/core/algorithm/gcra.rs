@@ -9,7 +9,7 @@
 //! `window`. The TAT itself is kept as its distance from the newest instant seen, and that in permits: a time would
 //! overflow at the longest windows and would misstate what is used once the rate changes.
 
-use super::level::{Amount, Level, amount_of, capacity, permits_in, time_to_drain};
+use super::level::{Amount, Level, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
@@ -47,27 +47,9 @@ impl Gcra {
             delay: if admitted && cost > 0 { time_to_drain(early, limit) } else { Span::ZERO },
         }
     }
-
-    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
-        self.0.put(limit, now, cost);
-    }
-
-    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        self.0.refund(limit, now, cost)
-    }
-
-    pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
-        self.0.put(limit, now, cost);
-    }
-
-    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        self.0.used(limit, now)
-    }
-
-    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        self.0.expiry(limit)
-    }
 }
+
+counts_in_level!(Gcra);
 
 #[cfg(test)]
 mod tests {

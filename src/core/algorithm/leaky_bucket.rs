@@ -5,7 +5,7 @@
 //! departures never exceed the rate; arrivals are admitted while the queue holds at most its capacity. With a `queue`
 //! (the `throttle` action's longest delay) the capacity is the smaller of the two.
 
-use super::level::{Level, amount_of, permits_in, time_to_drain};
+use super::level::{Level, amount_of, counts_in_level, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
@@ -43,27 +43,9 @@ impl LeakyBucket {
             delay: if admitted && cost > 0 { time_to_drain(queued, limit) } else { Span::ZERO },
         }
     }
-
-    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
-        self.0.put(limit, now, cost);
-    }
-
-    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        self.0.refund(limit, now, cost)
-    }
-
-    pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
-        self.0.put(limit, now, cost);
-    }
-
-    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        self.0.used(limit, now)
-    }
-
-    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        self.0.expiry(limit)
-    }
 }
+
+counts_in_level!(LeakyBucket);
 
 #[cfg(test)]
 mod tests {

@@ -130,6 +130,35 @@ impl Level {
     }
 }
 
+/// Gives a machine that is one [`Level`] what all of them do alike: only what a request is answered differs.
+macro_rules! counts_in_level {
+    ($machine:ident) => {
+        impl $machine {
+            pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+                self.0.put(limit, now, cost);
+            }
+
+            pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
+                self.0.refund(limit, now, cost)
+            }
+
+            pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
+                self.0.put(limit, now, cost);
+            }
+
+            pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
+                self.0.used(limit, now)
+            }
+
+            pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
+                self.0.expiry(limit)
+            }
+        }
+    };
+}
+
+pub(super) use counts_in_level;
+
 /// Most amounts fit 64 bits, where dividing costs a tenth.
 fn divide(amount: Amount, by: u64) -> u64 {
     match u64::try_from(amount) {

@@ -4,7 +4,7 @@
 //! debts come on top of the interval they fall in, and out of later ones). With a `queue`, up to that many permits more
 //! are admitted ahead, each with the delay after which it would have conformed to `burst`.
 
-use super::level::{Level, amount_of, capacity, permits_in, time_to_drain};
+use super::level::{Level, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
 use crate::core::time::{Span, Timestamp};
 
@@ -34,27 +34,9 @@ impl TokenBucket {
             delay: if admitted && cost > 0 { time_to_drain(ahead, limit) } else { Span::ZERO },
         }
     }
-
-    pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
-        self.0.put(limit, now, cost);
-    }
-
-    pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        self.0.refund(limit, now, cost)
-    }
-
-    pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
-        self.0.put(limit, now, cost);
-    }
-
-    pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        self.0.used(limit, now)
-    }
-
-    pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        self.0.expiry(limit)
-    }
 }
+
+counts_in_level!(TokenBucket);
 
 #[cfg(test)]
 mod tests {
