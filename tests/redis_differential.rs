@@ -235,6 +235,15 @@ fn a_single_server_answers_like_the_memory_store() {
 }
 
 #[test]
+fn the_oldest_redis_and_valkey_answer_like_the_memory_store() {
+    for program in [redis_servers::OLDEST, redis_servers::VALKEY] {
+        let Some(program) = redis_servers::other_program(program) else { continue };
+        let server = Server::start_program(&program, &[]);
+        differ(settings(Topology::Single, vec![server.url()]), 100);
+    }
+}
+
+#[test]
 fn a_cluster_answers_like_the_memory_store() {
     let cluster = Cluster::start();
     differ(settings(Topology::Cluster, cluster.urls()), 120);

@@ -25,6 +25,8 @@ pub(super) enum Code {
     Method,
     /// The door holds as many half-received requests as it may.
     Overloaded,
+    /// The region's store does not answer.
+    NoStore,
     /// A compressed gRPC message, or a method that the service does not have.
     Unimplemented,
     /// What cannot happen.
@@ -37,6 +39,7 @@ const NOT_FOUND: u8 = 5;
 const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
+const UNAVAILABLE: u8 = 14;
 /// The status code of gRPC for an answer.
 pub(super) const GRPC_OK: u8 = 0;
 
@@ -55,6 +58,7 @@ impl Code {
             Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
+            Self::NoStore => ("store_unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
         }

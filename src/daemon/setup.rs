@@ -13,7 +13,7 @@ use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
-use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
+use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -91,7 +91,7 @@ impl Setup {
             grpc: Some(config.listen.grpc.to_string()),
             rules: if missing { RulesSource::Nothing } else { RulesSource::File(rules.file.clone()) },
             shadow: rules.shadow,
-            store: store_of(&config.store),
+            store: store_of(&config.store)?,
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
             interval: config.peers.interval,
@@ -101,9 +101,9 @@ impl Setup {
     }
 }
 
-fn store_of(store: &config::Store) -> StoreSetup {
+fn store_of(store: &config::Store) -> anyhow::Result<StoreSetup> {
     let keys_max = usize::try_from(store.max_keys).unwrap_or(usize::MAX);
-    match store.backend {
+    Ok(match store.backend {
         Backend::Memory => StoreSetup::Memory { keys_max },
         Backend::Redis => StoreSetup::Redis(Box::new(RedisSettings {
             topology: match store.redis.topology {
@@ -117,9 +117,20 @@ fn store_of(store: &config::Store) -> StoreSetup {
             timeout: store.redis.timeout.to_std(),
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
+            tls: redis_tls(&store.redis.tls)?,
             ..RedisSettings::default()
         })),
-    }
+    })
+}
+
+fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
+    let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(path) = path else { return Ok(None) };
+        let text = std::fs::read(path);
+        text.map(Some).with_context(|| format!("store.redis.tls.{what}: {} cannot be read", path.display()))
+    };
+    let (cert, key) = (read("cert", &files.cert)?, read("key", &files.key)?);
+    Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
 }
 
 /// Reads the three files of mutual TLS.

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use metrics::Counter;
 
-use crate::core::key::identity_values;
+use crate::core::key::{Key, identity_values};
 use crate::core::request::Request;
 use crate::core::rule::{Rule, User};
-use crate::core::ruleset::{Conflict, RuleSet, Shapes};
+use crate::core::ruleset::{Compiled, Conflict, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
@@ -28,7 +28,7 @@ pub mod world;
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
 use port::Store;
-use status::{BucketStatus, Explanation, WorldStatus};
+use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 
 /// One decision in this many is timed: a histogram costs more than a decision.
@@ -149,13 +149,13 @@ impl Engine {
         let loaded = self.loaded.load_full();
         let found = loaded.set.bucket(name, request)?;
         let (compiled, key) = (found.rule, found.key?);
-        let now = self.clock.now();
-        let info = self.store.bucket(compiled, &key, now).await;
-        let values = identity_values(key.identity()).unwrap_or_default();
-        let identity = compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect();
+        // A user's own limit says what is left.
+        let own = (found.limit != compiled.limit).then(|| compiled.with_limit(found.limit));
+        let compiled = own.as_ref().unwrap_or(compiled);
+        let info = self.store.bucket(compiled, &key, self.clock.now()).await;
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
-            identity,
+            identity: identity_of(compiled, &key),
             limit: found.limit.permits,
             window: found.limit.window,
             used: info.map_or(0, |info| info.used),
@@ -163,7 +163,18 @@ impl Engine {
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),
+            degraded: info.is_some_and(|info| info.degraded),
         })
+    }
+
+    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of a worldwide
+    /// limit only this region's counter is reset: what the others know of it stays counted.
+    pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
+        let loaded = self.loaded.load_full();
+        let found = loaded.set.bucket(name, request)?;
+        let (compiled, key) = (found.rule, found.key?);
+        let existed = self.store.reset(compiled, &key).await;
+        Some(BucketReset { rule: compiled.rule.name.clone(), identity: identity_of(compiled, &key), existed })
     }
 
     /// The worldwide rules in force and their revision, for the protocol between regions.
@@ -206,4 +217,10 @@ impl Engine {
         TURN.set(turn);
         turn.is_multiple_of(SAMPLE).then(Stopwatch::start)
     }
+}
+
+/// Names and values of a bucket's identity.
+fn identity_of(compiled: &Compiled, key: &Key) -> Vec<(String, String)> {
+    let values = identity_values(key.identity()).unwrap_or_default();
+    compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect()
 }

@@ -154,7 +154,7 @@ const ROUTES: &[(&str, Route<'static>, &str)] = &[
     ("/v1/explain", Route::Explain, "POST"),
     ("/v1/rules", Route::Rules, "GET, HEAD"),
     ("/v1/regions", Route::Regions, "GET, HEAD"),
-    ("/v1/buckets", Route::Buckets, "GET, HEAD"),
+    ("/v1/buckets", Route::Buckets, "GET, HEAD, DELETE"),
     ("/metrics", Route::Metrics, "GET, HEAD"),
     ("/healthz", Route::Healthz, "GET, HEAD"),
     ("/readyz", Route::Readyz, "GET, HEAD"),
@@ -176,7 +176,7 @@ fn refuse_method(route: Route<'_>, methods: &'static str) -> Refusal {
         Route::Rules | Route::Rule(_) => {
             "rules are read from the daemon's rules file: change the file, and it takes force"
         }
-        Route::Buckets => "buckets can only be looked at",
+        Route::Buckets => "buckets can be looked at with GET and reset with DELETE",
         _ => "this route does not know the method",
     };
     Refusal { allow: Some(methods), ..Refusal::new(Code::Method, message) }
@@ -215,7 +215,14 @@ impl Visit<'_> {
             Route::Rules => Ok(rules::all(self.doors)),
             Route::Rule(name) => rules::one(self.doors, name),
             Route::Regions => Ok(regions::show(self.doors)),
-            Route::Buckets => buckets::show(self.doors, head.uri.query().unwrap_or_default()).await,
+            Route::Buckets => {
+                let query = head.uri.query().unwrap_or_default();
+                if head.method == Method::DELETE {
+                    buckets::reset(self.doors, query).await
+                } else {
+                    buckets::show(self.doors, query).await
+                }
+            }
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),
             Route::Readyz => Ok(health::ready(self.doors)),

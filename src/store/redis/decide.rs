@@ -16,9 +16,13 @@ use super::lease::Leases;
 use super::meter::Meter;
 use super::plan::{self, Planned};
 use super::replay::Answered;
+use crate::core::algorithm::Algorithm;
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{Charge, Counted, Intent, Outcome};
+use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Outcome};
 
 /// What decisions and background calls share.
 #[derive(Debug)]
@@ -61,6 +65,23 @@ impl Core {
             self.leases.denied(charge, counted, sent);
         }
         outcome
+    }
+
+    /// What a bucket holds; `None` if it is unused. Where Redis does not answer, what this daemon knows by itself.
+    pub(super) async fn bucket(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
+        let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+        let deadline = Deadline::after(self.timeout);
+        let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
+        let planned = planned.first()?;
+        let Ok(answered) = self.lanes.ask(Arc::clone(&planned.part), deadline).await else {
+            let charges = [charge];
+            let missing = plan::unanswered(planned, &charges);
+            let counted = self.fallback.decide(&missing, Intent::Ask, now, true).counted;
+            return counted.first().map(|counted| info_of(counted));
+        };
+        let charged = answered.charges.first()?;
+        let log = rule.rule.algorithm == Algorithm::SlidingLog && charged.counted.used > 0;
+        (charged.existed || log || charged.counted.view.is_some()).then(|| info_of(&charged.counted))
     }
 
     /// Asks all parts at once.
@@ -160,5 +181,15 @@ impl Core {
                 self.pay(owed, now);
             }
         }
+    }
+}
+
+const fn info_of(counted: &Counted) -> BucketInfo {
+    BucketInfo {
+        used: counted.used,
+        verdict: counted.verdict,
+        view: counted.view,
+        error_bound: counted.error_bound,
+        degraded: counted.degraded,
     }
 }

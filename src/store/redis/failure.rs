@@ -75,6 +75,14 @@ impl Failure {
         matches!(self, Self::Timeout | Self::Broken(_) | Self::NotServing(_))
     }
 
+    /// Whether an operator wants to know: not a redirect, nor what follows from a trouble that is known.
+    pub(super) const fn is_of_interest(&self) -> bool {
+        !matches!(
+            self,
+            Self::Down | Self::NoNode | Self::Moved(_) | Self::Ask(_) | Self::TryAgain | Self::NoScript
+        )
+    }
+
     /// Whether the call may have been carried out all the same.
     pub(crate) const fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout | Self::Broken(_))
@@ -96,6 +104,7 @@ impl From<RedisError> for Failure {
                 | ServerErrorKind::ReadOnly => Self::NotServing(error.to_string()),
                 ServerErrorKind::NoPerm => Self::Forbidden(error.to_string()),
                 _ if error.to_string().contains("OOM") => Self::Full,
+                _ if is_of_rights(&error.to_string()) => Self::Forbidden(error.to_string()),
                 _ => Self::Unexpected(error.to_string()),
             },
             ErrorKind::AuthenticationFailed => Self::Forbidden(error.to_string()),
@@ -104,6 +113,7 @@ impl From<RedisError> for Failure {
             ErrorKind::Extension => match error.code() {
                 Some("OOM") => Self::Full,
                 Some("NOAUTH" | "WRONGPASS") => Self::Forbidden(error.to_string()),
+                _ if is_of_rights(&error.to_string()) => Self::Forbidden(error.to_string()),
                 Some("MISCONF" | "NOREPLICAS" | "BUSY") => Self::NotServing(error.to_string()),
                 _ => Self::Unexpected(error.to_string()),
             },
@@ -111,4 +121,9 @@ impl From<RedisError> for Failure {
             _ => Self::Unexpected(error.to_string()),
         }
     }
+}
+
+/// A script that did what its user may not is told of as a plain error, in words that differ by version.
+fn is_of_rights(text: &str) -> bool {
+    text.contains("The user executing the script can't") || text.contains("ACL failure in script")
 }

@@ -17,12 +17,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::breaker::{Breaker, Phase};
 use super::failure::Failure;
+use super::notes::Notes;
+use crate::core::time::Span;
 use crate::engine::clock::{Deadline, Stopwatch};
 
 /// For a connection with its greeting.
 const CONNECT_MAX: Duration = Duration::from_millis(250);
 /// Between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(100);
+/// Between looks at whether it still answers, so that an idle daemon knows.
+const FEEL_EVERY: Duration = Duration::from_secs(1);
 /// Commands that wait for one connection's socket. Full: the caller waits, until its deadline.
 const QUEUE_LEN_MAX: usize = 512;
 /// Commands without an answer on one connection. Full: the caller waits, until its deadline.
@@ -36,6 +40,8 @@ pub(super) struct Node {
     link: ArcSwapOption<MultiplexedConnection>,
     breaker: Mutex<Breaker>,
     broken: Notify,
+    /// For its operator.
+    pub(super) notes: Notes,
     /// Told when something is wrong that a new look at the topology may cure.
     trouble: Arc<Notify>,
     started: Stopwatch,
@@ -87,6 +93,9 @@ impl Node {
     /// Begins to keep a connection to it. The task ends with `common.stop`.
     pub(super) fn start(info: ConnectionInfo, common: &Common) -> Result<Arc<Self>, redis::RedisError> {
         let address = address_of(&info);
+        // What the client would tell of itself needs a right of its own, which older servers do not even know.
+        let settings = info.redis_settings().clone().set_skip_set_lib_name();
+        let info = info.set_redis_settings(settings);
         let client = Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?;
         let node = Arc::new(Self {
             address,
@@ -94,6 +103,7 @@ impl Node {
             link: ArcSwapOption::empty(),
             breaker: Mutex::default(),
             broken: Notify::new(),
+            notes: Notes::default(),
             trouble: Arc::clone(&common.trouble),
             started: common.started,
             timeout: common.timeout,
@@ -155,6 +165,7 @@ impl Node {
         match &answer {
             Ok(_) => pass.ended(true),
             Err(failure) => {
+                self.notes.failed(failure, self.started.elapsed());
                 if pass.ended(!failure.is_the_nodes()) || matches!(failure, Failure::Broken(_)) {
                     self.give_up(&link);
                 }
@@ -190,26 +201,57 @@ impl Node {
                 biased;
                 () = self.stop.cancelled() => return,
                 () = self.broken.notified() => {}
+                () = self.feel() => {}
             }
         }
+    }
+
+    /// Asks now and then whether it is there. An answer or none counts like a decision's.
+    async fn feel(&self) {
+        let ping = redis::cmd("PING");
+        while self.link.load().is_some() {
+            let sent = Stopwatch::start();
+            if self.call(&ping, Deadline::after(self.timeout)).await.is_ok() {
+                self.notes.answered(sent.elapsed());
+            }
+            sleep(FEEL_EVERY).await;
+        }
+        // The connection is gone, and whoever let go of it says so.
+        std::future::pending().await
+    }
+
+    /// Notes a trouble.
+    pub(super) fn note(&self, trouble: &str) {
+        self.notes.trouble(trouble, self.started.elapsed());
+    }
+
+    /// The newest trouble, and how long ago it was.
+    pub(super) fn newest_trouble(&self) -> Option<(String, Span)> {
+        self.notes.newest_trouble(self.started.elapsed())
     }
 
     /// Connects, as often as it takes.
     async fn mend(&self) {
         let mut logged = false;
         loop {
-            match timeout(CONNECT_MAX, self.connect()).await {
+            let failure = match timeout(CONNECT_MAX, self.connect()).await {
                 Ok(Ok(link)) => {
                     tracing::info!(node = %self.address, "redis connected");
+                    self.notes.connected(None);
                     self.link.store(Some(Arc::new(link)));
                     self.trouble.notify_one();
                     return;
                 }
-                Ok(Err(error)) if !logged => {
-                    logged = true;
-                    tracing::warn!(node = %self.address, %error, "cannot connect to redis; trying on");
-                }
-                _ => {}
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::Timeout,
+            };
+            self.notes.failed(&failure, self.started.elapsed());
+            if let Failure::Forbidden(why) = &failure {
+                self.notes.connected(Some(why.clone()));
+            }
+            if !logged {
+                logged = true;
+                tracing::warn!(node = %self.address, error = %failure, "cannot connect to redis; trying on");
             }
             sleep(RECONNECT).await;
         }
@@ -238,14 +280,19 @@ impl Node {
             .map_err(Failure::from)
     }
 
-    /// Waits for the first connection, at most `most`. Says whether there is one.
+    /// Whether there is a connection.
+    pub(super) fn is_connected(&self) -> bool {
+        self.link.load().is_some()
+    }
+
+    /// Waits for the first connection, at most `most`, or until the server refuses this user. Says whether there is one.
     pub(super) async fn connected(&self, most: Duration) -> bool {
         let wait = async {
-            while self.link.load().is_none() {
+            while self.link.load().is_none() && self.notes.refusal().is_none() {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(most, wait).await.is_ok()
+        timeout(most, wait).await.is_ok() && self.is_connected()
     }
 }
 
