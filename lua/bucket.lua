@@ -23,7 +23,7 @@ local function bucket_load(b)
   if raw.err then
     if not string.find(raw.err, "WRONGTYPE", 1, true) then
       -- No other type, but no permission: say it as Redis does.
-      redis.call(kind == SLIDING_LOG and "LLEN" or "GET", b.key)
+      if kind == SLIDING_LOG then redis.call("LINDEX", b.key, 0) else redis.call("GET", b.key) end
     end
     return false
   end

@@ -79,31 +79,45 @@ fn policy_warning(info: &str) -> Option<String> {
 /// Whether the user may do all that decisions do: the script runs once, on two keys that expire within seconds.
 pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) -> Result<(), StartError> {
     let Some(tag) = tag_on(node, map, topology) else { return Ok(()) };
+    // A trial that broke off may have left something, and with it other commands would do.
+    let mut clear = redis::cmd("DEL");
+    clear.arg(trial_key(&tag, "level")).arg(trial_key(&tag, "log"));
+    accept(node, &tag, node.upkeep(&clear, ANSWER_MAX).await).await?;
     // The second call finds the script and what the first has left, so that every command is used.
-    for (costs, whole) in [([Cost::Take(2), Cost::Take(1)], true), ([Cost::Take(1), Cost::Refund(9)], false)]
+    for (costs, whole) in
+        [([Cost::Take(2), Cost::Take(1)], true), ([Cost::Take(1), Cost::Refund(1_000_000)], false)]
     {
         let mut call = Call::new();
         for cost in costs {
             // Fails only for two limits of one bucket.
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
-        match node.upkeep(&call.command(&DECIDE, whole, None), ANSWER_MAX).await {
-            Err(Failure::Forbidden(why)) => {
-                let why = format!("{why}{}", missing_rights(node, &tag).await);
-                return Err(StartError::Forbidden(node.address.clone(), why));
-            }
-            Err(Failure::Unexpected(why)) => return Err(StartError::Unusable(node.address.clone(), why)),
-            // Full, moved, gone: no matter of what it can do.
-            Ok(_) | Err(_) => {}
-        }
+        accept(node, &tag, node.upkeep(&call.command(&DECIDE, whole, None), ANSWER_MAX).await).await?;
     }
     Ok(())
+}
+
+/// Whether an answer speaks against the server for good.
+async fn accept(node: &Node, tag: &str, answer: Result<Value, Failure>) -> Result<(), StartError> {
+    match answer {
+        Err(Failure::Forbidden(why)) => {
+            let why = format!("{why}{}", missing_rights(node, tag).await);
+            Err(StartError::Forbidden(node.address.clone(), why))
+        }
+        Err(Failure::Unexpected(why)) => Err(StartError::Unusable(node.address.clone(), why)),
+        // Full, moved, gone: no matter of what it can do.
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn trial_key(tag: &str, name: &str) -> String {
+    format!("tg:{{{tag}}}:{name}")
 }
 
 /// Which of the scripts' commands the user may not run, as the end of a sentence. A server tells of a script only that it did
 /// what it must not.
 async fn missing_rights(node: &Node, tag: &str) -> String {
-    let key = format!("tg:{{{tag}}}:right");
+    let key = trial_key(tag, "right");
     let commands: [(&str, &[&str]); 11] = [
         ("TIME", &[]),
         ("GET", &[&key]),
@@ -144,7 +158,7 @@ fn tag_on(node: &Arc<Node>, map: &Map, topology: Topology) -> Option<String> {
 
 fn trial(tag: &str, cost: Cost) -> Part {
     let bucket = |algorithm: Algorithm, name: &str| Bucket {
-        key: format!("tg:{{{tag}}}:{name}").into_bytes(),
+        key: trial_key(tag, name).into_bytes(),
         shape: u32::from(algorithm.code()) << 24,
         algorithm,
         limit: Limit { permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
