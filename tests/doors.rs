@@ -160,6 +160,7 @@ fn rule(name: &str, per: &[&str], limit: u32) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }
 

@@ -211,6 +211,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
             shares: Vec::new(),
             on_partition: OnPartition::default(),
         }),
+        split_keys: 1,
     };
     Ok(Setup {
         name,

@@ -1,19 +1,22 @@
 //! One decision from its charges to its outcome.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::background::BACKGROUND_PATIENCE;
 use super::failure::Failure;
 use super::fallback::Fallback;
 use super::lanes::Lanes;
 use super::lease::Leases;
 use super::meter::Meter;
+use super::names;
 use super::plan::{self, Planned};
 use super::replay::Answered;
 use crate::core::algorithm::Algorithm;
@@ -35,23 +38,25 @@ pub(super) struct Core {
     pub(super) meter: Arc<Meter>,
     pub(super) timeout: Duration,
     pub(super) background: Arc<Semaphore>,
+    /// Counts decisions of split keys, so that they take their sub-keys in turn.
+    pub(super) turns: AtomicU32,
     /// Views and debits come from callers outside any runtime.
     pub(super) runtime: Handle,
     pub(super) stop: CancellationToken,
 }
 
 impl Core {
-    /// Decides charges as one, within the timeout.
+    /// Decides charges as one, by `deadline`.
     pub(super) async fn decide(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         intent: Intent,
         now: Timestamp,
+        deadline: Deadline,
     ) -> Outcome {
         if charges.is_empty() {
             return Outcome { admitted: true, counted: SmallVec::new() };
         }
-        let deadline = Deadline::after(self.timeout);
         let planned = {
             let map = self.lanes.places().map();
             plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
@@ -82,6 +87,23 @@ impl Core {
         let charged = answered.charges.first()?;
         let log = rule.rule.algorithm == Algorithm::SlidingLog && charged.counted.used > 0;
         (charged.existed || log || charged.counted.view.is_some()).then(|| info_of(&charged.counted))
+    }
+
+    /// Forgets a bucket; see [`crate::engine::port::Store::reset`].
+    pub(super) async fn reset(&self, rule: &Compiled, key: &Key) -> Option<bool> {
+        let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+        let (slot, bucket) = plan::bucket_of(&charge);
+        let mut command = redis::cmd("DEL");
+        // Where daemons have two versions of the rule, either may stand beside the other.
+        command.arg(names::beside(&bucket.key, bucket.shape)).arg(bucket.key);
+        self.fallback.forget(key);
+        // Permits that were drawn are forgotten with the bucket that they were charged to.
+        self.leases.forget(key, self.started.elapsed());
+        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
+        match self.lanes.plain(&command, slot, deadline).await {
+            Ok(Value::Int(gone)) => Some(gone > 0),
+            _ => None,
+        }
     }
 
     /// Asks all parts at once.

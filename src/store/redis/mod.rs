@@ -27,13 +27,13 @@ mod sample;
 mod scripts;
 mod settings;
 mod slots;
+mod split;
 mod topology;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
-use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -112,6 +112,7 @@ impl RedisStore {
             meter,
             timeout: settings.timeout,
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
+            turns: AtomicU32::new(0),
             runtime: Handle::current(),
             stop: stop.clone(),
         });
@@ -167,13 +168,13 @@ async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
 impl Store for RedisStore {
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, _: Timestamp) -> Option<Outcome> {
         match (charges, intent) {
-            ([charge], Intent::Charge) => self.core.decide_from_lease(charge),
+            ([charge], Intent::Charge) => self.core.decide_from_leases(charge),
             _ => None,
         }
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
-        Box::pin(self.core.decide(charges, intent, now))
+        Box::pin(self.core.decide_whole(charges, intent, now))
     }
 
     fn bucket<'a>(
@@ -182,7 +183,7 @@ impl Store for RedisStore {
         key: &'a Key,
         now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>> {
-        Box::pin(self.core.bucket(rule, key, now))
+        Box::pin(self.core.bucket_whole(rule, key, now))
     }
 
     /// Redis names buckets by their rules, so this does nothing: see [`Store::set_view_of`].
@@ -196,19 +197,7 @@ impl Store for RedisStore {
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
-        Box::pin(async move {
-            let name = names::bucket(&rule.rule, key, rule.rule.window);
-            let mut command = redis::cmd("DEL");
-            command.arg(&name.key);
-            self.core.fallback.forget(key);
-            // Permits that were drawn are forgotten with the bucket that they were charged to.
-            self.core.leases.forget(key, self.core.started.elapsed());
-            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
-            match self.core.lanes.plain(&command, name.slot, deadline).await {
-                Ok(Value::Int(gone)) => Some(gone > 0),
-                _ => None,
-            }
-        })
+        Box::pin(self.core.reset_whole(rule, key))
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {
