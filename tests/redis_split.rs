@@ -220,7 +220,8 @@ fn a_split_key_outlives_one_of_its_servers() {
     for _ in 0..24 {
         ask_now(&store, &rule, Cost::Take(1));
     }
-    assert!(servers.iter().all(holds), "every server bears a part");
+    let keys: Vec<_> = servers.iter().map(|server| server.command(&["KEYS", "*"])).collect();
+    assert!(servers.iter().all(holds), "every server bears a part: {keys:?}");
     servers[0].kill();
     until("the breaker to open", Duration::from_secs(5), || {
         ask_now(&store, &rule, Cost::Take(1));

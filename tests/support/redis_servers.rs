@@ -98,11 +98,20 @@ impl Server {
         let _ = self.child.wait();
     }
 
+    /// Starts it anew on the same port and with the same folder: without counters, since it saves none, but with what a member
+    /// of a cluster knows of the others.
+    pub fn restart_in_place(mut self) -> Self {
+        self.kill();
+        let (port, args, program) = (self.port, self.args.clone(), self.program.clone());
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
+        Self::run(&program, port, dir, args)
+    }
+
     /// Starts it anew, empty, on the same port.
     pub fn restart(mut self) -> Self {
         self.kill();
         let (port, args, program) = (self.port, self.args.clone(), self.program.clone());
-        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
+        let dir = tempfile::tempdir().expect("a temporary directory");
         Self::run(&program, port, dir, args)
     }
 }
@@ -157,6 +166,16 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start() -> Self {
+        Self::start_with("1000")
+    }
+
+    /// One in which nobody takes over from a primary that only waits for its processor: what is not yet with the replica would
+    /// be lost.
+    pub fn start_patient() -> Self {
+        Self::start_with("60000")
+    }
+
+    fn start_with(node_timeout_ms: &str) -> Self {
         let servers: Vec<Server> = (0..6)
             .map(|_| {
                 let bus = free_port().to_string();
@@ -164,7 +183,7 @@ impl Cluster {
                     "--cluster-enabled",
                     "yes",
                     "--cluster-node-timeout",
-                    "1000",
+                    node_timeout_ms,
                     "--cluster-port",
                     &bus,
                     "--cluster-replica-validity-factor",
