@@ -212,7 +212,9 @@ fn differ(settings: RedisSettings, histories_max: u32) {
     let asked_for = std::env::var("TIDEGATE_HISTORIES").ok().and_then(|text| text.parse().ok());
     let histories_max = asked_for.unwrap_or(histories_max);
     let clock = Arc::new(Clock::Manual(0.into()));
-    let settings = RedisSettings { clock: Some(Arc::clone(&clock)), ..settings };
+    // Nothing is compared while a server waits for its processor.
+    let timeout = std::time::Duration::from_secs(30);
+    let settings = RedisSettings { clock: Some(Arc::clone(&clock)), timeout, ..settings };
     let redis = store(settings, 1);
     let turn = std::cell::Cell::new(0_u32);
     let config = Config {
