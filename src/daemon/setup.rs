@@ -8,7 +8,7 @@ use anyhow::Context;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
+use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
 use crate::peer::TlsPem;
@@ -195,11 +195,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         on_failure: None,
         exact: false,
         enabled: true,
-        global: Some(Global {
-            mode: demo.rule.mode,
-            shares: Vec::new(),
-            on_partition: OnPartition::default(),
-        }),
+        global: Some(Global::new(demo.rule.mode)),
     };
     Ok(Setup {
         name,
