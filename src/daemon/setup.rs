@@ -60,6 +60,8 @@ pub struct Setup {
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
+    /// Where the weights of `split` rules are noted; `None` for nowhere.
+    pub shares: Option<PathBuf>,
     /// How often counts go out.
     pub interval: Span,
     /// Hops of `X-Forwarded-For`, from the right, that are ours.
@@ -94,6 +96,7 @@ impl Setup {
             store: store_of(&config.store),
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
+            shares: Some(config.peers.shares.clone()),
             interval: config.peers.interval,
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
@@ -221,6 +224,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
             tls_files: None,
         }),
         regions: demo.regions.to_vec(),
+        shares: None,
         interval: Span::from_millis(50),
         trusted_proxies: 1,
         ipv6_prefix: 64,

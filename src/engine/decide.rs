@@ -229,7 +229,11 @@ impl<'a, 'r> Plan<'a, 'r> {
                     .view
                     .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
             ),
-            error_bound: counted.error_bound,
+            error_bound: match global.mode {
+                // The others may have spent all that is not ours.
+                Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
+                Mode::Gossip | Mode::Escrow => counted.error_bound,
+            },
         });
         Ruled {
             rule: self.name(found),
