@@ -18,16 +18,19 @@ use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
+pub mod admin;
 pub mod clock;
 pub mod decide;
 pub mod loaded;
 pub mod port;
+mod split;
 pub mod status;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
 use port::Store;
+use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 
@@ -42,6 +45,7 @@ pub struct Engine {
     loaded: ArcSwap<Loaded>,
     shapes: Mutex<Shapes>,
     tallies: Tallies,
+    shares: Shares,
     world: ArcSwap<WorldStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
@@ -60,6 +64,7 @@ impl Engine {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
+        let shares = Shares::new(name.clone(), Vec::new(), None);
         Self {
             name,
             clock,
@@ -67,6 +72,7 @@ impl Engine {
             loaded: ArcSwap::from_pointee(empty),
             shapes: Mutex::default(),
             tallies: Tallies::default(),
+            shares,
             world: ArcSwap::default(),
             metrics,
             degraded,
@@ -82,13 +88,17 @@ impl Engine {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
         let revision = self.loaded.load().revision + 1;
-        let loaded = Loaded::new(set, revision, shadow, &self.metrics);
+        let mut split = self.shares.machine();
+        split.handle_rules(self.clock.now(), self.shares.rules(&set));
+        let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(revision as f64);
             self.metrics.rules_count.set(loaded.set.rules().len() as f64);
         }
+        // While the machine is locked, or a share that grows meanwhile would be lost.
         self.loaded.store(Arc::new(loaded));
+        drop(split);
         Ok(revision)
     }
 
@@ -148,18 +158,19 @@ impl Engine {
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
         let found = loaded.set.bucket(name, request)?;
+        let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
-        // A user's own limit says what is left.
-        let own = (found.limit != compiled.limit).then(|| compiled.with_limit(found.limit));
+        // A user's own limit, or this region's share, says what is left.
+        let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
         let compiled = own.as_ref().unwrap_or(compiled);
         let info = self.store.bucket(compiled, &key, self.clock.now()).await;
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
-            limit: found.limit.permits,
-            window: found.limit.window,
+            limit: limit.permits,
+            window: limit.window,
             used: info.map_or(0, |info| info.used),
-            remaining: info.map_or(u64::from(found.limit.permits), |info| info.verdict.remaining),
+            remaining: info.map_or(u64::from(limit.permits), |info| info.verdict.remaining),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),
