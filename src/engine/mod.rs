@@ -20,6 +20,7 @@ use crate::telemetry::Metrics;
 
 pub mod clock;
 pub mod decide;
+mod each;
 pub mod loaded;
 pub mod port;
 pub mod status;

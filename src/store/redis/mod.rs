@@ -9,15 +9,19 @@ mod background;
 mod breaker;
 mod call;
 mod decide;
+mod dial;
 mod failure;
 mod fallback;
+mod lane;
 mod lanes;
 mod lease;
+mod link;
 mod meter;
 mod names;
 mod node;
 mod plan;
 mod replay;
+mod resp;
 mod ring;
 #[cfg(test)]
 mod sample;
@@ -179,6 +183,10 @@ impl Store for RedisStore {
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
         Box::pin(self.core.decide(charges, intent, now))
+    }
+
+    fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
+        charges.len() < 2 || self.core.planned(charges, Intent::Charge).len() < 2
     }
 
     fn bucket<'a>(&'a self, rule: &'a Compiled, key: &'a Key, _: Timestamp) -> Later<'a, Option<BucketInfo>> {

@@ -114,7 +114,7 @@ pub struct NodeHealth {
 }
 
 /// Whether a server can do what is needed.
-pub(super) async fn check_server(node: &Node, topology: Topology) -> Result<(), StartError> {
+pub(super) async fn check_server(node: &Arc<Node>, topology: Topology) -> Result<(), StartError> {
     let text = match node.upkeep(redis::cmd("INFO").arg("server"), INFO_MAX).await {
         Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(Value::VerbatimString { text, .. }) => text,

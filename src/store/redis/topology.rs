@@ -10,8 +10,9 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::dial::can_dial;
 use super::failure::Failure;
-use super::node::{Common, Node, address_of, elsewhere};
+use super::node::{Common, Node, elsewhere};
 use super::ring;
 use super::slots::{SLOTS, Slot};
 use super::{StartError, Topology};
@@ -38,11 +39,6 @@ impl Map {
     pub(super) fn node(&self, slot: Slot) -> Option<&Arc<Node>> {
         let place = self.slots.get(usize::from(slot.0))?;
         self.nodes.get(usize::from(*place))
-    }
-
-    /// The place of the node that serves a slot.
-    pub(super) fn place(&self, slot: Slot) -> usize {
-        self.slots.get(usize::from(slot.0)).map_or(0, |place| usize::from(*place))
     }
 
     /// All nodes that serve.
@@ -79,8 +75,10 @@ impl Places {
     ) -> Result<Arc<Self>, StartError> {
         let mut seeds = Vec::new();
         for url in urls {
-            let info = url.as_str().into_connection_info();
-            seeds.push(info.map_err(|error| StartError::Address(url.clone(), error.to_string()))?);
+            let refused = |why: String| StartError::Address(url.clone(), why);
+            let info = url.as_str().into_connection_info().map_err(|error| refused(error.to_string()))?;
+            can_dial(&info).map_err(|why| refused(why.to_owned()))?;
+            seeds.push(info);
         }
         if seeds.is_empty() {
             return Err(StartError::NoNodes);
@@ -97,33 +95,30 @@ impl Places {
             advisers: Vec::new(),
             map: ArcSwap::from_pointee(Map { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS] }),
         };
-        places.begin()
+        Ok(places.begin())
     }
 
-    fn begin(mut self) -> Result<Arc<Self>, StartError> {
-        let start = |info: &ConnectionInfo| {
-            Node::start(info.clone(), &self.common)
-                .map_err(|error| StartError::Address(address_of(info), error.to_string()))
-        };
+    fn begin(mut self) -> Arc<Self> {
+        let start = |info: &ConnectionInfo| Node::start(info.clone(), &self.common);
         match self.topology {
             Topology::Single | Topology::Ring => {
-                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let nodes = self.seeds.iter().map(start).collect::<Vec<_>>();
                 let addresses: Vec<String> = nodes.iter().map(|node| node.address.clone()).collect();
                 let slots = ring::place(&addresses);
                 self.map = ArcSwap::from_pointee(Map { nodes, slots });
             }
             Topology::Cluster => {
-                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let nodes = self.seeds.iter().map(start).collect::<Vec<_>>();
                 let known = nodes.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
                 self.known = Mutex::new(known);
                 self.advisers = nodes;
             }
             Topology::Sentinel => {
                 // A sentinel is asked with the nodes' own user and password, but has no databases.
-                self.advisers = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                self.advisers = self.seeds.iter().map(start).collect::<Vec<_>>();
             }
         }
-        Ok(Arc::new(self))
+        Arc::new(self)
     }
 
     /// The topology as last seen.
@@ -153,7 +148,7 @@ impl Places {
             return None;
         }
         let info = elsewhere(self.seeds.first()?, host, port);
-        let node = Node::start(info, &self.common).ok()?;
+        let node = Node::start(info, &self.common);
         known.insert(address.to_owned(), Arc::clone(&node));
         Some(node)
     }
