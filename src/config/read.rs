@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules, Source,
-    Store, Topology,
+    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
+    Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;

@@ -21,6 +21,7 @@ use crate::telemetry::Metrics;
 pub mod admin;
 pub mod clock;
 pub mod decide;
+mod each;
 pub mod loaded;
 pub mod port;
 mod split;

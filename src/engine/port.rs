@@ -111,6 +111,13 @@ pub trait Store: Send + Sync + 'static {
     /// failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
 
+    /// Whether these are decided in one step, so that decisions asked for after them, before they are answered, see all of
+    /// it or nothing.
+    fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
+        let _ = charges;
+        true
+    }
+
     /// What a bucket holds; `None` if it is unused.
     fn bucket<'a>(
         &'a self,

@@ -57,10 +57,7 @@ impl Core {
         if charges.is_empty() {
             return Outcome { admitted: true, counted: SmallVec::new() };
         }
-        let planned = {
-            let map = self.lanes.places().map();
-            plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
-        };
+        let planned = self.planned(charges, intent);
         let sent = self.started.elapsed();
         let answers = self.ask_all(&planned, deadline).await;
         let outcome = self.conclude(charges, &planned, answers, intent, now);
@@ -106,28 +103,23 @@ impl Core {
         }
     }
 
+    /// The parts that charges fall into.
+    pub(super) fn planned(&self, charges: &[Charge<'_>], intent: Intent) -> SmallVec<[Planned; 1]> {
+        let map = self.lanes.places().map();
+        plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
+    }
+
     /// Asks all parts at once.
     async fn ask_all(
         self: &Arc<Self>,
         planned: &[Planned],
         deadline: Deadline,
     ) -> SmallVec<[Result<Answered, Failure>; 1]> {
-        let mut answers = SmallVec::new();
         if let [only] = planned {
-            answers.push(self.lanes.ask(Arc::clone(&only.part), deadline).await);
-            return answers;
+            return SmallVec::from_iter([self.lanes.ask(Arc::clone(&only.part), deadline).await]);
         }
-        let asked: Vec<_> = planned
-            .iter()
-            .map(|planned| {
-                let (lanes, part) = (Arc::clone(&self.lanes), Arc::clone(&planned.part));
-                tokio::spawn(async move { lanes.ask(part, deadline).await })
-            })
-            .collect();
-        for answer in asked {
-            answers.push(answer.await.unwrap_or(Err(Failure::Timeout)));
-        }
-        answers
+        let asked = planned.iter().map(|planned| self.lanes.ask(Arc::clone(&planned.part), deadline));
+        futures_util::future::join_all(asked).await.into()
     }
 
     /// Makes one outcome of the parts' answers; policies answer for those that have none.

@@ -26,7 +26,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(2);
 const NAMES_MAX: u32 = 20_000;
 
 /// Whether a server is one of those that `topology` takes.
-pub(super) async fn identify(node: &Node, topology: Topology) -> Result<(), StartError> {
+pub(super) async fn identify(node: &Arc<Node>, topology: Topology) -> Result<(), StartError> {
     let text = match node.upkeep(&redis::cmd("INFO"), ANSWER_MAX).await {
         Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
         Ok(Value::VerbatimString { text, .. }) => text,
@@ -92,13 +92,15 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
             // Fails only for two limits of one bucket.
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
-        accept(node, &tag, node.upkeep(&call.command(&DECIDE, whole, None), ANSWER_MAX).await).await?;
+        let mut packed = Vec::new();
+        call.write(&mut packed, &DECIDE, whole, None);
+        accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }
     Ok(())
 }
 
 /// Whether an answer speaks against the server for good.
-async fn accept(node: &Node, tag: &str, answer: Result<Value, Failure>) -> Result<(), StartError> {
+async fn accept(node: &Arc<Node>, tag: &str, answer: Result<Value, Failure>) -> Result<(), StartError> {
     match answer {
         Err(Failure::Forbidden(why)) => {
             let why = format!("{why}{}", missing_rights(node, tag).await);
@@ -116,7 +118,7 @@ fn trial_key(tag: &str, name: &str) -> String {
 
 /// Which of the scripts' commands the user may not run, as the end of a sentence. A server tells of a script only that it did
 /// what it must not.
-async fn missing_rights(node: &Node, tag: &str) -> String {
+async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
     let key = trial_key(tag, "right");
     let commands: [(&str, &[&str]); 11] = [
         ("TIME", &[]),

@@ -9,18 +9,22 @@ mod background;
 mod breaker;
 mod call;
 mod decide;
+mod dial;
 mod failure;
 mod fallback;
 mod health;
 mod inspect;
+mod lane;
 mod lanes;
 mod lease;
+mod link;
 mod meter;
 mod names;
 mod node;
 mod notes;
 mod plan;
 mod replay;
+mod resp;
 mod ring;
 #[cfg(test)]
 mod sample;
@@ -98,8 +102,15 @@ impl RedisStore {
         let stop = CancellationToken::new();
         let started = Stopwatch::start();
         let trouble = Arc::new(Notify::new());
-        let common =
-            Common { trouble: Arc::clone(&trouble), started, timeout: settings.timeout, stop: stop.clone() };
+        let tls = (settings.tls != RedisTls::default()).then(|| dial::secured(&settings.tls));
+        let tls = tls.transpose().map_err(StartError::Tls)?;
+        let common = Common {
+            trouble: Arc::clone(&trouble),
+            started,
+            timeout: settings.timeout,
+            tls,
+            stop: stop.clone(),
+        };
         let places = Places::new(&settings, common)?;
         let meter = Arc::new(Meter::new(metrics));
         let lanes = Lanes::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
@@ -175,6 +186,11 @@ impl Store for RedisStore {
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
         Box::pin(self.core.decide_whole(charges, intent, now))
+    }
+
+    fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
+        let split = charges.iter().any(|charge| split::parts_of(&charge.rule.rule) > 1);
+        !split && (charges.len() < 2 || self.core.planned(charges, Intent::Charge).len() < 2)
     }
 
     fn bucket<'a>(

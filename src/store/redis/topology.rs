@@ -5,19 +5,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use redis::{
-    Client, ClientTlsConfig, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, TlsCertificates, Value,
-};
+use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::dial::can_dial;
 use super::failure::Failure;
 use super::inspect;
-use super::node::{Common, Node, address_of, elsewhere};
+use super::node::{Common, Node, elsewhere};
 use super::ring;
 use super::slots::{SLOTS, Slot};
-use super::{RedisSettings, RedisTls, StartError, Topology};
+use super::{RedisSettings, StartError, Topology};
 
 /// For one question about the topology.
 const QUESTION_MAX: Duration = Duration::from_millis(250);
@@ -43,11 +42,6 @@ impl Map {
     pub(super) fn node(&self, slot: Slot) -> Option<&Arc<Node>> {
         let place = self.slots.get(usize::from(slot.0))?;
         self.nodes.get(usize::from(*place))
-    }
-
-    /// The place of the node that serves a slot.
-    pub(super) fn place(&self, slot: Slot) -> usize {
-        self.slots.get(usize::from(slot.0)).map_or(0, |place| usize::from(*place))
     }
 
     /// Whether every slot has a node.
@@ -92,8 +86,7 @@ impl Places {
     /// Reads the addresses and begins to connect.
     pub(super) fn new(settings: &RedisSettings, common: Common) -> Result<Arc<Self>, StartError> {
         let topology = settings.topology;
-        let seeds =
-            settings.nodes.iter().map(|url| read_seed(url, &settings.tls)).collect::<Result<Vec<_>, _>>()?;
+        let seeds = settings.nodes.iter().map(read_seed).collect::<Result<Vec<_>, _>>()?;
         if seeds.is_empty() {
             return Err(StartError::NoNodes);
         }
@@ -109,33 +102,30 @@ impl Places {
             advisers: Vec::new(),
             map: ArcSwap::from_pointee(Map::empty()),
         };
-        places.begin()
+        Ok(places.begin())
     }
 
-    fn begin(mut self) -> Result<Arc<Self>, StartError> {
-        let start = |info: &ConnectionInfo| {
-            Node::start(info.clone(), &self.common)
-                .map_err(|error| StartError::Address(address_of(info), error.to_string()))
-        };
+    fn begin(mut self) -> Arc<Self> {
+        let start = |info: &ConnectionInfo| Node::start(info.clone(), &self.common);
         match self.topology {
             Topology::Single | Topology::Ring => {
-                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let nodes = self.seeds.iter().map(start).collect::<Vec<_>>();
                 let addresses: Vec<String> = nodes.iter().map(|node| node.address.clone()).collect();
                 let slots = ring::place(&addresses);
                 self.map = ArcSwap::from_pointee(Map { nodes, slots, replicas: Vec::new() });
             }
             Topology::Cluster => {
-                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let nodes = self.seeds.iter().map(start).collect::<Vec<_>>();
                 let known = nodes.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
                 self.known = Mutex::new(known);
                 self.advisers = nodes;
             }
             Topology::Sentinel => {
                 // A sentinel is asked with the nodes' own user and password, but has no databases.
-                self.advisers = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                self.advisers = self.seeds.iter().map(start).collect::<Vec<_>>();
             }
         }
-        Ok(Arc::new(self))
+        Arc::new(self)
     }
 
     /// How the servers are arranged.
@@ -175,7 +165,7 @@ impl Places {
             return None;
         }
         let info = elsewhere(self.seeds.first()?, host, port);
-        let node = Node::start(info, &self.common).ok()?;
+        let node = Node::start(info, &self.common);
         known.insert(address.to_owned(), Arc::clone(&node));
         Some(node)
     }
@@ -338,22 +328,14 @@ impl Places {
 }
 
 /// Reads an address. One that cannot be read is told without what may be a password.
-fn read_seed(url: &str, tls: &RedisTls) -> Result<ConnectionInfo, StartError> {
-    let shown = || match (url.split_once("://"), url.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://…@{host}"),
-        _ => url.to_owned(),
+fn read_seed(url: &String) -> Result<ConnectionInfo, StartError> {
+    let refused = |why: String| match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => StartError::Address(format!("{scheme}://…@{host}"), why),
+        _ => StartError::Address(url.clone(), why),
     };
-    let info = url.into_connection_info();
-    let info = info.map_err(|error| StartError::Address(shown(), error.to_string()))?;
-    if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) || *tls == RedisTls::default() {
-        return Ok(info);
-    }
-    let own = tls.own.clone().map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-    let certificates = TlsCertificates { client_tls: own, root_cert: tls.authorities.clone() };
-    let client = Client::build_with_tls(info, certificates);
-    client
-        .map(|client| client.get_connection_info().clone())
-        .map_err(|error| StartError::Tls(error.to_string()))
+    let info = url.as_str().into_connection_info().map_err(|error| refused(error.to_string()))?;
+    can_dial(&info).map_err(|why| refused(why.to_owned()))?;
+    Ok(info)
 }
 
 /// One range of `CLUSTER SLOTS`.
