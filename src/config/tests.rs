@@ -276,6 +276,20 @@ fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
 }
 
 #[test]
+fn the_files_for_tls_with_redis_are_read_and_belong_together() {
+    let text = |more: &str| {
+        format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"rediss://a:1\"]\n[store.redis.tls]\n{more}"
+        )
+    };
+    let tls = of_file(&text("ca = \"ca.crt\"")).unwrap().store.redis.tls;
+    assert!(tls.ca.is_some_and(|path| path.ends_with("ca.crt")) && tls.cert.is_none());
+    let problem = |text: &str| of_file(text).unwrap_err().join("; ");
+    assert!(problem(&text("cert = \"c\"")).contains("belong together"));
+    assert!(problem(&text("ca = \"c\"").replace("rediss:", "redis:")).contains("begin with rediss://"));
+}
+
+#[test]
 fn a_variable_cannot_go_through_a_value() {
     let problems = read("region = \"eu\"", &[("TIDEGATE_REGION__X", "1")], &Flags::default()).unwrap_err();
     assert_eq!(problems, ["TIDEGATE_REGION__X: there is no \"x\": what holds it is no section"]);
