@@ -34,7 +34,7 @@ mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
-pub use reload::{check_rules, read_span, rules_of};
+pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
@@ -144,7 +144,8 @@ impl Daemon {
             Some(stored) => Arc::clone(stored) as _,
             None => Arc::new(FileRules(Arc::clone(&reloader))),
         };
-        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json), regions: setup.regions.clone(), rules };
+        let admin =
+            Admin { guard, rule_json: Arc::new(reload::rule_json), regions: setup.regions.clone(), rules };
         let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
@@ -167,8 +168,20 @@ impl Daemon {
                 readiness.send_replace(Readiness::Serving);
             }
         }
-        let daemon =
-            Self { stored,  engine, store, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
+        let daemon = Self {
+            stored,
+            engine,
+            store,
+            http,
+            grpc,
+            world,
+            reloader,
+            readiness,
+            stop_doors,
+            stop,
+            doors,
+            tasks,
+        };
         daemon.announce();
         Ok(daemon)
     }

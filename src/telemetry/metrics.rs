@@ -105,12 +105,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Rule sets that were refused; the one before stayed in force",
     ),
-    (
-        "rules_source_up",
-        MetricKind::Gauge,
-        &[],
-        "1 while the file or database of the rules can be read",
-    ),
+    ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
     (
         "rules_refused",
         MetricKind::Gauge,
