@@ -24,6 +24,7 @@ pub mod decide;
 mod each;
 pub mod loaded;
 pub mod port;
+pub mod rulebook;
 mod split;
 pub mod status;
 pub mod world;
@@ -31,6 +32,7 @@ pub mod world;
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
 use port::Store;
+use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
@@ -48,6 +50,7 @@ pub struct Engine {
     tallies: Tallies,
     shares: Shares,
     world: ArcSwap<WorldStatus>,
+    rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
 }
@@ -75,6 +78,7 @@ impl Engine {
             tallies: Tallies::default(),
             shares,
             world: ArcSwap::default(),
+            rules_status: ArcSwap::default(),
             metrics,
             degraded,
         }
@@ -86,9 +90,23 @@ impl Engine {
     /// # Errors
     /// What is wrong with the set as a whole; the set before stays in force.
     pub fn load(&self, rules: Vec<Rule>, users: Vec<User>, shadow: bool) -> Result<u64, Vec<Conflict>> {
+        self.load_as(rules, users, shadow, None)
+    }
+
+    /// The same under a revision that the rules' source gave it; `None`: the next one.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_as(
+        &self,
+        rules: Vec<Rule>,
+        users: Vec<User>,
+        shadow: bool,
+        revision: Option<u64>,
+    ) -> Result<u64, Vec<Conflict>> {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
-        let revision = self.loaded.load().revision + 1;
+        let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
         let mut split = self.shares.machine();
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
         let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
@@ -137,6 +155,19 @@ impl Engine {
     #[must_use]
     pub fn world(&self) -> Arc<WorldStatus> {
         self.world.load_full()
+    }
+
+    /// How it stands with the rules, as last published.
+    #[must_use]
+    pub fn rules_status(&self) -> Arc<RulesStatus> {
+        self.rules_status.load_full()
+    }
+
+    /// Publishes how it stands with the rules.
+    pub fn publish_rules(&self, status: RulesStatus) {
+        self.metrics.rules_source_up.set(if status.reachable { 1.0 } else { 0.0 });
+        self.metrics.rules_refused.set(if status.refused_revision.is_some() { 1.0 } else { 0.0 });
+        self.rules_status.store(Arc::new(status));
     }
 
     /// Publishes what is known of the other daemons.
