@@ -18,6 +18,7 @@ use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
+pub mod audit;
 pub mod clock;
 pub mod decide;
 pub mod loaded;
@@ -45,6 +46,7 @@ pub struct Engine {
     world: ArcSwap<WorldStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
+    audit: Option<Arc<audit::Queue>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -70,7 +72,15 @@ impl Engine {
             world: ArcSwap::default(),
             metrics,
             degraded,
+            audit: None,
         }
+    }
+
+    /// The same engine, leaving records of its decisions in this queue.
+    #[must_use]
+    pub fn with_audit(mut self, queue: Arc<audit::Queue>) -> Self {
+        self.audit = Some(queue);
+        self
     }
 
     /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that keep their
