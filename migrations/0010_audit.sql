@@ -47,13 +47,12 @@ BEGIN
     RETURN name;
 END $$;
 
--- The months that are there: the partition, where it begins and where it ends.
+-- The months that are there.
 CREATE VIEW audit_partitions AS
     SELECT child.relname::text AS name,
-        to_timestamp(substring(child.relname FROM 'audit_log_(\d{4}_\d{2})$') || '+00', 'YYYY_MM+TZH') AS first,
-        to_timestamp(substring(child.relname FROM 'audit_log_(\d{4}_\d{2})$') || '+00', 'YYYY_MM+TZH')
-            AT TIME ZONE 'UTC' + interval '1 month' AS last_utc,
-        pg_total_relation_size(child.oid) AS bytes
+        to_date(right(child.relname, 7), 'YYYY_MM') AS month,
+        pg_total_relation_size(child.oid) AS bytes,
+        greatest(child.reltuples, 0)::bigint AS rows_about
     FROM pg_inherits JOIN pg_class child ON child.oid = inhrelid
     WHERE inhparent = 'audit_log'::regclass AND child.relname ~ '^audit_log_\d{4}_\d{2}$';
 
@@ -90,7 +89,7 @@ BEGIN
     IF name !~ '^audit_log_\d{4}_\d{2}$' THEN
         RAISE EXCEPTION '% is no month of the audit log', name;
     END IF;
-    EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', name);
+    EXECUTE format('LOCK TABLE %I IN SHARE ROW EXCLUSIVE MODE', name);
     EXECUTE format('SELECT count(*) FROM %I', name) INTO rows;
     RETURN rows;
 END $$;

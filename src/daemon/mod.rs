@@ -17,6 +17,7 @@ use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::telemetry::Metrics;
 
+mod audit;
 mod reload;
 mod run;
 mod schema;
@@ -34,6 +35,7 @@ pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use audit::Remembering;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -53,6 +55,7 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
+    audit: Option<Remembering>,
     readiness: watch::Sender<Readiness>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
@@ -76,7 +79,9 @@ impl Daemon {
         let metrics = Metrics::new();
         let store = Opened::open(&setup.store, &metrics).await?;
         let counters = Arc::clone(&store.store);
-        let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics)));
+        let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics));
+        let (engine, audit) = Remembering::prepare(engine, &setup)?;
+        let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
             setup.rules.clone(),
@@ -96,6 +101,7 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
+        let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(path) = setup.admin_tokens.clone() {
@@ -124,7 +130,7 @@ impl Daemon {
         });
         readiness.send_replace(Readiness::Serving);
         let daemon =
-            Self { engine, store, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
+            Self { engine, store, http, grpc, world, reloader, audit, readiness, stop_doors, stop, doors, tasks };
         daemon.announce();
         Ok(daemon)
     }
@@ -196,6 +202,9 @@ impl Daemon {
         }
         // No decision draws ahead any more: what was drawn goes back.
         let _ = timeout(DRAIN_STORE, self.store.drain()).await;
+        if let Some(audit) = &self.audit {
+            audit.drain().await;
+        }
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::copy;
+use super::{copy, seconds};
 use super::segment::Batch;
 use super::step::{Ended, Step, Steps};
 use crate::core::audit::usage::{Usage, UsageKey, coarser, sum};
@@ -131,11 +131,6 @@ fn days_of(batch: &Batch) -> BTreeSet<Timestamp> {
     let days: BTreeSet<u64> =
         Records::of(&batch.bytes).map(|record| copy::stored_at(record.at).window_index(day)).collect();
     days.into_iter().map(|index| Timestamp::window_start(index, day)).collect()
-}
-
-#[expect(clippy::cast_precision_loss, reason = "seconds of this age of the world fit exactly")]
-const fn seconds(at: Timestamp) -> f64 {
-    (at.micros() / 1_000_000) as f64
 }
 
 fn read<T>(database: &Database, result: Result<T, sqlx::Error>) -> Result<T, Failure> {

@@ -7,8 +7,6 @@ use crate::core::audit::Records;
 use crate::core::worldwide::NodeName;
 
 const MAGIC: [u8; 4] = *b"TGA1";
-/// Most bytes of records in one batch: what the queue in memory can hold.
-pub const RECORDS_BYTES_MAX: usize = 24 << 20;
 /// Magic, checksum and length.
 const HEAD: usize = 12;
 

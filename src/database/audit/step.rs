@@ -14,13 +14,11 @@ pub enum Step {
     SegmentWritten,
     SegmentSynced,
     SegmentNamed,
-    BatchRead,
     BatchBegun,
     BatchNoted,
     RowsCopied,
     UsageAdded,
     BatchCommitted,
-    SegmentRemoved,
     PartitionExported,
     ArchiveUploaded,
     ArchiveVerified,
@@ -39,14 +37,12 @@ impl Step {
         Self::SegmentNamed,
     ];
     /// From the spool to the database.
-    pub const DELIVERING: [Self; 7] = [
-        Self::BatchRead,
+    pub const DELIVERING: [Self; 5] = [
         Self::BatchBegun,
         Self::BatchNoted,
         Self::RowsCopied,
         Self::UsageAdded,
         Self::BatchCommitted,
-        Self::SegmentRemoved,
     ];
     /// From a partition to the archive.
     pub const ARCHIVING: [Self; 6] = [
