@@ -22,6 +22,7 @@ mod reload;
 mod run;
 mod schema;
 mod setup;
+mod shares;
 mod store;
 mod tokens;
 mod upkeep;
@@ -79,7 +80,9 @@ impl Daemon {
         let metrics = Metrics::new();
         let store = Opened::open(&setup.store, &metrics).await?;
         let counters = Arc::clone(&store.store);
-        let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics));
+        let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
+        let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
+            .sharing(setup.regions.clone(), held);
         let (engine, audit) = Remembering::prepare(engine, &setup)?;
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(

@@ -2,7 +2,7 @@
 
 use super::AdminRoute;
 use crate::api::http::{Reply, reply};
-use crate::api::wire::{ErrorBoundJson, PeerJson, RegionsJson};
+use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson};
 use crate::api::{Doors, Readiness};
 use crate::engine::admin::Role;
 
@@ -18,6 +18,8 @@ fn show(doors: &Doors) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();
     let bounds = world.error_bounds.iter();
+    let standings = doors.engine.shares_standing();
+    let changing = standings.iter().filter(|standing| !standing.settled);
     reply::json(&RegionsJson {
         region: &name.region,
         node: &name.node,
@@ -25,5 +27,8 @@ fn show(doors: &Doors) -> Reply {
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
         rules: bounds.map(|(rule, bound)| ErrorBoundJson { rule, error_bound: *bound }).collect(),
+        changing: changing
+            .map(|standing| ChangingJson { rule: &standing.rule.name, waiting_for: &standing.waiting_for })
+            .collect(),
     })
 }

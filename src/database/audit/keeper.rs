@@ -20,7 +20,7 @@ const PERIOD: Duration = Duration::from_secs(3_600);
 const RETRY: Duration = Duration::from_secs(60);
 /// Months made ahead: this one and so many further.
 const AHEAD: u64 = 2;
-/// A little less than the shortest month and a little more than none: adding it never skips a month.
+/// Shorter than every month: steps of it skip none.
 const MONTH: Span = Span::from_secs(27 * 86_400);
 /// How long a batch's id is remembered at least: no batch waits longer in a spool without people noticing.
 const BATCHES_KEPT: Span = Span::from_secs(35 * 86_400);
