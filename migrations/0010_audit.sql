@@ -17,13 +17,21 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
          FROM ROWS FROM (unnest(one), unnest(other)) WITH ORDINALITY AS both_of (a, b, place)) END
 $$;
 
--- Whom a rule denied most, and what was asked of one user or path: without reading the sums of everyone else.
-CREATE INDEX usage_minute_denials ON usage_minute (rule, bucket, denied) WHERE user_id <> '' AND denied > 0;
-CREATE INDEX usage_hour_denials ON usage_hour (rule, bucket, denied) WHERE user_id <> '' AND denied > 0;
-CREATE INDEX usage_day_denials ON usage_day (rule, bucket, denied) WHERE user_id <> '' AND denied > 0;
+CREATE AGGREGATE tidegate_sum_counts (bigint[]) (
+    SFUNC = tidegate_add_counts, STYPE = bigint[], COMBINEFUNC = tidegate_add_counts, PARALLEL = SAFE);
+
+-- Sums are updated in place, over and over: room in each page, and no index on what changes.
+ALTER TABLE usage_minute SET (fillfactor = 70);
+ALTER TABLE usage_hour SET (fillfactor = 70);
+ALTER TABLE usage_day SET (fillfactor = 70);
+-- Totals by time, without reading the sums of every user and path.
 CREATE INDEX usage_minute_totals ON usage_minute (bucket, rule) WHERE user_id = '' AND path = '';
 CREATE INDEX usage_hour_totals ON usage_hour (bucket, rule) WHERE user_id = '' AND path = '';
 CREATE INDEX usage_day_totals ON usage_day (bucket, rule) WHERE user_id = '' AND path = '';
+
+-- A rule's decisions of every outcome, newest first.
+DROP INDEX audit_log_by_rule;
+CREATE INDEX audit_log_by_rule ON audit_log (rule, at);
 
 -- As before, but attached rather than made in place: whoever writes other months meanwhile is not held up.
 CREATE OR REPLACE FUNCTION tidegate_audit_partition(moment timestamptz) RETURNS text LANGUAGE plpgsql AS $$

@@ -29,6 +29,10 @@ pub(super) enum Code {
     Forbidden,
     /// Too many wrong tokens.
     TooManyAttempts,
+    /// What was asked cannot be done here, or not as things are.
+    Conflict,
+    /// The database does not answer, or takes no changes now.
+    Away,
     /// The door holds as many half-received requests as it may.
     Overloaded,
     /// A compressed gRPC message, or a method that the service does not have.
@@ -42,8 +46,10 @@ const INVALID_ARGUMENT: u8 = 3;
 const NOT_FOUND: u8 = 5;
 const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
+const FAILED_PRECONDITION: u8 = 9;
 const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
+const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
 /// The status code of gRPC for an answer.
 pub(super) const GRPC_OK: u8 = 0;
@@ -65,6 +71,8 @@ impl Code {
             Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::TooManyAttempts => ("too_many_attempts", StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED),
+            Self::Conflict => ("conflict", StatusCode::CONFLICT, FAILED_PRECONDITION),
+            Self::Away => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),

@@ -3,16 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::Setup;
 use crate::config;
-use crate::database::audit::{Keeper, Pipeline, PipelineSetup, Settings, Spool, Steps};
+use crate::core::worldwide::NodeName;
+use crate::database::audit::archive::{self, ArchiveError};
+use crate::database::audit::{Keeper, Past, Pipeline, PipelineSetup, Settings, Spool, Steps};
 use crate::database::postgres::Database;
+pub use crate::database::audit::archive::Archived;
 use crate::engine::Engine;
 use crate::engine::audit::Queue;
-use crate::engine::clock::Deadline;
+use crate::engine::clock::{Clock, Deadline};
+use crate::engine::history::History;
 
 /// How long records are collected before they are written.
 const FLUSH: Duration = Duration::from_millis(500);
@@ -29,6 +34,7 @@ pub(super) struct Prepared {
 /// The running pipeline.
 pub(super) struct Remembering {
     pipeline: Pipeline,
+    past: Past,
 }
 
 impl Remembering {
@@ -39,6 +45,11 @@ impl Remembering {
         let database = Database::open(postgres)?;
         let prepared = Prepared { queue: Arc::clone(&queue), database, audit: audit.clone() };
         Ok((engine.with_audit(queue), Some(prepared)))
+    }
+
+    /// What is remembered, for whoever asks.
+    pub(super) fn history(&self) -> Arc<dyn History> {
+        Arc::new(self.past.clone())
     }
 
     /// Delivers what can be delivered soon.
@@ -64,7 +75,7 @@ impl Prepared {
         }
         let keeper = Keeper::new(
             self.database.clone(),
-            settings(&self.audit, engine, steps.clone()),
+            settings(&self.audit, engine.name().clone(), steps.clone()),
             Arc::clone(&metrics),
         );
         tasks.spawn(keeper.run(stop.clone()));
@@ -73,22 +84,43 @@ impl Prepared {
             incarnation: engine.now().micros() / 1_000,
             queue: self.queue,
             spool,
-            database: self.database,
+            database: self.database.clone(),
             flush: FLUSH,
             steps,
             metrics,
         };
-        Remembering { pipeline: Pipeline::start(setup, stop, tasks) }
+        Remembering { pipeline: Pipeline::start(setup, stop, tasks), past: Past::new(self.database) }
     }
 }
 
 /// What the configuration says of partitions and the archive.
-fn settings(audit: &config::Audit, engine: &Engine, steps: Steps) -> Settings {
+fn settings(audit: &config::Audit, node: NodeName, steps: Steps) -> Settings {
     Settings {
-        node: engine.name().clone(),
+        node,
         retain: audit.retain,
         archive: audit.archive.clone(),
         scratch: audit.spool.clone(),
         steps,
     }
+}
+
+/// Moves old months to the archive now, or says which would go. Blocks.
+///
+/// # Errors
+/// No database or archive is configured, or a month has to stay.
+pub fn archive_audit(config: &config::Config, dry_run: bool) -> anyhow::Result<Vec<Archived>> {
+    let (Some(postgres), Some(audit)) = (super::schema::settings(config), &config.audit) else {
+        bail!("no database is configured: name it in [postgres] url, or in TIDEGATE_POSTGRES__URL");
+    };
+    let node = NodeName { region: config.region.clone(), node: config.node.clone() };
+    let settings = settings(audit, node, Steps::default());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("the runtime did not start")?;
+    let archived: Result<_, ArchiveError> = runtime.block_on(async {
+        archive::run(&Database::open(&postgres)?, &settings, Clock::System.now(), dry_run).await
+    });
+    Ok(archived?)
 }

@@ -37,6 +37,7 @@ pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup
 pub use store::StoreSetup;
 
 use audit::Remembering;
+pub use audit::{Archived, archive_audit};
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -118,7 +119,7 @@ impl Daemon {
             drain: DRAIN_DOORS,
             ..Settings::default()
         };
-        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json) };
+        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json), history: audit.as_ref().map(Remembering::history) };
         let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {

@@ -22,6 +22,7 @@ pub mod admin;
 pub mod audit;
 pub mod clock;
 pub mod decide;
+pub mod history;
 pub mod loaded;
 pub mod port;
 mod split;

@@ -3,6 +3,8 @@
 //!
 //! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
 
+mod audit;
+mod audit_json;
 mod buckets;
 mod guard;
 mod regions;
@@ -19,6 +21,7 @@ use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
+use crate::engine::history::History;
 use crate::engine::port::Later;
 use crate::telemetry::Metrics;
 
@@ -37,13 +40,15 @@ pub struct Admin {
     pub guard: std::sync::Arc<Guard>,
     /// Writes a rule.
     pub rule_json: RuleJson,
+    /// What is remembered of decisions; `None`: nothing.
+    pub history: Option<std::sync::Arc<dyn History>>,
 }
 
 impl Admin {
     /// Admin routes without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
-        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json }
+        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json, history: None }
     }
 }
 
@@ -72,7 +77,7 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, regions::ROUTES, buckets::ROUTES];
+const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, regions::ROUTES, buckets::ROUTES, audit::ROUTES];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {
