@@ -101,7 +101,11 @@ impl Pattern {
             Self::Lone | Self::Roam => {
                 let phase = at % 5.0;
                 // Nine tenths of the limit in a tenth of a window.
-                if (4.3..4.4).contains(&phase) { if_place(if matches!(self, Self::Roam) { whole(at / 5.0) } else { 0 }, 9.0) } else { 0.0 }
+                if (4.3..4.4).contains(&phase) {
+                    if_place(if matches!(self, Self::Roam) { whole(at / 5.0) } else { 0 }, 9.0)
+                } else {
+                    0.0
+                }
             }
         }
     }

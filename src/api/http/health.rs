@@ -24,7 +24,8 @@ pub(super) fn ready(doors: &Doors) -> Reply {
     let store = store_word(doors.engine.store().health().state);
     let revision = doors.engine.loaded().revision;
     let rules = doors.engine.rules_status();
-    let body = json!({ "ready": ready, "state": state, "revision": revision, "store": store, "rules": *rules });
+    let body =
+        json!({ "ready": ready, "state": state, "revision": revision, "store": store, "rules": *rules });
     reply::with_status(reply::json(&body), ready_status(ready))
 }
 
