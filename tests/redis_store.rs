@@ -265,7 +265,7 @@ fn sentinels_name_the_primary_and_its_successor() {
     drop(primary);
     until("the successor to be asked", Duration::from_secs(20), || !degraded());
     until("one address to be known", Duration::from_secs(5), || {
-        store.health().iter().any(|node| node.address.ends_with(&replica.port.to_string()))
+        store.health().servers.iter().any(|node| node.address.ends_with(&replica.port.to_string()))
     });
     let _ = sentinel.kill();
     let _ = sentinel.wait();

@@ -41,6 +41,14 @@ pub struct Config {
     pub peers: Peers,
     /// `[identity]`: who a request is from.
     pub identity: Identity,
+    /// `[postgres]`: the database of rules, identities and the audit log; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<Postgres>,
+    /// `[admin]`: who may look and change.
+    pub admin: Admin,
+    /// `[audit]`: what is remembered of decisions; there only with `[postgres]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
 }
 
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.
@@ -59,7 +67,7 @@ pub struct Listen {
 /// `[rules]`: where the rules come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rules {
-    /// `source`: `"file"`. Default `"file"`.
+    /// `source`: `"file"` or `"postgres"`, which needs `[postgres]`. Default `"file"`.
     pub source: Source,
     /// `file`: the rules, watched for changes. Relative paths begin at the configuration file's folder, those of flags and
     /// variables at the working directory. Default `"rules.toml"`, which then may be missing: no rules.
@@ -67,6 +75,9 @@ pub struct Rules {
     /// Whether `file` was asked for, so that it must be there.
     #[serde(skip)]
     pub file_required: bool,
+    /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away; written only with
+    /// `source = "postgres"`. Relative as `file`. Default `"rules.saved.json"`.
+    pub saved: PathBuf,
     /// `shadow`: no rule denies; what would have been denied is counted and reported. Default `false`.
     pub shadow: bool,
 }
@@ -77,6 +88,8 @@ pub struct Rules {
 pub enum Source {
     /// A file on this machine.
     File,
+    /// PostgreSQL, with the last set kept on this machine.
+    Postgres,
 }
 
 /// `[store]`: where buckets are kept.
@@ -111,6 +124,29 @@ pub struct Redis {
     /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`, `"open"` or
     /// `"closed"`. Default `"local"`.
     pub on_failure: OnFailure,
+    /// `[store.redis.tls]`: for `rediss://`, where the system's certificate authorities are not enough.
+    #[serde(skip_serializing_if = "RedisTls::is_empty")]
+    pub tls: RedisTls,
+}
+
+/// `[store.redis.tls]`: for `rediss://`. Files in PEM; relative paths as in `[peers.tls]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RedisTls {
+    /// `ca`: the authority that signed the servers' certificates. Default: the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// `cert`: this daemon's certificate, where the servers ask for one; with `key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// `key`: its private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl RedisTls {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the Redis servers are arranged.
@@ -169,6 +205,9 @@ pub struct Peers {
     /// `regions`: every region that may hold a share of a limit, present or not; with this daemon's own. Default `[]`: those
     /// that have been seen.
     pub regions: Vec<String>,
+    /// `shares`: where this daemon notes which weights of `split` rules it holds, so that a restart in the middle of a change
+    /// is safe. Relative as `rules.file`. Default: `shares.NODE.json`.
+    pub shares: PathBuf,
     /// `[peers.tls]`: how daemons prove that they belong together. `tidegate cert` makes these files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<PeerTls>,
@@ -194,6 +233,71 @@ pub struct Identity {
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
+}
+
+/// `[postgres]`: the database. A daemon decides without it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Postgres {
+    /// `url`: `postgres://user:password@host:port/database`; `?sslmode=verify-full&sslrootcert=ca.pem` for TLS.
+    #[serde(serialize_with = "without_password")]
+    pub url: String,
+    /// `timeout`: for one call, from 10ms to 60s. Default `"5s"`.
+    #[serde(serialize_with = "as_text")]
+    pub timeout: Span,
+    /// `connections`: most at once, from 1 to 100, besides one that listens for changes. Default `8`.
+    pub connections: u8,
+}
+
+/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one and a sample of the allowed. Without
+/// `[postgres]` nothing is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// `enabled`: whether decisions are recorded. Default `true`, if there is a database.
+    pub enabled: bool,
+    /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded to one in a
+    /// whole number. Each such record counts for those it stands for. Default `0.01`.
+    pub allowed_sample: Sample,
+    /// `spool`: the folder where records wait for the database. Relative paths begin at the configuration file's folder.
+    /// Default `"audit-spool"`.
+    pub spool: PathBuf,
+    /// `spool_max_bytes`: how much may wait there; what comes then is dropped and counted. Default `1_073_741_824`.
+    pub spool_max_bytes: u64,
+    /// `retain`: how long decisions stay in the database before their month moves to the archive, from 1d to 3650d. Sums by
+    /// minute are kept as long; those by hour and day for ever. Default `"90d"`.
+    #[serde(serialize_with = "as_text")]
+    pub retain: Span,
+    /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` in the environment). Default: nowhere, and every month stays in
+    /// the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
+}
+
+/// Which allowed decisions are recorded: one in so many; 0: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample(pub u32);
+
+impl Serialize for Sample {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(if self.0 == 0 { 0.0 } else { 1.0 / f64::from(self.0) })
+    }
+}
+
+/// `[admin]`: who may look and change over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Admin {
+    /// `tokens`: the file of hashed tokens, watched; `tidegate admin token` adds to it. Relative paths begin at the
+    /// configuration file's folder. Default: none, and the admin routes answer on loopback only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<PathBuf>,
+}
+
+#[expect(clippy::ptr_arg, reason = "serde passes references")]
+fn without_password<S: Serializer>(url: &String, serializer: S) -> Result<S::Ok, S::Error> {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => serializer.serialize_str(&format!("{scheme}://…@{host}")),
+        _ => serializer.serialize_str(url),
+    }
 }
 
 impl Config {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Redis, Rules, Source, Store, Topology,
+    Admin, Audit, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
+    Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -39,15 +40,31 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);
     let listen = section(&mut fields, "listen", problems, listen);
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
-    let store = section(&mut fields, "store", problems, store);
-    let peers =
-        section(&mut fields, "peers", problems, |table, problems| peers(table, &region, folder, problems));
+    let store = section(&mut fields, "store", problems, |fields, problems| store(fields, folder, problems));
+    let peers = section(&mut fields, "peers", problems, |table, problems| {
+        peers(table, (&region, &node), folder, problems)
+    });
     let identity = section(&mut fields, "identity", problems, identity);
-    fields.refuse("postgres", "[postgres] is not supported by this version", problems);
-    fields.refuse("audit", "[audit] is not supported by this version", problems);
-    fields.refuse("admin", "[admin] is not supported by this version", problems);
+    let postgres = postgres(&mut fields, problems);
+    if let (Source::Postgres, None, false) = (rules.source, &postgres, fields.has("postgres")) {
+        problems.report(
+            fields.at,
+            "rules.source = \"postgres\" needs [postgres] with url = \"postgres://user@host/database\"",
+        );
+    }
+    let admin = section(&mut fields, "admin", problems, |table, problems| Admin {
+        tokens: path(table, "tokens", folder, problems),
+    });
+    let has_audit = fields.has("audit");
+    let audit = section(&mut fields, "audit", problems, |table, problems| audit(table, folder, problems));
+    if let (true, None, false, Some(entry)) =
+        (has_audit, &postgres, fields.has("postgres"), fields.take("audit"))
+    {
+        problems.report(&entry.at, "[audit] needs [postgres], which keeps what it records");
+    }
+    let audit = postgres.is_some().then_some(audit);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, identity })
+    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin, audit })
 }
 
 fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
@@ -88,26 +105,29 @@ fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
 }
 
 fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Rules {
-    refuse_word(fields, "rules", "source", &["file", "postgres"], problems);
+    let sources = [("file", Source::File), ("postgres", Source::Postgres)];
+    let source = fields.word("source", &sources, problems).unwrap_or(Source::File);
     let file = path(fields, "file", folder, problems);
+    let saved = path(fields, "saved", folder, problems);
     let shadow = fields.boolean("shadow", problems).unwrap_or(false);
     let file_required = file.is_some();
     Rules {
-        source: Source::File,
+        source,
+        saved: saved.unwrap_or_else(|| folder.join("rules.saved.json")),
         file: file.unwrap_or_else(|| folder.join("rules.toml")),
         file_required,
         shadow,
     }
 }
 
-fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
+fn store(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Store {
     const MAX_KEYS_DEFAULT: u32 = 10_000_000;
     let backends = [("memory", Backend::Memory), ("redis", Backend::Redis)];
     let backend = fields.word("backend", &backends, problems).unwrap_or(Backend::Memory);
     let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
     // What only the Redis store reads may be written without it, so that a file can be prepared; it is checked all the same.
-    let redis = section(fields, "redis", problems, redis);
+    let redis = section(fields, "redis", problems, |fields, problems| redis(fields, folder, problems));
     if let (Backend::Redis, true, Some(entry)) = (backend, redis.nodes.is_empty(), fields.take("backend")) {
         let sentence = "backend \"redis\" needs servers: name at least one in store.redis.nodes";
         problems.report(&entry.node.at, sentence);
@@ -120,7 +140,7 @@ fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
     Store { backend, max_keys, redis, lease }
 }
 
-fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
+fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Redis {
     let topologies = [
         ("cluster", Topology::Cluster),
         ("ring", Topology::Ring),
@@ -144,10 +164,33 @@ fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
     let policies = [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
     let on_failure = fields.word("on_failure", &policies, problems).unwrap_or_default();
-    Redis { topology, nodes, sentinel_master, timeout: timeout.unwrap_or(Span::from_millis(20)), on_failure }
+    let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
+    let tls = redis_tls(fields, folder, secure, problems);
+    let timeout = timeout.unwrap_or(Span::from_millis(20));
+    Redis { topology, nodes, sentinel_master, timeout, on_failure, tls }
 }
 
-fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Problems<'_>) -> Peers {
+fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {
+    let Some(mut table) = fields.table("tls", problems) else { return RedisTls::default() };
+    if table.has("cert") != table.has("key") {
+        problems.report(table.at, "cert and key of [store.redis.tls] belong together: give both, or neither");
+    }
+    if !secure {
+        problems.report(table.at, "[store.redis.tls] is for nodes that begin with rediss://, and none does");
+    }
+    let ca = path(&mut table, "ca", folder, problems);
+    let cert = path(&mut table, "cert", folder, problems);
+    let key = path(&mut table, "key", folder, problems);
+    table.finish(problems);
+    RedisTls { ca, cert, key }
+}
+
+fn peers(
+    fields: &mut Fields<'_>,
+    (own, node): (&str, &str),
+    folder: &Path,
+    problems: &mut Problems<'_>,
+) -> Peers {
     let join = fields.texts("join", TEXT_BYTES_MAX, problems).unwrap_or_default();
     if let Some(entry) = fields.take("join") {
         for address in join.iter().filter(|address| !is_host_and_port(address)) {
@@ -172,6 +215,8 @@ fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Probl
                 .report(&entry.node.at, format!("regions must list this daemon's own region {own:?} too"));
         }
     }
+    let shares = path(fields, "shares", folder, problems);
+    let shares = shares.unwrap_or_else(|| folder.join(format!("shares.{node}.json")));
     let tls = tls(fields, folder, problems);
     if !fields.has("tls")
         && let Some(entry) =
@@ -180,7 +225,7 @@ fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Probl
         let sentence = "peers need certificates: make them with `tidegate cert ca` and `tidegate cert issue`, then name them in [peers.tls]";
         problems.report(&entry.at, sentence);
     }
-    Peers { join, advertise, interval: interval.unwrap_or(Span::from_millis(50)), regions, tls }
+    Peers { join, advertise, interval: interval.unwrap_or(Span::from_millis(50)), regions, shares, tls }
 }
 
 fn tls(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<PeerTls> {
@@ -211,19 +256,60 @@ fn identity(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Identity {
     Identity { trusted_proxies, ipv6_prefix }
 }
 
-/// Reads a word of which only the first is carried out.
-fn refuse_word(
-    fields: &mut Fields<'_>,
-    section: &str,
-    key: &'static str,
-    words: &[&'static str; 2],
-    problems: &mut Problems<'_>,
-) {
-    let meant = fields.word(key, &[(words[0], true), (words[1], false)], problems);
-    if let (Some(false), Some(entry)) = (meant, fields.take(key)) {
-        let sentence = format!("{section}.{key} = {:?} is not supported by this version", words[1]);
-        problems.report(&entry.node.at, sentence);
+fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Postgres> {
+    let mut table = fields.table("postgres", problems)?;
+    if !table.has("url") {
+        problems.report(
+            table.at,
+            "url is missing: [postgres] needs one, such as \"postgres://user@host/database\"",
+        );
     }
+    let url = table.text("url", PATH_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(url), Some(entry)) = (&url, table.take("url"))
+        && !(url.starts_with("postgres://") || url.starts_with("postgresql://"))
+    {
+        // The text may hold a password, so it is not repeated.
+        problems.report(&entry.node.at, "url must be postgres://user:password@host:port/database");
+    }
+    let timeout = table.span("timeout", Span::from_millis(10), Span::from_secs(60), problems);
+    let connections = table.integer("connections", 1, 100, problems);
+    table.finish(problems);
+    Some(Postgres {
+        url: url?,
+        timeout: timeout.unwrap_or(Span::from_secs(5)),
+        connections: connections.and_then(|many| u8::try_from(many).ok()).unwrap_or(8),
+    })
+}
+
+fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Audit {
+    const SPOOL_BYTES_DEFAULT: u64 = 1 << 30;
+    let enabled = fields.boolean("enabled", problems).unwrap_or(true);
+    let sample = fields.number("allowed_sample", 0.0, 1.0, problems).unwrap_or(0.01);
+    let spool = path(fields, "spool", folder, problems).unwrap_or_else(|| folder.join("audit-spool"));
+    let bytes = fields.integer("spool_max_bytes", 1 << 20, 1 << 50, problems);
+    let day = Span::from_secs(86_400);
+    let retain = fields.span("retain", day, Span(day.0 * 3_650), problems).unwrap_or(Span(day.0 * 90));
+    let archive = fields.text("archive", PATH_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(url), Some(entry)) = (&archive, fields.take("archive"))
+        && !["file:///", "s3://"].iter().any(|scheme| url.starts_with(scheme) && url.len() > scheme.len())
+    {
+        let expected = "archive must be file:///folder or s3://bucket/prefix";
+        problems.report(&entry.node.at, format!("{expected}, not {url:?}"));
+    }
+    Audit {
+        enabled,
+        allowed_sample: one_in(sample),
+        spool,
+        spool_max_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(SPOOL_BYTES_DEFAULT),
+        retain,
+        archive,
+    }
+}
+
+/// A part between 0 and 1 as one in a whole number.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and a billion")]
+fn one_in(part: f64) -> Sample {
+    Sample(if part < 1e-9 { 0 } else { (1.0 / part).round() as u32 })
 }
 
 /// A path; relative ones of the file begin at its folder.

@@ -247,12 +247,9 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
     assert_eq!(
         of_file(text).unwrap_err(),
         [
-            "tidegate.toml:2:10: rules.source = \"postgres\" is not supported by this version",
             "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
             "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
-            "tidegate.toml:7:2: [postgres] is not supported by this version",
-            "tidegate.toml:9:2: [audit] is not supported by this version",
-            "tidegate.toml:10:2: [admin] is not supported by this version",
+            "tidegate.toml:8:7: url must be postgres://user:password@host:port/database",
             "tidegate.toml:12:1: identity.jwt is not supported by this version",
         ]
     );
@@ -310,5 +307,50 @@ proptest! {
         if let Ok(text) = String::from_utf8(bytes) {
             let _ = of_file(&text);
         }
+    }
+}
+
+#[test]
+fn rules_from_postgres_need_one() {
+    let problems = of_file("[rules]\nsource = \"postgres\"").unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].contains("needs [postgres]"), "{problems:?}");
+    let text = "[rules]\nsource = \"postgres\"\n[postgres]\nurl = \"postgres://t:secret@db/tidegate\"\ntimeout = \"1s\"";
+    let config = of_file(text).unwrap();
+    let postgres = config.postgres.clone().unwrap();
+    assert_eq!((postgres.timeout, postgres.connections), (Span::from_secs(1), 8));
+    let shown = config.to_toml();
+    assert!(shown.contains("postgres://…@db/tidegate") && !shown.contains("secret"), "{shown}");
+}
+
+#[test]
+fn what_is_remembered_needs_a_place() {
+    let problems = of_file("[audit]\nretain = \"30d\"").unwrap_err();
+    assert_eq!(problems, ["tidegate.toml:1:2: [audit] needs [postgres], which keeps what it records"]);
+    assert_eq!(of_file("").unwrap().audit, None);
+    let postgres = "[postgres]\nurl = \"postgres://db/t\"\n[audit]\n";
+    let audit = |text: &str| of_file(&format!("{postgres}{text}"));
+    let bare = audit("").unwrap().audit.unwrap();
+    assert_eq!((bare.allowed_sample, bare.retain), (Sample(100), Span::from_secs(90 * 86_400)));
+    assert_eq!(bare.spool, PathBuf::from("/etc/tidegate/audit-spool"));
+    let config =
+        audit("allowed_sample = 0.3\nspool = \"/s\"\narchive = \"s3://b/p\"\nretain = \"30d\"").unwrap();
+    let given = config.audit.clone().unwrap();
+    assert_eq!((given.allowed_sample, given.archive.as_deref()), (Sample(3), Some("s3://b/p")));
+    assert_eq!(of_file(&config.to_toml()).unwrap().audit, Some(given));
+    for (none, some) in [("0", 0), ("1", 1), ("0.0", 0), ("1.0", 1)] {
+        let config = audit(&format!("allowed_sample = {none}")).unwrap();
+        assert_eq!(config.audit.unwrap().allowed_sample, Sample(some));
+    }
+    for (text, word) in [
+        ("allowed_sample = 2", "from 0 to 1"),
+        ("allowed_sample = nan", "from 0 to 1"),
+        ("archive = \"http://x\"", "s3://bucket/prefix"),
+        ("archive = \"file:///\"", "file:///folder"),
+        ("retain = \"1h\"", "from 1d"),
+        ("keep = 1", "keep"),
+    ] {
+        let problems = audit(text).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(word), "{problems:?}");
     }
 }

@@ -4,12 +4,14 @@
 //! effects go out as values, so that tests and simulations run the very code that production runs.
 
 pub mod algorithm;
+pub mod audit;
 pub mod decision;
 pub mod key;
 pub mod request;
 pub mod ring;
 pub mod rule;
 pub mod ruleset;
+pub mod share;
 pub mod table;
 pub mod time;
 pub mod wire;

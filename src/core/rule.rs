@@ -84,8 +84,18 @@ pub struct Global {
     pub mode: Mode,
     /// Weight by region, each at least 1 in sum; empty means equal over the configured regions.
     pub shares: Vec<(String, u32)>,
+    /// Least share by region, in percent of the limit; at most 100 in sum (`split`).
+    pub minimums: Vec<(String, u32)>,
     /// While a region is cut off.
     pub on_partition: OnPartition,
+}
+
+impl Global {
+    /// A limit that is shared equally over the configured regions.
+    #[must_use]
+    pub const fn new(mode: Mode) -> Self {
+        Self { mode, shares: Vec::new(), minimums: Vec::new(), on_partition: OnPartition::Share }
+    }
 }
 
 /// One condition on one attribute. All conditions of a rule must hold.
@@ -147,6 +157,8 @@ pub struct Rule {
     pub enabled: bool,
     /// `None`: each region enforces the limit on its own.
     pub global: Option<Global>,
+    /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
+    pub split_keys: u32,
 }
 
 /// What is known of a user besides the rules.

@@ -8,12 +8,13 @@ use anyhow::Context;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
+use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
+use crate::database::postgres::PostgresSettings;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
-use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
+use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -22,6 +23,8 @@ pub enum RulesSource {
     Fixed(Vec<Rule>),
     /// A file, read again when it changes.
     File(PathBuf),
+    /// PostgreSQL, with the last set kept in this file.
+    Database(PathBuf),
     /// None: everything passes.
     Nothing,
 }
@@ -60,12 +63,20 @@ pub struct Setup {
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
+    /// Where the weights of `split` rules are noted; `None` for nowhere.
+    pub shares: Option<PathBuf>,
     /// How often counts go out.
     pub interval: Span,
     /// Hops of `X-Forwarded-For`, from the right, that are ours.
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
+    /// The file of admin tokens; `None`: the admin routes answer on this machine only.
+    pub admin_tokens: Option<PathBuf>,
+    /// The database; `None` for none.
+    pub postgres: Option<PostgresSettings>,
+    /// What is remembered of decisions; `None` for nothing, and without a database.
+    pub audit: Option<config::Audit>,
 }
 
 impl Setup {
@@ -89,21 +100,29 @@ impl Setup {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
             grpc: Some(config.listen.grpc.to_string()),
-            rules: if missing { RulesSource::Nothing } else { RulesSource::File(rules.file.clone()) },
+            rules: match rules.source {
+                config::Source::Postgres => RulesSource::Database(rules.saved.clone()),
+                config::Source::File if missing => RulesSource::Nothing,
+                config::Source::File => RulesSource::File(rules.file.clone()),
+            },
             shadow: rules.shadow,
-            store: store_of(&config.store),
+            store: store_of(&config.store)?,
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
+            shares: Some(config.peers.shares.clone()),
             interval: config.peers.interval,
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
+            admin_tokens: config.admin.tokens.clone(),
+            postgres: super::schema::settings(config),
+            audit: config.audit.clone().filter(|audit| audit.enabled),
         })
     }
 }
 
-fn store_of(store: &config::Store) -> StoreSetup {
+fn store_of(store: &config::Store) -> anyhow::Result<StoreSetup> {
     let keys_max = usize::try_from(store.max_keys).unwrap_or(usize::MAX);
-    match store.backend {
+    Ok(match store.backend {
         Backend::Memory => StoreSetup::Memory { keys_max },
         Backend::Redis => StoreSetup::Redis(Box::new(RedisSettings {
             topology: match store.redis.topology {
@@ -117,9 +136,20 @@ fn store_of(store: &config::Store) -> StoreSetup {
             timeout: store.redis.timeout.to_std(),
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
+            tls: redis_tls(&store.redis.tls)?,
             ..RedisSettings::default()
         })),
-    }
+    })
+}
+
+fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
+    let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(path) = path else { return Ok(None) };
+        let text = std::fs::read(path);
+        text.map(Some).with_context(|| format!("store.redis.tls.{what}: {} cannot be read", path.display()))
+    };
+    let (cert, key) = (read("cert", &files.cert)?, read("key", &files.key)?);
+    Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
 }
 
 /// Reads the three files of mutual TLS.
@@ -195,11 +225,8 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         on_failure: None,
         exact: false,
         enabled: true,
-        global: Some(Global {
-            mode: demo.rule.mode,
-            shares: Vec::new(),
-            on_partition: OnPartition::default(),
-        }),
+        global: Some(Global::new(demo.rule.mode)),
+        split_keys: 1,
     };
     Ok(Setup {
         name,
@@ -225,8 +252,12 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
             tls_files: None,
         }),
         regions: demo.regions.to_vec(),
+        shares: None,
         interval: Span::from_millis(50),
         trusted_proxies: 1,
         ipv6_prefix: 64,
+        admin_tokens: None,
+        postgres: None,
+        audit: None,
     })
 }

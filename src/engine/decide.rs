@@ -13,7 +13,7 @@ use crate::core::algorithm::{Algorithm, Verdict};
 use crate::core::decision::{Decision, Ruled, Worldwide};
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
-use crate::core::rule::{Action, OnFailure};
+use crate::core::rule::{Action, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
@@ -81,10 +81,12 @@ impl Engine {
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
     fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
         let mut counted = outcome.counted.iter();
+        let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
         let charged = plan.intent == Intent::Charge && outcome.admitted;
         let mut decisions = Decisions::new();
         for (request, matches) in plan.requests.iter().zip(&plan.matches) {
             let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
+            let own = counted.as_slice();
             for found in matches {
                 let shadow = plan.shadow(found);
                 let ruled = match &found.key {
@@ -103,7 +105,12 @@ impl Engine {
                 }
                 rules.push(ruled);
             }
-            decisions.push(plan.decision(rules, matches));
+            let decision = plan.decision(rules, matches);
+            if let Some(audit) = audit {
+                let used = |index| used_of(matches, own, index);
+                audit.tell(request, &decision, now, || self.clock.now(), used);
+            }
+            decisions.push(decision);
         }
         decisions
     }
@@ -129,7 +136,8 @@ impl Engine {
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
-        if found.rule.rule.global.is_none() || cost == Cost::Peek || key.shape() != found.rule.shape {
+        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split);
+        if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
@@ -140,6 +148,14 @@ impl Engine {
             self.metrics.tallies_dropped.increment(1);
         }
     }
+}
+
+/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+fn used_of(matches: &Matches<'_>, counted: &[Counted], index: usize) -> u64 {
+    let counts = |found: &&Match<'_>| found.key.is_some();
+    let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
+    let before = matches.iter().take(index).filter(counts).count();
+    counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
@@ -160,8 +176,13 @@ struct Plan<'a, 'r> {
 
 impl<'a, 'r> Plan<'a, 'r> {
     fn new(loaded: &'a Loaded, requests: &'a [Request<'r>], intent: Intent) -> Self {
-        let matches: SmallVec<[Matches<'a>; 1]> =
+        let mut matches: SmallVec<[Matches<'a>; 1]> =
             requests.iter().map(|request| loaded.set.matches(request)).collect();
+        for found in matches.iter_mut().flatten() {
+            if found.rule.rule.global.is_some() {
+                found.limit = loaded.held_to(found.rule, found.limit);
+            }
+        }
         let mut plan = Self { loaded, requests, matches, intent };
         let blocked = plan
             .matches
@@ -230,7 +251,11 @@ impl<'a, 'r> Plan<'a, 'r> {
                     .view
                     .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
             ),
-            error_bound: counted.error_bound,
+            error_bound: match global.mode {
+                // The others may have spent all that is not ours.
+                Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
+                Mode::Gossip | Mode::Escrow => counted.error_bound,
+            },
         });
         Ruled {
             rule: self.name(found),

@@ -5,10 +5,12 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod authority;
 pub(crate) mod command;
 pub(crate) mod daemon;
 pub(crate) mod http;
 pub(crate) mod origin;
+pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod rls;
 

@@ -4,12 +4,15 @@ use http::HeaderValue;
 use serde_json::json;
 
 use super::{ROUTES, Reply, reply};
+use crate::api::admin;
 use crate::api::error::ready_status;
+use crate::api::wire::store_word;
 use crate::api::{Doors, Readiness};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Whether gateways should ask this daemon: 200 or 503, and why.
+/// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no reason to
+/// ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
 pub(super) fn ready(doors: &Doors) -> Reply {
     let readiness = doors.readiness();
     let state = match readiness {
@@ -18,7 +21,11 @@ pub(super) fn ready(doors: &Doors) -> Reply {
         Readiness::Draining => "draining",
     };
     let ready = readiness == Readiness::Serving;
-    let body = json!({ "ready": ready, "state": state, "revision": doors.engine.loaded().revision });
+    let store = store_word(doors.engine.store().health().state);
+    let revision = doors.engine.loaded().revision;
+    let rules = doors.engine.rules_status();
+    let body =
+        json!({ "ready": ready, "state": state, "revision": revision, "store": store, "rules": *rules });
     reply::with_status(reply::json(&body), ready_status(ready))
 }
 
@@ -33,7 +40,10 @@ pub(super) fn home(doors: &Doors) -> Reply {
     let mut page =
         format!("Tidegate {}, node {} in region {}.\n\n", env!("CARGO_PKG_VERSION"), name.node, name.region);
     for (path, _, methods) in ROUTES {
-        page.push_str(&format!("{path:<16} {methods}\n"));
+        page.push_str(&format!("{path:<20} {methods}\n"));
+    }
+    for route in admin::routes() {
+        page.push_str(&format!("{:<20} {}, with role {}\n", route.path, route.method, route.role.name()));
     }
     page.push_str("\nTry: curl -s http://HOST/v1/check -d '{\"attributes\":{\"user\":\"u_42\"}}'\n");
     reply::text(page)

@@ -35,6 +35,8 @@ pub struct RuleDoc<'r> {
     pub on_failure: Option<OnFailure>,
     pub exact: bool,
     pub enabled: bool,
+    #[serde(skip_serializing_if = "is_one")]
+    pub split_keys: u32,
     pub per: &'r [String],
     #[serde(rename = "match")]
     pub conditions: BTreeMap<&'r str, MatchDoc>,
@@ -60,6 +62,8 @@ pub struct GlobalDoc<'r> {
     pub on_partition: OnPartition,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shares: BTreeMap<&'r str, u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub minimums: BTreeMap<&'r str, u32>,
 }
 
 impl<'r> From<&'r Rule> for RuleDoc<'r> {
@@ -87,6 +91,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             on_failure: rule.on_failure,
             exact: rule.exact,
             enabled: rule.enabled,
+            split_keys: rule.split_keys,
             per: &rule.per,
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
@@ -109,7 +114,15 @@ impl MatchDoc {
 
 impl<'r> From<&'r Global> for GlobalDoc<'r> {
     fn from(global: &'r Global) -> Self {
-        let shares = global.shares.iter().map(|(region, weight)| (region.as_str(), *weight)).collect();
-        Self { mode: global.mode, on_partition: global.on_partition, shares }
+        fn by_region(numbers: &[(String, u32)]) -> BTreeMap<&str, u32> {
+            numbers.iter().map(|(region, number)| (region.as_str(), *number)).collect()
+        }
+        let (shares, minimums) = (by_region(&global.shares), by_region(&global.minimums));
+        Self { mode: global.mode, on_partition: global.on_partition, shares, minimums }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_one(parts: &u32) -> bool {
+    *parts == 1
 }

@@ -4,13 +4,15 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use redis::{ConnectionAddr, ConnectionInfo, Value};
-use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::RedisTls;
 use super::failure::Failure;
 use super::link::Link;
 use super::resp;
@@ -28,14 +30,18 @@ pub(super) fn can_dial(info: &ConnectionInfo) -> Result<(), &'static str> {
     match info.addr() {
         ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { insecure: false, .. } => Ok(()),
         ConnectionAddr::TcpTls { .. } => Err(
-            "certificates are always verified: name their authority by SSL_CERT_FILE in place of #insecure",
+            "certificates are always verified: name their authority in [store.redis.tls] in place of #insecure",
         ),
         _ => Err("only redis://host:port and rediss://host:port can be connected to"),
     }
 }
 
 /// Connects and greets. The greeting's last question has to be answered within `prompt`.
-pub(super) async fn dial(info: &ConnectionInfo, prompt: Duration) -> Result<(Link, Opened), Failure> {
+pub(super) async fn dial(
+    info: &ConnectionInfo,
+    tls: Option<&Arc<ClientConfig>>,
+    prompt: Duration,
+) -> Result<(Link, Opened), Failure> {
     let broken = |error: std::io::Error| Failure::Broken(error.to_string());
     match info.addr() {
         ConnectionAddr::Tcp(host, port) => {
@@ -45,7 +51,8 @@ pub(super) async fn dial(info: &ConnectionInfo, prompt: Duration) -> Result<(Lin
             Ok((Link::plain(writer), Opened::Plain(reader)))
         }
         ConnectionAddr::TcpTls { host, port, insecure: false, .. } => {
-            let config = TLS.as_ref().map_err(|error| Failure::Broken(error.clone()))?;
+            let system = || TLS.as_ref().map_err(|error| Failure::Broken(error.clone()));
+            let config = tls.map_or_else(system, Ok)?;
             let name = ServerName::try_from(host.clone())
                 .map_err(|_| Failure::Broken(format!("{host} is no name that a certificate could hold")))?;
             let socket = connect(host, *port).await.map_err(broken)?;
@@ -65,22 +72,54 @@ async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
 }
 
 /// The system's authorities, or those of `SSL_CERT_FILE`.
-static TLS: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| {
-    let found = rustls_native_certs::load_native_certs();
+static TLS: LazyLock<Result<Arc<ClientConfig>, String>> = LazyLock::new(|| secured(&RedisTls::default()));
+
+/// How servers prove who they are, and this daemon to them. The error is a sentence.
+pub(super) fn secured(tls: &RedisTls) -> Result<Arc<ClientConfig>, String> {
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        let why = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
-        return Err(format!("no certificate authority is known, so TLS cannot be used{why}"));
+    match &tls.authorities {
+        Some(pem) => {
+            for authority in certificates("ca", pem)? {
+                roots.add(authority).map_err(|error| format!("ca: {error}"))?;
+            }
+        }
+        None => add_the_systems(&mut roots)?,
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
+        .with_root_certificates(roots);
+    let config = match &tls.own {
+        None => config.with_no_client_auth(),
+        Some((cert, key)) => {
+            let key = PrivateKeyDer::from_pem_slice(key);
+            let key = key.map_err(|error| format!("key holds no private key in PEM: {error}"))?;
+            let own = config.with_client_auth_cert(certificates("cert", cert)?, key);
+            own.map_err(|error| format!("cert and key cannot be used: {error}"))?
+        }
+    };
     Ok(Arc::new(config))
-});
+}
+
+fn certificates(what: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    match all {
+        Ok(all) if !all.is_empty() => Ok(all),
+        Ok(_) => Err(format!("{what} holds no certificate in PEM")),
+        Err(error) => Err(format!("{what} cannot be read: {error}")),
+    }
+}
+
+fn add_the_systems(roots: &mut RootCertStore) -> Result<(), String> {
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if !roots.is_empty() {
+        return Ok(());
+    }
+    let why = found.errors.first().map_or_else(String::new, |error| format!(": {error}"));
+    Err(format!("no certificate authority is known, so TLS cannot be used{why}"))
+}
 
 /// Says who we are, chooses the database, and asks for a sign of life.
 async fn greet<S>(socket: &mut S, info: &ConnectionInfo, prompt: Duration) -> Result<(), Failure>

@@ -73,6 +73,14 @@ impl Failure {
         matches!(self, Self::Timeout | Self::Broken(_) | Self::NotServing(_))
     }
 
+    /// Whether an operator wants to know: not a redirect, nor what follows from a trouble that is known.
+    pub(super) const fn is_of_interest(&self) -> bool {
+        !matches!(
+            self,
+            Self::Down | Self::NoNode | Self::Moved(_) | Self::Ask(_) | Self::TryAgain | Self::NoScript
+        )
+    }
+
     /// Whether the call may have been carried out all the same.
     pub(crate) const fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout | Self::Broken(_))
@@ -97,9 +105,15 @@ impl Failure {
             "NOPERM" | "NOAUTH" | "WRONGPASS" => Self::Forbidden(all()),
             // Inside a script it comes after other words.
             _ if text.contains("OOM") => Self::Full,
+            _ if is_of_rights(text) => Self::Forbidden(all()),
             _ => Self::Unexpected(all()),
         }
     }
+}
+
+/// A script that did what its user may not is told of as a plain error, in words that differ by version.
+fn is_of_rights(text: &str) -> bool {
+    text.contains("The user executing the script can't") || text.contains("ACL failure in script")
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
+use rustls::ClientConfig;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -17,13 +18,17 @@ use super::dial::{Opened, dial};
 use super::failure::Failure;
 use super::lane::Lane;
 use super::link::{Awaiting, Landing, Link};
+use super::notes::Notes;
 use super::resp;
+use crate::core::time::Span;
 use crate::engine::clock::{Deadline, Stopwatch};
 
 /// For a connection with its greeting.
 const CONNECT_MAX: Duration = Duration::from_millis(250);
 /// Between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(100);
+/// Between looks at whether it still answers, so that an idle daemon knows.
+const FEEL_EVERY: Duration = Duration::from_secs(1);
 
 /// One server.
 pub(super) struct Node {
@@ -32,6 +37,9 @@ pub(super) struct Node {
     /// Parts on their way to it.
     pub(super) lane: Lane,
     info: ConnectionInfo,
+    tls: Option<Arc<ClientConfig>>,
+    /// For its operator.
+    pub(super) notes: Notes,
     link: ArcSwapOption<Link>,
     breaker: Mutex<Breaker>,
     broken: Notify,
@@ -55,6 +63,8 @@ pub(super) struct Common {
     pub(super) trouble: Arc<Notify>,
     pub(super) started: Stopwatch,
     pub(super) timeout: Duration,
+    /// For `rediss://`, where the system's certificate authorities are not to be used.
+    pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -89,6 +99,8 @@ impl Node {
             address: address_of(&info),
             lane: Lane::default(),
             info,
+            tls: common.tls.clone(),
+            notes: Notes::default(),
             link: ArcSwapOption::empty(),
             breaker: Mutex::default(),
             broken: Notify::new(),
@@ -147,18 +159,42 @@ impl Node {
 
     /// Sends a command of upkeep, past the breaker.
     pub(super) async fn upkeep(self: &Arc<Self>, command: &Cmd, most: Duration) -> Result<Value, Failure> {
-        let wire = self.wire().ok_or(Failure::Down)?;
-        wire.ask(&command.get_packed_command(), false, None, Deadline::after(most)).await
+        self.upkeep_packed(&command.get_packed_command(), most).await
     }
 
-    /// Waits for the first connection, at most `most`. Says whether there is one.
+    /// The same of a command that is packed already.
+    pub(super) async fn upkeep_packed(
+        self: &Arc<Self>,
+        packed: &[u8],
+        most: Duration,
+    ) -> Result<Value, Failure> {
+        let wire = self.wire().ok_or(Failure::Down)?;
+        wire.ask(packed, false, None, Deadline::after(most)).await
+    }
+
+    /// Whether there is a connection.
+    pub(super) fn is_connected(&self) -> bool {
+        self.link.load().is_some()
+    }
+
+    /// Waits for the first connection, at most `most`, or until the server refuses this user. Says whether there is one.
     pub(super) async fn connected(&self, most: Duration) -> bool {
         let wait = async {
-            while self.link.load().is_none() {
+            while !self.is_connected() && self.notes.refusal().is_none() {
                 sleep(Duration::from_millis(5)).await;
             }
         };
-        timeout(most, wait).await.is_ok()
+        timeout(most, wait).await.is_ok() && self.is_connected()
+    }
+
+    /// Notes a trouble.
+    pub(super) fn note(&self, trouble: &str) {
+        self.notes.trouble(trouble, self.started.elapsed());
+    }
+
+    /// The newest trouble, and how long ago it was.
+    pub(super) fn newest_trouble(&self) -> Option<(String, Span)> {
+        self.notes.newest_trouble(self.started.elapsed())
     }
 
     /// Takes in how a call ended.
@@ -168,6 +204,7 @@ impl Node {
                 pass.ended(true);
             }
             Err(failure) => {
+                self.notes.failed(failure, self.started.elapsed());
                 if pass.ended(!failure.is_the_nodes()) || matches!(failure, Failure::Broken(_)) {
                     self.give_up(link);
                 }
@@ -206,7 +243,20 @@ impl Node {
                 () = self.stop.cancelled() => return,
                 () = self.broken.notified() => {}
                 () = link.ended() => self.give_up(&Arc::downgrade(&link)),
+                () = self.feel() => {}
             }
+        }
+    }
+
+    /// Asks now and then whether it is there. An answer or none counts like a decision's. Ends with the connection.
+    async fn feel(self: &Arc<Self>) {
+        let ping = resp::command(&[b"PING"]);
+        while self.is_connected() {
+            let sent = Stopwatch::start();
+            if self.call(&ping, Deadline::after(self.timeout)).await.is_ok() {
+                self.notes.answered(sent.elapsed());
+            }
+            sleep(FEEL_EVERY).await;
         }
     }
 
@@ -214,20 +264,26 @@ impl Node {
     async fn mend(self: &Arc<Self>) {
         let mut logged = false;
         while self.link.load().is_none() {
-            match timeout(CONNECT_MAX, dial(&self.info, self.timeout)).await {
+            let dialled = timeout(CONNECT_MAX, dial(&self.info, self.tls.as_ref(), self.timeout)).await;
+            let failure = match dialled {
                 Ok(Ok((link, opened))) => {
                     tracing::info!(node = %self.address, "redis connected");
                     let link = Arc::new(link);
                     self.serve(&link, opened);
+                    self.notes.connected(None);
                     self.link.store(Some(link));
                     self.trouble.notify_one();
                     return;
                 }
-                Ok(Err(error)) if !logged => {
-                    logged = true;
-                    tracing::warn!(node = %self.address, %error, "cannot connect to redis; trying on");
-                }
-                _ => {}
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::Timeout,
+            };
+            self.notes.failed(&failure, self.started.elapsed());
+            if let Failure::Forbidden(why) = &failure {
+                self.notes.connected(Some(why.clone()));
+            }
+            if !std::mem::replace(&mut logged, true) {
+                tracing::warn!(node = %self.address, error = %failure, "cannot connect to redis; trying on");
             }
             sleep(RECONNECT).await;
         }
