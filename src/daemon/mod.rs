@@ -22,6 +22,7 @@ use crate::telemetry::Metrics;
 mod audit;
 mod database_rules;
 mod file_rules;
+mod peer_rules;
 mod reload;
 mod rulebook;
 mod run;
@@ -134,6 +135,9 @@ impl Daemon {
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            if let Some(world) = &world {
+                tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
+            }
         }
         if let Some(path) = setup.admin_tokens.clone() {
             tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
