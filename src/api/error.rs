@@ -21,6 +21,14 @@ pub(super) enum Code {
     NoRoute,
     /// No such rule.
     NoRule,
+    /// No such revision of the rules.
+    NoRevision,
+    /// The rules have changed since they were looked at.
+    Stale,
+    /// What was asked cannot be done here, or not as things are.
+    Conflict,
+    /// The database does not answer, or takes no changes now.
+    Away,
     /// The route does not know this method.
     Method,
     /// No token, or one that is not known.
@@ -29,12 +37,10 @@ pub(super) enum Code {
     Forbidden,
     /// Too many wrong tokens.
     TooManyAttempts,
-    /// What was asked cannot be done here, or not as things are.
-    Conflict,
-    /// The database does not answer, or takes no changes now.
-    Away,
     /// The door holds as many half-received requests as it may.
     Overloaded,
+    /// The region's store does not answer.
+    NoStore,
     /// A compressed gRPC message, or a method that the service does not have.
     Unimplemented,
     /// What cannot happen.
@@ -67,13 +73,16 @@ impl Code {
             Self::Incomplete => ("body_incomplete", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
             Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
             Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::NoRevision => ("revision_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::Stale => ("revision_mismatch", StatusCode::PRECONDITION_FAILED, FAILED_PRECONDITION),
+            Self::Conflict => ("conflict", StatusCode::CONFLICT, FAILED_PRECONDITION),
+            Self::Away => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),
             Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::TooManyAttempts => ("too_many_attempts", StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED),
-            Self::Conflict => ("conflict", StatusCode::CONFLICT, FAILED_PRECONDITION),
-            Self::Away => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
+            Self::NoStore => ("store_unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
         }

@@ -119,7 +119,8 @@ impl Filters {
             say("No decisions were recorded for this question.");
             return Ok(ExitCode::SUCCESS);
         }
-        let headings = ["at", "region", "outcome", "rule", "user", "address", "path", "used", "limit", "status"];
+        let headings =
+            ["at", "region", "outcome", "rule", "user", "address", "path", "used", "limit", "status"];
         let mut rows = table(&headings, &[7, 8, 9]);
         for decision in decisions {
             let cell = |name: &str| text(&decision[name]);
@@ -153,15 +154,16 @@ fn who(decision: &Value) -> String {
 
 impl Archive {
     fn run(self) -> Ended {
-        let config =
-            Config::load(self.file.config.as_deref(), std::env::vars(), &Flags::default()).map_err(problems)?;
+        let config = Config::load(self.file.config.as_deref(), std::env::vars(), &Flags::default())
+            .map_err(problems)?;
         let months = daemon::archive_audit(&config, self.dry_run)?;
         if months.is_empty() {
             say("No month of the audit log is due for the archive.");
             return Ok(ExitCode::SUCCESS);
         }
         let about = if self.dry_run { "about rows" } else { "rows" };
-        let mut rows = table(&["month", about, "bytes", if self.dry_run { "would go to" } else { "went to" }], &[1, 2]);
+        let mut rows =
+            table(&["month", about, "bytes", if self.dry_run { "would go to" } else { "went to" }], &[1, 2]);
         for month in months {
             rows.add_row([month.month, month.rows.to_string(), month.bytes.to_string(), month.location]);
         }

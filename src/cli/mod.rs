@@ -15,6 +15,7 @@ mod client;
 mod config;
 mod demo;
 mod migrate;
+mod quota;
 mod regions;
 mod rules;
 mod serve;
@@ -89,9 +90,12 @@ enum Command {
     Check(ask::Ask),
     /// Says which rules decide a request and why; charges nothing.
     Explain(ask::Ask),
-    /// Looks at rules.
+    /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Shows and sets what each region may spend of a rule's limit.
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
     /// Shows sums of decisions: by time, rule, user, path or region; and what a user has left.
@@ -142,6 +146,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
+        Command::Quota(quota) => quota.run(),
         Command::Regions(server) => regions::run(&server),
         Command::Usage(usage) => usage.run(),
         Command::Audit(audit) => audit.run(),

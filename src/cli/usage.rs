@@ -124,7 +124,8 @@ fn show_rows(answer: &Value, group: &str) {
     }
     let mut shown = table(&headings, &[1, 2, 3, 4, 5, 6]);
     for row in rows {
-        let mut cells = vec![text(&row[name]), text(&row["allowed"]), text(&row["denied"]), text(&row["cost"])];
+        let mut cells =
+            vec![text(&row[name]), text(&row["allowed"]), text(&row["denied"]), text(&row["cost"])];
         if timed {
             cells.extend(["p50", "p95", "p99"].map(|at| micros(&row["latency_us"][at])));
         }

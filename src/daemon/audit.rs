@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use super::Setup;
 use crate::config;
 use crate::core::worldwide::NodeName;
+pub use crate::database::audit::archive::Archived;
 use crate::database::audit::archive::{self, ArchiveError};
 use crate::database::audit::{Keeper, Past, Pipeline, PipelineSetup, Settings, Spool, Steps};
 use crate::database::postgres::Database;
-pub use crate::database::audit::archive::Archived;
 use crate::engine::Engine;
 use crate::engine::audit::Queue;
 use crate::engine::clock::{Clock, Deadline};
@@ -40,7 +40,9 @@ pub(super) struct Remembering {
 impl Remembering {
     /// Gives the engine a queue, where decisions are to be remembered.
     pub(super) fn prepare(engine: Engine, setup: &Setup) -> anyhow::Result<(Engine, Option<Prepared>)> {
-        let (Some(audit), Some(postgres)) = (&setup.audit, &setup.postgres) else { return Ok((engine, None)) };
+        let (Some(audit), Some(postgres)) = (&setup.audit, &setup.postgres) else {
+            return Ok((engine, None));
+        };
         let queue = Queue::new(audit.allowed_sample.0, engine.metrics());
         let database = Database::open(postgres)?;
         let prepared = Prepared { queue: Arc::clone(&queue), database, audit: audit.clone() };

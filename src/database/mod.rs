@@ -5,3 +5,5 @@ pub mod audit;
 pub mod document;
 pub mod file;
 pub mod postgres;
+pub mod saved;
+pub mod set;

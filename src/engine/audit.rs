@@ -175,7 +175,10 @@ impl Queue {
             count: index.map_or(0, used),
             limit: ruled.map_or(0, |ruled| ruled.limit),
             status: decision.status,
-            retry_ms: ruled.filter(|ruled| !ruled.allowed).and_then(|ruled| ruled.retry).map(|wait| wait.millis_up()),
+            retry_ms: ruled
+                .filter(|ruled| !ruled.allowed)
+                .and_then(|ruled| ruled.retry)
+                .map(|wait| wait.millis_up()),
             latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
             weight,
         });

@@ -277,6 +277,7 @@ impl Slot {
             verdict: state.check(&rule.limit, view.as_ref(), now, 0),
             view,
             error_bound: held.map_or(0, |held| held.error_bound),
+            degraded: false,
         })
     }
 

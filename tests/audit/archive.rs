@@ -68,7 +68,10 @@ fn a_month_leaves_when_its_time_has_come_and_not_before() {
     assert_eq!(server.sql("SELECT month, part, rows, region FROM audit_archives"), "2026-03-01|1|1000|eu");
     let location = server.sql("SELECT location FROM audit_archives");
     assert!(location.ends_with("/archive/audit_log/2026-03.parquet"), "{location}");
-    assert!(std::fs::read_dir(folder.path().join("spool")).unwrap().next().is_none(), "scratch files are left");
+    assert!(
+        std::fs::read_dir(folder.path().join("spool")).unwrap().next().is_none(),
+        "scratch files are left"
+    );
     // What was asked for once is not asked again.
     assert_eq!(run(&server, &settings, due()).unwrap(), []);
 }
@@ -190,7 +193,8 @@ fn months_are_made_ahead_and_what_is_old_is_forgotten() {
             keeper.once(now).await.unwrap();
         }
     });
-    let months = "SELECT string_agg(name, ' ' ORDER BY name) FROM audit_partitions WHERE month > '2026-08-31'";
+    let months =
+        "SELECT string_agg(name, ' ' ORDER BY name) FROM audit_partitions WHERE month > '2026-08-31'";
     let months = server.sql(months);
     for month in ["2026_09", "2026_10", "2026_11", "2026_12"] {
         assert!(months.contains(month), "{month} is not among {months}");

@@ -17,7 +17,9 @@ const RULES: &str = "[[rules]]\nname = \"search\"\nper = [\"user\"]\nalgorithm =
 fn config(server: &Server, spool: &Path, more: &str) -> String {
     let url = server.postgres.url(&server.database);
     let spool = spool.display();
-    format!("region = \"eu\"\nnode = \"eu-1\"\n[postgres]\nurl = \"{url}\"\ntimeout = \"2s\"\n[audit]\nspool = \"{spool}\"\n{more}")
+    format!(
+        "region = \"eu\"\nnode = \"eu-1\"\n[postgres]\nurl = \"{url}\"\ntimeout = \"2s\"\n[audit]\nspool = \"{spool}\"\n{more}"
+    )
 }
 
 fn start(server: &Server, spool: &Path, more: &str) -> Daemon {
@@ -34,7 +36,9 @@ fn rows(server: &Server) -> u64 {
 }
 
 fn wait_for_rows(server: &Server, wanted: u64) {
-    eventually(&format!("{wanted} rows, there are {}", rows(server)), || (rows(server) >= wanted).then_some(()));
+    eventually(&format!("{wanted} rows, there are {}", rows(server)), || {
+        (rows(server) >= wanted).then_some(())
+    });
     assert_eq!(rows(server), wanted);
 }
 
@@ -44,7 +48,13 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
     let folder = TempDir::new().unwrap();
     let daemon = start(&server, folder.path(), "allowed_sample = 1");
     for path in ["/a", "/b", "/c?q=secret"] {
-        daemon.check(&[("user", "u_1"), ("path", path), ("ip", "203.0.113.9"), ("api_key", "sk_secret"), ("method", "GET")]);
+        daemon.check(&[
+            ("user", "u_1"),
+            ("path", path),
+            ("ip", "203.0.113.9"),
+            ("api_key", "sk_secret"),
+            ("method", "GET"),
+        ]);
     }
     daemon.check(&[("user", "u_2"), ("path", "/a")]);
     wait_for_rows(&server, 4);
@@ -54,10 +64,19 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
     let decisions = page["decisions"].as_array().unwrap();
     assert_eq!(decisions.len(), 2);
     let newest = &decisions[0];
-    for (field, value) in [("outcome", "denied"), ("rule", "search"), ("ip", "203.0.113.9"), ("path", "/c?q=secret"), ("region", "eu")] {
+    for (field, value) in [
+        ("outcome", "denied"),
+        ("rule", "search"),
+        ("ip", "203.0.113.9"),
+        ("path", "/c?q=secret"),
+        ("region", "eu"),
+    ] {
         assert_eq!(newest[field], value, "{newest}");
     }
-    assert_eq!((newest["count"].as_u64(), newest["limit"].as_u64(), newest["status"].as_u64()), (Some(2), Some(2), Some(429)));
+    assert_eq!(
+        (newest["count"].as_u64(), newest["limit"].as_u64(), newest["status"].as_u64()),
+        (Some(2), Some(2), Some(429))
+    );
     let next = page["next"].as_str().unwrap();
     let rest: Value = daemon.get(&format!("/v1/audit?user=u_1&limit=2&after={next}")).json();
     assert_eq!(rest["decisions"].as_array().unwrap().len(), 1, "{rest}");
@@ -67,13 +86,25 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
     assert_eq!(denied["decisions"].as_array().unwrap().len(), 1);
 
     let usage: Value = daemon.get("/v1/usage?user=u_1").json();
-    assert_eq!((usage["rows"][0]["allowed"].as_u64(), usage["rows"][0]["denied"].as_u64()), (Some(2), Some(1)), "{usage}");
+    assert_eq!(
+        (usage["rows"][0]["allowed"].as_u64(), usage["rows"][0]["denied"].as_u64()),
+        (Some(2), Some(1)),
+        "{usage}"
+    );
     assert!(usage["rows"][0]["latency_us"]["p99"].is_u64(), "{usage}");
-    assert_eq!((usage["quotas"][0]["rule"].as_str(), usage["quotas"][0]["remaining"].as_u64()), (Some("search"), Some(0)));
+    assert_eq!(
+        (usage["quotas"][0]["rule"].as_str(), usage["quotas"][0]["remaining"].as_u64()),
+        (Some("search"), Some(0))
+    );
     let top: Value = daemon.get("/v1/usage?rule=search&group=user&by=day&from=0d").json();
-    assert_eq!((top["rows"][0]["user"].as_str(), top["rows"][1]["user"].as_str()), (Some("u_1"), Some("u_2")), "{top}");
+    assert_eq!(
+        (top["rows"][0]["user"].as_str(), top["rows"][1]["user"].as_str()),
+        (Some("u_1"), Some("u_2")),
+        "{top}"
+    );
     let paths: Value = daemon.get("/v1/usage?group=path&by=minute").json();
-    let names: Vec<&str> = paths["rows"].as_array().unwrap().iter().map(|row| row["path"].as_str().unwrap()).collect();
+    let names: Vec<&str> =
+        paths["rows"].as_array().unwrap().iter().map(|row| row["path"].as_str().unwrap()).collect();
     assert_eq!(names, ["/c", "/a", "/b"], "{paths}");
 
     let shown = daemon.run(&["audit", "--user", "u_1", "--outcome", "denied"]);
@@ -154,7 +185,9 @@ fn a_killed_daemon_loses_at_most_its_last_second_and_repeats_nothing() {
         daemon.process.wait(Duration::from_secs(5));
     }
     let mut last = start(&server, folder.path(), "");
-    eventually("the spool is empty", || (last.metric("tidegate_audit_spooled_bytes") == Some(0.0)).then_some(()));
+    eventually("the spool is empty", || {
+        (last.metric("tidegate_audit_spooled_bytes") == Some(0.0)).then_some(())
+    });
     assert!(last.terminate().success());
     let found = server.sql("SELECT count(*), count(DISTINCT user_id) FROM audit_log");
     let (all, distinct) = found.split_once('|').unwrap();
@@ -162,7 +195,10 @@ fn a_killed_daemon_loses_at_most_its_last_second_and_repeats_nothing() {
     let found: u64 = all.parse().unwrap();
     assert!(found <= sent && found > 0, "{found} of {sent}");
     // Of the last round's safe ones none is missing.
-    let missing = (0..safe).rev().take(20).filter(|n| server.number(&format!("SELECT count(*) FROM audit_log WHERE user_id = 'u_{n}'")) == 0);
+    let missing = (0..safe)
+        .rev()
+        .take(20)
+        .filter(|n| server.number(&format!("SELECT count(*) FROM audit_log WHERE user_id = 'u_{n}'")) == 0);
     assert_eq!(missing.count(), 0);
     assert_eq!(server.number("SELECT sum(denied) FROM usage_day WHERE user_id = '' AND path = ''"), found);
 }
@@ -207,7 +243,9 @@ fn a_database_that_hangs_holds_nothing_up() {
     let begin = Instant::now();
     (0..100).for_each(|n| block(&daemon, &format!("b_{n}")));
     let took = begin.elapsed();
-    let spooled = eventually("batches wait", || daemon.metric("tidegate_audit_spooled_bytes").filter(|bytes| *bytes > 0.0));
+    let spooled = eventually("batches wait", || {
+        daemon.metric("tidegate_audit_spooled_bytes").filter(|bytes| *bytes > 0.0)
+    });
     server.postgres.signal_all("CONT");
     assert!(took < Duration::from_secs(5) && spooled > 0.0, "{took:?}");
     wait_for_rows(&server, 101);
@@ -225,7 +263,8 @@ fn a_spool_that_cannot_be_written_is_no_obstacle_while_the_database_is_there() {
     assert!(daemon.log().contains("cannot be written"), "{}", daemon.log());
     // Without both, what finds no room is counted.
     server.postgres.kill();
-    let dropped = || daemon.metric("tidegate_audit_dropped_total{reason=\"spool_failed\"}").filter(|rows| *rows > 0.0);
+    let dropped =
+        || daemon.metric("tidegate_audit_dropped_total{reason=\"spool_failed\"}").filter(|rows| *rows > 0.0);
     eventually("drops are counted", || {
         block(&daemon, "b");
         dropped()
@@ -241,16 +280,21 @@ fn a_full_spool_drops_and_counts_and_recovers() {
     wait_for_rows(&server, 1);
     server.postgres.kill();
     let long = "x".repeat(900);
-    let dropped = || daemon.metric("tidegate_audit_dropped_total{reason=\"spool_full\"}").filter(|rows| *rows > 0.0);
+    let dropped =
+        || daemon.metric("tidegate_audit_dropped_total{reason=\"spool_full\"}").filter(|rows| *rows > 0.0);
     eventually("the spool is full", || {
         (0..200).for_each(|_| block(&daemon, &long));
         dropped()
     });
     assert!(daemon.metric("tidegate_audit_spooled_bytes").unwrap() <= 1_048_576.0);
     server.postgres.run();
-    eventually("the spool is delivered", || (daemon.metric("tidegate_audit_spooled_bytes") == Some(0.0)).then_some(()));
+    eventually("the spool is delivered", || {
+        (daemon.metric("tidegate_audit_spooled_bytes") == Some(0.0)).then_some(())
+    });
     block(&daemon, "after");
-    eventually("records arrive again", || (server.number("SELECT count(*) FROM audit_log WHERE user_id = 'after'") == 1).then_some(()));
+    eventually("records arrive again", || {
+        (server.number("SELECT count(*) FROM audit_log WHERE user_id = 'after'") == 1).then_some(())
+    });
 }
 
 #[test]
@@ -261,7 +305,8 @@ fn months_are_archived_by_command() {
     let more = format!("retain = \"30d\"\narchive = \"file://{}\"", archive.display());
     server.sql("SELECT tidegate_audit_partition('2020-02-10Z')");
     server.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) SELECT '2020-02-10Z', 'eu', 'n', 'd', 'denied', 1, 429 FROM generate_series(1, 500)");
-    std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), &more)).unwrap();
+    std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), &more))
+        .unwrap();
     let run = |arguments: &[&str]| super::support::command::run(folder.path(), arguments);
     let dry = run(&["audit", "archive", "--dry-run", "--config", "tidegate.toml"]);
     assert!(dry.code == 0 && dry.out.contains("2020-02") && dry.out.contains("would go to"), "{dry:?}");

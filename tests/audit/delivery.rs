@@ -55,7 +55,9 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         assert_eq!(of("SELECT count(DISTINCT user_id) FROM audit_log"), 150, "{dies:?}");
         assert_eq!(of("SELECT count(*) FROM audit_batches"), 3, "{dies:?}");
         for table in ["usage_minute", "usage_hour", "usage_day"] {
-            let total = format!("SELECT sum(denied) FROM {table} WHERE user_id = '' AND path = '' AND region = '{region}'");
+            let total = format!(
+                "SELECT sum(denied) FROM {table} WHERE user_id = '' AND path = '' AND region = '{region}'"
+            );
             assert_eq!(server.number(&total), 150, "{table} after {dies:?}");
         }
     }
@@ -165,7 +167,8 @@ fn many_writers_at_once_wait_for_each_other_and_lose_nothing() {
             writers.spawn(async move {
                 let mut deliverer = Deliverer::new(database, Steps::default());
                 for sequence in 0..10 {
-                    let users: Vec<String> = (0..100).map(|user| format!("u{}", (user * 7 + writer) % 100)).collect();
+                    let users: Vec<String> =
+                        (0..100).map(|user| format!("u{}", (user * 7 + writer) % 100)).collect();
                     let mut batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
                     batch.node.node = format!("eu-{writer}");
                     while deliverer.deliver(&batch).await.is_err() {}
@@ -189,7 +192,8 @@ fn a_connection_cut_at_any_moment_leaves_no_double_and_no_loss() {
         scope.spawn(move || {
             let mut pause = 0;
             while !stopped.load(Ordering::Relaxed) {
-                let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'";
+                let cut =
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'";
                 let _ = server.postgres.try_sql(&server.database, cut);
                 // Long enough for some batches to pass, and never in step with them.
                 pause = pause % 190 + 37;

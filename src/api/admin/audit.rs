@@ -11,9 +11,7 @@ use crate::core::request::{Attributes, Cost, Request};
 use crate::core::time::{Span, Timestamp};
 use crate::core::written::{format_moment, parse_moment, parse_span};
 use crate::engine::admin::Role;
-use crate::engine::history::{
-    Cursor, DecisionsAsked, Group, History, ROWS_MAX, StepOfTime, UsageAsked,
-};
+use crate::engine::history::{Cursor, DecisionsAsked, Group, History, ROWS_MAX, StepOfTime, UsageAsked};
 use crate::engine::status::BucketStatus;
 
 pub(super) const ROUTES: &[AdminRoute] = &[
@@ -23,7 +21,12 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         role: Role::Viewer,
         handler: |call| Box::pin(decisions(call)),
     },
-    AdminRoute { method: "GET", path: "/v1/usage", role: Role::Viewer, handler: |call| Box::pin(usage(call)) },
+    AdminRoute {
+        method: "GET",
+        path: "/v1/usage",
+        role: Role::Viewer,
+        handler: |call| Box::pin(usage(call)),
+    },
 ];
 
 /// Rows of an answer that does not say how many.
@@ -80,7 +83,9 @@ async fn decisions(call: Call<'_>) -> Answered {
     let now = call.doors.engine.now();
     let mut given = Parameters(call.query()?);
     let asked = DecisionsAsked {
-        from: given.moment("from", now)?.unwrap_or(Timestamp(now.micros().saturating_sub(24 * HOUR.micros()))),
+        from: given
+            .moment("from", now)?
+            .unwrap_or(Timestamp(now.micros().saturating_sub(24 * HOUR.micros()))),
         to: given.moment("to", now)?.unwrap_or(now + HOUR),
         user: given.take("user"),
         key: given.take("key"),

@@ -154,7 +154,11 @@ impl<'a> Record<'a> {
 /// The text as PostgreSQL can hold it: without NUL, which becomes the replacement character.
 #[must_use]
 pub fn storable(text: &str) -> Cow<'_, str> {
-    if text.as_bytes().contains(&0) { Cow::Owned(text.replace('\0', "\u{FFFD}")) } else { Cow::Borrowed(text) }
+    if text.as_bytes().contains(&0) {
+        Cow::Owned(text.replace('\0', "\u{FFFD}"))
+    } else {
+        Cow::Borrowed(text)
+    }
 }
 
 fn cut(text: &str) -> &str {

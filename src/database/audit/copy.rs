@@ -83,14 +83,19 @@ fn address(out: &mut Vec<u8>, value: Option<&str>) {
     const V4: u8 = 2;
     const V6: u8 = 3;
     let parsed = value.and_then(|text| {
-        let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
+        let (address, bits) =
+            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
         let address = address.parse::<IpAddr>().ok()?;
         let most = if address.is_ipv4() { 32 } else { 128 };
         Some((address, bits.map_or(Some(most), |bits| bits.parse().ok())?.min(most)))
     });
     match parsed {
-        Some((IpAddr::V4(address), bits)) => field(out, &[&[V4, bits, 0, 4], address.octets().as_slice()].concat()),
-        Some((IpAddr::V6(address), bits)) => field(out, &[&[V6, bits, 0, 16], address.octets().as_slice()].concat()),
+        Some((IpAddr::V4(address), bits)) => {
+            field(out, &[&[V4, bits, 0, 4], address.octets().as_slice()].concat())
+        }
+        Some((IpAddr::V6(address), bits)) => {
+            field(out, &[&[V6, bits, 0, 16], address.octets().as_slice()].concat())
+        }
         None => null(out),
     }
 }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use sqlx::{Connection as _, Executor as _, PgConnection};
 
-use super::{copy, seconds};
 use super::segment::Batch;
 use super::step::{Ended, Step, Steps};
-use crate::core::audit::usage::{Usage, UsageKey, coarser, sum};
+use super::{copy, seconds};
 use crate::core::audit::Records;
+use crate::core::audit::usage::{Usage, UsageKey, coarser, sum};
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
 

@@ -134,7 +134,10 @@ impl Pipeline {
         };
         if deadline.wait(everything).await.is_err() && self.shared.waits() {
             let bytes = self.shared.spool.bytes();
-            tracing::warn!(bytes, "not everything is in the database yet: the rest waits in the spool for the next start");
+            tracing::warn!(
+                bytes,
+                "not everything is in the database yet: the rest waits in the spool for the next start"
+            );
         }
     }
 }

@@ -218,7 +218,8 @@ impl Spool {
         let path = self.path(segment.id, WHOLE);
         let aside = || {
             let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-            let is_aside = |path: &Path| path.extension().is_some_and(|found| found != WHOLE && found != PART);
+            let is_aside =
+                |path: &Path| path.extension().is_some_and(|found| found != WHOLE && found != PART);
             entries.filter(|entry| is_aside(&entry.path())).count()
         };
         let moved = aside() < ASIDE_MAX && fs::rename(&path, path.with_extension(ending)).is_ok();
@@ -330,7 +331,10 @@ mod tests {
         fs::write(&file, "").unwrap();
         let spool = open(&file);
         let error = spool.put(&batch(1, 1)).unwrap_err();
-        assert!(matches!(error, SpoolError::Disk { .. }) && error.to_string().contains("cannot be written"), "{error}");
+        assert!(
+            matches!(error, SpoolError::Disk { .. }) && error.to_string().contains("cannot be written"),
+            "{error}"
+        );
         assert_eq!(spool.bytes(), 0);
     }
 

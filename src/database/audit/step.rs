@@ -37,13 +37,8 @@ impl Step {
         Self::SegmentNamed,
     ];
     /// From the spool to the database.
-    pub const DELIVERING: [Self; 5] = [
-        Self::BatchBegun,
-        Self::BatchNoted,
-        Self::RowsCopied,
-        Self::UsageAdded,
-        Self::BatchCommitted,
-    ];
+    pub const DELIVERING: [Self; 5] =
+        [Self::BatchBegun, Self::BatchNoted, Self::RowsCopied, Self::UsageAdded, Self::BatchCommitted];
     /// From a partition to the archive.
     pub const ARCHIVING: [Self; 6] = [
         Self::PartitionExported,

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use redis::{Cmd, Value};
+use redis::Value;
 use smallvec::SmallVec;
 
 use super::failure::Failure;
 use super::names;
+use super::resp;
 use super::scripts::Script;
 use super::slots::Slot;
 use crate::core::algorithm::{Algorithm, Limit, View};
@@ -155,33 +156,31 @@ impl Call {
         }
     }
 
-    /// The command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn command(&self, script: &Script, whole: bool, clock: Option<Timestamp>) -> Cmd {
-        let views: Vec<Vec<u8>> = self
-            .buckets
-            .iter()
-            .filter(|bucket| bucket.worldwide)
-            .map(|bucket| names::view(&bucket.key))
-            .collect();
-        let mut command = Cmd::with_capacity(self.buckets.len() + views.len() + 6, 256);
+    /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
+    pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, clock: Option<Timestamp>) {
+        let views = || self.buckets.iter().filter(|bucket| bucket.worldwide);
+        let keys = self.buckets.len() + views().count();
+        resp::begin(into, keys + 6);
         if whole {
-            command.arg("EVAL").arg(&script.text);
+            resp::word(into, b"EVAL");
+            resp::word(into, script.text.as_bytes());
         } else {
-            command.arg("EVALSHA").arg(&script.hash);
+            resp::word(into, b"EVALSHA");
+            resp::word(into, script.hash.as_bytes());
         }
-        command.arg(self.buckets.len() + views.len());
+        resp::word(into, itoa::Buffer::new().format(keys).as_bytes());
         for bucket in &self.buckets {
-            command.arg(&bucket.key);
+            resp::word(into, &bucket.key);
         }
-        for view in &views {
-            command.arg(view);
+        for bucket in views() {
+            resp::word(into, &names::view(&bucket.key));
         }
         match clock {
-            Some(now) => command.arg(now.0),
-            None => command.arg(""),
-        };
-        command.arg(self.packed_buckets()).arg(self.packed_parts());
-        command
+            Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
+            None => resp::word(into, b""),
+        }
+        resp::word(into, &self.packed_buckets());
+        resp::word(into, &self.packed_parts());
     }
 
     fn packed_buckets(&self) -> Vec<u8> {

@@ -183,11 +183,15 @@ impl Writer {
 }
 
 fn field(name: &str, kind: Kind) -> Result<Type, ParquetError> {
-    let builder = |physical| Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
+    let builder =
+        |physical| Type::primitive_type_builder(name, physical).with_repetition(Repetition::OPTIONAL);
     match kind {
         Kind::Moment => {
             let moment = LogicalType::timestamp(true, TimeUnit::MICROS);
-            builder(Physical::INT64).with_repetition(Repetition::REQUIRED).with_logical_type(Some(moment)).build()
+            builder(Physical::INT64)
+                .with_repetition(Repetition::REQUIRED)
+                .with_logical_type(Some(moment))
+                .build()
         }
         Kind::Number => builder(Physical::INT64).build(),
         Kind::Text => builder(Physical::BYTE_ARRAY).with_logical_type(Some(LogicalType::String)).build(),

@@ -45,7 +45,9 @@ pub struct Archived {
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// None is configured.
-    #[error("no archive is configured: name it in audit.archive, such as \"file:///var/lib/tidegate/archive\"")]
+    #[error(
+        "no archive is configured: name it in audit.archive, such as \"file:///var/lib/tidegate/archive\""
+    )]
     Nowhere,
     /// The archive does not do what it should.
     #[error(transparent)]
@@ -54,7 +56,9 @@ pub enum ArchiveError {
     #[error(transparent)]
     Database(#[from] Failure),
     /// What came back from the archive is not what went there.
-    #[error("{location} does not hold what was written: {rows_read} of {rows} rows, or a checksum that differs. The month stays in the database")]
+    #[error(
+        "{location} does not hold what was written: {rows_read} of {rows} rows, or a checksum that differs. The month stays in the database"
+    )]
     Different {
         /// Where.
         location: String,
@@ -125,7 +129,10 @@ struct Run<'a> {
 }
 
 /// Waits for the database, at most [`DEADLINE`].
-async fn wait<T>(database: &Database, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Failure> {
+async fn wait<T>(
+    database: &Database,
+    call: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Failure> {
     match tokio::time::timeout(DEADLINE, call).await {
         Ok(answer) => answer.map_err(|error| Failure::of(&error, database.name(), DEADLINE)),
         Err(_) => Err(Failure::Slow { name: database.name().to_owned(), after: DEADLINE }),
@@ -175,7 +182,8 @@ impl Run<'_> {
 
     /// The name of the file, and which part of the month it is.
     async fn name(&mut self, due: &Due) -> Result<(String, i32), Failure> {
-        let query = "SELECT coalesce(max(part), 0) + 1 FROM audit_archives WHERE to_char(month, 'YYYY-MM') = $1";
+        let query =
+            "SELECT coalesce(max(part), 0) + 1 FROM audit_archives WHERE to_char(month, 'YYYY-MM') = $1";
         let part = sqlx::query_scalar(query).bind(&due.month).fetch_one(&mut self.connection);
         let part: i32 = wait(self.database, part).await?;
         let month = &due.month;
