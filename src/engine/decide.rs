@@ -128,7 +128,8 @@ impl Engine {
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
         let returned = if charged { counted.returned } else { 0 };
         let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
-        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned };
+        let refused = if counted.verdict.admitted { 0 } else { cost.taken() };
+        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned, refused };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }

@@ -179,8 +179,8 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned } = tally;
-                into.push(Touched { key, window, offered, admitted, returned });
+                let world::Tally { window, offered, admitted, returned, refused } = tally;
+                into.push(Touched { key, window, offered, admitted, returned, refused });
             }
         });
     }
