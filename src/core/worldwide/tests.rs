@@ -351,7 +351,7 @@ fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
         scope,
         window: minute().1,
         stamp,
-        counts: vec![Count { node: node.to_owned(), since: START, admitted: 5, returned: 0, refused: 0 }],
+        counts: vec![Count { node: node.to_owned(), since: START, admitted: 5, returned: 0 }],
         demand: 0,
     }
 }

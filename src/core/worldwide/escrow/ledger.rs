@@ -97,7 +97,8 @@ impl Ledger {
         if window <= self.window {
             return;
         }
-        self.closed = Some((self.window, used));
+        // No window has the index zero but those of 1970.
+        self.closed = (self.window > 0).then_some((self.window, used));
         self.window = window;
         self.minted = minted;
         self.given.clear();

@@ -26,6 +26,7 @@ mod push;
 mod receive;
 mod status;
 mod transmit;
+mod vault;
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use self::link::Link;
 pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, is_known};
 pub use self::status::{EscrowBucket, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
+pub use self::vault::Vault;
 
 /// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
 #[doc(hidden)]
