@@ -19,6 +19,7 @@ use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
+pub mod admin;
 pub mod clock;
 pub mod decide;
 pub mod loaded;
