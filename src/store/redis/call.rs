@@ -161,7 +161,13 @@ impl Call {
     }
 
     /// The command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn command(&self, script: &Script, whole: bool, clock: Option<Timestamp>, stints: &Stints) -> Cmd {
+    pub(super) fn command(
+        &self,
+        script: &Script,
+        whole: bool,
+        clock: Option<Timestamp>,
+        stints: &Stints,
+    ) -> Cmd {
         let views: Vec<Vec<u8>> = self
             .buckets
             .iter()

@@ -210,7 +210,8 @@ impl Lanes {
     /// Has a step carried out on the rights of a bucket. `None`: no answer came in time.
     pub(super) async fn rights(&self, call: &rights::Call, deadline: Deadline) -> Option<Balance> {
         let slot = call.name.slot;
-        let mut answer = self.redirected(&call.command(false, self.clock(), &self.stints), slot, deadline).await;
+        let mut answer =
+            self.redirected(&call.command(false, self.clock(), &self.stints), slot, deadline).await;
         if matches!(answer, Err(Failure::NoScript)) {
             answer = self.redirected(&call.command(true, self.clock(), &self.stints), slot, deadline).await;
         }

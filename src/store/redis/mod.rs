@@ -55,8 +55,8 @@ use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::clock::{Deadline, Stopwatch};
 use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 use crate::telemetry::Metrics;
 
