@@ -14,6 +14,7 @@ mod client;
 mod config;
 mod demo;
 mod migrate;
+mod quota;
 mod regions;
 mod rules;
 mod serve;
@@ -87,9 +88,12 @@ enum Command {
     Check(ask::Ask),
     /// Says which rules decide a request and why; charges nothing.
     Explain(ask::Ask),
-    /// Looks at rules.
+    /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Shows and sets what each region may spend of a rule's limit.
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
     /// Brings PostgreSQL's schema to this version.
@@ -136,6 +140,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
+        Command::Quota(quota) => quota.run(),
         Command::Regions(server) => regions::run(&server),
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),

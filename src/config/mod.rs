@@ -121,6 +121,29 @@ pub struct Redis {
     /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`, `"open"` or
     /// `"closed"`. Default `"local"`.
     pub on_failure: OnFailure,
+    /// `[store.redis.tls]`: for `rediss://`, where the system's certificate authorities are not enough.
+    #[serde(skip_serializing_if = "RedisTls::is_empty")]
+    pub tls: RedisTls,
+}
+
+/// `[store.redis.tls]`: for `rediss://`. Files in PEM; relative paths as in `[peers.tls]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RedisTls {
+    /// `ca`: the authority that signed the servers' certificates. Default: the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// `cert`: this daemon's certificate, where the servers ask for one; with `key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// `key`: its private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl RedisTls {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the Redis servers are arranged.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, Rules, Source, Store,
-    Topology,
+    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
+    Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -40,7 +40,7 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);
     let listen = section(&mut fields, "listen", problems, listen);
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
-    let store = section(&mut fields, "store", problems, store);
+    let store = section(&mut fields, "store", problems, |fields, problems| store(fields, folder, problems));
     let peers = section(&mut fields, "peers", problems, |table, problems| {
         peers(table, (&region, &node), folder, problems)
     });
@@ -113,14 +113,14 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     }
 }
 
-fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
+fn store(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Store {
     const MAX_KEYS_DEFAULT: u32 = 10_000_000;
     let backends = [("memory", Backend::Memory), ("redis", Backend::Redis)];
     let backend = fields.word("backend", &backends, problems).unwrap_or(Backend::Memory);
     let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
     // What only the Redis store reads may be written without it, so that a file can be prepared; it is checked all the same.
-    let redis = section(fields, "redis", problems, redis);
+    let redis = section(fields, "redis", problems, |fields, problems| redis(fields, folder, problems));
     if let (Backend::Redis, true, Some(entry)) = (backend, redis.nodes.is_empty(), fields.take("backend")) {
         let sentence = "backend \"redis\" needs servers: name at least one in store.redis.nodes";
         problems.report(&entry.node.at, sentence);
@@ -133,7 +133,7 @@ fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
     Store { backend, max_keys, redis, lease }
 }
 
-fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
+fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Redis {
     let topologies = [
         ("cluster", Topology::Cluster),
         ("ring", Topology::Ring),
@@ -157,7 +157,25 @@ fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
     let policies = [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
     let on_failure = fields.word("on_failure", &policies, problems).unwrap_or_default();
-    Redis { topology, nodes, sentinel_master, timeout: timeout.unwrap_or(Span::from_millis(20)), on_failure }
+    let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
+    let tls = redis_tls(fields, folder, secure, problems);
+    let timeout = timeout.unwrap_or(Span::from_millis(20));
+    Redis { topology, nodes, sentinel_master, timeout, on_failure, tls }
+}
+
+fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {
+    let Some(mut table) = fields.table("tls", problems) else { return RedisTls::default() };
+    if table.has("cert") != table.has("key") {
+        problems.report(table.at, "cert and key of [store.redis.tls] belong together: give both, or neither");
+    }
+    if !secure {
+        problems.report(table.at, "[store.redis.tls] is for nodes that begin with rediss://, and none does");
+    }
+    let ca = path(&mut table, "ca", folder, problems);
+    let cert = path(&mut table, "cert", folder, problems);
+    let key = path(&mut table, "key", folder, problems);
+    table.finish(problems);
+    RedisTls { ca, cert, key }
 }
 
 fn peers(

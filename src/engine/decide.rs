@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::each::Footprint;
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
 use super::world::Tally;
@@ -34,18 +35,20 @@ impl Engine {
     /// Never fails and never waits for another region, the database or a disk. With a store in memory the answer is
     /// [`Answer::Now`].
     pub fn decide<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
-        self.decide_with(requests, Intent::Charge)
+        self.decide_with(requests, Intent::Charge, None)
     }
 
     /// What [`Self::decide`] would answer, without charging.
     pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
-        self.decide_with(requests, Intent::Ask)
+        self.decide_with(requests, Intent::Ask, None)
     }
 
-    fn decide_with<'a, 'r: 'a>(
+    /// Leaves word in `footprint` of what is touched, if the answer has to be waited for.
+    pub(super) fn decide_with<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
         intent: Intent,
+        footprint: Option<&mut Footprint>,
     ) -> Answer<'a, Decisions> {
         let timer = self.sample();
         let now = self.clock.now();
@@ -57,6 +60,10 @@ impl Engine {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
             }
             return Answer::Now(decisions);
+        }
+        if let Some(footprint) = footprint {
+            let charges = plan.charges();
+            footprint.note(&charges, self.store.in_one_step(&charges));
         }
         drop(plan);
         let loaded = self.loaded.load_full();

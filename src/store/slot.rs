@@ -303,17 +303,25 @@ impl Slot {
     pub(super) fn info(&self, rule: &Compiled, named: Named<'_>, now: Timestamp) -> Option<BucketInfo> {
         let held = self.held(rule, named).copied();
         let state = self.state(self.find(named));
-        if held.is_none() && state.is_none() {
+        if held.is_none() && state.is_none() && !is_escrowed(rule) {
             return None;
         }
-        let unused = State::new(rule.rule.algorithm);
-        let state = state.unwrap_or(&unused);
-        let view = held.map(|held| held.view);
+        let (mut view, mut now) = (held.map(|held| held.view), now);
+        let terms = is_escrowed(rule).then(|| self.terms(rule, &rule.limit, named, now));
+        if let Some(terms) = &terms {
+            (view, now) = (terms.view, terms.now);
+        }
+        let unused = self.fresh(rule, &rule.limit, now);
+        let mut verdict = state.unwrap_or(&unused).check(&rule.limit, view.as_ref(), now, 0);
+        if let Some(terms) = &terms {
+            terms.hold(&mut verdict);
+        }
         Some(BucketInfo {
-            used: state.used(&rule.limit, now),
-            verdict: state.check(&rule.limit, view.as_ref(), now, 0),
+            used: state.unwrap_or(&unused).used(&rule.limit, now),
+            verdict,
             view,
             error_bound: held.map_or(0, |held| held.error_bound),
+            degraded: false,
         })
     }
 

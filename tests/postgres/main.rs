@@ -11,7 +11,10 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod away;
+mod file;
 mod guard;
+mod rules;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;

@@ -5,6 +5,7 @@
 
 mod buckets;
 mod guard;
+mod quotas;
 mod regions;
 mod rules;
 mod tokens;
@@ -20,6 +21,7 @@ use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
 use crate::engine::port::Later;
+use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
 
 pub use self::guard::Guard;
@@ -37,13 +39,18 @@ pub struct Admin {
     pub guard: std::sync::Arc<Guard>,
     /// Writes a rule.
     pub rule_json: RuleJson,
+    /// Every region that may hold a share.
+    pub regions: Vec<String>,
+    /// Where rules are kept and changed.
+    pub rules: std::sync::Arc<dyn RuleBook>,
 }
 
 impl Admin {
     /// Admin routes without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
-        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json }
+        let rules = std::sync::Arc::new(NoRuleBook);
+        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json, regions: Vec::new(), rules }
     }
 }
 
@@ -56,7 +63,6 @@ pub(super) struct Call<'c> {
     /// Empty unless the method brings one.
     pub(super) body: Bytes,
     /// Who asks; whatever changes something records it.
-    #[expect(dead_code, reason = "changes record it; nothing is changed here yet")]
     pub(super) actor: Actor,
 }
 
@@ -72,7 +78,7 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, regions::ROUTES, buckets::ROUTES];
+const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, quotas::ROUTES, regions::ROUTES, buckets::ROUTES];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

@@ -335,6 +335,16 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 on_failure: exact.then_some(OnFailure::Open),
                 exact,
                 enabled: !exact,
+                split_keys: if counts
+                    && !limit.is_multiple_of(2)
+                    && limit.min(burst) > 2
+                    && algorithm != Algorithm::LeakyBucket
+                    && action != Action::Throttle
+                {
+                    3
+                } else {
+                    1
+                },
                 global: (counts && limit.is_multiple_of(2)).then_some(global),
             }
         })
