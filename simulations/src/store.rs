@@ -60,6 +60,7 @@ impl Store {
             offered,
             admitted,
             returned: 0,
+            refused: 0,
         };
         std::mem::take(&mut self.tallies).into_iter().map(touched).collect()
     }

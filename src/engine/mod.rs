@@ -15,6 +15,7 @@ use crate::core::request::Request;
 use crate::core::rule::{Rule, User};
 use crate::core::ruleset::{Compiled, Conflict, RuleSet, Shapes};
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
@@ -33,7 +34,7 @@ pub mod world;
 
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
-use port::Store;
+use port::{Answer, Store};
 use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
@@ -244,8 +245,8 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned } = tally;
-                into.push(Touched { key, window, offered, admitted, returned });
+                let world::Tally { window, offered, admitted, returned, refused } = tally;
+                into.push(Touched { key, window, offered, admitted, returned, refused });
             }
         });
     }
@@ -262,6 +263,24 @@ impl Engine {
             }
             Effect::Debit { permits, .. } => self.store.debit(compiled, &local, *permits, now),
         }
+    }
+
+    /// Carries out a step on the rights of an `escrow` rule's bucket. `None`: the rule is gone, or the store has no answer.
+    pub fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        let loaded = self.loaded.load_full();
+        let now = self.clock.now();
+        {
+            let Some((compiled, key)) = loaded.local_key(&ask.key) else { return Answer::Now(None) };
+            let limit = loaded.held_to(compiled, compiled.limit);
+            if let Answer::Now(balance) = self.store.rights(compiled, &key, limit, ask, now) {
+                return Answer::Now(balance);
+            }
+        }
+        Answer::Later(Box::pin(async move {
+            let (compiled, key) = loaded.local_key(&ask.key)?;
+            let limit = loaded.held_to(compiled, compiled.limit);
+            self.store.rights(compiled, &key, limit, ask, now).get().await
+        }))
     }
 
     /// A stopwatch for one decision in [`SAMPLE`].

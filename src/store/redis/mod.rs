@@ -25,6 +25,7 @@ mod notes;
 mod plan;
 mod replay;
 mod resp;
+mod rights;
 mod ring;
 #[cfg(test)]
 mod sample;
@@ -54,13 +55,15 @@ use self::meter::Meter;
 use self::node::{Common, Node};
 use self::plan::bucket_of;
 use self::topology::Places;
-use crate::core::algorithm::{Algorithm, View};
+use super::rights::has_rights;
+use crate::core::algorithm::{Algorithm, Limit, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
@@ -214,6 +217,24 @@ impl Store for RedisStore {
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
         Box::pin(self.core.reset_whole(rule, key))
+    }
+
+    fn rights<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        limit: Limit,
+        ask: &'a Ask,
+        _: Timestamp,
+    ) -> Answer<'a, Option<Balance>> {
+        if !has_rights(rule) {
+            return Answer::Now(None);
+        }
+        Answer::Later(Box::pin(async move {
+            let call = rights::Call::new(rule, key, limit, ask)?;
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
+            self.core.lanes.rights(&call, deadline).await
+        }))
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {
