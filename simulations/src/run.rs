@@ -199,7 +199,7 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
             }
         }
         world.step(STEP);
-        if std::env::var("TRACE").is_ok() && (4360..4800).contains(&at) && at % 4 == 0 {
+        if let Ok(t) = std::env::var("TRACE") && let Some((a, b)) = t.split_once('-') && (a.parse::<u64>()?..b.parse::<u64>()?).contains(&at) && at % 10 == 0 {
             let parts: Vec<String> = world.daemons.iter().map(|d| d.store.shown(&user)).collect();
             eprintln!("{at} {}", parts.join(" "));
         }

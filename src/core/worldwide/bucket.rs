@@ -24,7 +24,7 @@ const PERIODS_MAX: usize = 3;
 const STILL: Span = Span::from_secs(60);
 
 /// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
-const LOOKS_PER_WINDOW: u64 = 20;
+const LOOKS_PER_WINDOW: u64 = 50;
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -455,7 +455,7 @@ impl Bucket {
         }
         let turn = Timestamp::window_start(self.window_at(now).saturating_add(1), self.rule.limit.window);
         // A demand that fades must be told, though nothing happens.
-        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 1_000_000));
+        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(10_000, 1_000_000));
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
         [Some(expiry), Some(turn), fades, self.cut.next_instant(now)].into_iter().flatten().min().unwrap_or(turn)
     }

@@ -22,11 +22,11 @@ const HOME_WINDOWS: u64 = 16;
 const HOME_PARTS: u64 = 9;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first words come one
 /// by one and are still rough, and the first to be heard must not get it all.
-const GROWTH_DELAY: Span = Span::from_millis(30);
+const GROWTH_DELAY: Span = Span::from_millis(20);
 /// So many permits a region may always admit of a bucket that nobody else asks for, however small its share.
 const START_MIN: u64 = 2;
-/// Most cuts remembered. Full: the two oldest become one.
-const STEPS_MAX: usize = 48;
+/// Most cuts remembered. Full: the oldest is forgotten, and a budget may grow a little early.
+const STEPS_MAX: usize = 32;
 
 /// One report, as a cut uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(super) struct Cut {
     before: Parts,
     /// What the last cut gave in which all could be heard and any was in play.
     settled: Parts,
-    /// The last cuts, the newest last: back to the oldest report that is in force, and for [`GROWTH_DELAY`].
+    /// The cuts of the last [`GROWTH_DELAY`] and the one before, the newest last.
     steps: VecDeque<Step>,
 }
 
@@ -194,26 +194,17 @@ impl Cut {
             }
         }
         self.steps.push_back(Step { at, window: self.window, parts: self.before.clone(), usable, next });
-        let kept = ground.horizon + ground.horizon + GROWTH_DELAY;
-        while self.steps.get(1).is_some_and(|second| second.at + kept <= at) {
-            self.steps.pop_front();
-        }
-        if self.steps.len() > STEPS_MAX
-            && let Some(oldest) = self.steps.pop_front()
-            && let Some(first) = self.steps.front_mut()
-            && first.window == oldest.window
+        while self.steps.get(1).is_some_and(|second| second.at + GROWTH_DELAY <= at)
+            || self.steps.len() > STEPS_MAX
         {
-            for (part, old) in first.usable.iter_mut().zip(&oldest.usable) {
-                *part = (*part).max(*old);
-            }
+            self.steps.pop_front();
         }
     }
 
-    /// The most that any cut gave a region in this window since it told: what it did since then it did under that.
-    fn most_since(&self, region: RegionId, stamp: Timestamp) -> Option<u64> {
-        let first = self.steps.partition_point(|step| step.at <= stamp).saturating_sub(1);
-        let steps = self.steps.iter().skip(first).filter(|step| step.window == self.window);
-        steps.filter_map(|step| step.usable.get(region).copied().flatten()).max()
+    /// What the cuts let a region use in this window: less than the last one gave it while that has not lasted.
+    fn usable(&self, region: RegionId) -> Option<u64> {
+        let steps = self.steps.iter().filter(|step| step.window == self.window);
+        steps.filter_map(|step| step.usable.get(region).copied().flatten()).last()
     }
 
     /// When the next report waits for its instant, or a budget may grow.
@@ -336,8 +327,7 @@ impl Cut {
                     Known::InForce => register.and_then(|register| register.in_force),
                     Known::Arrived(_) => register.and_then(Register::newest).copied(),
                 };
-                let stamp = reading.map_or(Timestamp::default(), |reading| reading.account.stamp);
-                let before = if window == self.window { self.most_since(id, stamp) } else { None };
+                let before = if window == self.window { self.usable(id) } else { None };
                 let before = before.unwrap_or(ground.limit);
                 let told = reading.map(|reading| Account {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },

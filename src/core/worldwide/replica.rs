@@ -27,7 +27,7 @@ const PATIENCE_MIN: Span = Span::from_millis(450);
 /// What is added to the longest delay: the time that clocks and ticks differ by.
 const DELAY_MARGIN: Span = Span::from_millis(5);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
-const DELAY_STEP: Span = Span::from_millis(10);
+const DELAY_STEP: Span = Span::from_millis(5);
 
 /// How a replica begins.
 #[derive(Debug, Clone)]
