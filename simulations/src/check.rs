@@ -118,6 +118,8 @@ fn cluster(seed: u64, dice: &mut Dice) -> World {
         interval: Span::from_millis(dice.between(10, 200)),
         policy: Policy::Tidegate,
         keys_max: 50,
+        // The truth of every bucket is asked for, also of those that nobody need know.
+        thrift: false,
     };
     World::new(plan, weather, seed)
 }

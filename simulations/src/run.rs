@@ -58,6 +58,9 @@ pub(crate) struct Settings {
     /// How budgets are worked out.
     #[arg(long, value_enum, default_value_t = Way::Tidegate)]
     policy: Way,
+    /// Tell everything at once, not only what others would guess wrong.
+    #[arg(long)]
+    chatty: bool,
     /// The last region is cut off in the middle third of the run.
     #[arg(long)]
     cut: bool,
@@ -98,6 +101,7 @@ pub(crate) fn hold(seed: u64) -> anyhow::Result<()> {
         seed,
         interval: Span::from_millis(dice.between(20, 100)),
         policy: Way::Tidegate,
+        chatty: false,
         cut: false,
         on_partition: OnPartition::Share,
     };
@@ -229,6 +233,7 @@ fn world(settings: &Settings) -> World {
         interval: settings.interval,
         policy,
         keys_max: 1_000,
+        thrift: !settings.chatty,
     };
     let mut dice = Dice::new(settings.seed, 3);
     let delay = delays(settings.regions, settings.rtt, &mut dice);

@@ -24,6 +24,8 @@ pub(crate) struct Plan {
     pub(crate) interval: Span,
     pub(crate) policy: Policy,
     pub(crate) keys_max: usize,
+    /// Whether only what others would guess wrong is told.
+    pub(crate) thrift: bool,
 }
 
 /// One daemon.
@@ -80,6 +82,7 @@ impl World {
             interval: self.plan.interval,
             keys_max: self.plan.keys_max,
             policy: self.plan.policy,
+            thrift: self.plan.thrift,
             ..ReplicaConfig::new(name.clone(), (self.now + ahead).0 / 1_000)
         };
         let mut replica = Replica::new(config);

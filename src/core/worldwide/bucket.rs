@@ -22,9 +22,14 @@ use super::{Effect, WorldKey, WorldRule};
 const PERIODS_MAX: usize = 3;
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
 const STILL: Span = Span::from_secs(60);
+/// One with windows is remembered for 16 of them, at least [`STILL`] and at most this long.
+const REMEMBERED_MAX: Span = Span::from_secs(300);
 
 /// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
 const LOOKS_PER_WINDOW: u64 = 50;
+
+/// What is in use is told again after this long, also where nothing has changed that others would not guess.
+const REMINDED: Span = Span::from_secs(1);
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -112,6 +117,10 @@ pub(super) struct Here<'a> {
     /// After this long a report has reached everyone.
     pub(super) horizon: Span,
     pub(super) policy: Policy,
+    /// Whether nothing is told of buckets far from their limit.
+    pub(super) thrift: bool,
+    /// Whether there is so much to tell that only what others would guess wrong is told.
+    pub(super) busy: bool,
 }
 
 impl Bucket {
@@ -355,26 +364,87 @@ impl Bucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// Whether there is anything to tell that was not told.
-    pub(super) fn has_news(&self, now: Timestamp) -> bool {
+    /// Whether there is anything to tell that was not told, and that the others would not guess.
+    pub(super) fn has_news(&self, now: Timestamp, here: Here<'_>) -> bool {
+        if here.thrift && self.is_cold(now, here) {
+            return false;
+        }
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
-        // Once a window also what has not changed: a demand that is only refused would be forgotten.
-        let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
-        before != told.net || turned || self.demand_moved(told, now, 10)
+        if !here.busy {
+            // Once a window also what has not changed: a demand that is only refused would be forgotten.
+            let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
+            return before != told.net || turned || self.demand_moved(told, now, 10);
+        }
+        let rested = now.since(told.at) >= REMINDED;
+        let ended = window != told.window && before.abs_diff(told.net) > u64::from(self.rule.limit.permits) / 100;
+        let asked = told.demand > 0 || self.own_net(window) != told.net;
+        (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10)
+    }
+
+    /// Whether what the others extrapolate from what they were told is off by more than chance.
+    fn guessed_wrong(&self, told: Telling, now: Timestamp) -> bool {
+        let window = self.window_at(now);
+        let (known, from) = if told.window == window {
+            (told.net, told.at)
+        } else {
+            (0, Timestamp::window_start(window, self.rule.limit.window))
+        };
+        let asked = u128::from(told.demand) * u128::from(now.since(from).0) / 1_000_000_000_000;
+        let asked = u64::try_from(asked).unwrap_or(u64::MAX);
+        let limit = u64::from(self.rule.limit.permits);
+        let given = self.cut.given(Regions::OWN).unwrap_or(limit);
+        let guessed = known.max(known.saturating_add(asked).min(given));
+        self.own_net(window).abs_diff(guessed) > limit / 100 + asked.isqrt()
+    }
+
+    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the limit
+    /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too.
+    fn is_cold(&self, now: Timestamp, here: Here<'_>) -> bool {
+        let limit = u64::from(self.rule.limit.permits);
+        let window = self.window_at(now);
+        let spoken = self.told.is_some_and(|told| told.window + 2 >= window)
+            || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
+        let quiet = Self::quiet_below(limit, here.regions.len(), spoken);
+        let rest = if self.windowed() {
+            Timestamp::window_start(window + 1, self.rule.limit.window).since(now).0
+        } else {
+            self.rule.limit.window.0
+        };
+        let demand = self.demand_at(now);
+        if self.told.is_some_and(|told| told.demand / 2 > demand) {
+            // What others still believe of it must be taken back.
+            return false;
+        }
+        let asked = u128::from(demand) * u128::from(rest) / 1_000_000_000_000;
+        let told = if self.windowed() { 0 } else { self.told.map_or(0, |told| told.net) };
+        let net = self.own_net(window).saturating_sub(told);
+        net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
+    }
+
+    /// So much a region may use or ask for without telling.
+    fn quiet_below(limit: u64, regions: usize, spoken: bool) -> u64 {
+        let regions = u64::try_from(regions).unwrap_or(u64::MAX);
+        if spoken { limit / 50 } else { limit / regions.max(5) }
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
-    pub(super) fn is_urgent(&self, now: Timestamp) -> bool {
+    pub(super) fn is_urgent(&self, now: Timestamp, here: Here<'_>) -> bool {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
+        if self.demand_moved(told, now, 20) {
+            return true;
+        }
+        if here.busy && self.windowed() {
+            return self.guessed_wrong(told, now);
+        }
         let known = if told.window == window { told.net } else { 0 };
         let grown = self.own_net(window).abs_diff(known);
         let limit = u64::from(self.rule.limit.permits);
         let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
         let near = self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
-        grown > (limit / 20).max(1) || (near && grown > limit / 50) || self.demand_moved(told, now, 20)
+        grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 
     /// Whether the demand differs by more than `percent` and by more than chance would.
@@ -453,11 +523,13 @@ impl Bucket {
         if !self.windowed() {
             return expiry;
         }
-        let turn = Timestamp::window_start(self.window_at(now).saturating_add(1), self.rule.limit.window);
+        let window = self.window_at(now);
+        let used = self.periods.last().is_some_and(|period| period.window + 2 >= window);
+        let turn = if used { Timestamp::window_start(window + 1, self.rule.limit.window) } else { expiry };
         // A demand that fades must be told, though nothing happens.
         let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(10_000, 1_000_000));
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
-        [Some(expiry), Some(turn), fades, self.cut.next_instant(now)].into_iter().flatten().min().unwrap_or(turn)
+        [Some(expiry), Some(turn), fades, self.cut.next_instant(now)].into_iter().flatten().min().unwrap_or(expiry)
     }
 
     /// From when on it may be forgotten: nothing that it knows can matter any more.
@@ -466,7 +538,10 @@ impl Bucket {
         if self.windowed() {
             let newest =
                 self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
-            return Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
+            let over = Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
+            // Whose it was is remembered for its next burst.
+            let remembered = Span(limit.window.0.saturating_mul(16)).max(STILL).min(REMEMBERED_MAX);
+            return over.max(self.changed + remembered);
         }
         let drained = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
             / u128::from(limit.permits.max(1));

@@ -79,7 +79,8 @@ impl Table {
     }
 
     fn start(&mut self, who: &NodeName, rule: &WorldRule) {
-        let mut replica = Replica::new(ReplicaConfig::new(who.clone(), self.now.0 / 1_000));
+        let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
+        let mut replica = Replica::new(ReplicaConfig { thrift: false, ..config });
         replica.handle_rules(self.now, 1, vec![rule.clone()]);
         self.replicas.insert(who.clone(), replica);
         self.views.entry(who.clone()).or_default().clear();

@@ -1,7 +1,7 @@
 //! Makes the frames for other daemons: bounded in size, in number, and always with the newest counts.
 
 use super::super::time::Timestamp;
-use super::super::wire::{Frame, REPORTS_MAX, Report, Scope};
+use super::super::wire::{Frame, REPORTS_MAX, Report, RuleName, Scope};
 use super::NodeName;
 use super::link::Item;
 use super::replica::Replica;
@@ -11,8 +11,10 @@ pub const FRAME_BYTES_MAX: usize = 1_150;
 /// What a frame takes without reports.
 const HEAD_BYTES: usize = 48;
 /// What the numbers of a report, and of one of its counts, take at most in the usual case.
-const REPORT_BYTES: usize = 32;
-const COUNT_BYTES: usize = 22;
+const REPORT_BYTES: usize = 16;
+const COUNT_BYTES: usize = 14;
+/// What a name or a rule takes beside its letters, once in a frame.
+const NAME_BYTES: usize = 10;
 
 impl Replica {
     /// The next frame and whom to send it to, or `None` if there is none to send now.
@@ -29,23 +31,38 @@ impl Replica {
     }
 
     fn frame_for(&mut self, now: Timestamp, place: usize) -> Option<(NodeName, Frame)> {
-        let mut bytes = HEAD_BYTES;
+        let mut size = Size::default();
         let mut reports: Vec<Report> = Vec::new();
         let mut items = Vec::new();
-        while let Some(item) = self.links.get_mut(place)?.next_owed() {
+        while let Some((item, urgent)) = self.links.get_mut(place)?.next_owed() {
             let Some((report, version)) = self.report(now, item) else { continue };
-            let length = estimated_bytes(&report);
-            if !reports.is_empty() && (bytes + length > FRAME_BYTES_MAX || reports.len() >= REPORTS_MAX) {
+            if !size.takes(&report) {
                 self.links.get_mut(place)?.put_back(item);
                 break;
             }
-            bytes += length;
             reports.push(report);
             items.push((item, version));
+            if urgent {
+                self.links.get_mut(place)?.echo(now, item, version);
+            }
+        }
+        while let Some((item, said)) = self.links.get_mut(place)?.next_echo(now) {
+            // What has changed since was told by itself.
+            let Some((report, _)) = self.report(now, item).filter(|(_, version)| *version == said) else {
+                continue;
+            };
+            if items.iter().any(|(known, _)| *known == item) {
+                continue;
+            }
+            if !size.takes(&report) {
+                break;
+            }
+            reports.push(report);
+            items.push((item, said));
         }
         let slowest = self.regions.slowest(now);
         let link = self.links.get_mut(place)?;
-        let (seq, seen) = link.depart(now, items);
+        let (seq, seen) = link.depart(now, items, size.bytes);
         self.tally.frames_out = self.tally.frames_out.saturating_add(1);
         self.tally.reports_out =
             self.tally.reports_out.saturating_add(u64::try_from(reports.len()).unwrap_or(u64::MAX));
@@ -76,14 +93,63 @@ impl Replica {
 /// About how many bytes a frame takes on the wire, without the network's own headers.
 #[must_use]
 pub fn frame_bytes(frame: &Frame) -> usize {
-    frame.reports.iter().map(estimated_bytes).fold(HEAD_BYTES, usize::saturating_add)
+    let mut size = Size::default();
+    for report in &frame.reports {
+        size.add(report);
+    }
+    size.bytes
 }
 
-fn estimated_bytes(report: &Report) -> usize {
-    let scope = match &report.scope {
-        Scope::Node => 0,
-        Scope::Region(name) => name.len() + 1,
-    };
-    let counts: usize = report.counts.iter().map(|count| count.node.len() + COUNT_BYTES).sum();
-    REPORT_BYTES + report.rule.domain.len() + report.rule.name.len() + report.identity.len() + scope + counts
+/// How large a frame becomes: names are written once in it.
+struct Size {
+    bytes: usize,
+    reports: usize,
+    names: Vec<String>,
+    rules: Vec<RuleName>,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { bytes: HEAD_BYTES, reports: 0, names: Vec::new(), rules: Vec::new() }
+    }
+}
+
+impl Size {
+    /// Adds a report if the frame has room for it; an empty one always has.
+    fn takes(&mut self, report: &Report) -> bool {
+        if self.reports >= REPORTS_MAX {
+            return false;
+        }
+        let (bytes, names, rules) = (self.bytes, self.names.len(), self.rules.len());
+        self.add(report);
+        if self.reports > 1 && self.bytes > FRAME_BYTES_MAX {
+            (self.bytes, self.reports) = (bytes, self.reports - 1);
+            self.names.truncate(names);
+            self.rules.truncate(rules);
+            return false;
+        }
+        true
+    }
+
+    fn add(&mut self, report: &Report) {
+        self.reports += 1;
+        self.bytes += REPORT_BYTES + report.identity.len() + report.counts.len() * COUNT_BYTES;
+        if !self.rules.contains(&report.rule) {
+            self.bytes += NAME_BYTES + report.rule.domain.len() + report.rule.name.len();
+            self.rules.push(report.rule.clone());
+        }
+        if let Scope::Region(region) = &report.scope {
+            self.name(region);
+        }
+        for count in &report.counts {
+            self.name(&count.node);
+        }
+    }
+
+    fn name(&mut self, name: &str) {
+        if !self.names.iter().any(|known| known == name) {
+            self.bytes += NAME_BYTES + name.len();
+            self.names.push(name.to_owned());
+        }
+    }
 }
