@@ -19,6 +19,7 @@ const TICK: Span = Span::from_millis(10);
 pub(crate) struct Plan {
     /// Daemons by region.
     pub(crate) names: Vec<NodeName>,
+    pub(crate) algorithm: Algorithm,
     pub(crate) limit: Limit,
     pub(crate) on_partition: OnPartition,
     pub(crate) interval: Span,
@@ -89,12 +90,12 @@ impl World {
         let global = Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: self.plan.on_partition };
         let rule = WorldRule {
             name: rule_name(),
-            algorithm: Algorithm::FixedWindow,
+            algorithm: self.plan.algorithm,
             limit: self.plan.limit,
             global,
         };
         replica.handle_rules(self.now + ahead, 1, vec![rule]);
-        Daemon { name, replica, store: Store::default(), ahead, alive: true, next_tick }
+        Daemon { name, replica, store: Store::new(self.plan.algorithm), ahead, alive: true, next_tick }
     }
 
     /// Starts a daemon anew, with nothing in memory.
@@ -169,7 +170,7 @@ impl World {
     fn pump(&mut self, place: usize) {
         let Some(daemon) = self.daemons.get_mut(place) else { return };
         while let Some(effect) = daemon.replica.poll_effect() {
-            daemon.store.apply(effect);
+            daemon.store.apply(effect, &self.plan.limit, self.now + daemon.ahead);
         }
         while let Some((to, frame)) = daemon.replica.poll_transmit(self.now + daemon.ahead) {
             if let Some(to) = self.plan.names.iter().position(|name| *name == to) {

@@ -14,6 +14,7 @@ use super::counts::{Counts, Merged};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
 use super::partition::{Standing, most_of_silent, standing};
+use super::pool::{Pool, Share};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 use super::{Effect, WorldKey, WorldRule};
@@ -53,8 +54,16 @@ pub(super) struct Bucket {
     cut: Cut,
     /// Where fractions of a permit tip over.
     lot: u64,
-    debited: u64,
+    /// Without windows: the common level.
+    pool: Pool,
+    /// What each other region is charged for so far, by [`RegionId`]; the own one's place is for what the store itself
+    /// counted of its siblings.
+    charged: SmallVec<[u64; 4]>,
+    /// What the store counted itself so far.
+    stored: u64,
     debt: u64,
+    /// Whether `enforced` has changed since the store was told.
+    moved_since: bool,
     changed: Timestamp,
 }
 
@@ -126,6 +135,7 @@ pub(super) struct Here<'a> {
 impl Bucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);
+        let pool = Pool::full(rule.limit.capacity(rule.algorithm), since);
         let lot = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -142,8 +152,11 @@ impl Bucket {
             enforced: None,
             cut: Cut::default(),
             lot,
-            debited: 0,
+            pool,
+            charged: SmallVec::new(),
+            stored: 0,
             debt: 0,
+            moved_since: false,
             changed: since,
         }
     }
@@ -325,7 +338,10 @@ impl Bucket {
         here: Here<'_>,
     ) -> bool {
         // The last word on a window that is over is no word on the demand of now.
-        if !self.windowed() || account.stamp.window_index(self.rule.limit.window) != window {
+        if !self.windowed() {
+            return self.pool.hear(now, region, account, here.horizon);
+        }
+        if account.stamp.window_index(self.rule.limit.window) != window {
             return false;
         }
         let standing = self.standing(window, here);
@@ -472,10 +488,7 @@ impl Bucket {
     /// Works out what the store must be told. Whether it has changed.
     pub(super) fn look(&mut self, now: Timestamp, here: Here<'_>) -> bool {
         if !self.windowed() {
-            let total = self.others_in(here, 0);
-            self.debt = self.debt.saturating_add(total.saturating_sub(self.debited));
-            self.debited = self.debited.max(total);
-            return self.debt > 0;
+            return self.look_at_level(now, here);
         }
         let window = self.window_at(now);
         let limit = self.rule.limit.permits;
@@ -502,26 +515,100 @@ impl Bucket {
         };
         if !same {
             self.enforced = Some((view, self.error_bound(now, here.regions)));
+            self.moved_since = true;
         }
         !same
     }
 
-    /// What the store must be told.
-    pub(super) fn effect(&mut self) -> Option<Effect> {
-        self.queued = false;
-        if self.windowed() {
-            let (view, error_bound) = self.enforced?;
-            return Some(Effect::View { key: self.key.clone(), view, error_bound });
+    /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
+    fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
+        let debt = self.charge(here);
+        self.debt = self.debt.saturating_add(debt);
+        let own = self.own_net(0);
+        let siblings = match self.period(0) {
+            Some(period) if !here.shared_store => self.elsewhere(here, period),
+            _ => 0,
+        };
+        let stored = own.saturating_sub(siblings);
+        let more = i128::from(stored) - i128::from(self.stored) + i128::from(debt);
+        self.stored = stored;
+        // What is kept for regions that are cut off is not known to have been admitted: their counts are in the level.
+        let standing = standing(&self.rule, here.regions, |_| 0, |_| None);
+        let share = Share {
+            limit: self.rule.limit,
+            capacity: self.rule.limit.capacity(self.rule.algorithm),
+            permits: standing.limit,
+            parties: &standing.parties,
+            horizon: here.horizon,
+            tip: self.lot % 1_000_000,
+        };
+        self.pool.stored(now, more, share);
+        self.pool.advance(now, share);
+        let view = match here.policy {
+            Policy::Sum => None,
+            _ => self.pool.view(now, own, share),
+        };
+        let view = view.unwrap_or(View { window: now.0, ..View::default() });
+        let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
+        let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
+        // A hundredth of the bucket is worth no message to the store.
+        let little = u128::from((share.capacity / 100).max(1)) * u128::from(limit.window.0.max(1));
+        let moved = at(&view).abs_diff(at(&before)) >= little
+            || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
+            || (view.others == 0 && before.others > 0);
+        if moved {
+            self.enforced = Some((view, self.error_bound(now, here.regions)));
+            self.moved_since = true;
         }
+        moved || self.debt > 0
+    }
+
+    /// What other regions told beyond what is charged already. Nobody can admit more than a bucket and what has refilled:
+    /// of a count that jumps farther only so much is charged.
+    fn charge(&mut self, here: Here<'_>) -> u64 {
+        let capacity = self.rule.limit.capacity(self.rule.algorithm);
+        let Some(period) = self.period(0) else { return 0 };
+        let siblings = if here.shared_store { 0 } else { self.elsewhere(here, period) };
+        let mut totals: SmallVec<[u64; 4]> = period.told.iter().map(|told| told.counts.net()).collect();
+        match totals.first_mut() {
+            Some(own) => *own = siblings,
+            None => totals.push(siblings),
+        }
+        let mut debt = 0_u64;
+        for (id, total) in totals.into_iter().enumerate() {
+            while self.charged.len() <= id {
+                self.charged.push(0);
+            }
+            let Some(charged) = self.charged.get_mut(id) else { continue };
+            debt = debt.saturating_add(total.saturating_sub(*charged).min(capacity.saturating_mul(2)));
+            *charged = total.max(*charged);
+        }
+        debt
+    }
+
+    /// What the store must be told; asked until there is no more.
+    pub(super) fn effect(&mut self) -> Option<Effect> {
         let permits = std::mem::take(&mut self.debt);
-        (permits > 0).then(|| Effect::Debit { key: self.key.clone(), permits })
+        if permits > 0 {
+            return Some(Effect::Debit { key: self.key.clone(), permits });
+        }
+        self.queued = false;
+        if !std::mem::take(&mut self.moved_since) {
+            return None;
+        }
+        let (view, error_bound) = self.enforced?;
+        Some(Effect::View { key: self.key.clone(), view, error_bound })
     }
 
     /// When it should be looked at again if nothing happens.
     pub(super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
         if !self.windowed() {
-            return expiry;
+            // What is held back grows by itself, but shares move with time too.
+            let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
+            let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000));
+            let again = active.then_some(now + pause);
+            return [Some(expiry), again, self.pool.next_instant()].into_iter().flatten().min().unwrap_or(expiry);
         }
         let window = self.window_at(now);
         let used = self.periods.last().is_some_and(|period| period.window + 2 >= window);

@@ -482,16 +482,58 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_is_new_decides_on_the_sum_until_its_report_is_in_force() {
+    fn a_region_that_is_new_has_its_part_of_what_nobody_asks_for() {
         let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
+        let ground = ground(100, Policy::Cut);
         cut.hear(START, 1, reading(START, 40, 0), ground);
         let later = START + Span::from_millis(100);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground).now, 60);
-        cut.hear(later, 0, reading(later, 0, 1_000), ground);
+        assert_eq!(cut.allowance(still(later), ground).now, 20);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_lies_mostly_where_the_bucket_is_at_home() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        cut.hear(START, 0, reading(START, 1, 1), ground);
+        let later = START + Span::from_millis(100);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground).now, 60);
+        assert!(cut.allowance(still(later), ground).now >= 90);
+        // Many windows later another region asks: it is at home in neither.
+        let at = START + Span::from_secs(3);
+        cut.hear(at, 1, reading(at, 1, 1), ground);
+        let later = at + Span::from_millis(100);
+        cut.advance(later, ground);
+        assert!(cut.allowance(still(later), ground).now <= 40);
+    }
+
+    #[test]
+    fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
+        // Their first words come one by one: for some milliseconds each cut knows of one of them only.
+        for policy in [Policy::Tidegate, Policy::Cut] {
+            let mut views = vec![Cut::default(), Cut::default(), Cut::default()];
+            let ground = ground(90, policy);
+            for step in 0..200_u64 {
+                let now = START + Span::from_millis(step);
+                for (own, cut) in views.iter_mut().enumerate() {
+                    for region in 0..3_usize {
+                        let begun = u64::try_from(region).unwrap() * 6;
+                        let at = |told: u64| START + Span::from_millis(begun + told);
+                        for told in [0, 20, 40] {
+                            let delay = if region == own { 0 } else { 50 };
+                            if now == at(told) + Span::from_millis(delay) {
+                                let id = (region + 3 - own) % 3;
+                                cut.hear(now, id, reading(at(told), 0, 100 + told * 40), ground);
+                            }
+                        }
+                    }
+                    cut.advance(now, ground);
+                }
+                let budgets = views.iter().map(|cut| cut.allowance(still(now), ground).now);
+                let sum: u64 = budgets.sum();
+                assert!(sum <= 90 + 3, "{sum} at {step} ms");
+            }
+        }
     }
 
     #[test]
@@ -521,7 +563,10 @@ mod tests {
         assert_eq!(cut.allowance(still(after), ground).now, 50);
         let last = after + Span::from_millis(60);
         cut.advance(last, ground);
-        assert!(cut.allowance(still(last), ground).now >= 85, "{:?}", cut.allowance(still(last), ground));
+        assert_eq!(cut.allowance(still(last), ground).now, 50);
+        let last = last + GROWTH_DELAY;
+        cut.advance(last, ground);
+        assert!(cut.allowance(still(last), ground).now >= 60, "{:?}", cut.allowance(still(last), ground));
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod keys;
 mod link;
 mod member;
 mod partition;
+mod pool;
 mod receive;
 mod regions;
 mod replica;
@@ -82,7 +83,7 @@ pub struct Touched {
 /// What the region's store must be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Enforce this from now on (`fixed_window`, `sliding_window`, `sliding_log`).
+    /// Enforce this from now on.
     View {
         /// The bucket.
         key: WorldKey,

@@ -56,12 +56,12 @@ pub struct ReplicaConfig {
 /// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The sum while one region alone asks for a bucket, common cuts once several do.
+    /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.
     #[default]
     Tidegate,
     /// Always the limit less what the others are known to have admitted.
     Sum,
-    /// Always common cuts, also for buckets that nobody else asks for.
+    /// Common cuts, and what nobody asks for is kept by weight alone.
     Cut,
 }
 
@@ -273,10 +273,11 @@ impl Replica {
     /// The next thing that the region's store must be told, or `None`.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         loop {
-            let id = self.effects.pop_front()?;
+            let id = *self.effects.front()?;
             if let Some(effect) = self.keys.get_mut(id).and_then(Bucket::effect) {
                 return Some(effect);
             }
+            self.effects.pop_front();
         }
     }
 

@@ -413,7 +413,8 @@ fn a_lone_region_is_never_told_to_hold_back() {
         table.admit(&name("a", "1"), "u", window, 1);
         table.run(TICK);
     }
-    assert_eq!(table.views[&name("a", "1")].get(&key("u")), None);
+    let view = table.views[&name("a", "1")].get(&key("u"));
+    assert!(view.is_none_or(|view| view.budget >= 90), "{view:?}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Makes the frames for other daemons: bounded in size, in number, and always with the newest counts.
 
 use super::super::time::Timestamp;
-use super::super::wire::{Frame, REPORTS_MAX, Report, RuleName, Scope};
+use super::super::wire::{Frame, REPORTS_MAX, Report, Scope};
 use super::NodeName;
 use super::link::Item;
 use super::replica::Replica;
@@ -11,10 +11,8 @@ pub const FRAME_BYTES_MAX: usize = 1_150;
 /// What a frame takes without reports.
 const HEAD_BYTES: usize = 48;
 /// What the numbers of a report, and of one of its counts, take at most in the usual case.
-const REPORT_BYTES: usize = 16;
-const COUNT_BYTES: usize = 14;
-/// What a name or a rule takes beside its letters, once in a frame.
-const NAME_BYTES: usize = 10;
+const REPORT_BYTES: usize = 32;
+const COUNT_BYTES: usize = 22;
 
 impl Replica {
     /// The next frame and whom to send it to, or `None` if there is none to send now.
@@ -93,63 +91,40 @@ impl Replica {
 /// About how many bytes a frame takes on the wire, without the network's own headers.
 #[must_use]
 pub fn frame_bytes(frame: &Frame) -> usize {
-    let mut size = Size::default();
-    for report in &frame.reports {
-        size.add(report);
-    }
-    size.bytes
+    frame.reports.iter().map(estimated_bytes).fold(HEAD_BYTES, usize::saturating_add)
 }
 
-/// How large a frame becomes: names are written once in it.
+/// How large a frame becomes.
 struct Size {
     bytes: usize,
     reports: usize,
-    names: Vec<String>,
-    rules: Vec<RuleName>,
 }
 
 impl Default for Size {
     fn default() -> Self {
-        Self { bytes: HEAD_BYTES, reports: 0, names: Vec::new(), rules: Vec::new() }
+        Self { bytes: HEAD_BYTES, reports: 0 }
     }
 }
 
 impl Size {
     /// Adds a report if the frame has room for it; an empty one always has.
     fn takes(&mut self, report: &Report) -> bool {
-        if self.reports >= REPORTS_MAX {
+        let length = estimated_bytes(report);
+        let full = self.bytes + length > FRAME_BYTES_MAX || self.reports >= REPORTS_MAX;
+        if full && self.reports > 0 {
             return false;
         }
-        let (bytes, names, rules) = (self.bytes, self.names.len(), self.rules.len());
-        self.add(report);
-        if self.reports > 1 && self.bytes > FRAME_BYTES_MAX {
-            (self.bytes, self.reports) = (bytes, self.reports - 1);
-            self.names.truncate(names);
-            self.rules.truncate(rules);
-            return false;
-        }
+        self.bytes += length;
+        self.reports += 1;
         true
     }
+}
 
-    fn add(&mut self, report: &Report) {
-        self.reports += 1;
-        self.bytes += REPORT_BYTES + report.identity.len() + report.counts.len() * COUNT_BYTES;
-        if !self.rules.contains(&report.rule) {
-            self.bytes += NAME_BYTES + report.rule.domain.len() + report.rule.name.len();
-            self.rules.push(report.rule.clone());
-        }
-        if let Scope::Region(region) = &report.scope {
-            self.name(region);
-        }
-        for count in &report.counts {
-            self.name(&count.node);
-        }
-    }
-
-    fn name(&mut self, name: &str) {
-        if !self.names.iter().any(|known| known == name) {
-            self.bytes += NAME_BYTES + name.len();
-            self.names.push(name.to_owned());
-        }
-    }
+fn estimated_bytes(report: &Report) -> usize {
+    let scope = match &report.scope {
+        Scope::Node => 0,
+        Scope::Region(name) => name.len() + 1,
+    };
+    let counts: usize = report.counts.iter().map(|count| count.node.len() + COUNT_BYTES).sum();
+    REPORT_BYTES + report.rule.domain.len() + report.rule.name.len() + report.identity.len() + scope + counts
 }
