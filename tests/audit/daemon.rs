@@ -326,7 +326,8 @@ fn months_go_to_a_bucket_just_as_well() {
     server.sql("SELECT tidegate_audit_partition('2020-02-10Z')");
     server.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) SELECT '2020-02-10Z', 'eu', 'n', 'd', 'denied', 1, 429 FROM generate_series(1, 500)");
     let more = "retain = \"30d\"\narchive = \"s3://logs/tidegate\"";
-    std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), more)).unwrap();
+    std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), more))
+        .unwrap();
     let archive = |endpoint: &str| {
         let mut command = super::support::command::command(folder.path());
         command.args(["audit", "archive", "--config", "tidegate.toml"]);
@@ -339,6 +340,9 @@ fn months_go_to_a_bucket_just_as_well() {
     assert!(code == Some(0) && said.contains("s3://logs/tidegate/audit_log/2020-02.parquet"), "{said}");
     let objects = bucket.objects();
     assert_eq!(objects.len(), 1);
-    assert!(objects[0].0 == "/logs/tidegate/audit_log/2020-02.parquet" && objects[0].1 > 1_000, "{objects:?}");
+    assert!(
+        objects[0].0 == "/logs/tidegate/audit_log/2020-02.parquet" && objects[0].1 > 1_000,
+        "{objects:?}"
+    );
     assert_eq!(rows(&server), 0);
 }

@@ -38,7 +38,8 @@ use tokio_util::sync::CancellationToken;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let arguments: Vec<String> =
+        std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
     let millions = arguments.get(1).map_or(1.0, |text| text.parse::<f64>().unwrap());
     let rows = (millions * 1e6) as u64;
     match arguments.first().map(String::as_str) {
@@ -54,7 +55,12 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 fn open(url: String) -> Database {
-    let settings = PostgresSettings { url, timeout: Duration::from_secs(5), connections: 4, application: "bench".to_owned() };
+    let settings = PostgresSettings {
+        url,
+        timeout: Duration::from_secs(5),
+        connections: 4,
+        application: "bench".to_owned(),
+    };
     Database::open(&settings).unwrap()
 }
 
@@ -190,7 +196,13 @@ fn decide() {
             times.sort_unstable();
             let at = |part: f64| times[(times.len() as f64 * part) as usize];
             let mean = times.iter().map(|nanos| u64::from(*nanos)).sum::<u64>() / times.len() as u64;
-            println!("{:<44} {:>9} {:>9} {:>9} {mean:>9}", format!("{load}: {what}"), at(0.5), at(0.99), at(0.999));
+            println!(
+                "{:<44} {:>9} {:>9} {:>9} {mean:>9}",
+                format!("{load}: {what}"),
+                at(0.5),
+                at(0.99),
+                at(0.999)
+            );
         }
     }
     runtime.block_on(async {
@@ -388,15 +400,33 @@ fn query(rows: u64) {
         "a rule's newest denials",
         DecisionsAsked { rule: text("rule-7"), outcome: Some(Outcome::Denied), ..decisions.clone() },
     );
-    single("denials of the last hours in a region", DecisionsAsked { region: text("us"), outcome: Some(Outcome::Denied), ..decisions });
+    single(
+        "denials of the last hours in a region",
+        DecisionsAsked { region: text("us"), outcome: Some(Outcome::Denied), ..decisions },
+    );
     sums("a user's sums today, by hour", UsageAsked { user: text("u_1000"), ..usage.clone() });
     sums(
         "top violators of a rule today",
-        UsageAsked { rule: text("rule-7"), group: Group::User, by: StepOfTime::Day, limit: 20, ..usage.clone() },
+        UsageAsked {
+            rule: text("rule-7"),
+            group: Group::User,
+            by: StepOfTime::Day,
+            limit: 20,
+            ..usage.clone()
+        },
     );
     sums("decisions over time, today by hour", usage.clone());
-    sums("decisions over time, today by minute", UsageAsked { by: StepOfTime::Minute, limit: 1_000, ..usage.clone() });
-    sums("a rule over time, by minute", UsageAsked { by: StepOfTime::Minute, rule: text("rule-7"), limit: 1_000, ..usage.clone() });
-    sums("rules with the most denials today", UsageAsked { group: Group::Rule, by: StepOfTime::Day, ..usage.clone() });
+    sums(
+        "decisions over time, today by minute",
+        UsageAsked { by: StepOfTime::Minute, limit: 1_000, ..usage.clone() },
+    );
+    sums(
+        "a rule over time, by minute",
+        UsageAsked { by: StepOfTime::Minute, rule: text("rule-7"), limit: 1_000, ..usage.clone() },
+    );
+    sums(
+        "rules with the most denials today",
+        UsageAsked { group: Group::Rule, by: StepOfTime::Day, ..usage.clone() },
+    );
     sums("paths today", UsageAsked { group: Group::Path, by: StepOfTime::Day, ..usage });
 }
