@@ -5,6 +5,7 @@
 
 pub mod algorithm;
 pub mod decision;
+pub mod identity;
 pub mod key;
 pub mod request;
 pub mod ring;

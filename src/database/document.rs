@@ -139,7 +139,7 @@ fn read_users(nodes: &[Node], rules: &[Rule], tiers: &[String], problems: &mut P
             own.entries().iter().filter_map(|entry| read_override(entry, &by_name, problems)).collect()
         });
         fields.finish(problems);
-        users.extend(id.map(|id| User { id: id.to_owned(), tier, overrides }));
+        users.extend(id.map(|id| User { id: id.to_owned(), tier, overrides, blocked: None }));
     }
     users
 }

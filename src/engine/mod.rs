@@ -5,27 +5,33 @@
 //! protocol between regions asks for it; a decision never waits for that.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use metrics::Counter;
+use smallvec::SmallVec;
+use tokio_util::sync::CancellationToken;
 
+use crate::core::identity::{Refusal, Who};
 use crate::core::key::identity_values;
 use crate::core::request::Request;
 use crate::core::rule::{Rule, User};
-use crate::core::ruleset::{Conflict, RuleSet, Shapes};
+use crate::core::ruleset::{Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
 pub mod clock;
 pub mod decide;
+pub mod identity;
 pub mod loaded;
 pub mod port;
 pub mod status;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
+use identity::lookups::Lookups;
+use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use port::Store;
 use status::{BucketStatus, Explanation, WorldStatus};
@@ -45,6 +51,9 @@ pub struct Engine {
     world: ArcSwap<WorldStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
+    refused: [Counter; 4],
+    lookups: OnceLock<Arc<Lookups>>,
+    tier_default: OnceLock<Box<str>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -59,6 +68,8 @@ impl Engine {
     pub fn new(name: NodeName, clock: Clock, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
+        let refused =
+            Refusal::ALL.map(|why| metrics.counter("identity_refused_total", "reason", why.name()));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         Self {
             name,
@@ -70,6 +81,61 @@ impl Engine {
             world: ArcSwap::default(),
             metrics,
             degraded,
+            refused,
+            lookups: OnceLock::new(),
+            tier_default: OnceLock::new(),
+        }
+    }
+
+    /// Looks people up from now on, rather than finding them beside the rules. Once; later calls change nothing.
+    pub fn look_up_in(&self, lookups: Arc<Lookups>) {
+        let _ = self.lookups.set(lookups);
+    }
+
+    /// What looks people up, if anything does.
+    #[must_use]
+    pub fn lookups(&self) -> Option<&Arc<Lookups>> {
+        self.lookups.get()
+    }
+
+    /// The tier of requests that bring none and of whom no other is known. Once; later calls change nothing.
+    pub fn set_tier_default(&self, tier: &str) {
+        let _ = self.tier_default.set(tier.into());
+    }
+
+    fn tier_default(&self) -> Option<&str> {
+        self.tier_default.get().map(|tier| &**tier)
+    }
+
+    /// What is known at once of those who ask; `soon` gets what would be worth a short wait.
+    #[inline]
+    fn persons(
+        &self,
+        set: &RuleSet,
+        requests: &[Request<'_>],
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Persons {
+        match self.lookups.get() {
+            Some(lookups) => Directory::Lookups(lookups).persons(requests, soon),
+            None if set.knows_anybody() || requests.iter().any(shows_key) => {
+                Directory::Rules(set).persons(requests, soon)
+            }
+            None => Persons::new(),
+        }
+    }
+
+    /// What is known of those who ask, after a wait within the deadline of a decision.
+    async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
+        match self.lookups.get() {
+            Some(lookups) => lookups.find(requests).await,
+            None => self.persons(set, requests, &mut SmallVec::new()),
+        }
+    }
+
+    /// Begins to look up who asks this, so that it is known when the request is decided.
+    pub fn expect(&self, request: &Request<'_>) {
+        if let Some(lookups) = self.lookups.get() {
+            lookups.expect(request);
         }
     }
 
@@ -79,8 +145,16 @@ impl Engine {
     /// # Errors
     /// What is wrong with the set as a whole; the set before stays in force.
     pub fn load(&self, rules: Vec<Rule>, users: Vec<User>, shadow: bool) -> Result<u64, Vec<Conflict>> {
+        self.load_with(rules, People { users, keys: Vec::new() }, shadow)
+    }
+
+    /// The same, with API keys beside the users.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_with(&self, rules: Vec<Rule>, people: People, shadow: bool) -> Result<u64, Vec<Conflict>> {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
+        let set = RuleSet::compile_with_people(rules, people, &mut shapes)?;
         let revision = self.loaded.load().revision + 1;
         let loaded = Loaded::new(set, revision, shadow, &self.metrics);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
@@ -136,18 +210,32 @@ impl Engine {
     /// Why `request` is decided as it is. Charges nothing.
     pub async fn explain(&self, request: &Request<'_>) -> Option<Explanation> {
         let loaded = self.loaded.load_full();
-        let considered = loaded.set.explain(request);
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let considered = loaded.set.explain_of(known, &self.who(&persons));
         let considered =
             considered.into_iter().map(|(rule, reason)| (rule.rule.name.clone(), reason)).collect();
-        let decision = self.ask(std::slice::from_ref(request)).get().await.into_iter().next()?;
+        let decision = self.ask(asked).get().await.into_iter().next()?;
         Some(Explanation { decision, considered })
+    }
+
+    /// What stands in for what a single request does not bring.
+    fn who<'a>(&'a self, persons: &'a Persons) -> Who<'a> {
+        let nobody = Who { tier: self.tier_default(), ..Who::default() };
+        persons.first().map_or(nobody, |person| person.who(self.tier_default()))
     }
 
     /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or the
     /// attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
-        let found = loaded.set.bucket(name, request)?;
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
         let (compiled, key) = (found.rule, found.key?);
         let now = self.clock.now();
         let info = self.store.bucket(compiled, &key, now).await;
