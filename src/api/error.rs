@@ -17,6 +17,8 @@ pub(super) enum Code {
     TooLarge,
     /// The body ended before its time.
     Incomplete,
+    /// A token that is not valid, where these are refused.
+    Token,
     /// No such route.
     NoRoute,
     /// No such rule.
@@ -36,6 +38,7 @@ const INVALID_ARGUMENT: u8 = 3;
 const NOT_FOUND: u8 = 5;
 const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
+const UNAUTHENTICATED: u8 = 16;
 const INTERNAL: u8 = 13;
 /// The status code of gRPC for an answer.
 pub(super) const GRPC_OK: u8 = 0;
@@ -51,6 +54,7 @@ impl Code {
             }
             Self::TooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, RESOURCE_EXHAUSTED),
             Self::Incomplete => ("body_incomplete", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::Token => ("invalid_token", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
             Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),

@@ -5,12 +5,14 @@
 //! each until they are told to drain. Status codes are named only in `error`, Envoy's messages only in `rls`.
 
 mod address;
+mod asker;
 mod connection;
 mod error;
 mod headers;
 mod http;
 mod listener;
 mod rls;
+pub mod token;
 
 pub mod wire;
 
@@ -21,6 +23,7 @@ use metrics::{Counter, Gauge};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::token::Tokens;
 use crate::core::rule::Rule;
 use crate::engine::Engine;
 
@@ -76,6 +79,7 @@ pub struct Doors {
     settings: Settings,
     readiness: watch::Receiver<Readiness>,
     rule_json: RuleJson,
+    tokens: Option<Arc<Tokens>>,
     http: Gate,
     rls: Gate,
     others: rls::Others,
@@ -119,7 +123,13 @@ impl Doors {
     ) -> Self {
         let (http, rls) = (Gate::new(&engine, "http"), Gate::new(&engine, "rls"));
         let others = rls::Others::new(&readiness);
-        Self { engine, settings, readiness, rule_json, http, rls, others }
+        Self { engine, settings, readiness, rule_json, tokens: None, http, rls, others }
+    }
+
+    /// The same doors, which check JSON web tokens.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<Tokens>) -> Self {
+        Self { tokens: Some(tokens), ..self }
     }
 
     fn readiness(&self) -> Readiness {

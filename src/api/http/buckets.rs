@@ -3,6 +3,7 @@
 use super::rules::no_rule;
 use super::{Answered, query, reply};
 use crate::api::Doors;
+use crate::api::asker::Asker;
 use crate::api::error::Refusal;
 use crate::api::wire::BucketJson;
 use crate::core::request::{Attributes, Cost, Request};
@@ -20,7 +21,9 @@ pub(super) async fn show(doors: &Doors, query: &str) -> Answered {
         .filter(|(name, _)| name != "rule")
         .map(|(name, value)| (name.as_str(), value.as_str()))
         .collect();
-    let request = Request { domain: &compiled.rule.domain, attributes, cost: Cost::Peek, limit: None };
+    let asked = [Request { domain: &compiled.rule.domain, attributes, cost: Cost::Peek, limit: None }];
+    let asker = Asker::read(doors, &asked);
+    let [request] = asker.stand_in(asked)?;
     let missing = compiled.rule.per.iter().find(|name| request.attribute(name).is_none_or(str::is_empty));
     if let Some(name) = missing {
         let message = format!("the rule has one bucket for each {name:?}: give its value");

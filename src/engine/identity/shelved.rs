@@ -126,6 +126,6 @@ mod tests {
         for broken in [&b""[..], b"{}", b"{\"somebody\":true", b"null"] {
             assert_eq!(read(named(Kind::Key, "k"), broken), None);
         }
-        assert_ne!(super::name(named(Kind::User, "k")), super::name(named(Kind::Key, "k")));
+        assert_ne!(name(named(Kind::User, "k")), name(named(Kind::Key, "k")));
     }
 }
