@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
-use tidegate::core::rule::{Global, Mode, OnPartition};
+use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
@@ -85,7 +85,7 @@ impl WorldPort for Remembered {
             name: bucket().rule,
             algorithm: Algorithm::FixedWindow,
             limit: Limit { permits: 1_000, window: WINDOW, burst: 1_000, queue: 0 },
-            global: Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: OnPartition::Share },
+            global: Global::new(Mode::Gossip),
         };
         (1, vec![rule])
     }

@@ -83,7 +83,7 @@ impl World {
             ..ReplicaConfig::new(name.clone(), (self.now + ahead).0 / 1_000)
         };
         let mut replica = Replica::new(config);
-        let global = Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: self.plan.on_partition };
+        let global = Global { on_partition: self.plan.on_partition, ..Global::new(Mode::Gossip) };
         let rule = WorldRule {
             name: rule_name(),
             algorithm: Algorithm::FixedWindow,

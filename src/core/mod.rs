@@ -11,6 +11,7 @@ pub mod request;
 pub mod ring;
 pub mod rule;
 pub mod ruleset;
+pub mod share;
 pub mod table;
 pub mod time;
 pub mod wire;

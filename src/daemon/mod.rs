@@ -12,21 +12,26 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Doors, Listener, Readiness, Settings};
+use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings};
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::telemetry::Metrics;
 
 mod reload;
 mod run;
+mod schema;
 mod setup;
+mod shares;
 mod store;
+mod tokens;
 mod upkeep;
 mod world;
 
+pub use crate::api::make_token;
 pub use crate::peer::certificate;
 pub use reload::{check_rules, read_span, rules_of};
 pub use run::{RunError, run};
+pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
@@ -72,7 +77,10 @@ impl Daemon {
         let metrics = Metrics::new();
         let store = Opened::open(&setup.store, &metrics).await?;
         let counters = Arc::clone(&store.store);
-        let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics)));
+        let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
+        let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
+            .sharing(setup.regions.clone(), held);
+        let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
             setup.rules.clone(),
@@ -80,6 +88,9 @@ impl Daemon {
             setup.regions.clone(),
         ));
         reloader.first()?;
+
+        let tokens = tokens::load(setup.admin_tokens.as_deref())?;
+        let guard = Arc::new(Guard::new(tokens, &metrics));
 
         let http = bind(setup.http.as_deref(), "HTTP").await?;
         let grpc = bind(setup.grpc.as_deref(), "gRPC").await?;
@@ -91,6 +102,9 @@ impl Daemon {
         };
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
+        if let Some(path) = setup.admin_tokens.clone() {
+            tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
+        }
 
         let (readiness, ready) = watch::channel(Readiness::Starting);
         let settings = Settings {
@@ -99,7 +113,8 @@ impl Daemon {
             drain: DRAIN_DOORS,
             ..Settings::default()
         };
-        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, Arc::new(reload::rule_json)));
+        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json) };
+        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
             let bound = Bound::of(&listener);

@@ -8,9 +8,10 @@ use anyhow::Context;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
+use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
+use crate::database::postgres::PostgresSettings;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
@@ -60,12 +61,18 @@ pub struct Setup {
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
+    /// Where the weights of `split` rules are noted; `None` for nowhere.
+    pub shares: Option<PathBuf>,
     /// How often counts go out.
     pub interval: Span,
     /// Hops of `X-Forwarded-For`, from the right, that are ours.
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
+    /// The file of admin tokens; `None`: the admin routes answer on this machine only.
+    pub admin_tokens: Option<PathBuf>,
+    /// The database; `None` for none.
+    pub postgres: Option<PostgresSettings>,
 }
 
 impl Setup {
@@ -94,9 +101,12 @@ impl Setup {
             store: store_of(&config.store),
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
+            shares: Some(config.peers.shares.clone()),
             interval: config.peers.interval,
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
+            admin_tokens: config.admin.tokens.clone(),
+            postgres: super::schema::settings(config),
         })
     }
 }
@@ -195,11 +205,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         on_failure: None,
         exact: false,
         enabled: true,
-        global: Some(Global {
-            mode: demo.rule.mode,
-            shares: Vec::new(),
-            on_partition: OnPartition::default(),
-        }),
+        global: Some(Global::new(demo.rule.mode)),
     };
     Ok(Setup {
         name,
@@ -225,8 +231,11 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
             tls_files: None,
         }),
         regions: demo.regions.to_vec(),
+        shares: None,
         interval: Span::from_millis(50),
         trusted_proxies: 1,
         ipv6_prefix: 64,
+        admin_tokens: None,
+        postgres: None,
     })
 }

@@ -14,7 +14,7 @@ use crate::core::decision::{Decision, Ruled, Worldwide};
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
-use crate::core::rule::{Action, OnFailure};
+use crate::core::rule::{Action, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
@@ -143,7 +143,8 @@ impl Engine {
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
-        if found.rule.rule.global.is_none() || cost == Cost::Peek || key.shape() != found.rule.shape {
+        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split);
+        if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
@@ -217,7 +218,7 @@ impl<'a, 'r> Plan<'a, 'r> {
     ) -> Self {
         let Asked { requests, persons } = asked;
         let mut refused = SmallVec::new();
-        let mut matches = SmallVec::new();
+        let mut matches: SmallVec<[Matches<'a>; 1]> = SmallVec::new();
         for (place, request) in requests.iter().enumerate() {
             let person = persons.get(place);
             match person.and_then(|person| person.refused(now)).filter(|_| !loaded.shadow) {
@@ -230,6 +231,12 @@ impl<'a, 'r> Plan<'a, 'r> {
                     let who = person.map_or(nobody, |person| person.who(tier_default));
                     matches.push(loaded.set.matches_of(request, &who));
                 }
+            }
+        }
+        for found in matches.iter_mut().flatten() {
+            let found: &mut Match<'_> = found;
+            if found.rule.rule.global.is_some() {
+                found.limit = loaded.held_to(found.rule, found.limit);
             }
         }
         let mut plan = Self { loaded, requests, matches, refused, intent };
@@ -301,7 +308,11 @@ impl<'a, 'r> Plan<'a, 'r> {
                     .view
                     .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
             ),
-            error_bound: counted.error_bound,
+            error_bound: match global.mode {
+                // The others may have spent all that is not ours.
+                Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
+                Mode::Gossip | Mode::Escrow => counted.error_bound,
+            },
         });
         Ruled {
             rule: self.name(found),

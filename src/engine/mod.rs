@@ -21,11 +21,13 @@ use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
+pub mod admin;
 pub mod clock;
 pub mod decide;
 pub mod identity;
 pub mod loaded;
 pub mod port;
+mod split;
 pub mod status;
 pub mod world;
 
@@ -34,6 +36,7 @@ use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use port::Store;
+use split::Shares;
 use status::{BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 
@@ -48,6 +51,7 @@ pub struct Engine {
     loaded: ArcSwap<Loaded>,
     shapes: Mutex<Shapes>,
     tallies: Tallies,
+    shares: Shares,
     world: ArcSwap<WorldStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
@@ -71,6 +75,7 @@ impl Engine {
         let refused =
             Refusal::ALL.map(|why| metrics.counter("identity_refused_total", "reason", why.name()));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
+        let shares = Shares::new(name.clone(), Vec::new(), None);
         Self {
             name,
             clock,
@@ -78,6 +83,7 @@ impl Engine {
             loaded: ArcSwap::from_pointee(empty),
             shapes: Mutex::default(),
             tallies: Tallies::default(),
+            shares,
             world: ArcSwap::default(),
             metrics,
             degraded,
@@ -156,13 +162,17 @@ impl Engine {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_people(rules, people, &mut shapes)?;
         let revision = self.loaded.load().revision + 1;
-        let loaded = Loaded::new(set, revision, shadow, &self.metrics);
+        let mut split = self.shares.machine();
+        split.handle_rules(self.clock.now(), self.shares.rules(&set));
+        let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(revision as f64);
             self.metrics.rules_count.set(loaded.set.rules().len() as f64);
         }
+        // While the machine is locked, or a share that grows meanwhile would be lost.
         self.loaded.store(Arc::new(loaded));
+        drop(split);
         Ok(revision)
     }
 
@@ -236,6 +246,7 @@ impl Engine {
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
+        let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
         let now = self.clock.now();
         let info = self.store.bucket(compiled, &key, now).await;
@@ -244,10 +255,10 @@ impl Engine {
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
             identity,
-            limit: found.limit.permits,
-            window: found.limit.window,
+            limit: limit.permits,
+            window: limit.window,
             used: info.map_or(0, |info| info.used),
-            remaining: info.map_or(u64::from(found.limit.permits), |info| info.verdict.remaining),
+            remaining: info.map_or(u64::from(limit.permits), |info| info.verdict.remaining),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),

@@ -93,7 +93,7 @@ struct Checked {
 }
 
 /// Checks tokens.
-pub struct Tokens {
+pub struct TokenReader {
     settings: TokenSettings,
     keys: ArcSwap<KeySet>,
     remembered: Cache<[u8; 32], Arc<Checked>>,
@@ -101,13 +101,13 @@ pub struct Tokens {
     invalid: Counter,
 }
 
-impl std::fmt::Debug for Tokens {
+impl std::fmt::Debug for TokenReader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tokens").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("TokenReader").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 
-impl Tokens {
+impl TokenReader {
     /// Checks with these keys.
     #[must_use]
     pub fn new(settings: TokenSettings, keys: KeySet, metrics: &Metrics) -> Self {

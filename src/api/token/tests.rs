@@ -67,8 +67,8 @@ fn settings() -> TokenSettings {
     }
 }
 
-fn tokens(signers: &[Signer]) -> Tokens {
-    Tokens::new(settings(), key_set(signers), &Metrics::new())
+fn tokens(signers: &[Signer]) -> TokenReader {
+    TokenReader::new(settings(), key_set(signers), &Metrics::new())
 }
 
 fn claims() -> Value {

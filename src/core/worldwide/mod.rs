@@ -20,6 +20,7 @@ mod partition;
 mod receive;
 mod regions;
 mod replica;
+pub mod split;
 mod status;
 mod transmit;
 

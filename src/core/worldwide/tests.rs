@@ -46,7 +46,7 @@ fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartit
         name: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
         algorithm,
         limit: Limit { permits, window, burst: permits, queue: 0 },
-        global: Global { mode: Mode::Gossip, shares: Vec::new(), on_partition },
+        global: Global { on_partition, ..Global::new(Mode::Gossip) },
     }
 }
 

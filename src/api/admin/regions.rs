@@ -1,0 +1,34 @@
+//! `GET /v1/regions`: every daemon of the cluster, as seen from this one.
+
+use super::AdminRoute;
+use crate::api::http::{Reply, reply};
+use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson};
+use crate::api::{Doors, Readiness};
+use crate::engine::admin::Role;
+
+pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
+    method: "GET",
+    path: "/v1/regions",
+    role: Role::Viewer,
+    handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
+}];
+
+/// Members, links, lag, who is cut off, and how far each worldwide rule may be off.
+fn show(doors: &Doors) -> Reply {
+    let world = doors.engine.world();
+    let name = doors.engine.name();
+    let bounds = world.error_bounds.iter();
+    let standings = doors.engine.shares_standing();
+    let changing = standings.iter().filter(|standing| !standing.settled);
+    reply::json(&RegionsJson {
+        region: &name.region,
+        node: &name.node,
+        live: doors.readiness() == Readiness::Serving,
+        peers: world.peers.iter().map(PeerJson::new).collect(),
+        cut_off: &world.cut_off,
+        rules: bounds.map(|(rule, bound)| ErrorBoundJson { rule, error_bound: *bound }).collect(),
+        changing: changing
+            .map(|standing| ChangingJson { rule: &standing.rule.name, waiting_for: &standing.waiting_for })
+            .collect(),
+    })
+}

@@ -1,0 +1,327 @@
+//! Fixed shares of a limit, changed while all regions admit: `split` mode.
+//!
+//! Each region enforces its own share and asks nobody. Only when an operator changes the weights do regions have to know
+//! of each other, since for a while some hold the old weights and some the new. So a daemon that loads new weights takes
+//! at once the *smaller* of its old and its new share, and the larger one only when every other daemon has said that it
+//! holds the same weights too: shrink before grow. A word that is missing keeps the smaller share in force, which is safe.
+//!
+//! What a daemon says is one number for all of its weights, the *digest*, and a *stamp* that orders what is said (Lamport
+//! 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to it only with the same
+//! digest and no smaller stamp, so a word from before an earlier change of mind never counts. See `docs/regions.md` for the
+//! proof.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher13;
+
+use super::super::algorithm::{Algorithm, Limit};
+use super::super::share::Weights;
+use super::super::time::{Span, Timestamp};
+use super::super::wire::RuleName;
+use super::NodeName;
+
+/// Most weights that one rule may have pending at once. With more the rule's share is nothing until the others agree.
+pub const PENDING_MAX: usize = 8;
+/// Most rules remembered after they were removed, in case they come back with other weights.
+pub const REMOVED_MAX: usize = 1_000;
+
+/// What the machine must know of a `split` rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SplitRule {
+    /// Its name.
+    pub name: RuleName,
+    /// Its weights, as loaded.
+    pub weights: Weights,
+    /// How it counts, which says when a larger share may begin.
+    pub algorithm: Algorithm,
+    /// What it admits worldwide.
+    pub limit: Limit,
+}
+
+/// What a daemon says of the weights it holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Word {
+    /// Orders what is said.
+    pub stamp: u64,
+    /// Names all of its weights.
+    pub digest: u64,
+}
+
+/// The weights one rule is held to: the least share by any of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InForce {
+    /// The newest last; empty: nothing may be spent.
+    weights: Vec<Weights>,
+}
+
+impl InForce {
+    /// What `region` may spend of `total` permits.
+    #[must_use]
+    pub fn of(&self, total: u64, region: &str) -> u64 {
+        self.weights.iter().map(|weights| weights.of(total, region)).min().unwrap_or(0)
+    }
+}
+
+/// What outlives the process, so that a restart in the middle of a change is safe.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Saved {
+    stamp: u64,
+    digest: u64,
+    rules: Vec<SavedRule>,
+}
+
+impl Saved {
+    /// Whether there never was a `split` rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct SavedRule {
+    domain: String,
+    name: String,
+    weights: Vec<Weights>,
+}
+
+#[derive(Debug, Clone)]
+struct Held {
+    /// `None` for a rule that was removed.
+    rule: Option<SplitRule>,
+    /// Oldest first; the target last. One alone is settled.
+    weights: Vec<Weights>,
+    /// More were pending than [`PENDING_MAX`].
+    overrun: bool,
+    /// The target may be taken alone from here on, as long as everybody still agrees.
+    from: Option<Timestamp>,
+}
+
+impl Held {
+    const fn settled(&self) -> bool {
+        self.weights.len() <= 1 && !self.overrun
+    }
+}
+
+/// How a rule's share stands, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    /// The rule.
+    pub rule: RuleName,
+    /// Whether the share is what the rules in force say.
+    pub settled: bool,
+    /// Regions and daemons that have not said yet that they hold the same weights; at most eight.
+    pub waiting_for: Vec<String>,
+}
+
+/// One daemon's side. See the module's head.
+#[derive(Debug)]
+pub struct Split {
+    name: NodeName,
+    held: BTreeMap<RuleName, Held>,
+    others: BTreeMap<NodeName, Option<Word>>,
+    /// The stamp at which the present weights were loaded.
+    loaded: u64,
+    word: Word,
+}
+
+impl Split {
+    /// A daemon that begins, with what an earlier process of it has left, if anything. Without it the first rules that are
+    /// loaded are trusted as they are.
+    #[must_use]
+    pub fn new(name: NodeName, saved: Option<Saved>) -> Self {
+        let saved = saved.unwrap_or_default();
+        let held = |rule: SavedRule| {
+            let held =
+                Held { rule: None, overrun: rule.weights.is_empty(), weights: rule.weights, from: None };
+            (RuleName { domain: rule.domain, name: rule.name }, held)
+        };
+        Self {
+            name,
+            held: saved.rules.into_iter().map(held).collect(),
+            others: BTreeMap::new(),
+            loaded: saved.stamp,
+            word: Word { stamp: saved.stamp, digest: saved.digest },
+        }
+    }
+
+    /// These rules are in force now. Shares that shrink do so at once.
+    pub fn handle_rules(&mut self, now: Timestamp, rules: Vec<SplitRule>) {
+        for held in self.held.values_mut() {
+            held.rule = None;
+        }
+        for rule in rules {
+            let fresh =
+                || Held { rule: None, weights: vec![rule.weights.clone()], overrun: false, from: None };
+            let held = self.held.entry(rule.name.clone()).or_insert_with(fresh);
+            if held.weights.last() != Some(&rule.weights) || held.overrun {
+                held.weights.retain(|weights| *weights != rule.weights);
+                if held.weights.len() >= PENDING_MAX {
+                    held.weights.clear();
+                    held.overrun = true;
+                }
+                held.weights.push(rule.weights.clone());
+                held.from = None;
+            }
+            held.rule = Some(rule);
+        }
+        self.forget_removed();
+        let digest = self.digest();
+        if digest != self.word.digest {
+            let seen = self.others.values().flatten().map(|word| word.stamp).max().unwrap_or(0);
+            self.loaded = self.word.stamp.max(seen).max(now.micros()).saturating_add(1);
+            self.word = Word { stamp: self.loaded, digest };
+            for held in self.held.values_mut() {
+                held.from = None;
+            }
+        }
+    }
+
+    /// Who is known now, and what each last said. `None`: it says nothing of shares.
+    pub fn handle_members(
+        &mut self,
+        now: Timestamp,
+        members: impl IntoIterator<Item = (NodeName, Option<Word>)>,
+    ) {
+        self.others = members.into_iter().filter(|(name, _)| *name != self.name).collect();
+        let seen = self.others.values().flatten().map(|word| word.stamp).max().unwrap_or(0);
+        // The answer to those who loaded after us: we still hold these weights.
+        self.word.stamp = self.word.stamp.max(seen);
+        self.agree(now);
+    }
+
+    /// Takes the shares whose time has come. `true`: some share is larger than before.
+    pub fn handle_timeout(&mut self, now: Timestamp) -> bool {
+        self.agree(now);
+        let mut grown = false;
+        for held in self.held.values_mut() {
+            if held.from.is_some_and(|from| from <= now) && !held.settled() {
+                held.weights = held.weights.pop().into_iter().collect();
+                held.overrun = false;
+                held.from = None;
+                grown = true;
+            }
+        }
+        grown
+    }
+
+    /// What to say to the others, once [`Self::saved`] is safe on disk.
+    #[must_use]
+    pub const fn word(&self) -> Word {
+        self.word
+    }
+
+    /// What a rule is held to; `None` for a rule that is not known.
+    #[must_use]
+    pub fn in_force(&self, rule: &RuleName) -> Option<InForce> {
+        let held = self.held.get(rule)?;
+        Some(InForce { weights: if held.overrun { Vec::new() } else { held.weights.clone() } })
+    }
+
+    /// What must outlive the process.
+    #[must_use]
+    pub fn saved(&self) -> Saved {
+        let rules = self.held.iter().map(|(name, held)| SavedRule {
+            domain: name.domain.clone(),
+            name: name.name.clone(),
+            weights: if held.overrun { Vec::new() } else { held.weights.clone() },
+        });
+        Saved { stamp: self.word.stamp, digest: self.word.digest, rules: rules.collect() }
+    }
+
+    /// How each rule stands.
+    #[must_use]
+    pub fn standings(&self) -> Vec<Standing> {
+        let known = self.held.iter().filter(|(_, held)| held.rule.is_some());
+        known
+            .map(|(name, held)| Standing {
+                rule: name.clone(),
+                settled: held.settled(),
+                waiting_for: if held.settled() { Vec::new() } else { self.missing(held).take(8).collect() },
+            })
+            .collect()
+    }
+
+    /// Notes which pending rules everybody agrees on, and from when they may grow.
+    fn agree(&mut self, now: Timestamp) {
+        let pending: Vec<RuleName> =
+            self.held.iter().filter(|(_, held)| !held.settled()).map(|(name, _)| name.clone()).collect();
+        for name in pending {
+            let Some(held) = self.held.get(&name) else { continue };
+            let agreed = self.missing(held).next().is_none();
+            let from = held.rule.as_ref().filter(|_| agreed).map(|rule| growth(rule, now));
+            if let Some(held) = self.held.get_mut(&name) {
+                held.from = from.map(|from| held.from.unwrap_or(from));
+            }
+        }
+    }
+
+    /// Whose word is missing before this rule's share may grow.
+    fn missing<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = String> + 'a {
+        let regions = held.weights.iter().flat_map(Weights::regions);
+        let absent = regions
+            .filter(|region| *region != self.name.region)
+            .filter(|region| !self.others.keys().any(|name| name.region == *region))
+            .map(str::to_owned);
+        let silent = self
+            .others
+            .iter()
+            .filter(|(_, word)| {
+                !word.is_some_and(|word| word.digest == self.word.digest && word.stamp >= self.loaded)
+            })
+            .map(|(name, _)| format!("{}/{}", name.region, name.node));
+        absent.chain(silent)
+    }
+
+    fn forget_removed(&mut self) {
+        let removed = self.held.iter().filter(|(_, held)| held.rule.is_none());
+        let removed: Vec<RuleName> = removed.map(|(name, _)| name.clone()).skip(REMOVED_MAX).collect();
+        for name in removed {
+            self.held.remove(&name);
+        }
+    }
+
+    /// The same in every daemon that holds the same weights for the same rules.
+    fn digest(&self) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(0x7469_6465, 0x6761_7465);
+        let mut text = |text: &str| {
+            hasher.write_usize(text.len());
+            hasher.write(text.as_bytes());
+        };
+        for (name, held) in &self.held {
+            let Some(rule) = &held.rule else { continue };
+            text(&name.domain);
+            text(&name.name);
+            for (region, weight, minimum) in rule.weights.parts() {
+                text(region);
+                text(&weight.to_string());
+                text(&minimum.to_string());
+            }
+        }
+        hasher.finish()
+    }
+}
+
+/// From when a larger share may be spent, if everybody agrees at `now`: not before what others spent of their larger
+/// shares can no longer count together with ours.
+fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
+    let Limit { permits, window, burst, queue } = rule.limit;
+    match rule.algorithm {
+        Algorithm::FixedWindow => Timestamp::window_start(now.window_index(window).saturating_add(1), window),
+        Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
+        // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as long.
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
+            let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));
+            now + times(window, fill.saturating_mul(2).saturating_add(1))
+        }
+    }
+}
+
+const fn times(span: Span, factor: u64) -> Span {
+    Span(span.micros().saturating_mul(factor))
+}
+
+#[cfg(test)]
+#[path = "split_tests.rs"]
+mod tests;
