@@ -5,6 +5,7 @@
 
 mod failure;
 pub mod migrate;
+pub mod people;
 
 use std::future::Future;
 use std::str::FromStr;

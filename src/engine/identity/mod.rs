@@ -6,6 +6,7 @@
 //! users and keys are those written beside the rules.
 
 pub mod lookups;
+pub mod register;
 pub mod secret;
 
 mod flight;
