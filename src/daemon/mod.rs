@@ -13,10 +13,12 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings};
+use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::telemetry::Metrics;
 
+mod identity;
 mod reload;
 mod run;
 mod schema;
@@ -29,12 +31,14 @@ mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
+pub use identity::IdentitySetup;
 pub use reload::{check_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use identity::Identities;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -54,6 +58,7 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
+    identities: Identities,
     readiness: watch::Sender<Readiness>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
@@ -100,6 +105,10 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let shelf = store.shelf();
+        let identities =
+            Identities::start(&setup, &engine, database.as_ref(), shelf, &stop, &mut tasks)?;
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(path) = setup.admin_tokens.clone() {
@@ -113,8 +122,13 @@ impl Daemon {
             drain: DRAIN_DOORS,
             ..Settings::default()
         };
-        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json) };
-        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
+        let register = Arc::clone(&identities.register);
+        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json), register };
+        let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
+        let shared = Arc::new(match &identities.tokens {
+            Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
+            None => shared,
+        });
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
             let bound = Bound::of(&listener);
@@ -127,8 +141,20 @@ impl Daemon {
             bound
         });
         readiness.send_replace(Readiness::Serving);
-        let daemon =
-            Self { engine, store, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
+        let daemon = Self {
+            engine,
+            store,
+            http,
+            grpc,
+            world,
+            reloader,
+            identities,
+            readiness,
+            stop_doors,
+            stop,
+            doors,
+            tasks,
+        };
         daemon.announce();
         Ok(daemon)
     }
@@ -176,6 +202,7 @@ impl Daemon {
     /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
     pub async fn reload(&self) {
         self.reloader.again().await;
+        self.identities.reload.notify_one();
         if let Some(world) = &self.world {
             world.reload_certificates().await;
         }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
+use super::identity::IdentitySetup;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
@@ -73,6 +74,8 @@ pub struct Setup {
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
     pub postgres: Option<PostgresSettings>,
+    /// How to find out who is asking.
+    pub identity: IdentitySetup,
 }
 
 impl Setup {
@@ -107,6 +110,7 @@ impl Setup {
             ipv6_prefix: config.identity.ipv6_prefix,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
+            identity: IdentitySetup::of(config),
         })
     }
 }
@@ -237,5 +241,6 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         ipv6_prefix: 64,
         admin_tokens: None,
         postgres: None,
+        identity: IdentitySetup::default(),
     })
 }

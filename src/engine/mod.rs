@@ -122,7 +122,7 @@ impl Engine {
         soon: &mut SmallVec<[CancellationToken; 2]>,
     ) -> Persons {
         match self.lookups.get() {
-            Some(lookups) => Directory::Lookups(lookups).persons(requests, soon),
+            Some(lookups) => Directory::Lookups(set, lookups).persons(requests, soon),
             None if set.knows_anybody() || requests.iter().any(shows_key) => {
                 Directory::Rules(set).persons(requests, soon)
             }
@@ -133,7 +133,7 @@ impl Engine {
     /// What is known of those who ask, after a wait within the deadline of a decision.
     async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
         match self.lookups.get() {
-            Some(lookups) => lookups.find(requests).await,
+            Some(lookups) => lookups.find(set, requests).await,
             None => self.persons(set, requests, &mut SmallVec::new()),
         }
     }
@@ -141,7 +141,7 @@ impl Engine {
     /// Begins to look up who asks this, so that it is known when the request is decided.
     pub fn expect(&self, request: &Request<'_>) {
         if let Some(lookups) = self.lookups.get() {
-            lookups.expect(request);
+            lookups.expect(&self.loaded.load().set, request);
         }
     }
 

@@ -5,9 +5,13 @@
 
 mod buckets;
 mod guard;
+mod keys;
+mod people;
 mod regions;
 mod rules;
+mod tiers;
 mod tokens;
+mod users;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
@@ -19,6 +23,7 @@ use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
+use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
 use crate::telemetry::Metrics;
 
@@ -37,13 +42,19 @@ pub struct Admin {
     pub guard: std::sync::Arc<Guard>,
     /// Writes a rule.
     pub rule_json: RuleJson,
+    /// Users, keys and tiers.
+    pub register: std::sync::Arc<dyn Register>,
 }
 
 impl Admin {
     /// Admin routes without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
-        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json }
+        Self {
+            guard: std::sync::Arc::new(Guard::new(None, metrics)),
+            rule_json,
+            register: std::sync::Arc::new(NoRegister),
+        }
     }
 }
 
@@ -56,7 +67,6 @@ pub(super) struct Call<'c> {
     /// Empty unless the method brings one.
     pub(super) body: Bytes,
     /// Who asks; whatever changes something records it.
-    #[expect(dead_code, reason = "changes record it; nothing is changed here yet")]
     pub(super) actor: Actor,
 }
 
@@ -72,7 +82,8 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, regions::ROUTES, buckets::ROUTES];
+const TABLES: &[&[AdminRoute]] =
+    &[rules::ROUTES, regions::ROUTES, buckets::ROUTES, users::ROUTES, keys::ROUTES, tiers::ROUTES];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

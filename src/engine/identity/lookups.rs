@@ -179,17 +179,17 @@ impl Lookups {
     }
 
     /// Asks for these people, so that they are there when they are needed.
-    pub(in crate::engine) fn expect(&self, request: &Request<'_>) {
-        let _ = Directory::Lookups(self).person(request, &mut SmallVec::new());
+    pub(in crate::engine) fn expect(&self, set: &RuleSet, request: &Request<'_>) {
+        let _ = Directory::Lookups(set, self).person(request, &mut SmallVec::new());
     }
 
     /// Waits for what is known of those who ask, within the deadline of a decision.
-    pub(in crate::engine) async fn find(&self, requests: &[Request<'_>]) -> Persons {
+    pub(in crate::engine) async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
         let deadline = Deadline::after(self.settings.timeout.saturating_sub(TIMER));
         let mut rounds = 0;
         loop {
             let mut soon = SmallVec::new();
-            let persons = Directory::Lookups(self).persons(requests, &mut soon);
+            let persons = Directory::Lookups(set, self).persons(requests, &mut soon);
             rounds += 1;
             if soon.is_empty() || rounds > ROUNDS_MAX {
                 return persons;
@@ -285,6 +285,14 @@ impl Lookups {
     }
 }
 
+/// What is written beside the rules.
+fn written(set: &RuleSet, name: NameRef<'_>) -> Fact {
+    match name.kind {
+        Kind::User => Fact::User(set.user(name.id).cloned()),
+        Kind::Key => Fact::Key(set.key(name.id).cloned()),
+    }
+}
+
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
@@ -294,8 +302,8 @@ fn millis(time: Duration) -> u64 {
 pub(in crate::engine) enum Directory<'a> {
     /// What is written beside the rules.
     Rules(&'a RuleSet),
-    /// A database.
-    Lookups(&'a Lookups),
+    /// The same, and a database for whoever is not there.
+    Lookups(&'a RuleSet, &'a Lookups),
 }
 
 impl Directory<'_> {
@@ -335,11 +343,11 @@ impl Directory<'_> {
 
     fn look(self, name: NameRef<'_>, soon: &mut SmallVec<[CancellationToken; 2]>) -> Option<Fact> {
         match self {
-            Self::Rules(set) => Some(match name.kind {
-                Kind::User => Fact::User(set.user(name.id).cloned()),
-                Kind::Key => Fact::Key(set.key(name.id).cloned()),
-            }),
-            Self::Lookups(lookups) => match lookups.look(name) {
+            Self::Rules(set) => Some(written(set, name)),
+            Self::Lookups(set, _) if set.knows_anybody() && written(set, name).is_somebody() => {
+                Some(written(set, name))
+            }
+            Self::Lookups(_, lookups) => match lookups.look(name) {
                 Near::Fact(fact) => Some(fact),
                 Near::Soon(landed, outdated) => {
                     soon.push(landed);

@@ -175,6 +175,51 @@ pub trait Register: Send + Sync + 'static {
     fn remove_tier<'a>(&'a self, actor: &'a Actor, name: &'a str) -> Registered<'a, ()>;
 }
 
+/// Where nobody is written down, and nobody can be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoRegister;
+
+impl NoRegister {
+    const NOWHERE: RegisterError =
+        RegisterError::Unsupported("this daemon has neither a database nor a rules file to keep users and keys in");
+}
+
+impl Register for NoRegister {
+    fn users(&self, _: Filter) -> Registered<'_, Vec<UserRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord> {
+        Box::pin(async move { Err(RegisterError::Nobody("user", id.to_owned())) })
+    }
+    fn change_user<'a>(&'a self, _: &'a Actor, _: &'a str, _: UserChange) -> Registered<'a, UserRecord> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn remove_user<'a>(&'a self, _: &'a Actor, _: &'a str) -> Registered<'a, ()> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn keys(&self, _: Filter) -> Registered<'_, Vec<KeyRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn key<'a>(&'a self, id: &'a str) -> Registered<'a, KeyRecord> {
+        Box::pin(async move { Err(RegisterError::Nobody("API key", id.to_owned())) })
+    }
+    fn make_key<'a>(&'a self, _: &'a Actor, _: KeyDraft) -> Registered<'a, (KeyRecord, String)> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn change_key<'a>(&'a self, _: &'a Actor, _: &'a str, _: KeyChange) -> Registered<'a, KeyRecord> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn tiers(&self) -> Registered<'_, Vec<TierRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn put_tier<'a>(&'a self, _: &'a Actor, _: TierRecord) -> Registered<'a, TierRecord> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn remove_tier<'a>(&'a self, _: &'a Actor, _: &'a str) -> Registered<'a, ()> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+}
+
 #[expect(clippy::ref_option, reason = "serde passes references")]
 fn as_moment<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
     at.map(format_moment).serialize(serializer)

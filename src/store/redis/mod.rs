@@ -23,6 +23,7 @@ mod ring;
 mod sample;
 mod scripts;
 mod settings;
+mod shelf;
 mod slots;
 mod topology;
 
@@ -57,6 +58,7 @@ use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 use crate::telemetry::Metrics;
 
+pub use self::shelf::RedisShelf;
 pub use self::settings::{LeaseSettings, NodeHealth, RedisSettings, StartError, Topology};
 
 /// How long a start waits for Redis before the daemon begins without it.
@@ -150,6 +152,12 @@ impl RedisStore {
             let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
             self.core.returned(leftover.permits, answer.is_ok());
         }
+    }
+
+    /// Where the region's daemons keep facts for each other.
+    #[must_use]
+    pub fn shelf(&self) -> RedisShelf {
+        RedisShelf::new(Arc::clone(&self.core))
     }
 
     /// The servers that hold counters, and whether they are asked.
