@@ -59,6 +59,12 @@ pub struct Match<'s> {
 /// The rules that decide one request: at most one of each group, in order of precedence.
 pub type Matches<'s> = SmallVec<[Match<'s>; 2]>;
 
+impl From<Vec<User>> for People {
+    fn from(users: Vec<User>) -> Self {
+        Self { users, keys: Vec::new() }
+    }
+}
+
 /// Why a rule takes part in a decision or not, for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {

@@ -9,10 +9,11 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::setup::{RulesSource, Setup};
+use super::file_people::FilePeople;
+use super::reload::Reloader;
+use super::setup::Setup;
 use crate::api::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
 use crate::config::{self, Config};
-use crate::database::people_file::FilePeople;
 use crate::database::postgres::Database;
 use crate::database::postgres::people::{self, People};
 use crate::engine::Engine;
@@ -83,6 +84,7 @@ impl Identities {
     pub(super) fn start(
         setup: &Setup,
         engine: &Arc<Engine>,
+        reloader: &Arc<Reloader>,
         database: Option<&Database>,
         shelf: Option<Arc<dyn Shelf>>,
         stop: &CancellationToken,
@@ -102,13 +104,7 @@ impl Identities {
                 tasks.spawn(people::watch(database.clone(), lookups, stop));
                 people
             }
-            _ => {
-                let path = match &setup.rules {
-                    RulesSource::File(path) => Some(path.clone()),
-                    RulesSource::Fixed(_) | RulesSource::Nothing => None,
-                };
-                Arc::new(FilePeople::new(path, setup.regions.clone()))
-            }
+            _ => Arc::new(FilePeople(Arc::clone(reloader))),
         };
         let reload = Arc::new(Notify::new());
         let tokens = identity.tokens.clone().map(|(path, settings)| -> anyhow::Result<_> {

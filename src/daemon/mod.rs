@@ -16,10 +16,15 @@ use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings};
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
+use crate::engine::rulebook::RuleBook;
 use crate::telemetry::Metrics;
 
+mod database_rules;
+mod file_people;
+mod file_rules;
 mod identity;
 mod reload;
+mod rulebook;
 mod run;
 mod schema;
 mod setup;
@@ -38,6 +43,8 @@ pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use database_rules::DatabaseRules;
+use file_rules::FileRules;
 use identity::Identities;
 use reload::Reloader;
 use store::Opened;
@@ -59,7 +66,8 @@ pub struct Daemon {
     world: Option<World>,
     reloader: Arc<Reloader>,
     identities: Identities,
-    readiness: watch::Sender<Readiness>,
+    readiness: Arc<watch::Sender<Readiness>>,
+    stored: Option<Arc<DatabaseRules>>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
     stop: CancellationToken,
@@ -93,6 +101,22 @@ impl Daemon {
             setup.regions.clone(),
         ));
         reloader.first()?;
+        reloader.publish(None);
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let stored = match (&setup.rules, &database) {
+            (RulesSource::Database(saved), Some(database)) => {
+                let rules = DatabaseRules::new(
+                    Arc::clone(&engine),
+                    database.clone(),
+                    setup.regions.clone(),
+                    setup.shadow,
+                    saved.clone(),
+                );
+                rules.first().await;
+                Some(Arc::new(rules))
+            }
+            _ => None,
+        };
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
         let guard = Arc::new(Guard::new(tokens, &metrics));
@@ -105,12 +129,14 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
-        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let shelf = store.shelf();
         let identities =
-            Identities::start(&setup, &engine, database.as_ref(), shelf, &stop, &mut tasks)?;
+            Identities::start(&setup, &engine, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
+        if let Some(stored) = &stored {
+            tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+        }
         if let Some(path) = setup.admin_tokens.clone() {
             tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
         }
@@ -122,8 +148,17 @@ impl Daemon {
             drain: DRAIN_DOORS,
             ..Settings::default()
         };
-        let register = Arc::clone(&identities.register);
-        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json), register };
+        let rules: Arc<dyn RuleBook> = match &stored {
+            Some(stored) => Arc::clone(stored) as _,
+            None => Arc::new(FileRules(Arc::clone(&reloader))),
+        };
+        let admin = Admin {
+            guard,
+            rule_json: Arc::new(reload::rule_json),
+            register: Arc::clone(&identities.register),
+            regions: setup.regions.clone(),
+            rules,
+        };
         let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
         let shared = Arc::new(match &identities.tokens {
             Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
@@ -140,7 +175,16 @@ impl Daemon {
             doors.spawn(api::serve_grpc(listener, Arc::clone(&shared), stop_doors.clone()));
             bound
         });
-        readiness.send_replace(Readiness::Serving);
+        let readiness = Arc::new(readiness);
+        match &stored {
+            // Without any rules gateways should ask another daemon.
+            Some(stored) if stored.offer.borrow().is_none() => {
+                tasks.spawn(serve_once_there(Arc::clone(&readiness), stored.offer.subscribe(), stop.clone()));
+            }
+            _ => {
+                readiness.send_replace(Readiness::Serving);
+            }
+        }
         let daemon = Self {
             engine,
             store,
@@ -150,6 +194,7 @@ impl Daemon {
             reloader,
             identities,
             readiness,
+            stored,
             stop_doors,
             stop,
             doors,
@@ -203,6 +248,9 @@ impl Daemon {
     pub async fn reload(&self) {
         self.reloader.again().await;
         self.identities.reload.notify_one();
+        if let Some(stored) = &self.stored {
+            stored.look().await;
+        }
         if let Some(world) = &self.world {
             world.reload_certificates().await;
         }
@@ -234,6 +282,30 @@ impl Daemon {
             world.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("stopped");
+    }
+}
+
+/// Ready as soon as there is a set of rules.
+async fn serve_once_there(
+    readiness: Arc<watch::Sender<Readiness>>,
+    mut rules: watch::Receiver<Option<database_rules::Offer>>,
+    stop: CancellationToken,
+) {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        there = rules.wait_for(Option::is_some) => {
+            if there.is_ok() {
+                // Not where it drains already.
+                readiness.send_if_modified(|state| {
+                    let starting = *state == Readiness::Starting;
+                    if starting {
+                        *state = Readiness::Serving;
+                    }
+                    starting
+                });
+            }
+        }
     }
 }
 

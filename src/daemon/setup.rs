@@ -24,6 +24,8 @@ pub enum RulesSource {
     Fixed(Vec<Rule>),
     /// A file, read again when it changes.
     File(PathBuf),
+    /// PostgreSQL, with the last set kept in this file.
+    Database(PathBuf),
     /// None: everything passes.
     Nothing,
 }
@@ -99,7 +101,11 @@ impl Setup {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
             grpc: Some(config.listen.grpc.to_string()),
-            rules: if missing { RulesSource::Nothing } else { RulesSource::File(rules.file.clone()) },
+            rules: match rules.source {
+                config::Source::Postgres => RulesSource::Database(rules.saved.clone()),
+                config::Source::File if missing => RulesSource::Nothing,
+                config::Source::File => RulesSource::File(rules.file.clone()),
+            },
             shadow: rules.shadow,
             store: store_of(&config.store),
             peers: peers.transpose()?,

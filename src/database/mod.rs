@@ -4,3 +4,5 @@
 pub mod document;
 pub mod file;
 pub mod postgres;
+pub mod saved;
+pub mod set;

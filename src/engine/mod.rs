@@ -27,6 +27,7 @@ pub mod decide;
 pub mod identity;
 pub mod loaded;
 pub mod port;
+pub mod rulebook;
 mod split;
 pub mod status;
 pub mod world;
@@ -36,6 +37,7 @@ use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use port::Store;
+use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
@@ -53,6 +55,7 @@ pub struct Engine {
     tallies: Tallies,
     shares: Shares,
     world: ArcSwap<WorldStatus>,
+    rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
     refused: [Counter; 4],
@@ -85,6 +88,7 @@ impl Engine {
             tallies: Tallies::default(),
             shares,
             world: ArcSwap::default(),
+            rules_status: ArcSwap::default(),
             metrics,
             degraded,
             refused,
@@ -151,17 +155,23 @@ impl Engine {
     /// # Errors
     /// What is wrong with the set as a whole; the set before stays in force.
     pub fn load(&self, rules: Vec<Rule>, users: Vec<User>, shadow: bool) -> Result<u64, Vec<Conflict>> {
-        self.load_with(rules, People { users, keys: Vec::new() }, shadow)
+        self.load_as(rules, users, shadow, None)
     }
 
-    /// The same, with API keys beside the users.
+    /// The same under a revision that the rules' source gave it; `None`: the next one. `people` may have API keys too.
     ///
     /// # Errors
     /// As [`Self::load`].
-    pub fn load_with(&self, rules: Vec<Rule>, people: People, shadow: bool) -> Result<u64, Vec<Conflict>> {
+    pub fn load_as(
+        &self,
+        rules: Vec<Rule>,
+        people: impl Into<People>,
+        shadow: bool,
+        revision: Option<u64>,
+    ) -> Result<u64, Vec<Conflict>> {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = RuleSet::compile_with_people(rules, people, &mut shapes)?;
-        let revision = self.loaded.load().revision + 1;
+        let set = RuleSet::compile_with_people(rules, people.into(), &mut shapes)?;
+        let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
         let mut split = self.shares.machine();
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
         let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
@@ -210,6 +220,19 @@ impl Engine {
     #[must_use]
     pub fn world(&self) -> Arc<WorldStatus> {
         self.world.load_full()
+    }
+
+    /// How it stands with the rules, as last published.
+    #[must_use]
+    pub fn rules_status(&self) -> Arc<RulesStatus> {
+        self.rules_status.load_full()
+    }
+
+    /// Publishes how it stands with the rules.
+    pub fn publish_rules(&self, status: RulesStatus) {
+        self.metrics.rules_source_up.set(if status.reachable { 1.0 } else { 0.0 });
+        self.metrics.rules_refused.set(if status.refused_revision.is_some() { 1.0 } else { 0.0 });
+        self.rules_status.store(Arc::new(status));
     }
 
     /// Publishes what is known of the other daemons.

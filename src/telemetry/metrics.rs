@@ -105,6 +105,18 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Rule sets that were refused; the one before stayed in force",
     ),
+    (
+        "rules_source_up",
+        MetricKind::Gauge,
+        &[],
+        "1 while the file or database of the rules can be read",
+    ),
+    (
+        "rules_refused",
+        MetricKind::Gauge,
+        &[],
+        "1 while the newest rules of the source are refused and those before stay in force",
+    ),
     ("keys", MetricKind::Gauge, &[], "Buckets held in memory"),
     (
         "keys_evicted",
@@ -222,6 +234,10 @@ pub struct Metrics {
     pub rules_revision: Gauge,
     /// See `rules` in [`METRICS`].
     pub rules_count: Gauge,
+    /// See `rules_source_up` in [`METRICS`].
+    pub rules_source_up: Gauge,
+    /// See `rules_refused` in [`METRICS`].
+    pub rules_refused: Gauge,
     /// See `rule_reload_failures_total` in [`METRICS`].
     pub rule_reload_failures: Counter,
     /// See `keys` in [`METRICS`].
@@ -299,6 +315,8 @@ impl Metrics {
             tallies_dropped: counter("tallies_dropped_total"),
             rules_revision: gauge("rules_revision"),
             rules_count: gauge("rules"),
+            rules_source_up: gauge("rules_source_up"),
+            rules_refused: gauge("rules_refused"),
             rule_reload_failures: counter("rule_reload_failures_total"),
             keys: gauge("keys"),
             keys_evicted: gauge("keys_evicted"),

@@ -7,6 +7,7 @@ mod buckets;
 mod guard;
 mod keys;
 mod people;
+mod quotas;
 mod regions;
 mod rules;
 mod tiers;
@@ -25,6 +26,7 @@ use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
 use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
+use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
 
 pub use self::guard::Guard;
@@ -44,6 +46,10 @@ pub struct Admin {
     pub rule_json: RuleJson,
     /// Users, keys and tiers.
     pub register: std::sync::Arc<dyn Register>,
+    /// Every region that may hold a share.
+    pub regions: Vec<String>,
+    /// Where rules are kept and changed.
+    pub rules: std::sync::Arc<dyn RuleBook>,
 }
 
 impl Admin {
@@ -54,6 +60,8 @@ impl Admin {
             guard: std::sync::Arc::new(Guard::new(None, metrics)),
             rule_json,
             register: std::sync::Arc::new(NoRegister),
+            regions: Vec::new(),
+            rules: std::sync::Arc::new(NoRuleBook),
         }
     }
 }
@@ -82,8 +90,15 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] =
-    &[rules::ROUTES, regions::ROUTES, buckets::ROUTES, users::ROUTES, keys::ROUTES, tiers::ROUTES];
+const TABLES: &[&[AdminRoute]] = &[
+    rules::ROUTES,
+    quotas::ROUTES,
+    regions::ROUTES,
+    buckets::ROUTES,
+    users::ROUTES,
+    keys::ROUTES,
+    tiers::ROUTES,
+];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

@@ -19,7 +19,9 @@ pub(super) fn ready(doors: &Doors) -> Reply {
         Readiness::Draining => "draining",
     };
     let ready = readiness == Readiness::Serving;
-    let body = json!({ "ready": ready, "state": state, "revision": doors.engine.loaded().revision });
+    let revision = doors.engine.loaded().revision;
+    let rules = doors.engine.rules_status();
+    let body = json!({ "ready": ready, "state": state, "revision": revision, "rules": *rules });
     reply::with_status(reply::json(&body), ready_status(ready))
 }
 
