@@ -13,11 +13,15 @@ mod cert;
 mod client;
 mod config;
 mod demo;
+mod keys;
 mod migrate;
+mod people;
 mod regions;
 mod rules;
 mod serve;
 mod table;
+mod tiers;
+mod users;
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -90,6 +94,15 @@ enum Command {
     /// Looks at rules.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Users, their tiers, limits of their own, and blocks.
+    #[command(subcommand)]
+    Users(users::Users),
+    /// API keys: made here, shown once, kept as a hash.
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    /// The tiers that users and keys may have.
+    #[command(subcommand)]
+    Tiers(tiers::Tiers),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
     /// Brings PostgreSQL's schema to this version.
@@ -136,6 +149,9 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
+        Command::Users(users) => users.run(),
+        Command::Keys(keys) => keys.run(),
+        Command::Tiers(tiers) => tiers.run(),
         Command::Regions(server) => regions::run(&server),
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),
