@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::people::{self, Own, show_fields};
+use super::people::{self, OwnLimits, show_fields};
 use super::table::table;
 use super::{Ended, Server, say};
 
@@ -43,7 +43,7 @@ pub(super) enum Keys {
         #[arg(long)]
         tier: Option<String>,
         #[command(flatten)]
-        own: Own,
+        own: OwnLimits,
         /// When it ends: 2026-12-01T00:00:00Z, or a length of time such as 90d.
         #[arg(long)]
         expires: Option<String>,
@@ -61,7 +61,7 @@ pub(super) enum Keys {
         #[arg(long)]
         tier: Option<String>,
         #[command(flatten)]
-        own: Own,
+        own: OwnLimits,
         /// Switches it on or off.
         #[arg(long)]
         active: Option<bool>,

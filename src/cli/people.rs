@@ -11,7 +11,7 @@ use super::{Ended, Failure, Server, keys, say, tiers, users};
 
 /// Limits of somebody's own.
 #[derive(Debug, Args)]
-pub(super) struct Own {
+pub(super) struct OwnLimits {
     /// A limit of its own for a rule, as RULE=LIMIT or RULE=LIMIT/BURST; an empty LIMIT takes it away. May be repeated.
     #[arg(long = "limit", value_name = "RULE=LIMIT")]
     limits: Vec<String>,
@@ -19,7 +19,7 @@ pub(super) struct Own {
 
 /// A block.
 #[derive(Debug, Args)]
-pub(super) struct Block {
+pub(super) struct BlockTerms {
     /// Told to the user, and recorded.
     #[arg(long)]
     reason: Option<String>,
@@ -28,7 +28,7 @@ pub(super) struct Block {
     until: Option<String>,
 }
 
-impl Block {
+impl BlockTerms {
     /// The body of the request.
     pub(super) fn body(self) -> Value {
         let mut body = Map::new();
@@ -39,7 +39,7 @@ impl Block {
     }
 }
 
-impl Own {
+impl OwnLimits {
     /// A body with these limits, for somebody new.
     pub(super) fn fresh(&self) -> Result<Map<String, Value>, Failure> {
         self.over(Map::new())

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use serde_json::{Map, Value, json};
 
-use super::people::{self, Block, Own, show_fields};
+use super::people::{self, BlockTerms, OwnLimits, show_fields};
 use super::table::table;
 use super::{Ended, Server, say};
 
@@ -45,7 +45,7 @@ pub(super) enum Users {
         #[arg(long)]
         no_tier: bool,
         #[command(flatten)]
-        own: Own,
+        own: OwnLimits,
         /// Why; it is recorded.
         #[arg(long)]
         reason: Option<String>,
@@ -57,7 +57,7 @@ pub(super) enum Users {
         /// The user's id.
         id: String,
         #[command(flatten)]
-        block: Block,
+        block: BlockTerms,
         #[command(flatten)]
         server: Server,
     },

@@ -12,6 +12,7 @@
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod guard;
+mod people;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;
