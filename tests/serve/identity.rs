@@ -30,6 +30,10 @@ per = ["api_key"]
 limit = 10
 window = "24h"
 
+[[tiers]]
+name = "basic"
+[[tiers]]
+name = "pro"
 [[users]]
 id = "ann"         # from the beginning
 tier = "basic"
@@ -173,7 +177,10 @@ fn users_and_keys_are_kept_in_the_rules_file_where_there_is_no_database() {
     assert_eq!(daemon.check(&[("api_key", secret)])["rule"], "key_revoked");
     assert!(ok(&["keys", "show", id]).contains("revoked"));
 
-    ok(&["tiers", "set", "pro"]);
+    ok(&["tiers", "set", "gold", "--description", "dearest"]);
+    assert!(ok(&["tiers", "list"]).contains("dearest"));
+    assert_eq!(daemon.run(&["tiers", "remove", "pro"]).code, 1, "bob has it");
+    ok(&["tiers", "remove", "gold"]);
     let refused = daemon.run(&["users", "set", "bob", "--tier", "gold"]);
     assert!(refused.code == 1 && refused.err.contains("not listed under [[tiers]]"), "{}", refused.both());
     assert_eq!(daemon.run(&["users", "show", "nobody"]).code, 1);

@@ -16,7 +16,7 @@ use crate::engine::identity::Shelf;
 use crate::engine::port::Later;
 
 /// Longest time for one batch.
-const PATIENCE: Duration = Duration::from_millis(4);
+const PATIENCE: Duration = Duration::from_millis(10);
 /// Longest time to bar names: it keeps what is outdated away, so it is worth more patience.
 const BAR_PATIENCE: Duration = Duration::from_millis(100);
 
