@@ -47,6 +47,11 @@ impl Store {
         }
     }
 
+    pub(crate) fn shown(&self, key: &WorldKey) -> String {
+        self.buckets.get(key).map_or(String::new(), |b| {
+            format!("{}/{}", b.used, b.view.filter(|v| v.window == b.window).map_or(0, |v| v.budget))
+        })
+    }
     /// What happened since the last call.
     pub(crate) fn drain(&mut self) -> Vec<Touched> {
         let touched = |((key, window), [offered, admitted]): ((WorldKey, u64), [u64; 2])| Touched {
@@ -55,6 +60,7 @@ impl Store {
             offered,
             admitted,
             returned: 0,
+            refused: 0,
         };
         std::mem::take(&mut self.tallies).into_iter().map(touched).collect()
     }

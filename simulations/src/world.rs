@@ -123,6 +123,11 @@ impl World {
         }
     }
 
+    /// What a daemon's clock shows.
+    pub(crate) fn clock(&self, place: usize) -> Timestamp {
+        self.now + self.daemons.get(place).map_or(Span::ZERO, |daemon| daemon.ahead)
+    }
+
     /// One request of one permit. Whether it was admitted.
     pub(crate) fn request(&mut self, place: usize, key: &WorldKey) -> bool {
         let (now, limit) = (self.now, self.plan.limit);

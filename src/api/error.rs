@@ -47,6 +47,8 @@ pub(super) enum Code {
     TooManyAttempts,
     /// The door holds as many half-received requests as it may.
     Overloaded,
+    /// The region's store does not answer.
+    NoStore,
     /// A compressed gRPC message, or a method that the service does not have.
     Unimplemented,
     /// What cannot happen.
@@ -92,6 +94,7 @@ impl Code {
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::TooManyAttempts => ("too_many_attempts", StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
+            Self::NoStore => ("store_unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
         }

@@ -57,8 +57,22 @@ pub(super) struct State {
 }
 
 impl DatabaseRules {
-    pub(super) fn new(engine: Arc<Engine>, database: Database, regions: Vec<String>, shadow: bool, saved: PathBuf) -> Self {
-        Self { engine, database, regions, shadow, saved, state: Mutex::default(), offer: watch::Sender::new(None) }
+    pub(super) fn new(
+        engine: Arc<Engine>,
+        database: Database,
+        regions: Vec<String>,
+        shadow: bool,
+        saved: PathBuf,
+    ) -> Self {
+        Self {
+            engine,
+            database,
+            regions,
+            shadow,
+            saved,
+            state: Mutex::default(),
+            offer: watch::Sender::new(None),
+        }
     }
 
     /// The first set: from the database, else the one that was kept. Without either the daemon is not ready yet.
@@ -203,6 +217,11 @@ impl DatabaseRules {
         !refused && state.in_force.is_none_or(|in_force| version > in_force)
     }
 
+    /// Whether the database could be used at the last look.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.engine.rules_status().reachable
+    }
+
     /// What the daemon decides by.
     pub(super) async fn in_force(&self) -> Version {
         self.state.lock().await.in_force.unwrap_or_default()
@@ -260,7 +279,10 @@ impl DatabaseRules {
         let problem = state.away.as_ref().map(ToString::to_string);
         let problem = problem.or_else(|| refused.map(|(_, problems)| problems.clone())).or_else(|| {
             state.behind.map(|version| {
-                format!("PostgreSQL holds revision {}, which is older than the one in force", version.revision)
+                format!(
+                    "PostgreSQL holds revision {}, which is older than the one in force",
+                    version.revision
+                )
             })
         });
         self.engine.publish_rules(RulesStatus {

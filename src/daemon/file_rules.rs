@@ -138,7 +138,10 @@ fn rewrite(path: &Path, wanted: &Edit, regions: &[String]) -> Result<Rewritten, 
     crate::core::ruleset::RuleSet::compile_with_people(loaded.rules.clone(), loaded.people(), &mut shapes).map_err(
         |conflicts| {
             let place = || Place::File(path.display().to_string());
-            let problem = |conflict: &crate::core::ruleset::Conflict| Problem { place: place(), message: conflict.to_string() };
+            let problem = |conflict: &crate::core::ruleset::Conflict| Problem {
+                place: place(),
+                message: conflict.to_string(),
+            };
             Refused::Wrong(conflicts.iter().map(problem).collect())
         },
     )?;

@@ -19,10 +19,12 @@ use crate::engine::clock::Clock;
 use crate::engine::rulebook::RuleBook;
 use crate::telemetry::Metrics;
 
+mod audit;
 mod database_rules;
 mod file_people;
 mod file_rules;
 mod identity;
+mod peer_rules;
 mod reload;
 mod rulebook;
 mod run;
@@ -37,12 +39,14 @@ mod world;
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
 pub use identity::IdentitySetup;
-pub use reload::{check_rules, read_span, rules_of};
+pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use audit::Remembering;
+pub use audit::{Archived, archive_audit};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
 use identity::Identities;
@@ -66,8 +70,9 @@ pub struct Daemon {
     world: Option<World>,
     reloader: Arc<Reloader>,
     identities: Identities,
-    readiness: Arc<watch::Sender<Readiness>>,
     stored: Option<Arc<DatabaseRules>>,
+    audit: Option<Remembering>,
+    readiness: Arc<watch::Sender<Readiness>>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
     stop: CancellationToken,
@@ -88,11 +93,12 @@ impl Daemon {
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
-        let store = Opened::open(&setup.store, &metrics).await?;
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics).await?;
         let counters = Arc::clone(&store.store);
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held);
+        let (engine, audit) = Remembering::prepare(engine, &setup)?;
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
@@ -129,6 +135,7 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
+        let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
         let shelf = store.shelf();
         let identities =
             Identities::start(&setup, &engine, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
@@ -136,6 +143,9 @@ impl Daemon {
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            if let Some(world) = &world {
+                tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
+            }
         }
         if let Some(path) = setup.admin_tokens.clone() {
             tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
@@ -158,6 +168,7 @@ impl Daemon {
             register: Arc::clone(&identities.register),
             regions: setup.regions.clone(),
             rules,
+            history: audit.as_ref().map(Remembering::history),
         };
         let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
         let shared = Arc::new(match &identities.tokens {
@@ -186,6 +197,7 @@ impl Daemon {
             }
         }
         let daemon = Self {
+            stored,
             engine,
             store,
             http,
@@ -193,8 +205,8 @@ impl Daemon {
             world,
             reloader,
             identities,
+            audit,
             readiness,
-            stored,
             stop_doors,
             stop,
             doors,
@@ -275,6 +287,9 @@ impl Daemon {
         }
         // No decision draws ahead any more: what was drawn goes back.
         let _ = timeout(DRAIN_STORE, self.store.drain()).await;
+        if let Some(audit) = &self.audit {
+            audit.drain().await;
+        }
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;

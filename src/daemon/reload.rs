@@ -31,7 +31,14 @@ pub(super) struct Reloader {
 
 impl Reloader {
     pub(super) fn new(engine: Arc<Engine>, source: RulesSource, shadow: bool, regions: Vec<String>) -> Self {
-        Self { engine, source, shadow, regions, hash: Mutex::default(), editing: tokio::sync::Mutex::default() }
+        Self {
+            engine,
+            source,
+            shadow,
+            regions,
+            hash: Mutex::default(),
+            editing: tokio::sync::Mutex::default(),
+        }
     }
 
     pub(super) const fn engine(&self) -> &Arc<Engine> {
@@ -210,6 +217,18 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rul
             conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
         })?;
     Ok(loaded.rules)
+}
+
+/// Reads a rules file, checks it as a whole, and gives each rule as it is written, in JSON by name.
+///
+/// # Errors
+/// Every problem, a line each.
+pub fn read_rules(path: &std::path::Path) -> Result<Vec<(String, serde_json::Value)>, Vec<String>> {
+    check_rules(path, &[])?;
+    let problem = |text: String| vec![format!("{}: {text}", path.display())];
+    let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
+    let docs = file::edit::docs(&text).map_err(problem)?;
+    Ok(docs.rules.into_iter().collect())
 }
 
 /// The rules that a configuration leads to.

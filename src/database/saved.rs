@@ -127,7 +127,8 @@ mod tests {
     fn stored() -> Stored {
         let mut docs = RuleDocs::default();
         docs.rules.insert("a".to_owned(), json!({ "name": "a", "limit": 1, "window": "1s" }));
-        docs.quotas.insert("a".to_owned(), vec![Quota { region: "eu".to_owned(), weight: 1, min_percent: 5 }]);
+        docs.quotas
+            .insert("a".to_owned(), vec![Quota { region: "eu".to_owned(), weight: 1, min_percent: 5 }]);
         Stored { version: Version { generation: 1, revision: 7 }, docs }
     }
 

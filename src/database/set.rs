@@ -102,11 +102,15 @@ impl RuleDocs {
             Edit::Put { name, rule } => {
                 let mut rule = rule.clone();
                 let fields = rule.as_object_mut().ok_or_else(|| {
-                    Refused::Wrong(vec![problem("", "a rule is an object, in the shape of rules.toml".to_owned())])
+                    Refused::Wrong(vec![problem(
+                        "",
+                        "a rule is an object, in the shape of rules.toml".to_owned(),
+                    )])
                 })?;
                 let own = fields.entry("name").or_insert_with(|| json!(name));
                 if own != name {
-                    let message = format!("the path names rule {name:?}, the body another: rules cannot be renamed");
+                    let message =
+                        format!("the path names rule {name:?}, the body another: rules cannot be renamed");
                     return Err(Refused::Wrong(vec![problem("name", message)]));
                 }
                 set.rules.insert(name.clone(), rule);
@@ -133,7 +137,8 @@ impl RuleDocs {
     /// every default spelled out, changes nothing.
     #[must_use]
     pub fn keeping(&self, mut after: Self, regions: &[String]) -> Self {
-        let read = |name: &str, document: &Value| document::named_rule_from_json(document, name, regions).ok();
+        let read =
+            |name: &str, document: &Value| document::named_rule_from_json(document, name, regions).ok();
         for (name, document) in &mut after.rules {
             let Some(own) = self.rules.get(name).filter(|own| *own != document) else { continue };
             let meant = read(name, document);
@@ -183,7 +188,13 @@ impl RuleDocs {
             for region in union(before.keys(), after.keys()) {
                 let (before, after) = (before.get(region), after.get(region));
                 if before != after {
-                    changes.push(change("quota", rule, Some(region.clone()), before.cloned(), after.cloned()));
+                    changes.push(change(
+                        "quota",
+                        rule,
+                        Some(region.clone()),
+                        before.cloned(),
+                        after.cloned(),
+                    ));
                 }
             }
         }
@@ -275,7 +286,10 @@ mod tests {
 
     fn set(rules: &[(&str, u32)]) -> RuleDocs {
         let rule = |&(name, limit): &(&str, u32)| {
-            (name.to_owned(), json!({ "name": name, "limit": limit, "window": "1s", "global": { "mode": "split" } }))
+            (
+                name.to_owned(),
+                json!({ "name": name, "limit": limit, "window": "1s", "global": { "mode": "split" } }),
+            )
         };
         RuleDocs { rules: rules.iter().map(rule).collect(), quotas: BTreeMap::new() }
     }
@@ -291,7 +305,8 @@ mod tests {
     #[test]
     fn changes_taken_back_give_the_set_before() {
         let before = set(&[("a", 1), ("b", 2)]);
-        let quotas = Edit::Quotas { rule: "b".to_owned(), quotas: vec![quota("eu", 1, 0), quota("us", 2, 10)] };
+        let quotas =
+            Edit::Quotas { rule: "b".to_owned(), quotas: vec![quota("eu", 1, 0), quota("us", 2, 10)] };
         let mut sets = vec![before.clone()];
         for edit in [
             quotas,
@@ -311,7 +326,8 @@ mod tests {
 
     #[test]
     fn quotas_replace_the_shares_of_a_rule() {
-        let quotas = Edit::Quotas { rule: "a".to_owned(), quotas: vec![quota("eu", 3, 20), quota("us", 1, 0)] };
+        let quotas =
+            Edit::Quotas { rule: "a".to_owned(), quotas: vec![quota("eu", 3, 20), quota("us", 1, 0)] };
         let set = edited(&set(&[("a", 100)]), quotas);
         let regions = ["eu".to_owned(), "us".to_owned()];
         let rules = set.read(&regions).unwrap();
@@ -319,7 +335,10 @@ mod tests {
         assert_eq!(global.shares, [("eu".to_owned(), 3), ("us".to_owned(), 1)]);
         assert_eq!(global.minimums, [("eu".to_owned(), 20)]);
         let problems = set.read(&["eu".to_owned(), "ap".to_owned()]).unwrap_err();
-        assert!(problems[0].to_string().contains("region \"us\" is not one of peers.regions"), "{problems:?}");
+        assert!(
+            problems[0].to_string().contains("region \"us\" is not one of peers.regions"),
+            "{problems:?}"
+        );
     }
 
     #[test]

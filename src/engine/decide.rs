@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::each::Footprint;
 use super::identity::{Persons, Refused, rewritten};
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
@@ -39,18 +40,20 @@ impl Engine {
     /// Never fails and never waits for another region, the database or a disk. With a store in memory the answer is
     /// [`Answer::Now`].
     pub fn decide<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
-        self.decide_with(requests, Intent::Charge)
+        self.decide_with(requests, Intent::Charge, None)
     }
 
     /// What [`Self::decide`] would answer, without charging.
     pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
-        self.decide_with(requests, Intent::Ask)
+        self.decide_with(requests, Intent::Ask, None)
     }
 
-    fn decide_with<'a, 'r: 'a>(
+    /// Leaves word in `footprint` of what is touched, if the answer has to be waited for.
+    pub(super) fn decide_with<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
         intent: Intent,
+        footprint: Option<&mut Footprint>,
     ) -> Answer<'a, Decisions> {
         let timer = self.sample();
         let now = self.clock.now();
@@ -68,6 +71,12 @@ impl Engine {
                 }
                 return Answer::Now(decisions);
             }
+            if let Some(footprint) = footprint {
+                let charges = plan.charges();
+                footprint.note(&charges, self.store.in_one_step(&charges));
+            }
+        } else if let Some(footprint) = footprint {
+            footprint.is_unknown();
         }
         let loaded = self.loaded.load_full();
         Answer::Later(Box::pin(async move {
@@ -88,6 +97,7 @@ impl Engine {
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
     fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
         let mut counted = outcome.counted.iter();
+        let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
         let charged = plan.intent == Intent::Charge && outcome.admitted;
         let mut decisions = Decisions::new();
         for (place, (request, matches)) in plan.requests.iter().zip(&plan.matches).enumerate() {
@@ -95,10 +105,15 @@ impl Engine {
                 if intent == Intent::Charge {
                     self.refused[refused.why as usize].increment(1);
                 }
-                decisions.push(refusal(refused));
+                let decision = refusal(refused);
+                if let Some(audit) = audit {
+                    audit.tell(request, &decision, now, || self.clock.now(), |_| 0);
+                }
+                decisions.push(decision);
                 continue;
             }
             let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
+            let own = counted.as_slice();
             for found in matches {
                 let shadow = plan.shadow(found);
                 let ruled = match &found.key {
@@ -117,7 +132,12 @@ impl Engine {
                 }
                 rules.push(ruled);
             }
-            decisions.push(plan.decision(rules, matches));
+            let decision = plan.decision(rules, matches);
+            if let Some(audit) = audit {
+                let used = |index| used_of(matches, own, index);
+                audit.tell(request, &decision, now, || self.clock.now(), used);
+            }
+            decisions.push(decision);
         }
         decisions
     }
@@ -143,18 +163,35 @@ impl Engine {
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
-        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split);
+        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
+            Mode::Gossip => true,
+            Mode::Split => false,
+            // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
+            Mode::Escrow => {
+                found.rule.rule.algorithm == Algorithm::FixedWindow
+                    && found.limit.permits == found.rule.limit.permits
+            }
+        });
         if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
         let returned = if charged { counted.returned } else { 0 };
         let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
-        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned };
+        let refused = if counted.verdict.admitted { 0 } else { cost.taken() };
+        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned, refused };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }
     }
+}
+
+/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+fn used_of(matches: &Matches<'_>, counted: &[Counted], index: usize) -> u64 {
+    let counts = |found: &&Match<'_>| found.key.is_some();
+    let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
+    let before = matches.iter().take(index).filter(counts).count();
+    counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
@@ -311,7 +348,9 @@ impl<'a, 'r> Plan<'a, 'r> {
             error_bound: match global.mode {
                 // The others may have spent all that is not ours.
                 Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
-                Mode::Gossip | Mode::Escrow => counted.error_bound,
+                Mode::Gossip => counted.error_bound,
+                // The limit itself is never exceeded.
+                Mode::Escrow => 0,
             },
         });
         Ruled {

@@ -13,17 +13,21 @@ use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use crate::core::identity::{Refusal, Who};
-use crate::core::key::identity_values;
+use crate::core::key::{Key, identity_values};
 use crate::core::request::Request;
 use crate::core::rule::{Rule, User};
-use crate::core::ruleset::{Conflict, People, RuleSet, Shapes};
+use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
 pub mod admin;
+pub mod audit;
 pub mod clock;
 pub mod decide;
+mod each;
+pub mod history;
 pub mod identity;
 pub mod loaded;
 pub mod port;
@@ -36,10 +40,10 @@ use clock::{Clock, Stopwatch};
 use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
-use port::Store;
+use port::{Answer, Store};
 use rulebook::RulesStatus;
 use split::Shares;
-use status::{BucketStatus, Explanation, WorldStatus};
+use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 
 /// One decision in this many is timed: a histogram costs more than a decision.
@@ -61,6 +65,7 @@ pub struct Engine {
     refused: [Counter; 4],
     lookups: OnceLock<Arc<Lookups>>,
     tier_default: OnceLock<Box<str>>,
+    audit: Option<Arc<audit::Queue>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -92,6 +97,7 @@ impl Engine {
             metrics,
             degraded,
             refused,
+            audit: None,
             lookups: OnceLock::new(),
             tier_default: OnceLock::new(),
         }
@@ -142,11 +148,21 @@ impl Engine {
         }
     }
 
-    /// Begins to look up who asks this, so that it is known when the request is decided.
-    pub fn expect(&self, request: &Request<'_>) {
-        if let Some(lookups) = self.lookups.get() {
-            lookups.expect(&self.loaded.load().set, request);
+    /// Looks up whoever of these is not known at once, together, within the deadline of one decision.
+    pub(crate) async fn expect(&self, requests: &[Request<'_>]) {
+        let loaded = self.loaded.load_full();
+        let mut soon = SmallVec::new();
+        let _ = self.persons(&loaded.set, requests, &mut soon);
+        if !soon.is_empty() {
+            let _ = self.find(&loaded.set, requests).await;
         }
+    }
+
+    /// The same engine, leaving records of its decisions in this queue.
+    #[must_use]
+    pub fn with_audit(mut self, queue: Arc<audit::Queue>) -> Self {
+        self.audit = Some(queue);
+        self
     }
 
     /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that keep their
@@ -271,13 +287,13 @@ impl Engine {
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
         let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
-        let now = self.clock.now();
-        let info = self.store.bucket(compiled, &key, now).await;
-        let values = identity_values(key.identity()).unwrap_or_default();
-        let identity = compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect();
+        // A user's own limit, or this region's share, says what is left.
+        let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
+        let compiled = own.as_ref().unwrap_or(compiled);
+        let info = self.store.bucket(compiled, &key, self.clock.now()).await;
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
-            identity,
+            identity: identity_of(compiled, &key),
             limit: limit.permits,
             window: limit.window,
             used: info.map_or(0, |info| info.used),
@@ -285,7 +301,22 @@ impl Engine {
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),
+            degraded: info.is_some_and(|info| info.degraded),
         })
+    }
+
+    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of a worldwide
+    /// limit only this region's counter is reset: what the others know of it stays counted.
+    pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
+        let loaded = self.loaded.load_full();
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
+        let (compiled, key) = (found.rule, found.key?);
+        let existed = self.store.reset(compiled, &key).await;
+        Some(BucketReset { rule: compiled.rule.name.clone(), identity: identity_of(compiled, &key), existed })
     }
 
     /// The worldwide rules in force and their revision, for the protocol between regions.
@@ -301,8 +332,8 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned } = tally;
-                into.push(Touched { key, window, offered, admitted, returned });
+                let world::Tally { window, offered, admitted, returned, refused } = tally;
+                into.push(Touched { key, window, offered, admitted, returned, refused });
             }
         });
     }
@@ -321,6 +352,24 @@ impl Engine {
         }
     }
 
+    /// Carries out a step on the rights of an `escrow` rule's bucket. `None`: the rule is gone, or the store has no answer.
+    pub fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        let loaded = self.loaded.load_full();
+        let now = self.clock.now();
+        {
+            let Some((compiled, key)) = loaded.local_key(&ask.key) else { return Answer::Now(None) };
+            let limit = loaded.held_to(compiled, compiled.limit);
+            if let Answer::Now(balance) = self.store.rights(compiled, &key, limit, ask, now) {
+                return Answer::Now(balance);
+            }
+        }
+        Answer::Later(Box::pin(async move {
+            let (compiled, key) = loaded.local_key(&ask.key)?;
+            let limit = loaded.held_to(compiled, compiled.limit);
+            self.store.rights(compiled, &key, limit, ask, now).get().await
+        }))
+    }
+
     /// A stopwatch for one decision in [`SAMPLE`].
     fn sample(&self) -> Option<Stopwatch> {
         thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
@@ -328,4 +377,10 @@ impl Engine {
         TURN.set(turn);
         turn.is_multiple_of(SAMPLE).then(Stopwatch::start)
     }
+}
+
+/// Names and values of a bucket's identity.
+fn identity_of(compiled: &Compiled, key: &Key) -> Vec<(String, String)> {
+    let values = identity_values(key.identity()).unwrap_or_default();
+    compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect()
 }

@@ -92,6 +92,18 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Counts of worldwide limits that found no room before they were sent",
     ),
     (
+        "rights_moved_total",
+        MetricKind::Counter,
+        &["from", "to"],
+        "Permits of escrow rules that this region gave to another",
+    ),
+    (
+        "global_overshoot_permits_total",
+        MetricKind::Counter,
+        &["rule"],
+        "Permits admitted above a worldwide limit, from the final counts of closed windows; above zero in escrow is an alarm",
+    ),
+    (
         "global_error_bound",
         MetricKind::Gauge,
         &["rule"],
@@ -105,12 +117,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Rule sets that were refused; the one before stayed in force",
     ),
-    (
-        "rules_source_up",
-        MetricKind::Gauge,
-        &[],
-        "1 while the file or database of the rules can be read",
-    ),
+    ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
     (
         "rules_refused",
         MetricKind::Gauge,
@@ -183,6 +190,22 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["result"],
         "JSON web tokens shown: valid, invalid",
     ),
+    ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
+    (
+        "audit_dropped_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
+    ),
+    ("audit_rows_total", MetricKind::Counter, &[], "Records delivered to the database"),
+    (
+        "audit_batches_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Batches by outcome: delivered, repeated, failed",
+    ),
+    ("audit_spooled_bytes", MetricKind::Gauge, &[], "Bytes in the spool, not delivered yet"),
+    ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     ("build_info", MetricKind::Gauge, &["version"], "Always 1"),
 ];
 
@@ -240,6 +263,14 @@ pub struct Metrics {
     pub rules_refused: Gauge,
     /// See `rule_reload_failures_total` in [`METRICS`].
     pub rule_reload_failures: Counter,
+    /// See `audit_queue` in [`METRICS`].
+    pub audit_queue: Gauge,
+    /// See `audit_spooled_bytes` in [`METRICS`].
+    pub audit_spooled_bytes: Gauge,
+    /// See `audit_rows_total` in [`METRICS`].
+    pub audit_rows: Counter,
+    /// See `audit_archived_rows_total` in [`METRICS`].
+    pub audit_archived_rows: Counter,
     /// See `keys` in [`METRICS`].
     pub keys: Gauge,
     /// See `keys_evicted` in [`METRICS`].
@@ -318,6 +349,10 @@ impl Metrics {
             rules_source_up: gauge("rules_source_up"),
             rules_refused: gauge("rules_refused"),
             rule_reload_failures: counter("rule_reload_failures_total"),
+            audit_queue: gauge("audit_queue"),
+            audit_spooled_bytes: gauge("audit_spooled_bytes"),
+            audit_rows: counter("audit_rows_total"),
+            audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),
             keys_evicted: gauge("keys_evicted"),
             keys_full: gauge("keys_full"),
@@ -396,6 +431,20 @@ impl Metrics {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
         let rule = if known { rule.to_owned() } else { "other".to_owned() };
         self.recorder.register_gauge(&key("global_error_bound", vec![Label::new("rule", rule)]), &METADATA)
+    }
+
+    /// Permits that went from one region to another.
+    pub fn rights_moved(&self, from: &str, to: &str) -> Counter {
+        let labels = vec![Label::new("from", self.region(from)), Label::new("to", self.region(to))];
+        self.recorder.register_counter(&key("rights_moved_total", labels), &METADATA)
+    }
+
+    /// Permits above a global rule's limit.
+    pub fn overshoot(&self, rule: &str) -> Counter {
+        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
+        let rule = if known { rule.to_owned() } else { "other".to_owned() };
+        let labels = vec![Label::new("rule", rule)];
+        self.recorder.register_counter(&key("global_overshoot_permits_total", labels), &METADATA)
     }
 
     /// Regions come from certificates of the cluster's own authority, but even those are only so many.

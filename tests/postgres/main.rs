@@ -11,8 +11,12 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod away;
+mod file;
 mod guard;
 mod people;
+mod peers;
+mod rules;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;

@@ -3,6 +3,8 @@
 //!
 //! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
 
+mod audit;
+mod audit_json;
 mod buckets;
 mod guard;
 mod keys;
@@ -24,6 +26,7 @@ use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
+use crate::engine::history::History;
 use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
 use crate::engine::rulebook::{NoRuleBook, RuleBook};
@@ -50,6 +53,8 @@ pub struct Admin {
     pub regions: Vec<String>,
     /// Where rules are kept and changed.
     pub rules: std::sync::Arc<dyn RuleBook>,
+    /// What is remembered of decisions; `None`: nothing.
+    pub history: Option<std::sync::Arc<dyn History>>,
 }
 
 impl Admin {
@@ -61,6 +66,7 @@ impl Admin {
             rule_json,
             register: std::sync::Arc::new(NoRegister),
             regions: Vec::new(),
+            history: None,
             rules: std::sync::Arc::new(NoRuleBook),
         }
     }
@@ -95,6 +101,7 @@ const TABLES: &[&[AdminRoute]] = &[
     quotas::ROUTES,
     regions::ROUTES,
     buckets::ROUTES,
+    audit::ROUTES,
     users::ROUTES,
     keys::ROUTES,
     tiers::ROUTES,

@@ -17,7 +17,12 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         role: Role::Viewer,
         handler: |call| Box::pin(async move { show(&call) }),
     },
-    AdminRoute { method: "PUT", path: "/v1/quotas/{rule}", role: Role::Operator, handler: |call| Box::pin(put(call)) },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/quotas/{rule}",
+        role: Role::Operator,
+        handler: |call| Box::pin(put(call)),
+    },
 ];
 
 /// Weights, minimums, and what they come to in permits.
@@ -27,13 +32,18 @@ fn show(call: &Call<'_>) -> Answered {
     let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
     let rule = &compiled.ok_or_else(|| no_rule(name))?.rule;
     let Some(global) = &rule.global else {
-        return Err(Refusal::of_field("rule", "this rule is not worldwide: each region enforces its limit on its own"));
+        return Err(Refusal::of_field(
+            "rule",
+            "this rule is not worldwide: each region enforces its limit on its own",
+        ));
     };
     let weights = Weights::new(&global.shares, &global.minimums, &doors.admin.regions);
     let limit = u64::from(rule.limit);
     let map = |of: &dyn Fn(&str, u32, u32) -> Option<u64>| -> Map<String, Value> {
         let parts = weights.parts();
-        parts.filter_map(|(region, weight, min)| Some((region.to_owned(), json!(of(region, weight, min)?)))).collect()
+        parts
+            .filter_map(|(region, weight, min)| Some((region.to_owned(), json!(of(region, weight, min)?))))
+            .collect()
     };
     let body = json!({
         "revision": loaded.revision,
@@ -60,11 +70,17 @@ async fn put(call: Call<'_>) -> Answered {
     };
     let (shares, minimums) = (table("shares")?, table("minimums")?);
     if !body.as_object().is_some_and(|body| body.contains_key("shares")) {
-        return Err(Refusal::of_field("shares", "say what each region weighs: {\"shares\": {\"eu-west\": 40, …}}"));
+        return Err(Refusal::of_field(
+            "shares",
+            "say what each region weighs: {\"shares\": {\"eu-west\": 40, …}}",
+        ));
     }
     if let Some(region) = minimums.keys().find(|region| !shares.contains_key(*region)) {
         let field = format!("minimums.{region}");
-        return Err(Refusal::of_field(field, "this region has no share: give it one, 0 if it is to have its minimum only"));
+        return Err(Refusal::of_field(
+            field,
+            "this region has no share: give it one, 0 if it is to have its minimum only",
+        ));
     }
     let quota = |(region, weight): (&String, &Value)| {
         let weight = weight.as_u64().and_then(|weight| u32::try_from(weight).ok());
@@ -73,10 +89,16 @@ async fn put(call: Call<'_>) -> Answered {
         })?;
         let min_percent = match minimums.get(region) {
             None => Some(0),
-            Some(percent) => percent.as_u64().and_then(|percent| u8::try_from(percent).ok()).filter(|percent| *percent <= 100),
+            Some(percent) => percent
+                .as_u64()
+                .and_then(|percent| u8::try_from(percent).ok())
+                .filter(|percent| *percent <= 100),
         };
         let min_percent = min_percent.ok_or_else(|| {
-            Refusal::of_field(format!("minimums.{region}"), "a minimum is a whole number from 0 to 100, in percent")
+            Refusal::of_field(
+                format!("minimums.{region}"),
+                "a minimum is a whole number from 0 to 100, in percent",
+            )
         })?;
         Ok(Quota { region: region.clone(), weight, min_percent })
     };

@@ -28,7 +28,12 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         role: Role::Viewer,
         handler: |call| Box::pin(async move { Ok(all(call.doors)) }),
     },
-    AdminRoute { method: "PUT", path: "/v1/rules", role: Role::Operator, handler: |call| Box::pin(replace(call)) },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/rules",
+        role: Role::Operator,
+        handler: |call| Box::pin(replace(call)),
+    },
     AdminRoute {
         method: "GET",
         path: "/v1/rules/history",
@@ -47,7 +52,12 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         role: Role::Viewer,
         handler: |call| Box::pin(async move { one(&call) }),
     },
-    AdminRoute { method: "PUT", path: "/v1/rules/{name}", role: Role::Operator, handler: |call| Box::pin(put(call)) },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/rules/{name}",
+        role: Role::Operator,
+        handler: |call| Box::pin(put(call)),
+    },
     AdminRoute {
         method: "DELETE",
         path: "/v1/rules/{name}",
@@ -78,7 +88,9 @@ async fn replace(call: Call<'_>) -> Answered {
     let mut body = call.json()?;
     let expected = expected(&call, &body)?;
     known_fields(&body, &["rules", "revision"], |key| match key {
-        "users" | "tiers" => "rules are put without users and tiers, which have routes of their own".to_owned(),
+        "users" | "tiers" => {
+            "rules are put without users and tiers, which have routes of their own".to_owned()
+        }
         _ => "the body knows only `rules` and `revision`".to_owned(),
     })?;
     let Some(Value::Array(rules)) = body.get_mut("rules").map(Value::take) else {
@@ -106,15 +118,16 @@ async fn rollback(call: Call<'_>) -> Answered {
     let expected = expected(&call, &Value::Null)?;
     known_fields(&body, &["revision"], |_| "the body knows only `revision`".to_owned())?;
     let revision = body.get("revision").and_then(Value::as_u64);
-    let revision =
-        revision.ok_or_else(|| Refusal::of_field("revision", "say which revision to go back to: a whole number"))?;
+    let revision = revision
+        .ok_or_else(|| Refusal::of_field("revision", "say which revision to go back to: a whole number"))?;
     edit(&call, Edit::Rollback(revision), expected).await
 }
 
 async fn history(call: Call<'_>) -> Answered {
     let mut shown = Shown { rule: None, before: None, limit: HISTORY_DEFAULT };
     for (name, value) in call.query()? {
-        let number = || value.parse::<u64>().map_err(|_| Refusal::of_field(name.clone(), "is no whole number"));
+        let number =
+            || value.parse::<u64>().map_err(|_| Refusal::of_field(name.clone(), "is no whole number"));
         match name.as_str() {
             "rule" => shown.rule = Some(value),
             "before" => shown.before = Some(number()?),
@@ -140,7 +153,8 @@ pub(super) async fn edit(call: &Call<'_>, edit: Edit, expected: Option<u64>) -> 
             ("dry_run", "false") => {}
             ("dry_run", _) => return Err(Refusal::of_field("dry_run", "must be true or false")),
             ("reason", _) if value.len() > REASON_BYTES_MAX || value.contains('\0') => {
-                let message = format!("a reason has at most {REASON_BYTES_MAX} bytes, and none of them is NUL");
+                let message =
+                    format!("a reason has at most {REASON_BYTES_MAX} bytes, and none of them is NUL");
                 return Err(Refusal::of_field("reason", message));
             }
             ("reason", _) => reason = Some(value).filter(|reason| !reason.is_empty()),
@@ -162,12 +176,15 @@ pub(super) fn expected(call: &Call<'_>, body: &Value) -> Result<Option<u64>, Ref
         }
         let text = text.strip_prefix("W/").unwrap_or(text);
         let number = text.trim_matches('"').parse();
-        return number.map(Some).map_err(|_| Refusal::of_field("If-Match", "must be a revision, such as \"12\""));
+        return number
+            .map(Some)
+            .map_err(|_| Refusal::of_field("If-Match", "must be a revision, such as \"12\""));
     }
     match body.get("revision") {
         None | Some(Value::Null) => Ok(None),
         Some(number) => {
-            let number = number.as_u64().ok_or_else(|| Refusal::of_field("revision", "must be a whole number"))?;
+            let number =
+                number.as_u64().ok_or_else(|| Refusal::of_field("revision", "must be a whole number"))?;
             Ok(Some(number))
         }
     }

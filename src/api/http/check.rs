@@ -3,11 +3,13 @@
 use http::Request;
 use hyper::body::Incoming;
 
-use super::question::{self, Check, Question};
+use super::question::{self, Check, Question as Asked};
 use super::{Answered, Arriving, Visit, body, decision, reply};
 use crate::api::asker::Asker;
 use crate::api::headers;
 use crate::api::wire::DecisionJson;
+use crate::core::decision::Decision;
+use crate::core::request::Request as Question;
 use crate::engine::port::Answer;
 
 /// Room for one decision, in bytes.
@@ -20,8 +22,8 @@ impl Visit<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         match question::read(&body)? {
-            Question::One(check) => self.one(&check).await,
-            Question::Batch(checks) => Box::pin(self.batch(&checks)).await,
+            Asked::One(check) => self.one(&check).await,
+            Asked::Batch(checks) => Box::pin(self.batch(&checks)).await,
         }
     }
 
@@ -48,22 +50,16 @@ impl Visit<'_> {
         let questions: Vec<_> = checks.iter().map(Check::request).collect();
         let asker = Asker::read(self.doors, &questions);
         let questions = asker.stand_in(questions)?;
-        // All are looked up together, rather than each one when its turn comes.
-        questions.iter().for_each(|question| engine.expect(question));
         let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));
         body.extend_from_slice(b"{\"decisions\":[");
-        for (index, request) in questions.iter().enumerate() {
-            if index > 0 {
+        let empty = body.len();
+        let write = |request: &Question<'_>, decision: &Decision| {
+            if body.len() > empty {
                 body.push(b',');
             }
-            let decisions = match engine.decide(std::slice::from_ref(request)) {
-                Answer::Now(decisions) => decisions,
-                Answer::Later(decisions) => decisions.await,
-            };
-            if let Some(decision) = decisions.first() {
-                decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
-            }
-        }
+            decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
+        };
+        engine.decide_each(&questions, write).await;
         body.extend_from_slice(b"]}");
         Ok(reply::json_bytes(body))
     }

@@ -31,7 +31,14 @@ mod tests {
         assert_eq!(parse_moment("2026-12-01T12:00:00Z"), noon);
         assert_eq!(parse_moment("2026-12-01T13:00:00+01:00"), noon);
         assert_eq!(parse_moment("2026-12-01T12:00:00.5Z"), noon.map(|at| Timestamp(at.0 + 500_000)));
-        for bad in ["", "2026-12-01", "2026-12-01T12:00:00", "tomorrow", "1969-12-31T23:59:59Z", "2026-13-01T00:00:00Z"] {
+        for bad in [
+            "",
+            "2026-12-01",
+            "2026-12-01T12:00:00",
+            "tomorrow",
+            "1969-12-31T23:59:59Z",
+            "2026-13-01T00:00:00Z",
+        ] {
             assert_eq!(parse_moment(bad), None, "{bad}");
         }
         assert_eq!(format_moment(Timestamp(u64::MAX)), "9999-12-31T23:59:59Z");

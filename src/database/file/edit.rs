@@ -11,7 +11,19 @@ use crate::engine::rulebook::RuleChange;
 
 /// The order in which a new rule's fields are written; others follow.
 const ORDER: [&str; 13] = [
-    "id", "name", "domain", "match", "per", "algorithm", "limit", "window", "calendar", "burst", "group", "priority", "action",
+    "id",
+    "name",
+    "domain",
+    "match",
+    "per",
+    "algorithm",
+    "limit",
+    "window",
+    "calendar",
+    "burst",
+    "group",
+    "priority",
+    "action",
 ];
 
 /// The rules of a text that was read without problems, as documents.
@@ -233,8 +245,10 @@ name = "pro"       # paying
         search["limit"] = json!(200);
         search["global"]["shares"] = json!({ "eu": 3, "us": 2, "ap": 1 });
         search.as_object_mut().unwrap().remove("match");
-        let fresh = json!({ "window": "1s", "per": ["user"], "limit": 5, "name": "new", "match": { "tier": "pro" } });
-        let text = rewrite(TEXT, &[change("search", Some(search)), change("old", None), change("new", Some(fresh))]);
+        let fresh =
+            json!({ "window": "1s", "per": ["user"], "limit": 5, "name": "new", "match": { "tier": "pro" } });
+        let text =
+            rewrite(TEXT, &[change("search", Some(search)), change("old", None), change("new", Some(fresh))]);
         let expected = TEXT
             .replace("limit = 100", "limit = 200")
             .replace("match = { path = \"/search*\" }\n", "")
@@ -253,10 +267,13 @@ name = "pro"       # paying
 
     #[test]
     fn an_empty_file_gets_its_first_rule_and_loses_it_again() {
-        let first = rewrite("", &[change("r", Some(json!({ "name": "r", "limit": 1, "window": "1s" })))]).unwrap();
+        let first =
+            rewrite("", &[change("r", Some(json!({ "name": "r", "limit": 1, "window": "1s" })))]).unwrap();
         assert_eq!(first.trim(), "[[rules]]\nname = \"r\"\nlimit = 1\nwindow = \"1s\"");
         assert_eq!(rewrite(&first, &[change("r", None)]).unwrap().trim(), "");
-        assert!(rewrite("rules = [{ name = \"r\" }]", &[change("r", None)]).unwrap_err().contains("[[rules]]"));
+        assert!(
+            rewrite("rules = [{ name = \"r\" }]", &[change("r", None)]).unwrap_err().contains("[[rules]]")
+        );
     }
 
     #[test]

@@ -55,7 +55,8 @@ async fn keep_listening(database: &Database, channel: &'static str, heard: &mpsc
             let mut missed = heard.try_send(Heard::Anything).is_err();
             // Ends with the connection.
             while let Ok(Some(notification)) = listener.try_recv().await {
-                let next = if missed { Heard::Anything } else { Heard::Payload(notification.payload().to_owned()) };
+                let next =
+                    if missed { Heard::Anything } else { Heard::Payload(notification.payload().to_owned()) };
                 missed = heard.try_send(next).is_err();
             }
         }

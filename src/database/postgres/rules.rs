@@ -21,7 +21,9 @@ const EDIT_DEADLINE: Duration = Duration::from_secs(30);
 const CHANGES_SHOWN_MAX: i64 = 100;
 
 /// Orders sets of rules: a later generation is newer whatever its revision.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
 pub struct Version {
     /// Raised by a recovery to a point in time.
     pub generation: u64,
@@ -64,7 +66,9 @@ fn version_of(revision: i64, generation: i64) -> Version {
 pub async fn load(database: &Database) -> Result<Stored, Failure> {
     let read = async {
         let mut transaction = database.pool().begin().await?;
-        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut *transaction).await?;
+        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .execute(&mut *transaction)
+            .await?;
         sqlx::query("SELECT set_config('statement_timeout', '30s', true)").execute(&mut *transaction).await?;
         let stored = read_all(&mut transaction, false).await?;
         transaction.rollback().await?;
@@ -116,8 +120,13 @@ pub async fn edit(
         if asked.expected.is_some_and(|expected| expected != stored.version.revision) {
             return Err(Refused::Stale(stored.version.revision));
         }
+        if stored.version < in_force && !matches!(asked.edit, Edit::Replace(_)) {
+            return Err(Refused::Impossible(behind(stored.version, in_force)));
+        }
         let before = match asked.edit {
-            Edit::Rollback(revision) => at_revision(&mut transaction, &stored, revision).await.map_err(fail)?,
+            Edit::Rollback(revision) => {
+                at_revision(&mut transaction, &stored, revision).await.map_err(fail)?
+            }
             _ => None,
         };
         let after = stored.docs.edited(&asked.edit, before)?;
@@ -126,8 +135,10 @@ pub async fn edit(
             return Ok(Done { revision: stored.version.revision, changes });
         }
         write(&mut transaction, &changes).await.map_err(fail)?;
-        let revision: i64 =
-            sqlx::query_scalar("SELECT revision FROM rules_head").fetch_one(&mut *transaction).await.map_err(fail)?;
+        let revision: i64 = sqlx::query_scalar("SELECT revision FROM rules_head")
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(fail)?;
         transaction.commit().await.map_err(fail)?;
         Ok(Done { revision: u64::try_from(revision).unwrap_or(0), changes })
     };
@@ -139,6 +150,15 @@ pub async fn edit(
             format_span(Span::from_secs(EDIT_DEADLINE.as_secs()))
         ))),
     }
+}
+
+/// A small change made to an old set would take away, everywhere, what is in force and not in it.
+fn behind(stored: Version, in_force: Version) -> String {
+    format!(
+        "PostgreSQL holds revision {}, which is older than revision {} in force here: it lags, or it is another database. \
+         Put the whole set to make it current: GET /v1/rules and PUT it back, or `tidegate rules apply FILE --prune`",
+        stored.revision, in_force.revision
+    )
 }
 
 /// A set of very many rules takes a while to check: not on a thread that serves requests.
@@ -192,10 +212,11 @@ async fn at_revision(
     revision: u64,
 ) -> Result<Option<RuleDocs>, sqlx::Error> {
     let Ok(revision) = i64::try_from(revision) else { return Ok(None) };
-    let known: bool = sqlx::query_scalar("SELECT $1 = 0 OR EXISTS (SELECT FROM rule_revisions WHERE revision = $1)")
-        .bind(revision)
-        .fetch_one(&mut **transaction)
-        .await?;
+    let known: bool =
+        sqlx::query_scalar("SELECT $1 = 0 OR EXISTS (SELECT FROM rule_revisions WHERE revision = $1)")
+            .bind(revision)
+            .fetch_one(&mut **transaction)
+            .await?;
     if !known {
         return Ok(None);
     }
@@ -209,11 +230,17 @@ async fn at_revision(
     Ok(Some(stored.docs.clone().without(&changes)))
 }
 
-async fn write(transaction: &mut Transaction<'_, Postgres>, changes: &[RuleChange]) -> Result<(), sqlx::Error> {
-    let rules = |gone: bool| changes.iter().filter(move |change| change.region.is_none() && change.after.is_none() == gone);
+async fn write(
+    transaction: &mut Transaction<'_, Postgres>,
+    changes: &[RuleChange],
+) -> Result<(), sqlx::Error> {
+    let rules = |gone: bool| {
+        changes.iter().filter(move |change| change.region.is_none() && change.after.is_none() == gone)
+    };
     // Quotas go first and come last: a rule must be there for them.
     let (mut gone_rules, mut gone_regions): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
-    let (mut set_rules, mut set_regions, mut weights, mut minimums) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut set_rules, mut set_regions, mut weights, mut minimums) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for change in changes {
         let Some(region) = &change.region else { continue };
         match &change.after {
@@ -240,7 +267,8 @@ async fn write(transaction: &mut Transaction<'_, Postgres>, changes: &[RuleChang
     if !gone.is_empty() {
         sqlx::query("DELETE FROM rules WHERE name = ANY($1)").bind(gone).execute(&mut **transaction).await?;
     }
-    let put: Vec<String> = rules(false).filter_map(|change| change.after.as_ref().map(Value::to_string)).collect();
+    let put: Vec<String> =
+        rules(false).filter_map(|change| change.after.as_ref().map(Value::to_string)).collect();
     if !put.is_empty() {
         sqlx::query(
             "INSERT INTO rules (document) SELECT text::jsonb FROM unnest($1::text[]) AS text \

@@ -178,11 +178,6 @@ impl Lookups {
         self.metrics.flights.set(held.flights as f64);
     }
 
-    /// Asks for these people, so that they are there when they are needed.
-    pub(in crate::engine) fn expect(&self, set: &RuleSet, request: &Request<'_>) {
-        let _ = Directory::Lookups(set, self).person(request, &mut SmallVec::new());
-    }
-
     /// Waits for what is known of those who ask, within the deadline of a decision.
     pub(in crate::engine) async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
         let deadline = Deadline::after(self.settings.timeout.saturating_sub(TIMER));
