@@ -54,7 +54,14 @@ impl Engine {
         let now = self.clock.now();
         let loaded = self.loaded.load();
         let plan = Plan::new(&loaded, requests, intent);
-        if let Some(outcome) = self.store.try_decide(&plan.charges(), plan.intent, now) {
+        let charges = plan.charges();
+        let tried = self.store.try_decide(&charges, plan.intent, now);
+        let hope = match &tried {
+            Some(outcome) if plan.intent == Intent::Charge => self.hope(&charges, outcome, now),
+            _ => None,
+        };
+        drop(charges);
+        if let Some(outcome) = tried.filter(|_| hope.is_none()) {
             let decisions = self.conclude(&plan, &outcome, intent, now);
             if let Some(timer) = timer {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
@@ -69,8 +76,15 @@ impl Engine {
         let loaded = self.loaded.load_full();
         Answer::Later(Box::pin(async move {
             let plan = Plan::new(&loaded, requests, intent);
-            let outcome = self.store.decide(&plan.charges(), plan.intent, now).await;
-            let decisions = self.conclude(&plan, &outcome, intent, now);
+            let (charges, mut at) = (plan.charges(), now);
+            let mut outcome = self.store.decide(&charges, plan.intent, at).await;
+            if plan.intent == Intent::Charge
+                && let Some(most) = self.hope(&charges, &outcome, at)
+            {
+                (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
+            }
+            drop(charges);
+            let decisions = self.conclude(&plan, &outcome, intent, at);
             if let Some(timer) = timer {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
             }
