@@ -148,9 +148,9 @@ fn leases_never_admit_more_than_the_limit_and_leave_nothing_behind() {
             runtime().block_on(store.drain());
         }
         let settled = used(&daemons[0], &rule, "hot");
-        // A level drains by a permit now and then; what was leased and not used is back.
+        // What was leased and not used is back.
         assert!(
-            settled.abs_diff(admitted as u64) <= 2,
+            settled.abs_diff(admitted as u64) <= 2 + drained as u64,
             "{admitted} admitted, {settled} charged by {algorithm:?}"
         );
     }

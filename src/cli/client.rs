@@ -109,3 +109,13 @@ impl Server {
         Ok(Reply { text, json })
     }
 }
+
+/// A route with a query of those parameters that are given.
+pub(super) fn query(route: &str, parameters: &[(&str, Option<String>)]) -> String {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    let pairs: Vec<String> = given
+        .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)))
+        .collect();
+    if pairs.is_empty() { route.to_owned() } else { format!("{route}?{}", pairs.join("&")) }
+}

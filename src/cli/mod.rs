@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod admin;
 mod ask;
+mod audit;
 mod cert;
 mod client;
 mod config;
@@ -19,6 +20,7 @@ mod regions;
 mod rules;
 mod serve;
 mod table;
+mod usage;
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -96,6 +98,10 @@ enum Command {
     Quota(quota::Quota),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
+    /// Shows sums of decisions: by time, rule, user, path or region; and what a user has left.
+    Usage(usage::Usage),
+    /// Shows single decisions, newest first; moves old months to the archive.
+    Audit(audit::Audit),
     /// Brings PostgreSQL's schema to this version.
     Migrate(migrate::Migrate),
     /// Makes tokens for the admin routes.
@@ -142,6 +148,8 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Rules(rules) => rules.run(),
         Command::Quota(quota) => quota.run(),
         Command::Regions(server) => regions::run(&server),
+        Command::Usage(usage) => usage.run(),
+        Command::Audit(audit) => audit.run(),
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),
         Command::Cert(cert) => cert.run(),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
-    Source, Store, Topology,
+    Admin, Audit, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
+    Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -55,9 +55,16 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let admin = section(&mut fields, "admin", problems, |table, problems| Admin {
         tokens: path(table, "tokens", folder, problems),
     });
-    fields.refuse("audit", "[audit] is not supported by this version", problems);
+    let has_audit = fields.has("audit");
+    let audit = section(&mut fields, "audit", problems, |table, problems| audit(table, folder, problems));
+    if let (true, None, false, Some(entry)) =
+        (has_audit, &postgres, fields.has("postgres"), fields.take("audit"))
+    {
+        problems.report(&entry.at, "[audit] needs [postgres], which keeps what it records");
+    }
+    let audit = postgres.is_some().then_some(audit);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin })
+    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin, audit })
 }
 
 fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
@@ -272,6 +279,37 @@ fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Post
         timeout: timeout.unwrap_or(Span::from_secs(5)),
         connections: connections.and_then(|many| u8::try_from(many).ok()).unwrap_or(8),
     })
+}
+
+fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Audit {
+    const SPOOL_BYTES_DEFAULT: u64 = 1 << 30;
+    let enabled = fields.boolean("enabled", problems).unwrap_or(true);
+    let sample = fields.number("allowed_sample", 0.0, 1.0, problems).unwrap_or(0.01);
+    let spool = path(fields, "spool", folder, problems).unwrap_or_else(|| folder.join("audit-spool"));
+    let bytes = fields.integer("spool_max_bytes", 1 << 20, 1 << 50, problems);
+    let day = Span::from_secs(86_400);
+    let retain = fields.span("retain", day, Span(day.0 * 3_650), problems).unwrap_or(Span(day.0 * 90));
+    let archive = fields.text("archive", PATH_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(url), Some(entry)) = (&archive, fields.take("archive"))
+        && !["file:///", "s3://"].iter().any(|scheme| url.starts_with(scheme) && url.len() > scheme.len())
+    {
+        let expected = "archive must be file:///folder or s3://bucket/prefix";
+        problems.report(&entry.node.at, format!("{expected}, not {url:?}"));
+    }
+    Audit {
+        enabled,
+        allowed_sample: one_in(sample),
+        spool,
+        spool_max_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(SPOOL_BYTES_DEFAULT),
+        retain,
+        archive,
+    }
+}
+
+/// A part between 0 and 1 as one in a whole number.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and a billion")]
+fn one_in(part: f64) -> Sample {
+    Sample(if part < 1e-9 { 0 } else { (1.0 / part).round() as u32 })
 }
 
 /// A path; relative ones of the file begin at its folder.

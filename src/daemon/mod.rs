@@ -19,8 +19,10 @@ use crate::engine::clock::Clock;
 use crate::engine::rulebook::RuleBook;
 use crate::telemetry::Metrics;
 
+mod audit;
 mod database_rules;
 mod file_rules;
+mod peer_rules;
 mod reload;
 mod rulebook;
 mod run;
@@ -40,6 +42,8 @@ pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use audit::Remembering;
+pub use audit::{Archived, archive_audit};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
 use reload::Reloader;
@@ -61,8 +65,9 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
-    readiness: Arc<watch::Sender<Readiness>>,
     stored: Option<Arc<DatabaseRules>>,
+    audit: Option<Remembering>,
+    readiness: Arc<watch::Sender<Readiness>>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
     stop: CancellationToken,
@@ -88,6 +93,7 @@ impl Daemon {
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held);
+        let (engine, audit) = Remembering::prepare(engine, &setup)?;
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
@@ -124,10 +130,14 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
+        let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            if let Some(world) = &world {
+                tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
+            }
         }
         if let Some(path) = setup.admin_tokens.clone() {
             tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
@@ -144,8 +154,13 @@ impl Daemon {
             Some(stored) => Arc::clone(stored) as _,
             None => Arc::new(FileRules(Arc::clone(&reloader))),
         };
-        let admin =
-            Admin { guard, rule_json: Arc::new(reload::rule_json), regions: setup.regions.clone(), rules };
+        let admin = Admin {
+            guard,
+            rule_json: Arc::new(reload::rule_json),
+            regions: setup.regions.clone(),
+            rules,
+            history: audit.as_ref().map(Remembering::history),
+        };
         let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
@@ -176,6 +191,7 @@ impl Daemon {
             grpc,
             world,
             reloader,
+            audit,
             readiness,
             stop_doors,
             stop,
@@ -256,6 +272,9 @@ impl Daemon {
         }
         // No decision draws ahead any more: what was drawn goes back.
         let _ = timeout(DRAIN_STORE, self.store.drain()).await;
+        if let Some(audit) = &self.audit {
+            audit.drain().await;
+        }
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;

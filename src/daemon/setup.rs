@@ -75,6 +75,8 @@ pub struct Setup {
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
     pub postgres: Option<PostgresSettings>,
+    /// What is remembered of decisions; `None` for nothing, and without a database.
+    pub audit: Option<config::Audit>,
 }
 
 impl Setup {
@@ -113,6 +115,7 @@ impl Setup {
             ipv6_prefix: config.identity.ipv6_prefix,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
+            audit: config.audit.clone().filter(|audit| audit.enabled),
         })
     }
 }
@@ -255,5 +258,6 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         ipv6_prefix: 64,
         admin_tokens: None,
         postgres: None,
+        audit: None,
     })
 }

@@ -95,10 +95,12 @@ impl Engine {
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
     fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
         let mut counted = outcome.counted.iter();
+        let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
         let charged = plan.intent == Intent::Charge && outcome.admitted;
         let mut decisions = Decisions::new();
         for (request, matches) in plan.requests.iter().zip(&plan.matches) {
             let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
+            let own = counted.as_slice();
             for found in matches {
                 let shadow = plan.shadow(found);
                 let ruled = match &found.key {
@@ -117,7 +119,12 @@ impl Engine {
                 }
                 rules.push(ruled);
             }
-            decisions.push(plan.decision(rules, matches));
+            let decision = plan.decision(rules, matches);
+            if let Some(audit) = audit {
+                let used = |index| used_of(matches, own, index);
+                audit.tell(request, &decision, now, || self.clock.now(), used);
+            }
+            decisions.push(decision);
         }
         decisions
     }
@@ -164,6 +171,14 @@ impl Engine {
             self.metrics.tallies_dropped.increment(1);
         }
     }
+}
+
+/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+fn used_of(matches: &Matches<'_>, counted: &[Counted], index: usize) -> u64 {
+    let counts = |found: &&Match<'_>| found.key.is_some();
+    let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
+    let before = matches.iter().take(index).filter(counts).count();
+    counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.

@@ -20,9 +20,11 @@ use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
 pub mod admin;
+pub mod audit;
 pub mod clock;
 pub mod decide;
 mod each;
+pub mod history;
 pub mod loaded;
 pub mod port;
 pub mod rulebook;
@@ -57,6 +59,7 @@ pub struct Engine {
     rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
+    audit: Option<Arc<audit::Queue>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -86,7 +89,15 @@ impl Engine {
             rules_status: ArcSwap::default(),
             metrics,
             degraded,
+            audit: None,
         }
+    }
+
+    /// The same engine, leaving records of its decisions in this queue.
+    #[must_use]
+    pub fn with_audit(mut self, queue: Arc<audit::Queue>) -> Self {
+        self.audit = Some(queue);
+        self
     }
 
     /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that keep their

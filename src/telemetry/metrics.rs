@@ -162,6 +162,22 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["door"],
         "Connections closed at once because the door was full",
     ),
+    ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
+    (
+        "audit_dropped_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
+    ),
+    ("audit_rows_total", MetricKind::Counter, &[], "Records delivered to the database"),
+    (
+        "audit_batches_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Batches by outcome: delivered, repeated, failed",
+    ),
+    ("audit_spooled_bytes", MetricKind::Gauge, &[], "Bytes in the spool, not delivered yet"),
+    ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     ("build_info", MetricKind::Gauge, &["version"], "Always 1"),
 ];
 
@@ -202,6 +218,14 @@ pub struct Metrics {
     pub rules_refused: Gauge,
     /// See `rule_reload_failures_total` in [`METRICS`].
     pub rule_reload_failures: Counter,
+    /// See `audit_queue` in [`METRICS`].
+    pub audit_queue: Gauge,
+    /// See `audit_spooled_bytes` in [`METRICS`].
+    pub audit_spooled_bytes: Gauge,
+    /// See `audit_rows_total` in [`METRICS`].
+    pub audit_rows: Counter,
+    /// See `audit_archived_rows_total` in [`METRICS`].
+    pub audit_archived_rows: Counter,
     /// See `keys` in [`METRICS`].
     pub keys: Gauge,
     /// See `keys_evicted` in [`METRICS`].
@@ -274,6 +298,10 @@ impl Metrics {
             rules_source_up: gauge("rules_source_up"),
             rules_refused: gauge("rules_refused"),
             rule_reload_failures: counter("rule_reload_failures_total"),
+            audit_queue: gauge("audit_queue"),
+            audit_spooled_bytes: gauge("audit_spooled_bytes"),
+            audit_rows: counter("audit_rows_total"),
+            audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),
             keys_evicted: gauge("keys_evicted"),
             keys_full: gauge("keys_full"),

@@ -14,6 +14,7 @@
 mod away;
 mod file;
 mod guard;
+mod peers;
 mod rules;
 mod schema;
 #[path = "../support/mod.rs"]

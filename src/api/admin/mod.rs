@@ -3,6 +3,8 @@
 //!
 //! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
 
+mod audit;
+mod audit_json;
 mod buckets;
 mod guard;
 mod quotas;
@@ -20,6 +22,7 @@ use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
+use crate::engine::history::History;
 use crate::engine::port::Later;
 use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
@@ -43,6 +46,8 @@ pub struct Admin {
     pub regions: Vec<String>,
     /// Where rules are kept and changed.
     pub rules: std::sync::Arc<dyn RuleBook>,
+    /// What is remembered of decisions; `None`: nothing.
+    pub history: Option<std::sync::Arc<dyn History>>,
 }
 
 impl Admin {
@@ -50,7 +55,8 @@ impl Admin {
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
         let rules = std::sync::Arc::new(NoRuleBook);
-        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json, regions: Vec::new(), rules }
+        let guard = std::sync::Arc::new(Guard::new(None, metrics));
+        Self { guard, rule_json, regions: Vec::new(), rules, history: None }
     }
 }
 
@@ -78,7 +84,8 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, quotas::ROUTES, regions::ROUTES, buckets::ROUTES];
+const TABLES: &[&[AdminRoute]] =
+    &[rules::ROUTES, quotas::ROUTES, regions::ROUTES, buckets::ROUTES, audit::ROUTES];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

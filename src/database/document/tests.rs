@@ -183,6 +183,19 @@ fn bad_durations_and_networks_are_named() {
 }
 
 #[test]
+fn keys_are_split_where_parts_can_hold_the_limit_together() {
+    let text = |more: &str| format!("[[rules]]\nname = \"r\"\nlimit = 50\nwindow = \"1s\"\n{more}");
+    assert_eq!(read(&text("split_keys = 8")).unwrap().rules[0].split_keys, 8);
+    assert_eq!(read(&text("")).unwrap().rules[0].split_keys, 1);
+    let problem = |more: &str| read(&text(more)).unwrap_err().join("; ");
+    assert!(problem("split_keys = 65").contains("split_keys must be"));
+    assert!(problem("split_keys = 51").contains("at most the limit"));
+    assert!(problem("algorithm = \"leaky_bucket\"\nsplit_keys = 2").contains("leaky_bucket"));
+    assert!(problem("split_keys = 2\n[rules.global]\nmode = \"gossip\"").contains("[rules.global]"));
+    assert!(problem("action = \"block\"\nsplit_keys = 2").contains("rules that count"));
+}
+
+#[test]
 fn what_this_version_cannot_do_is_refused_not_ignored() {
     assert_eq!(
         problems_of("calendar = \"day\"\ntime_zone = \"UTC\""),

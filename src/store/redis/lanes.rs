@@ -80,7 +80,11 @@ impl Lanes {
         let departure = match node.lane.board(waiting) {
             Boarded::Full => return Err(Failure::Timeout),
             Boarded::Waits => None,
-            Boarded::First => Some(Departure { lanes: Arc::clone(self), node }),
+            Boarded::First { at_once: true } => {
+                self.depart(&node);
+                None
+            }
+            Boarded::First { at_once: false } => Some(Departure { lanes: Arc::clone(self), node }),
         };
         Ok(Begun { departure, answered })
     }
@@ -324,7 +328,7 @@ impl Begun {
     /// Waits for its answer.
     pub(super) async fn answer(self) -> Result<Answered, Failure> {
         if let Some(departure) = self.departure {
-            // Who else is about to ask comes along.
+            // Who else is about to ask comes along. Only where something is under way anyway: to yield wakes another thread.
             tokio::task::yield_now().await;
             drop(departure);
         }

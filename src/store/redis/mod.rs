@@ -210,8 +210,8 @@ impl Store for RedisStore {
 
     fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
-        // It speaks of its window and the next.
-        let ttl = rule.rule.window.to_std() * 3;
+        // It speaks of its window and the next; without windows it is renewed at least once a second while it matters.
+        let ttl = (rule.rule.window.to_std() * 3).max(Duration::from_secs(3));
         self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
     }
 
