@@ -11,6 +11,7 @@ mod error;
 mod headers;
 mod http;
 mod listener;
+mod openapi;
 mod rls;
 
 pub mod wire;
@@ -27,6 +28,7 @@ use crate::engine::Engine;
 pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
 pub use http::fingerprint;
 pub use listener::Listener;
+pub use openapi::openapi_json;
 
 /// What an operator may set of the doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
