@@ -32,6 +32,7 @@ use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
 use tidegate::engine::clock::Clock;
+use tidegate::engine::identity::Shelf;
 use tidegate::engine::port::{Charge, Intent, Outcome, Store};
 use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, StartError, Topology};
 use tidegate::telemetry::Metrics;
@@ -135,19 +136,22 @@ fn leases_never_admit_more_than_the_limit_and_leave_nothing_behind() {
         let daemons: Vec<Arc<RedisStore>> =
             (0..2).map(|_| Arc::new(store_with(settings.clone(), 2, &metrics))).collect();
         let rule = Arc::new(daily(&format!("r{index}"), algorithm, 200_000, index * 8));
+        let start = now();
         let admitted: usize = std::thread::scope(|scope| {
             let runs: Vec<_> =
                 daemons.iter().map(|store| scope.spawn(|| hammer(store, &rule, 8, 30_000))).collect();
             runs.into_iter().map(|run| run.join().expect("it ends")).sum()
         });
-        assert!(admitted <= 200_001, "{admitted} by {algorithm:?}");
+        // A level drains by 2.3 permits a second.
+        let drained = (start.elapsed().as_secs_f64() * 200_000.0 / 86_400.0).ceil() as usize;
+        assert!(admitted <= 200_000 + drained, "{admitted} by {algorithm:?}, {drained} drained");
         for store in &daemons {
             runtime().block_on(store.drain());
         }
         let settled = used(&daemons[0], &rule, "hot");
-        // A level drains by a permit now and then; what was leased and not used is back.
+        // What was leased and not used is back.
         assert!(
-            settled.abs_diff(admitted as u64) <= 2,
+            settled.abs_diff(admitted as u64) <= 2 + drained as u64,
             "{admitted} admitted, {settled} charged by {algorithm:?}"
         );
     }
@@ -262,7 +266,7 @@ fn sentinels_name_the_primary_and_its_successor() {
     drop(primary);
     until("the successor to be asked", Duration::from_secs(20), || !degraded());
     until("one address to be known", Duration::from_secs(5), || {
-        store.health().iter().any(|node| node.address.ends_with(&replica.port.to_string()))
+        store.health().servers.iter().any(|node| node.address.ends_with(&replica.port.to_string()))
     });
     let _ = sentinel.kill();
     let _ = sentinel.wait();
@@ -283,6 +287,30 @@ fn users_with_passwords_and_few_rights_work() {
         let rule = compiled(&format!("r{index}"), algorithm, per_second(10), index * 8);
         assert!(!runtime().block_on(take(&store, &rule, "u", 1)).counted[0].degraded);
     }
+}
+
+#[test]
+fn daemons_find_each_others_facts_on_the_shelf_until_a_change_bars_them() {
+    let server = Server::start(&[]);
+    let stores = [(); 2].map(|()| store(settings(Topology::Single, vec![server.url()]), 2));
+    let [one, two] = stores.each_ref().map(RedisStore::shelf);
+    let names: Vec<String> = ["1:user:u}{", "1:key:k"].map(str::to_owned).to_vec();
+    let fact = |name: &str, text: &str| vec![(name.to_owned(), text.as_bytes().to_vec())];
+    runtime().block_on(async {
+        let minute = Duration::from_secs(60);
+        assert_eq!(one.fetch(&names).await, [None, None]);
+        one.keep(&fact(&names[0], "first"), minute).await;
+        two.keep(&fact(&names[0], "second"), minute).await;
+        assert_eq!(two.fetch(&names).await, [Some(b"first".to_vec()), None], "what lies there stays");
+        one.bar(&names[..1], Duration::from_millis(300)).await;
+        two.keep(&fact(&names[0], "outdated"), minute).await;
+        assert_eq!(two.fetch(&names).await, [None, None], "what was read before the change stays away");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        two.keep(&fact(&names[0], "after"), Duration::from_millis(100)).await;
+        assert_eq!(one.fetch(&names).await, [Some(b"after".to_vec()), None]);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(one.fetch(&names).await, [None, None], "nothing lies there for ever");
+    });
 }
 
 #[test]

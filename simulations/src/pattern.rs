@@ -3,9 +3,9 @@
 use crate::dice::Dice;
 
 /// The patterns by name, in the order of the table.
-pub(crate) const NAMES: [&str; 13] = [
+pub(crate) const NAMES: [&str; 14] = [
     "bal0.9", "bal1.1", "bal2", "bal3", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10",
-    "walk1.5", "lone",
+    "walk1.5", "lone", "roam",
 ];
 
 /// A demand pattern: what each region is asked for, as multiples of the limit per window.
@@ -27,6 +27,8 @@ pub(crate) enum Pattern {
     Walk { load: f64, weights: Vec<f64> },
     /// One region, long silent everywhere, asks for the whole limit within a tenth of a window, every five windows.
     Lone,
+    /// The same, each time in another region.
+    Roam,
 }
 
 impl Pattern {
@@ -43,6 +45,7 @@ impl Pattern {
             "sync" => Self::Sync(load()?),
             "walk" => Self::Walk { load: load()?, weights: vec![1.0; regions] },
             "lone" => Self::Lone,
+            "roam" => Self::Roam,
             _ => return None,
         })
     }
@@ -95,10 +98,14 @@ impl Pattern {
             Self::Walk { load, weights } => {
                 load * weights.get(place).copied().unwrap_or(0.0) / weights.iter().sum::<f64>().max(0.001)
             }
-            Self::Lone => {
+            Self::Lone | Self::Roam => {
                 let phase = at % 5.0;
                 // Nine tenths of the limit in a tenth of a window.
-                if (4.3..4.4).contains(&phase) { if_place(whole(at / 5.0), 9.0) } else { 0.0 }
+                if (4.3..4.4).contains(&phase) {
+                    if_place(if matches!(self, Self::Roam) { whole(at / 5.0) } else { 0 }, 9.0)
+                } else {
+                    0.0
+                }
             }
         }
     }

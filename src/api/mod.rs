@@ -6,6 +6,7 @@
 
 mod address;
 mod admin;
+mod asker;
 mod connection;
 mod error;
 mod headers;
@@ -13,6 +14,7 @@ mod http;
 mod listener;
 mod openapi;
 mod rls;
+pub mod token;
 
 pub mod wire;
 
@@ -23,6 +25,7 @@ use metrics::{Counter, Gauge};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::token::TokenReader;
 use crate::engine::Engine;
 
 pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
@@ -76,6 +79,7 @@ pub struct Doors {
     settings: Settings,
     readiness: watch::Receiver<Readiness>,
     admin: Admin,
+    tokens: Option<Arc<TokenReader>>,
     http: Gate,
     rls: Gate,
     others: rls::Others,
@@ -119,7 +123,13 @@ impl Doors {
     ) -> Self {
         let (http, rls) = (Gate::new(&engine, "http"), Gate::new(&engine, "rls"));
         let others = rls::Others::new(&readiness);
-        Self { engine, settings, readiness, admin, http, rls, others }
+        Self { engine, settings, readiness, admin, tokens: None, http, rls, others }
+    }
+
+    /// The same doors, which check JSON web tokens.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<TokenReader>) -> Self {
+        Self { tokens: Some(tokens), ..self }
     }
 
     fn readiness(&self) -> Readiness {

@@ -9,16 +9,22 @@ use clap::{Args, Parser, Subcommand};
 
 mod admin;
 mod ask;
+mod audit;
 mod cert;
 mod client;
 mod config;
 mod demo;
+mod keys;
 mod migrate;
+mod people;
 mod quota;
 mod regions;
 mod rules;
 mod serve;
 mod table;
+mod tiers;
+mod users;
+mod usage;
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -91,11 +97,24 @@ enum Command {
     /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Users, their tiers, limits of their own, and blocks.
+    #[command(subcommand)]
+    Users(users::Users),
+    /// API keys: made here, shown once, kept as a hash.
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    /// The tiers that users and keys may have.
+    #[command(subcommand)]
+    Tiers(tiers::Tiers),
     /// Shows and sets what each region may spend of a rule's limit.
     #[command(subcommand)]
     Quota(quota::Quota),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
+    /// Shows sums of decisions: by time, rule, user, path or region; and what a user has left.
+    Usage(usage::Usage),
+    /// Shows single decisions, newest first; moves old months to the archive.
+    Audit(audit::Audit),
     /// Brings PostgreSQL's schema to this version.
     Migrate(migrate::Migrate),
     /// Makes tokens for the admin routes.
@@ -140,8 +159,13 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
+        Command::Users(users) => users.run(),
+        Command::Keys(keys) => keys.run(),
+        Command::Tiers(tiers) => tiers.run(),
         Command::Quota(quota) => quota.run(),
         Command::Regions(server) => regions::run(&server),
+        Command::Usage(usage) => usage.run(),
+        Command::Audit(audit) => audit.run(),
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),
         Command::Cert(cert) => cert.run(),

@@ -46,6 +46,9 @@ pub struct Config {
     pub postgres: Option<Postgres>,
     /// `[admin]`: who may look and change.
     pub admin: Admin,
+    /// `[audit]`: what is remembered of decisions; there only with `[postgres]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
 }
 
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.
@@ -121,6 +124,29 @@ pub struct Redis {
     /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`, `"open"` or
     /// `"closed"`. Default `"local"`.
     pub on_failure: OnFailure,
+    /// `[store.redis.tls]`: for `rediss://`, where the system's certificate authorities are not enough.
+    #[serde(skip_serializing_if = "RedisTls::is_empty")]
+    pub tls: RedisTls,
+}
+
+/// `[store.redis.tls]`: for `rediss://`. Files in PEM; relative paths as in `[peers.tls]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RedisTls {
+    /// `ca`: the authority that signed the servers' certificates. Default: the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// `cert`: this daemon's certificate, where the servers ask for one; with `key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// `key`: its private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl RedisTls {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the Redis servers are arranged.
@@ -207,6 +233,55 @@ pub struct Identity {
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
+    /// `default_tier`: the tier of requests that bring none, and of whose user and key no other is known. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_tier: Option<String>,
+    /// `source`: where users and API keys are looked up who are not in the rules file: `"postgres"`, or `"file"` for nowhere
+    /// else. Default: `"postgres"` where `[postgres]` is configured.
+    pub source: Source,
+    /// `lookup_timeout`: longest time that a decision waits for a user or key that is not held in memory, from 0ms to 1s.
+    /// After it the request is decided as the default tier, and the answer is there for the next one. Default `"5ms"`.
+    #[serde(serialize_with = "as_text")]
+    pub lookup_timeout: Span,
+    /// `cache_mib`: most memory for users and keys, in MiB; 1 to 65536. Default `64`, for about 150,000 of them.
+    pub cache_mib: u32,
+    /// `cache_ttl`: how long they are used before they are looked up again, from 1s to 1d; changes are heard of at once.
+    /// Default `"5m"`.
+    #[serde(serialize_with = "as_text")]
+    pub cache_ttl: Span,
+    /// `[identity.jwt]`: JSON web tokens; absent: none are read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<Jwt>,
+}
+
+/// `[identity.jwt]`: users out of JSON web tokens, signed with HS256, RS256, ES256 or EdDSA.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Jwt {
+    /// `keys`: a JWKS file with the keys that sign tokens, watched. Relative paths begin at the configuration file's folder,
+    /// those of variables at the working directory.
+    pub keys: PathBuf,
+    /// `user_claim`: the claim that names the user. Default `"sub"`.
+    pub user_claim: String,
+    /// `issuers`: accepted values of `iss`. Default `[]`: any.
+    pub issuers: Vec<String>,
+    /// `audiences`: accepted values of `aud`, one of which a token must name. Default `[]`: any.
+    pub audiences: Vec<String>,
+    /// `leeway`: how far clocks may differ, from 0ms to 10m. Default `"30s"`.
+    #[serde(serialize_with = "as_text")]
+    pub leeway: Span,
+    /// `on_invalid`: `"address"` counts a request with an invalid token by its address, `"refuse"` answers it with 401.
+    /// Default `"address"`.
+    pub on_invalid: OnInvalid,
+}
+
+/// What happens with an invalid token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnInvalid {
+    /// The request counts by its address.
+    Address,
+    /// It is refused.
+    Refuse,
 }
 
 /// `[postgres]`: the database. A daemon decides without it.
@@ -220,6 +295,41 @@ pub struct Postgres {
     pub timeout: Span,
     /// `connections`: most at once, from 1 to 100, besides one that listens for changes. Default `8`.
     pub connections: u8,
+}
+
+/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one and a sample of the allowed. Without
+/// `[postgres]` nothing is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// `enabled`: whether decisions are recorded. Default `true`, if there is a database.
+    pub enabled: bool,
+    /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded to one in a
+    /// whole number. Each such record counts for those it stands for. Default `0.01`.
+    pub allowed_sample: Sample,
+    /// `spool`: the folder where records wait for the database. Relative paths begin at the configuration file's folder.
+    /// Default `"audit-spool"`.
+    pub spool: PathBuf,
+    /// `spool_max_bytes`: how much may wait there; what comes then is dropped and counted. Default `1_073_741_824`.
+    pub spool_max_bytes: u64,
+    /// `retain`: how long decisions stay in the database before their month moves to the archive, from 1d to 3650d. Sums by
+    /// minute are kept as long; those by hour and day for ever. Default `"90d"`.
+    #[serde(serialize_with = "as_text")]
+    pub retain: Span,
+    /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` in the environment). Default: nowhere, and every month stays in
+    /// the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
+}
+
+/// Which allowed decisions are recorded: one in so many; 0: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample(pub u32);
+
+impl Serialize for Sample {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(if self.0 == 0 { 0.0 } else { 1.0 / f64::from(self.0) })
+    }
 }
 
 /// `[admin]`: who may look and change over HTTP.

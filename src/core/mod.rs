@@ -4,7 +4,9 @@
 //! effects go out as values, so that tests and simulations run the very code that production runs.
 
 pub mod algorithm;
+pub mod audit;
 pub mod decision;
+pub mod identity;
 pub mod key;
 pub mod request;
 pub mod ring;

@@ -4,6 +4,7 @@
 //! conversion, so that everything here may be trusted.
 
 use super::algorithm::Algorithm;
+use super::identity::Block;
 use super::time::Span;
 
 /// A rule's domain where it names none.
@@ -157,6 +158,8 @@ pub struct Rule {
     pub enabled: bool,
     /// `None`: each region enforces the limit on its own.
     pub global: Option<Global>,
+    /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
+    pub split_keys: u32,
 }
 
 /// What is known of a user besides the rules.
@@ -168,6 +171,8 @@ pub struct User {
     pub tier: Option<String>,
     /// Limits of this user's own, at most one for a rule.
     pub overrides: Vec<UserLimit>,
+    /// May not ask at all, while it holds.
+    pub blocked: Option<Block>,
 }
 
 /// A limit for one user in place of a rule's. The window stays the rule's.

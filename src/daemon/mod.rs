@@ -19,8 +19,11 @@ use crate::engine::clock::Clock;
 use crate::engine::rulebook::RuleBook;
 use crate::telemetry::Metrics;
 
+mod audit;
 mod database_rules;
+mod file_people;
 mod file_rules;
+mod identity;
 mod peer_rules;
 mod reload;
 mod rulebook;
@@ -35,14 +38,18 @@ mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
+pub use identity::IdentitySetup;
 pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use audit::Remembering;
+pub use audit::{Archived, archive_audit};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
+use identity::Identities;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -62,8 +69,10 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
-    readiness: Arc<watch::Sender<Readiness>>,
+    identities: Identities,
     stored: Option<Arc<DatabaseRules>>,
+    audit: Option<Remembering>,
+    readiness: Arc<watch::Sender<Readiness>>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
     stop: CancellationToken,
@@ -84,11 +93,12 @@ impl Daemon {
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
-        let store = Opened::open(&setup.store, &metrics).await?;
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics).await?;
         let counters = Arc::clone(&store.store);
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held);
+        let (engine, audit) = Remembering::prepare(engine, &setup)?;
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
@@ -125,6 +135,10 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
+        let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
+        let shelf = store.shelf();
+        let identities =
+            Identities::start(&setup, &engine, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
@@ -148,9 +162,19 @@ impl Daemon {
             Some(stored) => Arc::clone(stored) as _,
             None => Arc::new(FileRules(Arc::clone(&reloader))),
         };
-        let admin =
-            Admin { guard, rule_json: Arc::new(reload::rule_json), regions: setup.regions.clone(), rules };
-        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
+        let admin = Admin {
+            guard,
+            rule_json: Arc::new(reload::rule_json),
+            register: Arc::clone(&identities.register),
+            regions: setup.regions.clone(),
+            rules,
+            history: audit.as_ref().map(Remembering::history),
+        };
+        let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
+        let shared = Arc::new(match &identities.tokens {
+            Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
+            None => shared,
+        });
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
             let bound = Bound::of(&listener);
@@ -180,6 +204,8 @@ impl Daemon {
             grpc,
             world,
             reloader,
+            identities,
+            audit,
             readiness,
             stop_doors,
             stop,
@@ -233,6 +259,7 @@ impl Daemon {
     /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
     pub async fn reload(&self) {
         self.reloader.again().await;
+        self.identities.reload.notify_one();
         if let Some(stored) = &self.stored {
             stored.look().await;
         }
@@ -260,6 +287,9 @@ impl Daemon {
         }
         // No decision draws ahead any more: what was drawn goes back.
         let _ = timeout(DRAIN_STORE, self.store.drain()).await;
+        if let Some(audit) = &self.audit {
+            audit.drain().await;
+        }
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;

@@ -14,6 +14,7 @@
 mod away;
 mod file;
 mod guard;
+mod people;
 mod peers;
 mod rules;
 mod schema;

@@ -3,12 +3,18 @@
 //!
 //! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
 
+mod audit;
+mod audit_json;
 mod buckets;
 mod guard;
+mod keys;
+mod people;
 mod quotas;
 mod regions;
 mod rules;
+mod tiers;
 mod tokens;
+mod users;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
@@ -20,6 +26,8 @@ use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
+use crate::engine::history::History;
+use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
 use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
@@ -39,18 +47,28 @@ pub struct Admin {
     pub guard: std::sync::Arc<Guard>,
     /// Writes a rule.
     pub rule_json: RuleJson,
+    /// Users, keys and tiers.
+    pub register: std::sync::Arc<dyn Register>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
     /// Where rules are kept and changed.
     pub rules: std::sync::Arc<dyn RuleBook>,
+    /// What is remembered of decisions; `None`: nothing.
+    pub history: Option<std::sync::Arc<dyn History>>,
 }
 
 impl Admin {
     /// Admin routes without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
-        let rules = std::sync::Arc::new(NoRuleBook);
-        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json, regions: Vec::new(), rules }
+        Self {
+            guard: std::sync::Arc::new(Guard::new(None, metrics)),
+            rule_json,
+            register: std::sync::Arc::new(NoRegister),
+            regions: Vec::new(),
+            history: None,
+            rules: std::sync::Arc::new(NoRuleBook),
+        }
     }
 }
 
@@ -78,7 +96,16 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, quotas::ROUTES, regions::ROUTES, buckets::ROUTES];
+const TABLES: &[&[AdminRoute]] = &[
+    rules::ROUTES,
+    quotas::ROUTES,
+    regions::ROUTES,
+    buckets::ROUTES,
+    audit::ROUTES,
+    users::ROUTES,
+    keys::ROUTES,
+    tiers::ROUTES,
+];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

@@ -16,10 +16,14 @@ pub(super) const UNIT: i128 = 1_000_000;
 pub(super) struct Stake {
     /// Its weight, at least 1.
     pub(super) weight: u64,
+    /// Its part of what nobody asks for, as a weight too; at least 1.
+    pub(super) reserve: u64,
     /// The newest that it told, if anything.
     pub(super) told: Option<Account>,
     /// What it was given before in this window; the whole limit if nothing was.
     pub(super) before: u64,
+    /// What it has used, where that is known exactly.
+    pub(super) exact: Option<u64>,
 }
 
 /// What a region told of itself.
@@ -40,8 +44,8 @@ pub(super) struct Estate {
     pub(super) limit: u64,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// How long after its stamp a report is used.
-    pub(super) horizon: Span,
+    /// The instant for which use is guessed.
+    pub(super) cut: Timestamp,
     /// Where fractions of a permit tip over, in millionths; the same in every region.
     pub(super) tip: u64,
 }
@@ -50,25 +54,27 @@ pub(super) struct Estate {
 #[derive(Debug, Clone, Copy)]
 struct Claim {
     weight: i128,
+    reserve: i128,
     used: i128,
     wanted: i128,
 }
 
 pub(super) type Budgets = SmallVec<[u64; 4]>;
 
+/// The instant at which all regions use these reports: the newest stamp and the horizon.
+pub(super) fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestamp {
+    let stamps = stakes.iter().filter_map(|stake| stake.told).map(|told| told.stamp + horizon);
+    stamps.fold(start, Timestamp::max)
+}
+
 /// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is known to have
 /// been admitted already.
 ///
-/// While all wishes fit, everyone gets its wish and a part of the rest by weight. When they do not, it is the weighted
+/// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it is the weighted
 /// max-min division over the whole window, never below what was probably used.
 pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
-    let cut = stakes
-        .iter()
-        .filter_map(|stake| stake.told)
-        .map(|told| told.stamp + estate.horizon)
-        .fold(estate.start, Timestamp::max);
-    let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, cut, stake)).collect();
+    let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
     let parts: SmallVec<[i128; 4]> = if used >= limit {
@@ -81,9 +87,9 @@ pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     whole(estate, &parts)
 }
 
-fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
-    let weight = i128::from(stake.weight.max(1));
-    let Some(told) = stake.told else { return Claim { weight, used: 0, wanted: 0 } };
+fn claim(estate: Estate, stake: &Stake) -> Claim {
+    let (weight, reserve) = (i128::from(stake.weight.max(1)), i128::from(stake.reserve.max(1)));
+    let Some(told) = stake.told else { return Claim { weight, reserve, used: 0, wanted: 0 } };
     let (admitted, from) = if told.stamp >= estate.start {
         (i128::from(told.admitted) * UNIT, told.stamp)
     } else {
@@ -91,17 +97,18 @@ fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
     let asked = |until: Timestamp| demand * i128::from(until.since(from).0) / UNIT;
-    let used = admitted.max((admitted + asked(cut)).min(i128::from(stake.before) * UNIT));
+    let guessed = admitted.max((admitted + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
+    let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT);
     let rest = asked(estate.end);
     let wanted = used.max(admitted + rest + (rest * UNIT).isqrt());
-    Claim { weight, used, wanted }
+    Claim { weight, reserve, used, wanted }
 }
 
 /// Everyone's wish, and a part of what is left over.
 fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
-    let weights: i128 = claims.iter().map(|claim| claim.weight).sum();
+    let reserves: i128 = claims.iter().map(|claim| claim.reserve).sum();
     let mut parts: SmallVec<[i128; 4]> =
-        claims.iter().map(|claim| claim.wanted + rest * claim.weight / weights.max(1)).collect();
+        claims.iter().map(|claim| claim.wanted + rest * claim.reserve / reserves.max(1)).collect();
     let given: i128 = claims.iter().zip(&parts).map(|(claim, part)| part - claim.wanted).sum();
     if let Some(first) = parts.first_mut() {
         *first += rest - given;
@@ -189,19 +196,21 @@ mod tests {
             let stakes: Vec<Stake> = (0..vector.wt.len())
                 .map(|k| Stake {
                     weight: vector.wt[k],
+                    reserve: vector.wt[k],
                     told: vector.rep[k].map(|(stamp, admitted, demand)| Account {
                         stamp: Timestamp(stamp),
                         admitted,
                         demand,
                     }),
                     before: vector.prev[k],
+                    exact: None,
                 })
                 .collect();
             let estate = Estate {
                 limit: vector.limit,
                 start: Timestamp(vector.st),
                 end: Timestamp(vector.en),
-                horizon: Span(vector.delta),
+                cut: common_cut(Timestamp(vector.st), Span(vector.delta), &stakes),
                 tip: 500_000,
             };
             assert_eq!(budgets(estate, &stakes).to_vec(), vector.out, "vector {number}");
@@ -214,13 +223,13 @@ mod tests {
         let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX])
             .prop_map(|(ago, admitted, demand)| Account { stamp: Timestamp(START + ago), admitted, demand });
         let one = (1..10_u64, proptest::option::of(told), 0..200_u64)
-            .prop_map(|(weight, told, before)| Stake { weight, told, before });
+            .prop_map(|(weight, told, before)| Stake { weight, reserve: weight, told, before, exact: None });
         proptest::collection::vec(one, 1..8)
     }
 
     fn second(limit: u64) -> Estate {
         let (start, end) = (Timestamp(START), Timestamp(START + 1_000_000));
-        Estate { limit, start, end, horizon: Span(50_000), tip: 123_456 }
+        Estate { limit, start, end, cut: start + Span(1_050_000), tip: 123_456 }
     }
 
     proptest! {
@@ -246,7 +255,7 @@ mod tests {
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
             let told = Some(Account { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, told, before: limit }).collect();
+            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit, exact: None }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
             let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
         }

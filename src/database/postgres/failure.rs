@@ -112,7 +112,7 @@ fn shown(after: Duration) -> String {
 
 impl Failure {
     /// Reads an error of the driver.
-    pub(super) fn of(error: &sqlx::Error, name: &str, timeout: Duration) -> Self {
+    pub(in crate::database) fn of(error: &sqlx::Error, name: &str, timeout: Duration) -> Self {
         let name = name.to_owned();
         match error {
             sqlx::Error::Database(error) => {
