@@ -125,6 +125,7 @@ fn rule(limit: u32) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }
 

@@ -91,8 +91,8 @@ struct Queue {
 pub(super) enum Boarded {
     /// It leaves with the next flight.
     Waits,
-    /// It leaves with the next flight, which the caller has to see to.
-    First,
+    /// It leaves with the next flight, which the caller has to see to: at once if nothing else is under way.
+    First { at_once: bool },
     /// Too many wait already; it was dropped.
     Full,
 }
@@ -113,7 +113,7 @@ impl Lane {
             return Boarded::Waits;
         }
         queue.boarding = true;
-        Boarded::First
+        Boarded::First { at_once: queue.flights == 0 }
     }
 
     /// What leaves now, as one more flight that must be told of with [`Self::landed`]; empty if nothing does.
@@ -184,8 +184,8 @@ mod tests {
     #[test]
     fn an_idle_node_is_asked_at_once_and_a_busy_one_for_many_together() {
         let (lane, mut answers) = (Lane::default(), Answers::new());
-        for _ in 0..FLIGHTS_MAX {
-            assert_eq!(board(&lane, &mut answers, LONG), Boarded::First);
+        for flights in 0..FLIGHTS_MAX {
+            assert_eq!(board(&lane, &mut answers, LONG), Boarded::First { at_once: flights == 0 });
             assert_eq!(lane.depart().len(), 1);
         }
         for _ in 0..10 {
@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn those_who_come_while_somebody_boards_leave_with_them() {
         let (lane, mut answers) = (Lane::default(), Answers::new());
-        assert_eq!(board(&lane, &mut answers, LONG), Boarded::First);
+        assert_eq!(board(&lane, &mut answers, LONG), Boarded::First { at_once: true });
         assert_eq!(board(&lane, &mut answers, LONG), Boarded::Waits);
         assert_eq!(lane.depart().len(), 2);
         assert!(!lane.landed());
