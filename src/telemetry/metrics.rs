@@ -92,6 +92,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Counts of worldwide limits that found no room before they were sent",
     ),
     (
+        "rights_waits_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Requests that waited for rights of another region: admitted, refused, or full where too many waited",
+    ),
+    (
         "rights_moved_total",
         MetricKind::Counter,
         &["from", "to"],
@@ -184,12 +190,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["reason"],
         "Decisions that refused somebody: user_blocked, key_revoked, key_expired, key_inactive",
     ),
-    (
-        "identity_tokens_total",
-        MetricKind::Counter,
-        &["result"],
-        "JSON web tokens shown: valid, invalid",
-    ),
+    ("identity_tokens_total", MetricKind::Counter, &["result"], "JSON web tokens shown: valid, invalid"),
     ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
     (
         "audit_dropped_total",
