@@ -58,7 +58,8 @@ impl Remembered {
 
     fn admit(&self, permits: u64) {
         let window = self.now().window_index(WINDOW);
-        let touched = Touched { key: bucket(), window, offered: permits, admitted: permits, returned: 0 };
+        let touched =
+            Touched { key: bucket(), window, offered: permits, admitted: permits, returned: 0, refused: 0 };
         self.touched.lock().unwrap().push(touched);
     }
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 
 use anyhow::{bail, ensure};
 use clap::Args;
-use tidegate::core::algorithm::Limit;
+use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::worldwide::{NodeName, Policy};
@@ -113,11 +113,14 @@ fn cluster(seed: u64, dice: &mut Dice) -> World {
     let permits = u32::try_from(dice.between(1, 5_000)).unwrap_or(1);
     let plan = Plan {
         names,
+        algorithm: Algorithm::FixedWindow,
         limit: Limit { permits, window: WINDOW, burst: permits, queue: 0 },
         on_partition: OnPartition::Ignore,
         interval: Span::from_millis(dice.between(10, 200)),
         policy: Policy::Tidegate,
         keys_max: 50,
+        // The truth of every bucket is asked for, also of those that nobody need know.
+        thrift: false,
     };
     World::new(plan, weather, seed)
 }

@@ -30,6 +30,66 @@ pub(crate) struct Figures {
     pub(crate) wrongly_refused: f64,
 }
 
+/// One bucket for all the world, which a perfect limiter would have kept: what was admitted is held against it.
+#[derive(Debug)]
+pub(crate) struct Bucket {
+    burst: f64,
+    per_ms: f64,
+    /// What is left of it; below zero is debt.
+    level: f64,
+    /// What a bucket that may refuse would have left.
+    kept: f64,
+    at: u64,
+    deepest: f64,
+    admitted: f64,
+    possible: f64,
+}
+
+impl Bucket {
+    pub(crate) fn full(permits: u32, window_ms: f64) -> Self {
+        let burst = f64::from(permits);
+        let (level, kept) = (burst, burst);
+        let per_ms = burst / window_ms;
+        Self { burst, per_ms, level, kept, at: 0, deepest: 0.0, admitted: 0.0, possible: 0.0 }
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "runs are short")]
+    pub(crate) fn note(&mut self, at_ms: u64, admitted: bool) {
+        let refilled = (at_ms - self.at) as f64 * self.per_ms;
+        self.at = at_ms;
+        self.level = (self.level + refilled).min(self.burst);
+        self.kept = (self.kept + refilled).min(self.burst);
+        if admitted {
+            self.level -= 1.0;
+            self.admitted += 1.0;
+            // The first two windows are not measured: the daemons still get to know each other.
+            if at_ms as f64 > 2.0 * self.burst / self.per_ms {
+                self.deepest = self.deepest.max(-self.level);
+            }
+        }
+        if self.kept >= 1.0 {
+            self.kept -= 1.0;
+            self.possible += 1.0;
+        }
+    }
+
+    /// The deepest debt in percent of the burst, how far the run exceeded the rate, and what was used of what a central
+    /// bucket would have admitted.
+    #[expect(clippy::cast_precision_loss, reason = "runs are short")]
+    pub(crate) fn figures(&self, until_ms: u64) -> Figures {
+        let most = self.burst + until_ms as f64 * self.per_ms;
+        let used =
+            if self.possible > 0.0 { (self.admitted / self.possible * 100.0).min(100.0) } else { 100.0 };
+        Figures {
+            over_max: self.deepest / self.burst * 100.0,
+            over_mean: (self.admitted / most - 1.0).max(0.0) * 100.0,
+            used,
+            used_min: used,
+            wrongly_refused: 0.0,
+        }
+    }
+}
+
 impl Measure {
     pub(crate) fn note(&mut self, window: u64, limit: u32, admitted: bool) {
         let counts = self.windows.entry(window).or_default();

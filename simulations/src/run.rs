@@ -4,13 +4,13 @@ use std::io::Write;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use tidegate::core::algorithm::Limit;
+use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::worldwide::{NodeName, Policy};
 
 use crate::dice::Dice;
-use crate::measure::{Figures, Measure};
+use crate::measure::{Bucket, Figures, Measure};
 use crate::network::Weather;
 use crate::pattern::{NAMES, Pattern};
 use crate::world::{Plan, START, World, key};
@@ -37,6 +37,11 @@ pub(crate) struct Settings {
     /// Demand: bal0.9, bal3, one2, skew2, mov0.9, onoff3, sync10, walk1.5, lone, …
     #[arg(long, default_value = "bal3")]
     pattern: String,
+    /// How it is counted: `fixed_window`, or `token_bucket`, `gcra`, `leaky_bucket` with a burst of one window. For those
+    /// the first column is the deepest debt of one bucket for all in percent of its burst, and the second by how much the
+    /// whole run exceeded the rate.
+    #[arg(long, default_value = "fixed_window", value_parser = algorithm)]
+    algorithm: Algorithm,
     /// Percent of frames lost.
     #[arg(long, default_value_t = 1.0)]
     loss: f64,
@@ -58,6 +63,9 @@ pub(crate) struct Settings {
     /// How budgets are worked out.
     #[arg(long, value_enum, default_value_t = Way::Tidegate)]
     policy: Way,
+    /// Tell everything at once, not only what others would guess wrong.
+    #[arg(long)]
+    chatty: bool,
     /// The last region is cut off in the middle third of the run.
     #[arg(long)]
     cut: bool,
@@ -91,6 +99,7 @@ pub(crate) fn hold(seed: u64) -> anyhow::Result<()> {
             .get(usize::try_from(dice.below(3))?)
             .map_or("bal3", |name| name)
             .to_owned(),
+        algorithm: Algorithm::FixedWindow,
         loss: 0.0,
         jitter: 10.0,
         skew: Span::ZERO,
@@ -98,6 +107,7 @@ pub(crate) fn hold(seed: u64) -> anyhow::Result<()> {
         seed,
         interval: Span::from_millis(dice.between(20, 100)),
         policy: Way::Tidegate,
+        chatty: false,
         cut: false,
         on_partition: OnPartition::Share,
     };
@@ -175,6 +185,7 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
     let mut world = world(settings);
     let mut dice = Dice::new(settings.seed, 2);
     let mut measure = Measure::default();
+    let mut bucket = Bucket::full(settings.limit, window_of(settings));
     let user = key(1);
     let window = settings.window;
     let step = STEP.0 as f64 / window.0 as f64;
@@ -196,13 +207,10 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
                 // The window by the region's own clock: what the skew itself moves across an edge is no overshoot.
                 let window = world.clock(place).window_index(window);
                 measure.note(window, settings.limit, admitted);
+                bucket.note(at, admitted);
             }
         }
         world.step(STEP);
-        if std::env::var("TRACE").is_ok() && (4360..4800).contains(&at) && at % 4 == 0 {
-            let parts: Vec<String> = world.daemons.iter().map(|d| d.store.shown(&user)).collect();
-            eprintln!("{at} {}", parts.join(" "));
-        }
     }
     let first = START.window_index(window) + SKIPPED;
     let end = world.now.window_index(window);
@@ -210,7 +218,11 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
     let per = |count: u64| count as f64 / settings.seconds as f64 / links as f64;
     let late: u64 = world.daemons.iter().map(|daemon| daemon.replica.tally().late).sum();
     let traffic = format!("{:>10.1} {:>10.0} {late:>6}", per(world.network.frames), per(world.network.bytes));
-    Ok((measure.figures(first, end, settings.limit), traffic))
+    let figures = measure.figures(first, end, settings.limit);
+    if settings.algorithm == Algorithm::FixedWindow {
+        return Ok((figures, traffic));
+    }
+    Ok((bucket.figures(steps), traffic))
 }
 
 fn world(settings: &Settings) -> World {
@@ -224,11 +236,13 @@ fn world(settings: &Settings) -> World {
     };
     let plan = Plan {
         names,
+        algorithm: settings.algorithm,
         limit: Limit { permits: settings.limit, window: settings.window, burst: settings.limit, queue: 0 },
         on_partition: settings.on_partition,
         interval: settings.interval,
         policy,
         keys_max: 1_000,
+        thrift: !settings.chatty,
     };
     let mut dice = Dice::new(settings.seed, 3);
     let delay = delays(settings.regions, settings.rtt, &mut dice);
@@ -269,6 +283,22 @@ fn span(text: &str) -> Result<Span, String> {
         _ => return Err(format!("{text:?} lacks a unit: us, ms, s, m or h")),
     };
     Ok(Span(number.saturating_mul(unit)))
+}
+
+fn window_of(settings: &Settings) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "windows of a simulation are short")]
+    let window = settings.window.0 as f64;
+    window / 1_000.0
+}
+
+fn algorithm(text: &str) -> Result<Algorithm, String> {
+    Ok(match text {
+        "fixed_window" => Algorithm::FixedWindow,
+        "token_bucket" => Algorithm::TokenBucket,
+        "gcra" => Algorithm::Gcra,
+        "leaky_bucket" => Algorithm::LeakyBucket,
+        _ => return Err(format!("{text:?} is none of fixed_window, token_bucket, gcra, leaky_bucket")),
+    })
 }
 
 fn on_partition(text: &str) -> Result<OnPartition, String> {

@@ -19,11 +19,14 @@ const TICK: Span = Span::from_millis(10);
 pub(crate) struct Plan {
     /// Daemons by region.
     pub(crate) names: Vec<NodeName>,
+    pub(crate) algorithm: Algorithm,
     pub(crate) limit: Limit,
     pub(crate) on_partition: OnPartition,
     pub(crate) interval: Span,
     pub(crate) policy: Policy,
     pub(crate) keys_max: usize,
+    /// Whether only what others would guess wrong is told.
+    pub(crate) thrift: bool,
 }
 
 /// One daemon.
@@ -80,18 +83,15 @@ impl World {
             interval: self.plan.interval,
             keys_max: self.plan.keys_max,
             policy: self.plan.policy,
+            thrift: self.plan.thrift,
             ..ReplicaConfig::new(name.clone(), (self.now + ahead).0 / 1_000)
         };
         let mut replica = Replica::new(config);
         let global = Global { on_partition: self.plan.on_partition, ..Global::new(Mode::Gossip) };
-        let rule = WorldRule {
-            name: rule_name(),
-            algorithm: Algorithm::FixedWindow,
-            limit: self.plan.limit,
-            global,
-        };
+        let rule =
+            WorldRule { name: rule_name(), algorithm: self.plan.algorithm, limit: self.plan.limit, global };
         replica.handle_rules(self.now + ahead, 1, vec![rule]);
-        Daemon { name, replica, store: Store::default(), ahead, alive: true, next_tick }
+        Daemon { name, replica, store: Store::new(self.plan.algorithm), ahead, alive: true, next_tick }
     }
 
     /// Starts a daemon anew, with nothing in memory.
@@ -166,7 +166,7 @@ impl World {
     fn pump(&mut self, place: usize) {
         let Some(daemon) = self.daemons.get_mut(place) else { return };
         while let Some(effect) = daemon.replica.poll_effect() {
-            daemon.store.apply(effect);
+            daemon.store.apply(effect, &self.plan.limit, self.now + daemon.ahead);
         }
         while let Some((to, frame)) = daemon.replica.poll_transmit(self.now + daemon.ahead) {
             if let Some(to) = self.plan.names.iter().position(|name| *name == to) {

@@ -250,12 +250,37 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
             "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
             "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
             "tidegate.toml:8:7: url must be postgres://user:password@host:port/database",
-            "tidegate.toml:12:1: identity.jwt is not supported by this version",
+            "tidegate.toml:12:7: keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"",
         ]
     );
     assert_eq!(
         of_env(&[("TIDEGATE_STORE__BACKEND", "redis")]).unwrap_err(),
         ["TIDEGATE_STORE__BACKEND: backend \"redis\" needs servers: name at least one in store.redis.nodes"]
+    );
+}
+
+#[test]
+fn who_is_asking_is_configured_in_one_place() {
+    let plain = of_file("").unwrap().identity;
+    assert_eq!((plain.source, plain.lookup_timeout, plain.jwt), (Source::File, Span::from_millis(5), None));
+    let text = "[postgres]\nurl = \"postgres://h/d\"\n[identity]\ndefault_tier = \"free\"\nlookup_timeout = \"2ms\"\n\
+                jwt = { keys = \"jwks.json\", issuers = [\"i\"], audiences = [\"a\", \"b\"], on_invalid = \"refuse\" }";
+    let identity = of_file(text).unwrap().identity;
+    assert_eq!((identity.source, identity.default_tier.as_deref()), (Source::Postgres, Some("free")));
+    let jwt = identity.jwt.unwrap();
+    assert_eq!(
+        (jwt.user_claim.as_str(), jwt.leeway, jwt.on_invalid),
+        ("sub", Span::from_secs(30), OnInvalid::Refuse)
+    );
+    assert!(jwt.keys.ends_with("jwks.json"));
+    let text = "[identity]\nsource = \"postgres\"\nlookup_timeout = \"2s\"\n[identity.jwt]\nkeys = \"k\"\nkey = \"k\"";
+    assert_eq!(
+        of_file(text).unwrap_err(),
+        [
+            "tidegate.toml:2:10: identity.source = \"postgres\" needs [postgres] with url",
+            "tidegate.toml:3:18: lookup_timeout must be from 0ms to 1s, not 2s",
+            "tidegate.toml:6:1: unknown key \"key\"; did you mean \"keys\"?",
+        ]
     );
 }
 
@@ -272,6 +297,20 @@ fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
         of_file(text).unwrap_err(),
         ["tidegate.toml:4:9: nodes must list redis://host:port or rediss://host:port"]
     );
+}
+
+#[test]
+fn the_files_for_tls_with_redis_are_read_and_belong_together() {
+    let text = |more: &str| {
+        format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"rediss://a:1\"]\n[store.redis.tls]\n{more}"
+        )
+    };
+    let tls = of_file(&text("ca = \"ca.crt\"")).unwrap().store.redis.tls;
+    assert!(tls.ca.is_some_and(|path| path.ends_with("ca.crt")) && tls.cert.is_none());
+    let problem = |text: &str| of_file(text).unwrap_err().join("; ");
+    assert!(problem(&text("cert = \"c\"")).contains("belong together"));
+    assert!(problem(&text("ca = \"c\"").replace("rediss:", "redis:")).contains("begin with rediss://"));
 }
 
 #[test]

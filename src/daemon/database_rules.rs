@@ -217,6 +217,11 @@ impl DatabaseRules {
         !refused && state.in_force.is_none_or(|in_force| version > in_force)
     }
 
+    /// Whether the database could be used at the last look.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.engine.rules_status().reachable
+    }
+
     /// What the daemon decides by.
     pub(super) async fn in_force(&self) -> Version {
         self.state.lock().await.in_force.unwrap_or_default()

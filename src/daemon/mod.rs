@@ -21,7 +21,10 @@ use crate::telemetry::Metrics;
 
 mod audit;
 mod database_rules;
+mod file_people;
 mod file_rules;
+mod identity;
+mod peer_rules;
 mod reload;
 mod rulebook;
 mod run;
@@ -35,6 +38,7 @@ mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
+pub use identity::IdentitySetup;
 pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
@@ -45,6 +49,7 @@ use audit::Remembering;
 pub use audit::{Archived, archive_audit};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
+use identity::Identities;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -64,6 +69,7 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
+    identities: Identities,
     stored: Option<Arc<DatabaseRules>>,
     audit: Option<Remembering>,
     readiness: Arc<watch::Sender<Readiness>>,
@@ -87,7 +93,7 @@ impl Daemon {
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
-        let store = Opened::open(&setup.store, &metrics).await?;
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics).await?;
         let counters = Arc::clone(&store.store);
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
@@ -130,10 +136,16 @@ impl Daemon {
             None => None,
         };
         let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
+        let shelf = store.shelf();
+        let identities =
+            Identities::start(&setup, &engine, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            if let Some(world) = &world {
+                tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
+            }
         }
         if let Some(path) = setup.admin_tokens.clone() {
             tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
@@ -153,11 +165,16 @@ impl Daemon {
         let admin = Admin {
             guard,
             rule_json: Arc::new(reload::rule_json),
+            register: Arc::clone(&identities.register),
             regions: setup.regions.clone(),
             rules,
             history: audit.as_ref().map(Remembering::history),
         };
-        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
+        let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
+        let shared = Arc::new(match &identities.tokens {
+            Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
+            None => shared,
+        });
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
             let bound = Bound::of(&listener);
@@ -187,6 +204,7 @@ impl Daemon {
             grpc,
             world,
             reloader,
+            identities,
             audit,
             readiness,
             stop_doors,
@@ -241,6 +259,7 @@ impl Daemon {
     /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
     pub async fn reload(&self) {
         self.reloader.again().await;
+        self.identities.reload.notify_one();
         if let Some(stored) = &self.stored {
             stored.look().await;
         }

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use crate::core::time::Timestamp;
+use crate::engine::identity::Shelf;
 use crate::engine::port::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
@@ -30,11 +32,16 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens the store. A Redis that does not answer yet is no error.
-    pub(super) async fn open(setup: &StoreSetup, metrics: &Metrics) -> Result<Self, StartError> {
+    pub(super) async fn open(
+        setup: &StoreSetup,
+        now: Timestamp,
+        metrics: &Metrics,
+    ) -> Result<Self, StartError> {
         let live = Arc::new(AtomicUsize::new(1));
         match setup {
             StoreSetup::Memory { keys_max } => {
-                Ok(Self { store: Arc::new(MemoryStore::new(*keys_max)), redis: None, live })
+                let store = MemoryStore::new(*keys_max).begun(now);
+                Ok(Self { store: Arc::new(store), redis: None, live })
             }
             StoreSetup::Redis(settings) => {
                 let redis = RedisStore::start(settings.as_ref().clone(), Arc::clone(&live), metrics).await?;
@@ -47,6 +54,11 @@ impl Opened {
     /// Whether all daemons of the region count in it together.
     pub(super) const fn is_shared(&self) -> bool {
         self.redis.is_some()
+    }
+
+    /// Where the daemons of the region keep facts for each other, if they share a store.
+    pub(super) fn shelf(&self) -> Option<Arc<dyn Shelf>> {
+        self.redis.as_ref().map(|redis| Arc::new(redis.shelf()) as _)
     }
 
     /// Gives back what was drawn ahead.

@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use super::Engine;
+use super::port::Answer;
+#[cfg(doc)]
+use super::port::Store;
 use super::status::{PeerStatus, WorldStatus};
 use crate::core::key::Key;
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::{Effect, Touched, WorldRule};
+use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
 pub const TALLIES_MAX: usize = 262_144;
@@ -24,6 +28,8 @@ pub struct Tally {
     pub admitted: u64,
     /// Permits given back.
     pub returned: u64,
+    /// The largest cost that was refused; zero if none was.
+    pub refused: u64,
 }
 
 /// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never waits here
@@ -92,6 +98,7 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.offered = into.offered.saturating_add(tally.offered);
     into.admitted = into.admitted.saturating_add(tally.admitted);
     into.returned = into.returned.saturating_add(tally.returned);
+    into.refused = into.refused.max(tally.refused);
 }
 
 /// What the task that speaks with other daemons asks of the engine. Nothing here waits.
@@ -108,6 +115,23 @@ pub trait WorldPort: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Makes known what is known of the others.
     fn publish(&self, status: WorldStatus);
+    /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
+    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        let _ = ask;
+        Answer::Now(None)
+    }
+    /// Rights of this region went to another.
+    fn rights_moved(&self, to: &str, permits: u64) {
+        let _ = (to, permits);
+    }
+    /// A window of an `escrow` rule's bucket is over: how much was admitted worldwide, of what limit.
+    fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
+        let _ = (key, window, used, limit);
+    }
+    /// No region has rights of a bucket left in a window.
+    fn dry(&self, key: &WorldKey, window: u64) {
+        let _ = (key, window);
+    }
     /// Counts frames and connections that were refused. The reasons are few and fixed.
     fn refused(&self, reason: &'static str, times: u64);
     /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
@@ -156,6 +180,33 @@ impl WorldPort for Engine {
         Self::publish(self, status);
     }
 
+    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        Self::rights(self, ask)
+    }
+
+    fn rights_moved(&self, to: &str, permits: u64) {
+        self.metrics().rights_moved(&self.name().region, to).increment(permits);
+    }
+
+    fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
+        let over = used.saturating_sub(limit);
+        self.metrics().overshoot(&key.rule.name).increment(over);
+        if over > 0 {
+            let rule = key.rule.name.as_str();
+            tracing::error!(
+                rule,
+                window,
+                used,
+                limit,
+                "an escrowed limit was exceeded: check that all regions hold the same rules and that no two stores serve one region"
+            );
+        }
+    }
+
+    fn dry(&self, key: &WorldKey, window: u64) {
+        self.note_dry(key, window);
+    }
+
     fn refused(&self, reason: &'static str, times: u64) {
         self.metrics().counter("frames_rejected_total", "reason", reason).increment(times);
     }
@@ -195,7 +246,7 @@ mod tests {
     fn nothing_is_lost_when_a_window_turns_between_two_drains() {
         let tallies = Tallies::default();
         let key = Key::new(Shape(1), ["a"]);
-        let tally = |window, admitted| Tally { window, offered: admitted, admitted, returned: 0 };
+        let tally = |window, admitted| Tally { window, offered: admitted, admitted, returned: 0, refused: 0 };
         for (window, admitted) in [(5, 1), (5, 2), (6, 4), (5, 8), (6, 16)] {
             assert!(tallies.add(&key, tally(window, admitted)));
         }

@@ -21,8 +21,10 @@ use super::join;
 use super::link::{LinkContext, LinkStatus};
 use super::links::Links;
 use super::membership::{Facts, Member, Membership};
+use super::rules::{self, FetchError, RulesWord, Shelf};
 use super::tls::{self, TlsError, TlsPem};
 use crate::core::wire::Frame;
+use crate::core::wire::rights::RightsFrame;
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::split::Word;
 
@@ -83,6 +85,13 @@ pub enum StartError {
 /// Something from the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerEvent {
+    /// A node sent rights, or said what its region holds.
+    Rights {
+        /// Who sent it, by its certificate.
+        from: NodeName,
+        /// The frame.
+        frame: RightsFrame,
+    },
     /// A frame.
     Frame {
         /// Who sent it, by certificate.
@@ -110,6 +119,7 @@ struct Ground {
     links: Arc<Links>,
     contacts: Arc<Contacts>,
     counters: Arc<Counters>,
+    rules: Arc<Shelf>,
     advertise: SocketAddr,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -135,7 +145,16 @@ impl Ground {
             own: config.name.clone(),
         };
         let links = Arc::new(Links::new(context, vec![advertise, bound], tasks.clone(), stop.clone()));
-        Ok(Self { endpoint, links, contacts: Arc::default(), counters, advertise, tasks, stop })
+        Ok(Self {
+            endpoint,
+            links,
+            contacts: Arc::default(),
+            counters,
+            rules: Arc::default(),
+            advertise,
+            tasks,
+            stop,
+        })
     }
 
     fn inbox(
@@ -151,6 +170,7 @@ impl Ground {
             contacts: Arc::clone(&self.contacts),
             links: Arc::clone(&self.links),
             counters: Arc::clone(&self.counters),
+            rules: Arc::clone(&self.rules),
         }
     }
 
@@ -203,6 +223,7 @@ impl Peers {
                 draining: AtomicBool::new(false),
                 revision: AtomicU64::new(0),
                 shares: Mutex::default(),
+                rules: Arc::clone(&ground.rules),
                 changed: Notify::new(),
             }),
             carrier: ground.carrier(gossip_receiver),
@@ -225,6 +246,16 @@ impl Peers {
     /// frame carries its sums.
     pub fn send(&self, to: &NodeName, frame: &Frame) {
         match codec::encode_frame(frame) {
+            Ok(bytes) => {
+                self.ground.links.send(to, bytes);
+            }
+            Err(why) => self.ground.counters.refuse(why),
+        }
+    }
+
+    /// Sends a frame of rights, alike: what is lost is said again.
+    pub fn send_rights(&self, to: &NodeName, frame: &RightsFrame) {
+        match codec::encode_rights(frame) {
             Ok(bytes) => {
                 self.ground.links.send(to, bytes);
             }
@@ -289,6 +320,26 @@ impl Peers {
         if before != Some(word) {
             self.facts.changed.notify_one();
         }
+    }
+
+    /// Tells the others which set of rules is in force here, and keeps its bytes for those who want them.
+    pub fn offer_rules(&self, word: RulesWord, bytes: Bytes) {
+        self.ground.rules.put(word, bytes);
+        self.facts.changed.notify_one();
+    }
+
+    /// Reads a set of rules from a node that gossips it.
+    ///
+    /// # Errors
+    /// It did not come, or not whole.
+    pub async fn fetch_rules(
+        &self,
+        from: &NodeName,
+        word: RulesWord,
+        deadline: Duration,
+    ) -> Result<Vec<u8>, FetchError> {
+        let connection = self.ground.links.connection(from).ok_or(FetchError::NotConnected)?;
+        rules::fetch(connection, word, deadline).await
     }
 
     /// Whether [`Self::leave`] was called.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::bucket::Bucket;
 use super::records::Server;
 use super::support::daemon::Daemon;
 use super::support::eventually;
@@ -315,4 +316,33 @@ fn months_are_archived_by_command() {
     assert!(archive.join("audit_log/2020-02.parquet").exists() && rows(&server) == 0);
     let again = run(&["audit", "archive", "--config", "tidegate.toml"]);
     assert!(again.code == 0 && again.out.contains("No month"), "{again:?}");
+}
+
+#[test]
+fn months_go_to_a_bucket_just_as_well() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let bucket = Bucket::start();
+    server.sql("SELECT tidegate_audit_partition('2020-02-10Z')");
+    server.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) SELECT '2020-02-10Z', 'eu', 'n', 'd', 'denied', 1, 429 FROM generate_series(1, 500)");
+    let more = "retain = \"30d\"\narchive = \"s3://logs/tidegate\"";
+    std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), more))
+        .unwrap();
+    let archive = |endpoint: &str| {
+        let mut command = super::support::command::command(folder.path());
+        command.args(["audit", "archive", "--config", "tidegate.toml"]);
+        command.env("AWS_ENDPOINT", endpoint).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "eu");
+        command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret");
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let (code, said) = archive(&format!("http://{}", bucket.address));
+    assert!(code == Some(0) && said.contains("s3://logs/tidegate/audit_log/2020-02.parquet"), "{said}");
+    let objects = bucket.objects();
+    assert_eq!(objects.len(), 1);
+    assert!(
+        objects[0].0 == "/logs/tidegate/audit_log/2020-02.parquet" && objects[0].1 > 1_000,
+        "{objects:?}"
+    );
+    assert_eq!(rows(&server), 0);
 }

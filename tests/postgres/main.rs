@@ -14,6 +14,8 @@
 mod away;
 mod file;
 mod guard;
+mod peers;
+mod people;
 mod rules;
 mod schema;
 #[path = "../support/mod.rs"]

@@ -61,9 +61,11 @@ impl Server {
 
     fn run(program: &str, port: u16, dir: TempDir, args: Vec<String>) -> Self {
         let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--loglevel", "warning", "--logfile", "log", "--dir"])
+            // The folder first: older servers open the log where they are when they read of it.
+            .arg("--dir")
             .arg(dir.path())
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--loglevel", "warning", "--logfile", "log"])
             .args(&args)
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -13,10 +13,12 @@ mod budget;
 mod counts;
 mod cut;
 mod demand;
+pub mod escrow;
 mod keys;
 mod link;
 mod member;
 mod partition;
+mod pool;
 mod receive;
 mod regions;
 mod replica;
@@ -78,12 +80,14 @@ pub struct Touched {
     pub admitted: u64,
     /// Permits given back.
     pub returned: u64,
+    /// The largest cost that was refused; zero if none was.
+    pub refused: u64,
 }
 
 /// What the region's store must be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Enforce this from now on (`fixed_window`, `sliding_window`, `sliding_log`).
+    /// Enforce this from now on.
     View {
         /// The bucket.
         key: WorldKey,

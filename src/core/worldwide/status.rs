@@ -108,7 +108,7 @@ impl Replica {
             error_bounds,
             keys_len: self.keys.len(),
             horizon: self.horizon(now),
-            tally: self.tally,
+            tally: self.tally(),
         }
     }
 
@@ -120,8 +120,9 @@ impl Replica {
 
     /// Counters since the start.
     #[must_use]
-    pub const fn tally(&self) -> Tally {
-        self.tally
+    pub fn tally(&self) -> Tally {
+        let dropped_reports = self.links.iter().map(|link| link.dropped).fold(0, u64::saturating_add);
+        Tally { dropped_reports, ..self.tally }
     }
 
     /// What the own region and each other one are known to have admitted of a bucket in `window`.

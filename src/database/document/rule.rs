@@ -77,6 +77,14 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
     let exact = fields.boolean("exact", problems).unwrap_or(false);
     let enabled = fields.boolean("enabled", problems).unwrap_or(true);
     let global = read_global(&mut fields, action, regions, problems);
+    let escrowed = global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+    if let (true, Some(OnFailure::Open | OnFailure::Local), Some(entry)) =
+        (escrowed, on_failure, fields.take("on_failure"))
+    {
+        let sentence = "a rule with mode = \"escrow\" is never exceeded, so it can only be closed while its store does not \
+                        answer: remove on_failure or write \"closed\"";
+        problems.report(&entry.node.at, sentence);
+    }
     let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
     fields.refuse("penalty", "penalties are not supported by this version", problems);
     fields.finish(problems);
@@ -274,26 +282,36 @@ fn read_global(
         problems.report(global.at, "global belongs to rules that count; allow and block need none");
     }
     let mode = global.word("mode", &MODES, problems).unwrap_or(Mode::Gossip);
-    let unsupported = match mode {
-        Mode::Gossip | Mode::Split => None,
-        Mode::Escrow => Some("escrow"),
-    };
-    if let (Some(word), Some(entry)) = (unsupported, global.take("mode")) {
-        let sentence = format!("mode = \"{word}\" is not supported by this version; use gossip or split");
-        problems.report(&entry.node.at, sentence);
-    }
     let shares = read_shares(&mut global, regions, problems);
     let minimums = read_minimums(&mut global, regions, mode, problems);
-    if mode == Mode::Split && shares.is_empty() && regions.is_empty() {
+    if mode != Mode::Gossip && shares.is_empty() && regions.is_empty() {
         let hint = "write shares here, or list the regions in peers.regions of tidegate.toml";
         problems.report(
             global.at,
-            format!("mode = \"split\" does not say which regions share the limit: {hint}"),
+            format!("mode = \"{}\" does not say which regions share the limit: {hint}", word_of(mode)),
         );
     }
     let on_partition = global.word("on_partition", &PARTITIONS, problems).unwrap_or_default();
+    let wait = read_wait(&mut global, mode, problems);
     global.finish(problems);
-    Some(Global { mode, shares, minimums, on_partition })
+    Some(Global { mode, shares, minimums, on_partition, wait })
+}
+
+/// Longest `wait`: a gateway does not hold a request back for longer.
+const WAIT_MAX: Span = Span::from_secs(5);
+
+fn read_wait(global: &mut Fields<'_>, mode: Mode, problems: &mut Problems<'_>) -> Span {
+    let wait = global.span("wait", Span::ZERO, WAIT_MAX, problems).unwrap_or(Span::ZERO);
+    if let (true, Some(entry)) = (mode != Mode::Escrow, global.take("wait")) {
+        problems
+            .report(&entry.node.at, "wait belongs to mode = \"escrow\": only there rights are on their way");
+    }
+    wait
+}
+
+/// The word for a mode.
+fn word_of(mode: Mode) -> &'static str {
+    MODES.iter().find(|(_, known)| *known == mode).map_or("", |(word, _)| word)
 }
 
 fn read_shares(

@@ -183,6 +183,19 @@ fn bad_durations_and_networks_are_named() {
 }
 
 #[test]
+fn keys_are_split_where_parts_can_hold_the_limit_together() {
+    let text = |more: &str| format!("[[rules]]\nname = \"r\"\nlimit = 50\nwindow = \"1s\"\n{more}");
+    assert_eq!(read(&text("split_keys = 8")).unwrap().rules[0].split_keys, 8);
+    assert_eq!(read(&text("")).unwrap().rules[0].split_keys, 1);
+    let problem = |more: &str| read(&text(more)).unwrap_err().join("; ");
+    assert!(problem("split_keys = 65").contains("split_keys must be"));
+    assert!(problem("split_keys = 51").contains("at most the limit"));
+    assert!(problem("algorithm = \"leaky_bucket\"\nsplit_keys = 2").contains("leaky_bucket"));
+    assert!(problem("split_keys = 2\n[rules.global]\nmode = \"gossip\"").contains("[rules.global]"));
+    assert!(problem("action = \"block\"\nsplit_keys = 2").contains("rules that count"));
+}
+
+#[test]
 fn what_this_version_cannot_do_is_refused_not_ignored() {
     assert_eq!(
         problems_of("calendar = \"day\"\ntime_zone = \"UTC\""),
@@ -192,13 +205,34 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
         ]
     );
     assert_eq!(
-        problems_of("[rules.global]\nmode = \"escrow\""),
-        ["rules.toml:6:8: mode = \"escrow\" is not supported by this version; use gossip or split"]
-    );
-    assert_eq!(
         problems_of("[rules.penalty]\nthreshold = 3"),
         ["rules.toml:5:8: penalties are not supported by this version"]
     );
+}
+
+#[test]
+fn only_an_escrowed_rule_waits_for_rights() {
+    let waiting = read(
+        "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\nglobal = { mode = \"escrow\", wait = \"200ms\" }",
+    );
+    let wait = waiting.unwrap().rules[0].global.as_ref().map(|global| global.wait);
+    assert_eq!(wait, Some(Span::from_millis(200)));
+    let gossip = problems_of("global = { mode = \"gossip\", wait = \"200ms\" }");
+    assert!(gossip[0].contains("wait belongs to mode = \"escrow\""), "{gossip:?}");
+    assert_eq!(problems_of("global = { mode = \"escrow\", wait = \"1h\" }").len(), 1);
+}
+
+#[test]
+fn an_escrowed_rule_is_closed_while_its_store_is_away() {
+    let escrow = "[rules.global]\nmode = \"escrow\"";
+    let rule = |lines: &str| read(&format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}"));
+    assert_eq!(rule(escrow).err(), None);
+    assert!(rule(&format!("on_failure = \"closed\"\n{escrow}")).is_ok());
+    for word in ["open", "local"] {
+        let problems = problems_of(&format!("on_failure = \"{word}\"\n{escrow}"));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("can only be closed"), "{problems:?}");
+    }
 }
 
 #[test]
@@ -300,7 +334,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
             let global = Global {
                 shares: vec![("eu-west".to_owned(), limit.max(1))],
                 on_partition: OnPartition::Deny,
-                ..Global::new(Mode::Gossip)
+                wait: if exact { Span::ZERO } else { Span::from_millis(millis.min(5_000)) },
+                ..Global::new(if exact { Mode::Gossip } else { Mode::Escrow })
             };
             Rule {
                 name,

@@ -120,6 +120,9 @@ pub async fn edit(
         if asked.expected.is_some_and(|expected| expected != stored.version.revision) {
             return Err(Refused::Stale(stored.version.revision));
         }
+        if stored.version < in_force && !matches!(asked.edit, Edit::Replace(_)) {
+            return Err(Refused::Impossible(behind(stored.version, in_force)));
+        }
         let before = match asked.edit {
             Edit::Rollback(revision) => {
                 at_revision(&mut transaction, &stored, revision).await.map_err(fail)?
@@ -147,6 +150,15 @@ pub async fn edit(
             format_span(Span::from_secs(EDIT_DEADLINE.as_secs()))
         ))),
     }
+}
+
+/// A small change made to an old set would take away, everywhere, what is in force and not in it.
+fn behind(stored: Version, in_force: Version) -> String {
+    format!(
+        "PostgreSQL holds revision {}, which is older than revision {} in force here: it lags, or it is another database. \
+         Put the whole set to make it current: GET /v1/rules and PUT it back, or `tidegate rules apply FILE --prune`",
+        stored.revision, in_force.revision
+    )
 }
 
 /// A set of very many rules takes a while to check: not on a thread that serves requests.

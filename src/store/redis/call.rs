@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use super::failure::Failure;
 use super::names;
 use super::resp;
+use super::rights::{STINT_BYTES, Stints};
 use super::scripts::Script;
 use super::slots::Slot;
 use crate::core::algorithm::{Algorithm, Limit, View};
@@ -45,6 +46,8 @@ pub(super) struct Bucket {
     pub(super) limit: Limit,
     /// Whether the world may have a say.
     pub(super) worldwide: bool,
+    /// Whether its rights are escrowed.
+    pub(super) escrowed: bool,
 }
 
 /// One charge of a part.
@@ -104,6 +107,8 @@ pub(super) struct Reply {
     pub(super) before: Vec<Before>,
     /// For logs and leases, in the order of the charges.
     pub(super) told: Vec<Told>,
+    /// A stint that was not known; else empty.
+    pub(super) stint: Vec<u8>,
 }
 
 /// Several parts that go as one call, decided in order.
@@ -157,10 +162,18 @@ impl Call {
     }
 
     /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, clock: Option<Timestamp>) {
-        let views = || self.buckets.iter().filter(|bucket| bucket.worldwide);
+    pub(super) fn write(
+        &self,
+        into: &mut Vec<u8>,
+        script: &Script,
+        whole: bool,
+        clock: Option<Timestamp>,
+        stints: &Stints,
+    ) {
+        let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
+        let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
         let keys = self.buckets.len() + views().count();
-        resp::begin(into, keys + 6);
+        resp::begin(into, keys + 6 + usize::from(escrowed));
         if whole {
             resp::word(into, b"EVAL");
             resp::word(into, script.text.as_bytes());
@@ -173,7 +186,8 @@ impl Call {
             resp::word(into, &bucket.key);
         }
         for bucket in views() {
-            resp::word(into, &names::view(&bucket.key));
+            let name = if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) };
+            resp::word(into, &name);
         }
         match clock {
             Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
@@ -181,6 +195,9 @@ impl Call {
         }
         resp::word(into, &self.packed_buckets());
         resp::word(into, &self.packed_parts());
+        if escrowed {
+            resp::word(into, &stints.packed());
+        }
     }
 
     fn packed_buckets(&self) -> Vec<u8> {
@@ -192,7 +209,7 @@ impl Call {
             push(&mut bytes, window.0.max(1), 6);
             push(&mut bytes, u64::from(burst), 4);
             push(&mut bytes, u64::from(queue), 4);
-            bytes.push(u8::from(bucket.worldwide));
+            bytes.push(if bucket.escrowed { 2 } else { u8::from(bucket.worldwide) });
         }
         bytes
     }
@@ -251,15 +268,20 @@ impl Call {
             before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
-            if bucket.worldwide {
+            if bucket.worldwide || bucket.escrowed {
                 before.view = read_view(&next().ok_or_else(unexpected)?);
             }
         }
         let mut told = Vec::new();
+        let mut stint = Vec::new();
         while let Some(bytes) = next() {
+            if bytes.len() == STINT_BYTES {
+                stint = bytes;
+                continue;
+            }
             told.push(read_told(&bytes).ok_or_else(unexpected)?);
         }
-        Ok(Ok(Reply { now: Timestamp(now), admitted, before, told }))
+        Ok(Ok(Reply { now: Timestamp(now), admitted, before, told, stint }))
     }
 }
 
@@ -305,12 +327,12 @@ fn read_told(bytes: &[u8]) -> Option<Told> {
 }
 
 /// Appends the lowest `len` bytes of a number, highest first.
-fn push(bytes: &mut Vec<u8>, number: u64, len: usize) {
+pub(super) fn push(bytes: &mut Vec<u8>, number: u64, len: usize) {
     let all = number.to_be_bytes();
     bytes.extend_from_slice(all.get(all.len() - len..).unwrap_or_default());
 }
 
-fn pull(rest: &mut &[u8], len: usize) -> Option<u64> {
+pub(super) fn pull(rest: &mut &[u8], len: usize) -> Option<u64> {
     let (own, after) = rest.split_at_checked(len)?;
     *rest = after;
     Some(own.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))

@@ -79,7 +79,7 @@ impl Core {
             let charges = [charge];
             let missing = plan::unanswered(planned, &charges);
             let counted = self.fallback.decide(&missing, Intent::Ask, now, true).counted;
-            return counted.first().map(|counted| info_of(counted));
+            return counted.first().map(info_of);
         };
         let charged = answered.charges.first()?;
         let log = rule.rule.algorithm == Algorithm::SlidingLog && charged.counted.used > 0;

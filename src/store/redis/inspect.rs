@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::call::{Action, Bucket, Call, Item, Part};
 use super::failure::Failure;
 use super::node::Node;
+use super::rights::Stints;
 use super::scripts::DECIDE;
 use super::slots::{Slot, slot_of_tag};
 use super::topology::Map;
@@ -93,7 +94,7 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
         let mut packed = Vec::new();
-        call.write(&mut packed, &DECIDE, whole, None);
+        call.write(&mut packed, &DECIDE, whole, None, &Stints::default());
         accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }
     Ok(())
@@ -165,6 +166,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         algorithm,
         limit: Limit { permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         worldwide: false,
+        escrowed: false,
     };
     let item = |bucket| Item { bucket, cost, enforced: false, lease: None };
     Part {

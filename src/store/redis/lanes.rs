@@ -21,10 +21,12 @@ use super::link::{Landing, Link};
 use super::meter::{Meter, Timer};
 use super::node::{Node, Pass, Wire};
 use super::replay::{Answered, replay};
+use super::rights::{self, Stints};
 use super::scripts::DECIDE;
 use super::slots::Slot;
 use super::topology::Places;
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::Balance;
 use crate::engine::clock::{Clock, Deadline};
 
 /// Buckets in one call beyond which no part is added.
@@ -39,6 +41,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 pub(super) struct Lanes {
     places: Arc<Places>,
     meter: Arc<Meter>,
+    stints: Stints,
     /// A test's clock in place of the servers'.
     clock: Option<Arc<Clock>>,
     runtime: Handle,
@@ -53,7 +56,7 @@ struct Group {
 
 impl Lanes {
     pub(super) fn new(places: Arc<Places>, meter: Arc<Meter>, clock: Option<Arc<Clock>>) -> Arc<Self> {
-        Arc::new(Self { places, meter, clock, runtime: Handle::current() })
+        Arc::new(Self { places, meter, stints: Stints::default(), clock, runtime: Handle::current() })
     }
 
     /// The topology.
@@ -152,7 +155,7 @@ impl Lanes {
             return self.refuse(group.waiting, &Failure::Down);
         };
         let mut bytes = Vec::new();
-        group.call.write(&mut bytes, &DECIDE, false, self.clock());
+        group.call.write(&mut bytes, &DECIDE, false, self.clock(), &self.stints);
         let flown = Flown {
             lanes: Arc::clone(self),
             link: wire.link(),
@@ -170,6 +173,7 @@ impl Lanes {
     fn settle(self: &Arc<Self>, mut group: Group, answer: Result<Value, Failure>) {
         let failure = match answer.and_then(|value| group.call.reply(value)) {
             Ok(Ok(reply)) => {
+                self.stints.learn(&reply.stint);
                 let answers = replay(&group.call, &reply);
                 for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
                     waiting.answer(Ok(answer));
@@ -216,10 +220,13 @@ impl Lanes {
         for _ in 0..TRIES_MAX {
             whole |= before == Some(Failure::NoScript);
             let mut packed = Vec::new();
-            call.write(&mut packed, &DECIDE, whole, self.clock());
+            call.write(&mut packed, &DECIDE, whole, self.clock(), &self.stints);
             match self.redirected(&packed, slot, before.take(), deadline).await {
                 Ok(value) => match call.reply(value)? {
-                    Ok(reply) => return Ok(replay(call, &reply)),
+                    Ok(reply) => {
+                        self.stints.learn(&reply.stint);
+                        return Ok(replay(call, &reply));
+                    }
                     Err(strangers) => call.step_aside(&strangers),
                 },
                 Err(Failure::NoScript) => before = Some(Failure::NoScript),
@@ -227,6 +234,23 @@ impl Lanes {
             }
         }
         Err(Failure::Unexpected("no key is free for a bucket".to_owned()))
+    }
+
+    /// Has a step carried out on the rights of a bucket. `None`: no answer came in time.
+    pub(super) async fn rights(&self, call: &rights::Call, deadline: Deadline) -> Option<Balance> {
+        let slot = call.name.slot;
+        let packed = |whole| call.command(whole, self.clock(), &self.stints).get_packed_command();
+        let mut answer = self.redirected(&packed(false), slot, None, deadline).await;
+        if matches!(answer, Err(Failure::NoScript)) {
+            answer = self.redirected(&packed(true), slot, None, deadline).await;
+        }
+        match answer {
+            Ok(value) => rights::read(value, &self.stints),
+            Err(failure) => {
+                self.meter.failed(&failure);
+                None
+            }
+        }
     }
 
     /// Sends a plain command to the node that serves a slot.

@@ -25,11 +25,13 @@ mod notes;
 mod plan;
 mod replay;
 mod resp;
+mod rights;
 mod ring;
 #[cfg(test)]
 mod sample;
 mod scripts;
 mod settings;
+mod shelf;
 mod slots;
 mod split;
 mod topology;
@@ -54,17 +56,20 @@ use self::meter::Meter;
 use self::node::{Common, Node};
 use self::plan::bucket_of;
 use self::topology::Places;
-use crate::core::algorithm::{Algorithm, View};
+use super::rights::has_rights;
+use crate::core::algorithm::{Algorithm, Limit, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
+pub use self::shelf::RedisShelf;
 
 /// How long a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
@@ -165,6 +170,12 @@ impl RedisStore {
             self.core.returned(leftover.permits, answer.is_ok());
         }
     }
+
+    /// Where the region's daemons keep facts for each other.
+    #[must_use]
+    pub fn shelf(&self) -> RedisShelf {
+        RedisShelf::new(Arc::clone(&self.core))
+    }
 }
 
 /// Whether there is a connection in time; an error where the server refuses this user.
@@ -207,13 +218,31 @@ impl Store for RedisStore {
 
     fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
-        // It speaks of its window and the next.
-        let ttl = rule.rule.window.to_std() * 3;
+        // It speaks of its window and the next; without windows it is renewed at least once a second while it matters.
+        let ttl = (rule.rule.window.to_std() * 3).max(Duration::from_secs(3));
         self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
         Box::pin(self.core.reset_whole(rule, key))
+    }
+
+    fn rights<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        limit: Limit,
+        ask: &'a Ask,
+        _: Timestamp,
+    ) -> Answer<'a, Option<Balance>> {
+        if !has_rights(rule) {
+            return Answer::Now(None);
+        }
+        Answer::Later(Box::pin(async move {
+            let call = rights::Call::new(rule, key, limit, ask)?;
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
+            self.core.lanes.rights(&call, deadline).await
+        }))
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {

@@ -242,7 +242,10 @@ impl Node {
                 biased;
                 () = self.stop.cancelled() => return,
                 () = self.broken.notified() => {}
-                () = link.ended() => self.give_up(&Arc::downgrade(&link)),
+                () = link.ended() => {
+                    self.note("the connection broke");
+                    self.give_up(&Arc::downgrade(&link));
+                }
                 () = self.feel() => {}
             }
         }

@@ -199,7 +199,7 @@ mod tests {
     #[test]
     fn an_error_is_a_failure_and_not_a_value() {
         let moved = Failure::Moved("127.0.0.1:7000".to_owned());
-        assert_eq!(read(b"-MOVED 12 127.0.0.1:7000\r\n:1\r\n"), Ok(Some((Err(moved), 28))));
+        assert_eq!(read(b"-MOVED 12 127.0.0.1:7000\r\n:1\r\n"), Ok(Some((Err(moved), 26))));
     }
 
     #[test]

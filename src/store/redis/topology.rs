@@ -86,7 +86,7 @@ impl Places {
     /// Reads the addresses and begins to connect.
     pub(super) fn new(settings: &RedisSettings, common: Common) -> Result<Arc<Self>, StartError> {
         let topology = settings.topology;
-        let seeds = settings.nodes.iter().map(read_seed).collect::<Result<Vec<_>, _>>()?;
+        let seeds = settings.nodes.iter().map(|url| read_seed(url)).collect::<Result<Vec<_>, _>>()?;
         if seeds.is_empty() {
             return Err(StartError::NoNodes);
         }
@@ -328,12 +328,12 @@ impl Places {
 }
 
 /// Reads an address. One that cannot be read is told without what may be a password.
-fn read_seed(url: &String) -> Result<ConnectionInfo, StartError> {
+fn read_seed(url: &str) -> Result<ConnectionInfo, StartError> {
     let refused = |why: String| match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, host))) => StartError::Address(format!("{scheme}://…@{host}"), why),
-        _ => StartError::Address(url.clone(), why),
+        _ => StartError::Address(url.to_owned(), why),
     };
-    let info = url.as_str().into_connection_info().map_err(|error| refused(error.to_string()))?;
+    let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
     can_dial(&info).map_err(|why| refused(why.to_owned()))?;
     Ok(info)
 }
