@@ -340,7 +340,8 @@ impl Bucket {
         let Some(told) = self.period(0).and_then(|period| period.told(region)) else { return false };
         let refilled = u128::from(limit.permits) * u128::from(heard.stamp.since(told.stamp).0)
             / u128::from(limit.window.0.max(1));
-        let most = limit.capacity(self.rule.algorithm).saturating_add(u64::try_from(refilled).unwrap_or(u64::MAX));
+        let most =
+            limit.capacity(self.rule.algorithm).saturating_add(u64::try_from(refilled).unwrap_or(u64::MAX));
         net > told.counts.net().saturating_add(most.saturating_mul(2))
     }
 
