@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench identity -- --users 10000000 --active 100000`. Without sizes it is quick, to see that it runs.
 
-#![expect(
+#![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::unwrap_used,
