@@ -12,6 +12,7 @@
     clippy::print_stderr,
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
     reason = "a benchmark reads the clock, prints what it found, and fails by panicking"
 )]
 
