@@ -260,7 +260,13 @@ impl Driver {
                 .filter(|region| region.cut_off)
                 .map(|region| region.name)
                 .collect(),
-            error_bounds: known.error_bounds.into_iter().map(|(rule, bound)| (rule.name, bound)).collect(),
+            error_bounds: known
+                .error_bounds
+                .into_iter()
+                .map(|(rule, bound)| (rule.name, bound))
+                // An escrowed limit is never exceeded.
+                .chain(self.rights.machine.rules().map(|rule| (rule.name.clone(), 0)))
+                .collect(),
         }
     }
 }
