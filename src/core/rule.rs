@@ -4,6 +4,7 @@
 //! conversion, so that everything here may be trusted.
 
 use super::algorithm::Algorithm;
+use super::identity::Block;
 use super::time::Span;
 
 /// A rule's domain where it names none.
@@ -178,6 +179,8 @@ pub struct User {
     pub tier: Option<String>,
     /// Limits of this user's own, at most one for a rule.
     pub overrides: Vec<UserLimit>,
+    /// May not ask at all, while it holds.
+    pub blocked: Option<Block>,
 }
 
 /// A limit for one user in place of a rule's. The window stays the rule's.

@@ -83,7 +83,15 @@ fn a_request_may_wait_for_rights_on_their_way() {
 
 #[test]
 fn no_cut_and_no_crash_lets_a_single_permit_too_many_through() {
-    let plan = plan(3, 80, Store::Memory);
+    survives(plan(3, 80, Store::Memory));
+}
+
+#[test]
+fn no_cut_and_no_crash_lets_a_single_permit_too_many_through_in_redis() {
+    survives(plan(3, 80, Store::Redis));
+}
+
+fn survives(plan: Plan) {
     let mut world = World::start(plan);
     let loads = world.load(3.0, &[4, 1, 1]);
     let together = sums(&loads, windows(4));
