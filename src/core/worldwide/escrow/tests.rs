@@ -532,7 +532,7 @@ fn torment(seed: u64, safety: Safety) -> Result<(), String> {
         Weather { owd: Span::from_millis(20), jitter: Span::from_millis(900), loss: 50, doubled: 500 };
     let mut world = World::new(3, 60, weather, safety);
     world.dice = seed;
-    world.slow = seed % 2 == 0;
+    world.slow = seed.is_multiple_of(2);
     for step in 0..400_usize {
         let busy = (step / 40 + usize::try_from(seed).unwrap_or(0)) % 3;
         for place in 0..3 {
