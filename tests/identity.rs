@@ -146,7 +146,11 @@ impl Drop for Daemon {
 
 impl Daemon {
     fn over(database: &Arc<Database>) -> Self {
-        Self::with(database, None, LookupSettings { timeout: Duration::from_millis(50), ..LookupSettings::default() })
+        Self::with(
+            database,
+            None,
+            LookupSettings { timeout: Duration::from_millis(50), ..LookupSettings::default() },
+        )
     }
 
     fn with(database: &Arc<Database>, shelf: Option<Arc<dyn Shelf>>, settings: LookupSettings) -> Self {
@@ -328,7 +332,9 @@ async fn a_wrong_secret_stands_for_nobody_and_costs_the_owner_nothing() {
     database.key(&new, |key| key.tier = Some("pro".to_owned()));
     let daemon = Daemon::over(&database);
     let secret = other.text.rsplit_once('_').unwrap().1;
-    for wrong in [format!("{}_{secret}", new.id), new.id.clone(), other.text.clone(), format!("{}x", new.text)] {
+    for wrong in
+        [format!("{}_{secret}", new.id), new.id.clone(), other.text.clone(), format!("{}x", new.text)]
+    {
         let decision = daemon.ask(&[("api_key", &wrong), ("user", "u")]).await;
         let rules: Vec<_> = decision.rules.iter().map(|ruled| &*ruled.rule).collect();
         assert_eq!(rules, ["free"], "{wrong}");
@@ -377,7 +383,8 @@ async fn a_refused_request_charges_no_other_of_its_call() {
         cost,
         limit: None,
     };
-    let decisions = daemon.engine.decide(&[request("good", Cost::Take(1)), request("bad", Cost::Take(1))]).get().await;
+    let decisions =
+        daemon.engine.decide(&[request("good", Cost::Take(1)), request("bad", Cost::Take(1))]).get().await;
     assert_eq!(decisions.iter().map(|decision| decision.allowed).collect::<Vec<_>>(), [true, false]);
     let left = daemon.engine.decide(&[request("good", Cost::Peek)]).get().await;
     assert_eq!(left[0].rules[0].remaining, 5);

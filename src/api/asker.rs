@@ -1,10 +1,10 @@
 //! Who asks, out of what a gateway passes on as it came: tokens become users, and addresses of IPv6 the group they are in.
 //! Every door does the same, so that a client is in the same bucket by whichever it comes.
 
+use super::Doors;
 use super::address;
 use super::error::Refusal;
 use super::token;
-use super::Doors;
 use crate::core::request::Request;
 
 const IP: &str = "ip";

@@ -99,7 +99,9 @@ impl Keys {
             Self::Show { id, server } => people::one(&server, "GET", &route(&id, ""), None, "key"),
             Self::Create { user, tier, own, expires, note, server } => {
                 let mut body = own.fresh()?;
-                for (field, value) in [("user", user), ("tier", tier), ("expires_at", expires), ("note", note)] {
+                for (field, value) in
+                    [("user", user), ("tier", tier), ("expires_at", expires), ("note", note)]
+                {
                     value.map(|value| body.insert(field.to_owned(), value.into()));
                 }
                 create(&server, &body.into())

@@ -23,8 +23,8 @@ mod rules;
 mod serve;
 mod table;
 mod tiers;
-mod users;
 mod usage;
+mod users;
 
 /// A command that did not succeed.
 #[derive(Debug)]

@@ -46,7 +46,12 @@ impl OwnLimits {
     }
 
     /// A body with these limits over those that `route` has now.
-    pub(super) fn body(&self, server: &Server, route: &str, what: &str) -> Result<Map<String, Value>, Failure> {
+    pub(super) fn body(
+        &self,
+        server: &Server,
+        route: &str,
+        what: &str,
+    ) -> Result<Map<String, Value>, Failure> {
         if self.limits.is_empty() {
             return Ok(Map::new());
         }
@@ -61,13 +66,15 @@ impl OwnLimits {
 
     fn over(&self, mut limits: Map<String, Value>) -> Result<Map<String, Value>, Failure> {
         for text in &self.limits {
-            let wrong = || Failure::Usage(format!("`{text}` is no limit: write RULE=LIMIT, as in search-free=500"));
+            let wrong =
+                || Failure::Usage(format!("`{text}` is no limit: write RULE=LIMIT, as in search-free=500"));
             let (rule, limit) = text.rsplit_once('=').ok_or_else(wrong)?;
             if limit.is_empty() {
                 limits.remove(rule);
                 continue;
             }
-            let (limit, burst) = limit.split_once('/').map_or((limit, None), |(limit, burst)| (limit, Some(burst)));
+            let (limit, burst) =
+                limit.split_once('/').map_or((limit, None), |(limit, burst)| (limit, Some(burst)));
             let number = |text: &str| text.parse::<u32>().map_err(|_| wrong());
             let mut own = json!({ "limit": number(limit)? });
             if let Some(burst) = burst {
@@ -139,7 +146,8 @@ pub(super) fn overrides(overrides: &Value) -> String {
 
 /// A query of the pairs that are there.
 pub(super) fn query(pairs: &[(&str, Option<String>)]) -> String {
-    let given = pairs.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(value.as_deref()?))));
+    let given =
+        pairs.iter().filter_map(|(name, value)| Some(format!("{name}={}", escape(value.as_deref()?))));
     let given: Vec<_> = given.collect();
     if given.is_empty() { String::new() } else { format!("?{}", given.join("&")) }
 }

@@ -145,7 +145,8 @@ fn blocked(block: &Value) -> String {
     if !block.is_object() {
         return String::new();
     }
-    let until = block["until"].as_str().map_or_else(|| "for good".to_owned(), |until| format!("until {until}"));
+    let until =
+        block["until"].as_str().map_or_else(|| "for good".to_owned(), |until| format!("until {until}"));
     let reason = block["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
     format!("{until}{reason}")
 }

@@ -288,7 +288,10 @@ fn identity(
 fn jwt(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<Jwt> {
     let mut table = fields.table("jwt", problems)?;
     if !table.has("keys") {
-        problems.report(table.at, "keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"");
+        problems.report(
+            table.at,
+            "keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"",
+        );
     }
     let keys = path(&mut table, "keys", folder, problems);
     let user_claim = table.text("user_claim", TEXT_BYTES_MAX, problems).unwrap_or("sub").to_owned();

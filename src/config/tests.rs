@@ -268,7 +268,10 @@ fn who_is_asking_is_configured_in_one_place() {
     let identity = of_file(text).unwrap().identity;
     assert_eq!((identity.source, identity.default_tier.as_deref()), (Source::Postgres, Some("free")));
     let jwt = identity.jwt.unwrap();
-    assert_eq!((jwt.user_claim.as_str(), jwt.leeway, jwt.on_invalid), ("sub", Span::from_secs(30), OnInvalid::Refuse));
+    assert_eq!(
+        (jwt.user_claim.as_str(), jwt.leeway, jwt.on_invalid),
+        ("sub", Span::from_secs(30), OnInvalid::Refuse)
+    );
     assert!(jwt.keys.ends_with("jwks.json"));
     let text = "[identity]\nsource = \"postgres\"\nlookup_timeout = \"2s\"\n[identity.jwt]\nkeys = \"k\"\nkey = \"k\"";
     assert_eq!(

@@ -172,7 +172,15 @@ mod tests {
     fn a_key_is_taken_apart_only_if_it_is_one_of_ours() {
         let shown = parse_key(KEY).unwrap();
         assert_eq!((shown.id, shown.secret.len()), ("tgk_abcdefGHI012", KEY_SECRET_LEN));
-        for other in ["", "tgk_", "tgk_abcdefGHI012", &KEY[1..], &KEY[..KEY.len() - 1], &format!("{KEY}x"), &KEY.replace('c', "-")] {
+        for other in [
+            "",
+            "tgk_",
+            "tgk_abcdefGHI012",
+            &KEY[1..],
+            &KEY[..KEY.len() - 1],
+            &format!("{KEY}x"),
+            &KEY.replace('c', "-"),
+        ] {
             assert_eq!(parse_key(other), None, "{other}");
         }
     }

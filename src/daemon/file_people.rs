@@ -8,17 +8,17 @@ use serde_json::{Map, Value, json};
 
 use super::reload::{Reloader, lines};
 use super::setup::RulesSource;
-use crate::core::ruleset::{RuleSet, Shapes};
 use crate::core::identity::ApiKey;
 use crate::core::rule::{User, UserLimit};
+use crate::core::ruleset::{RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::written::{format_moment, parse_moment};
 use crate::database::document::{self, Loaded};
 use crate::database::file::{self, edit};
 use crate::engine::admin::{Actor, Change, log};
 use crate::engine::identity::register::{
-    BlockRecord, Filter, KeyChange, KeyDraft, KeyRecord, Register, RegisterError, Registered, TierRecord, UserChange,
-    UserRecord,
+    BlockRecord, Filter, KeyChange, KeyDraft, KeyRecord, Register, RegisterError, Registered, TierRecord,
+    UserChange, UserRecord,
 };
 use crate::engine::identity::secret::new_key;
 
@@ -80,8 +80,9 @@ impl FilePeople {
         let (own, regions) = (path.clone(), self.0.regions().to_vec());
         let replaced = tokio::task::spawn_blocking(move || {
             check(&own, &text, &regions)?;
-            edit::replace(&own, &text)
-                .map_err(|error| RegisterError::Away(format!("{} cannot be rewritten: {error}", own.display())))
+            edit::replace(&own, &text).map_err(|error| {
+                RegisterError::Away(format!("{} cannot be rewritten: {error}", own.display()))
+            })
         });
         replaced.await.map_err(|error| RegisterError::Failed(error.to_string()))??;
         self.0.read_again(&path).await.map_err(RegisterError::Failed)?;
@@ -99,7 +100,8 @@ impl FilePeople {
 
 fn read(path: &Path, regions: &[String]) -> Result<Written, RegisterError> {
     let text = file::read(path).map_err(|problem| RegisterError::Away(problem.to_string()))?;
-    let wrong = |problems: String| RegisterError::Away(format!("the rules file is not right as it is: {problems}"));
+    let wrong =
+        |problems: String| RegisterError::Away(format!("the rules file is not right as it is: {problems}"));
     let loaded = document::from_toml(&path.display().to_string(), &text, regions);
     let loaded = loaded.map_err(|problems| wrong(lines(&problems)))?;
     let json = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
@@ -151,7 +153,11 @@ fn user_record(user: &User) -> UserRecord {
         id: user.id.clone(),
         tier: user.tier.clone(),
         overrides: user.overrides.clone(),
-        blocked: block.map(|block| BlockRecord { reason: block.reason.clone(), until: block.until, since: None }),
+        blocked: block.map(|block| BlockRecord {
+            reason: block.reason.clone(),
+            until: block.until,
+            since: None,
+        }),
         created_at: None,
         updated_at: None,
     }
@@ -182,7 +188,8 @@ fn find_user(written: &Written, id: &str) -> Result<UserRecord, RegisterError> {
 
 fn find_key(written: &Written, id: &str) -> Result<KeyRecord, RegisterError> {
     let key = written.loaded.keys.iter().find(|key| key.id == id);
-    key.map(|key| key_record(key, &written.json)).ok_or_else(|| RegisterError::Nobody("API key", id.to_owned()))
+    key.map(|key| key_record(key, &written.json))
+        .ok_or_else(|| RegisterError::Nobody("API key", id.to_owned()))
 }
 
 /// One page, by name.
@@ -198,7 +205,12 @@ fn texted(at: Timestamp) -> Value {
 }
 
 impl FilePeople {
-    async fn change_user(&self, actor: &Actor, id: &str, change: UserChange) -> Result<UserRecord, RegisterError> {
+    async fn change_user(
+        &self,
+        actor: &Actor,
+        id: &str,
+        change: UserChange,
+    ) -> Result<UserRecord, RegisterError> {
         let entry = |written: &Written| {
             let mut fields = fields_of(written, "users", "id", id).unwrap_or_default();
             fields.insert("id".to_owned(), id.into());
@@ -245,7 +257,12 @@ impl FilePeople {
         Ok((find_key(&written, &new.id)?, new.text))
     }
 
-    async fn change_key(&self, actor: &Actor, id: &str, change: KeyChange) -> Result<KeyRecord, RegisterError> {
+    async fn change_key(
+        &self,
+        actor: &Actor,
+        id: &str,
+        change: KeyChange,
+    ) -> Result<KeyRecord, RegisterError> {
         let now = self.0.engine().now();
         let entry = |written: &Written| {
             let nobody = || RegisterError::Nobody("API key", id.to_owned());
@@ -293,7 +310,9 @@ impl FilePeople {
 fn tier_records(json: &Value) -> Vec<TierRecord> {
     let text = |tier: &Value, field| tier.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     let tiers = json.get("tiers").and_then(Value::as_array).into_iter().flatten();
-    tiers.map(|tier| TierRecord { name: text(tier, "name"), description: text(tier, "description") }).collect()
+    tiers
+        .map(|tier| TierRecord { name: text(tier, "name"), description: text(tier, "description") })
+        .collect()
 }
 
 impl Register for FilePeople {
@@ -312,7 +331,12 @@ impl Register for FilePeople {
     fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord> {
         Box::pin(async move { find_user(&self.read().await?, id) })
     }
-    fn change_user<'a>(&'a self, actor: &'a Actor, id: &'a str, change: UserChange) -> Registered<'a, UserRecord> {
+    fn change_user<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: UserChange,
+    ) -> Registered<'a, UserRecord> {
         Box::pin(self.change_user(actor, id, change))
     }
     fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()> {
@@ -334,7 +358,12 @@ impl Register for FilePeople {
     fn make_key<'a>(&'a self, actor: &'a Actor, draft: KeyDraft) -> Registered<'a, (KeyRecord, String)> {
         Box::pin(self.make_key(actor, draft))
     }
-    fn change_key<'a>(&'a self, actor: &'a Actor, id: &'a str, change: KeyChange) -> Registered<'a, KeyRecord> {
+    fn change_key<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: KeyChange,
+    ) -> Registered<'a, KeyRecord> {
         Box::pin(self.change_key(actor, id, change))
     }
     fn tiers(&self) -> Registered<'_, Vec<TierRecord>> {

@@ -149,7 +149,9 @@ impl Keys {
                 }
                 Err(error) if !told => {
                     told = true;
-                    tracing::error!("the keys that sign tokens were refused, those before stay in force: {error:#}");
+                    tracing::error!(
+                        "the keys that sign tokens were refused, those before stay in force: {error:#}"
+                    );
                 }
                 Err(_) => {}
             }
@@ -169,4 +171,3 @@ fn load(path: &Path) -> anyhow::Result<(String, KeySet)> {
     }
     Ok((text, keys))
 }
-

@@ -279,10 +279,10 @@ impl<'a, 'r> Plan<'a, 'r> {
         let mut plan = Self { loaded, requests, matches, refused, intent };
         let blocked = !plan.refused.is_empty()
             || plan
-            .matches
-            .iter()
-            .flatten()
-            .any(|found| found.rule.rule.action == Action::Block && !plan.shadow(found));
+                .matches
+                .iter()
+                .flatten()
+                .any(|found| found.rule.rule.action == Action::Block && !plan.shadow(found));
         if blocked {
             plan.intent = Intent::Ask;
         }

@@ -80,8 +80,7 @@ impl Engine {
     pub fn new(name: NodeName, clock: Clock, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
-        let refused =
-            Refusal::ALL.map(|why| metrics.counter("identity_refused_total", "reason", why.name()));
+        let refused = Refusal::ALL.map(|why| metrics.counter("identity_refused_total", "reason", why.name()));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         let shares = Shares::new(name.clone(), Vec::new(), None);
         Self {

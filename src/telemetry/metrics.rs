@@ -184,12 +184,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["reason"],
         "Decisions that refused somebody: user_blocked, key_revoked, key_expired, key_inactive",
     ),
-    (
-        "identity_tokens_total",
-        MetricKind::Counter,
-        &["result"],
-        "JSON web tokens shown: valid, invalid",
-    ),
+    ("identity_tokens_total", MetricKind::Counter, &["result"], "JSON web tokens shown: valid, invalid"),
     ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
     (
         "audit_dropped_total",

@@ -47,7 +47,8 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         }
         // Every batch meets its death once.
         let met = Arc::new(AtomicUsize::new(0));
-        let steps = Steps::dying(move |step| step == dies && met.fetch_add(1, Ordering::Relaxed).is_multiple_of(2));
+        let steps =
+            Steps::dying(move |step| step == dies && met.fetch_add(1, Ordering::Relaxed).is_multiple_of(2));
         let deaths = runtime().block_on(deliver_through_deaths(&server, folder.path(), &steps));
         assert!(deaths >= 2, "{dies:?} was met {deaths} times");
         let of = |sql: &str| server.number(&format!("{sql} WHERE region = '{region}'"));

@@ -94,8 +94,7 @@ async fn run(server: &postgres::Postgres, users: usize, active: usize) {
     let engine = engine();
     let stop = CancellationToken::new();
     let people = Arc::new(People::new(database, "here", "here-1"));
-    let lookups =
-        Lookups::start(LookupSettings::default(), people, None, engine.metrics(), stop.clone());
+    let lookups = Lookups::start(LookupSettings::default(), people, None, engine.metrics(), stop.clone());
     engine.look_up_in(Arc::clone(&lookups));
     print_cold(&engine, &ids).await;
     // Whoever was decided as the default is known by now.

@@ -14,9 +14,10 @@
 mod away;
 mod file;
 mod guard;
-mod people;
 mod peers;
+mod people;
 mod rules;
 mod schema;
+mod speed;
 #[path = "../support/mod.rs"]
 mod support;

@@ -100,7 +100,9 @@ fn a_change_by_plain_sql_takes_effect_at_once_and_without_a_notification_in_a_se
     let database = server.migrated(TIDEGATE);
     let daemon = daemon(&server.url(&database));
     let sql = |text: &str| server.sql(&database, text);
-    sql("INSERT INTO tiers (name) VALUES ('free'), ('pro'); INSERT INTO users (id, tier) VALUES ('u', 'free')");
+    sql(
+        "INSERT INTO tiers (name) VALUES ('free'), ('pro'); INSERT INTO users (id, tier) VALUES ('u', 'free')",
+    );
     until("known", || daemon.check_cost(&[("user", "u")], 0)["rule"] == "free");
     let mut times = Vec::new();
     for round in 0..10 {
@@ -132,7 +134,17 @@ fn a_key_is_made_once_shown_once_and_refused_everywhere_when_revoked() {
     let [one, two] = &daemons;
     ok(one.run(&["tiers", "set", "pro", "--description", "paying"]));
     ok(one.run(&["users", "set", "acme", "--tier", "pro"]));
-    let made = ok(one.run(&["keys", "create", "--user", "acme", "--limit", "by-key=7", "--expires", "90d", "--json"]));
+    let made = ok(one.run(&[
+        "keys",
+        "create",
+        "--user",
+        "acme",
+        "--limit",
+        "by-key=7",
+        "--expires",
+        "90d",
+        "--json",
+    ]));
     let made: Value = serde_json::from_str(&made).unwrap();
     let (secret, id) = (made["secret"].as_str().unwrap(), made["key"]["id"].as_str().unwrap());
     let ask = |daemon: &Daemon, key: &str| {
@@ -140,13 +152,16 @@ fn a_key_is_made_once_shown_once_and_refused_everywhere_when_revoked() {
     };
     for daemon in &daemons {
         let decision = daemon.check_cost(&[("api_key", secret)], 0);
-        let rules: Vec<_> = decision["rules"].as_array().unwrap().iter().map(|one| (&one["rule"], &one["limit"])).collect();
+        let rules: Vec<_> =
+            decision["rules"].as_array().unwrap().iter().map(|one| (&one["rule"], &one["limit"])).collect();
         assert_eq!(rules, [(&json!("by-key"), &json!(7)), (&json!("pro"), &json!(100))], "{decision}");
         assert_eq!(ask(daemon, secret).status, 200);
-        let bearer = http::get(daemon.http, "/v1/authorize", &[("authorization", &format!("Bearer {secret}"))]);
+        let bearer =
+            http::get(daemon.http, "/v1/authorize", &[("authorization", &format!("Bearer {secret}"))]);
         assert_eq!(bearer.header("x-ratelimit-limit"), Some("7"));
         // A wrong secret under the right name counts by nothing of the key's.
-        let wrong = format!("{}{}", &secret[..secret.len() - 1], if secret.ends_with('A') { 'B' } else { 'A' });
+        let wrong =
+            format!("{}{}", &secret[..secret.len() - 1], if secret.ends_with('A') { 'B' } else { 'A' });
         assert_eq!(ask(daemon, &wrong).header("x-ratelimit-limit"), None);
     }
     // Its secret is nowhere but with its holder.
@@ -173,7 +188,10 @@ fn a_key_is_made_once_shown_once_and_refused_everywhere_when_revoked() {
         assert_eq!(ask(daemon, secret).status, 403);
     }
     // For ever.
-    assert_eq!(patch(one, &format!("/v1/keys/{id}"), &json!({ "active": true })).json()["key"]["active"], json!(false));
+    assert_eq!(
+        patch(one, &format!("/v1/keys/{id}"), &json!({ "active": true })).json()["key"]["active"],
+        json!(false)
+    );
 }
 
 #[test]
@@ -182,7 +200,8 @@ fn a_database_that_hangs_or_goes_delays_no_decision() {
     let database = server.migrated(TIDEGATE);
     let sql = "INSERT INTO tiers (name) VALUES ('pro'); INSERT INTO users (id, tier) VALUES ('known', 'pro'), ('new', 'pro')";
     server.sql(&database, sql);
-    let config = format!("[postgres]\nurl = {:?}\n[identity]\ndefault_tier = \"free\"\n", server.url(&database));
+    let config =
+        format!("[postgres]\nurl = {:?}\n[identity]\ndefault_tier = \"free\"\n", server.url(&database));
     let daemon = Daemon::with(RULES, &config, &[]);
     until("known", || rule(&daemon, &[("user", "known")]) == "pro");
     let asked = |name: &str, many: usize| {
@@ -277,6 +296,9 @@ fn what_cannot_be_is_refused_with_a_sentence_and_nothing_changes() {
     ok(daemon.run(&["tiers", "remove", "pro"]));
     assert_eq!(daemon.run(&["users", "set", "v", "--limit", "free"]).code, 2);
     // A row written by hand that makes no sense harms nobody.
-    server.sql(&database, r#"INSERT INTO users (id, overrides) VALUES ('w', '{"free": "many", "pro": {"limit": 3}}')"#);
+    server.sql(
+        &database,
+        r#"INSERT INTO users (id, overrides) VALUES ('w', '{"free": "many", "pro": {"limit": 3}}')"#,
+    );
     eventually("decided all the same", || (rule(&daemon, &[("user", "w")]) == "free").then_some(()));
 }

@@ -80,20 +80,29 @@ fn a_token_names_its_user_and_an_invalid_one_counts_by_its_address() {
         "a.b.c".to_owned(),
     ] {
         let rules = ask(&bad);
-        assert!(rules.contains("\"ip\"") && !rules.contains("\"user\"") && !rules.contains("\"key\""), "{bad}: {rules}");
+        assert!(
+            rules.contains("\"ip\"") && !rules.contains("\"user\"") && !rules.contains("\"key\""),
+            "{bad}: {rules}"
+        );
     }
     // Where gateways pass the header on among the attributes.
-    let attributes = |token: &str| json!({ "attributes": { "authorization": format!("Bearer {token}") }, "cost": 0 });
+    let attributes =
+        |token: &str| json!({ "attributes": { "authorization": format!("Bearer {token}") }, "cost": 0 });
     assert_eq!(daemon.post("/v1/check", &attributes(&good(secret))).json()["rule"], "user");
     assert_eq!(daemon.post("/v1/check", &attributes(&good(next))).json()["rule"], Value::Null);
     let batch = json!({ "checks": [attributes(&good(secret)), attributes(&good(next))] });
     let batch = daemon.post("/v1/check", &batch).json();
-    assert_eq!((&batch["decisions"][0]["rule"], &batch["decisions"][1]["rule"]), (&json!("user"), &Value::Null));
+    assert_eq!(
+        (&batch["decisions"][0]["rule"], &batch["decisions"][1]["rule"]),
+        (&json!("user"), &Value::Null)
+    );
 
     // The keys change while the daemon runs; a broken file changes nothing.
     std::fs::write(&keys, "{").unwrap();
     daemon.process.signal("HUP");
-    eventually("the broken file is told of", || daemon.log().contains("those before stay in force").then_some(()));
+    eventually("the broken file is told of", || {
+        daemon.log().contains("those before stay in force").then_some(())
+    });
     assert!(ask(&good(secret)).contains("\"user\""));
     std::fs::write(&keys, jwks(next)).unwrap();
     daemon.process.signal("HUP");
@@ -117,7 +126,10 @@ fn an_invalid_token_is_refused_where_that_is_asked_for() {
     let mine = token(&[7; 32], &json!({ "sub": "ann", "exp": 4_102_444_800_u64 }));
     let headers = [("authorization", &*format!("Bearer {mine}")), ("x-tidegate-user", "bob")];
     let contradicted = http::get(daemon.http, "/v1/authorize", &headers);
-    assert_eq!((contradicted.status, &contradicted.json()["error"]["field"]), (400, &json!("x-tidegate-user")));
+    assert_eq!(
+        (contradicted.status, &contradicted.json()["error"]["field"]),
+        (400, &json!("x-tidegate-user"))
+    );
 }
 
 #[test]
@@ -127,19 +139,37 @@ fn one_client_has_one_bucket_however_its_address_is_written() {
         let reply = http::get(daemon.http, "/v1/authorize", &[("x-forwarded-for", hops)]);
         reply.header("x-ratelimit-remaining").unwrap().parse::<u64>().unwrap()
     };
-    for (turn, same) in
-        ["::ffff:203.0.113.9", "203.0.113.9", "203.0.113.9:4711", "[::ffff:cb00:7109]:1", "9.9.9.9, 203.0.113.9"].iter().enumerate()
+    for (turn, same) in [
+        "::ffff:203.0.113.9",
+        "203.0.113.9",
+        "203.0.113.9:4711",
+        "[::ffff:cb00:7109]:1",
+        "9.9.9.9, 203.0.113.9",
+    ]
+    .iter()
+    .enumerate()
     {
         assert_eq!(remaining(same), 999 - u64::try_from(turn).unwrap(), "{same}");
     }
-    for (turn, same) in ["2001:db8:0:7::1", "2001:0DB8::7:ffff:0:0:2", "[2001:db8:0:7::3]:80"].iter().enumerate() {
+    for (turn, same) in
+        ["2001:db8:0:7::1", "2001:0DB8::7:ffff:0:0:2", "[2001:db8:0:7::3]:80"].iter().enumerate()
+    {
         assert_eq!(remaining(same), 999 - u64::try_from(turn).unwrap(), "{same}");
     }
     let by_check = daemon.check(&[("ip", "2001:db8:0:7:8::")]);
     assert_eq!(by_check["remaining"], 996, "the same by every door");
     // What is no address is the proxy's own, whatever stands beside it.
     for (turn, bad) in [
-        "x", "256.1.1.1", "1.1.1", "[::1", "1.1.1.1:99999", "for=1.1.1.1", "2001:db8:::1", "<script>", "-", "203.0.113.9, %00",
+        "x",
+        "256.1.1.1",
+        "1.1.1",
+        "[::1",
+        "1.1.1.1:99999",
+        "for=1.1.1.1",
+        "2001:db8:::1",
+        "<script>",
+        "-",
+        "203.0.113.9, %00",
     ]
     .iter()
     .enumerate()
@@ -161,17 +191,26 @@ fn users_and_keys_are_kept_in_the_rules_file_where_there_is_no_database() {
     assert_eq!(daemon.check_cost(&[("user", "bob")], 0)["limit"], 7);
     ok(&["users", "block", "ann", "--reason", "scraping"]);
     let refused = daemon.check(&[("user", "ann")]);
-    assert_eq!((&refused["allowed"], &refused["rule"], &refused["message"]), (&json!(false), &json!("user_blocked"), &json!("scraping")));
-    assert!(file().contains("# Kept by hand.") && file().contains("id = \"ann\"         # from the beginning"), "{}", file());
+    assert_eq!(
+        (&refused["allowed"], &refused["rule"], &refused["message"]),
+        (&json!(false), &json!("user_blocked"), &json!("scraping"))
+    );
+    assert!(
+        file().contains("# Kept by hand.") && file().contains("id = \"ann\"         # from the beginning"),
+        "{}",
+        file()
+    );
     assert!(ok(&["users", "list"]).contains("bob"));
     ok(&["users", "unblock", "ann"]);
     assert_eq!(daemon.check(&[("user", "ann")])["allowed"], true);
 
-    let made: Value = serde_json::from_str(&ok(&["keys", "create", "--user", "bob", "--expires", "1h", "--json"])).unwrap();
+    let made: Value =
+        serde_json::from_str(&ok(&["keys", "create", "--user", "bob", "--expires", "1h", "--json"])).unwrap();
     let (secret, id) = (made["secret"].as_str().unwrap(), made["key"]["id"].as_str().unwrap());
     assert!(file().contains(id) && !file().contains(secret.rsplit_once('_').unwrap().1));
     let decision = daemon.check_cost(&[("api_key", secret)], 0);
-    let names: Vec<_> = decision["rules"].as_array().unwrap().iter().map(|one| one["rule"].as_str().unwrap()).collect();
+    let names: Vec<_> =
+        decision["rules"].as_array().unwrap().iter().map(|one| one["rule"].as_str().unwrap()).collect();
     assert_eq!(names, ["key", "pro", "user"]);
     ok(&["keys", "revoke", id]);
     assert_eq!(daemon.check(&[("api_key", secret)])["rule"], "key_revoked");

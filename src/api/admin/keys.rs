@@ -3,7 +3,9 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::people::{OverridesBody, body, filter, given, limits, moment, moment_if, name, name_if, note, refusal};
+use super::people::{
+    OverridesBody, body, filter, given, limits, moment, moment_if, name, name_if, note, refusal,
+};
 use super::{AdminRoute, Call};
 use crate::api::http::{Answered, reply};
 use crate::engine::admin::Role;
@@ -11,7 +13,12 @@ use crate::engine::identity::register::{KeyChange, KeyDraft};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute { method: "GET", path: "/v1/keys", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
-    AdminRoute { method: "POST", path: "/v1/keys", role: Role::Admin, handler: |call| Box::pin(create(call)) },
+    AdminRoute {
+        method: "POST",
+        path: "/v1/keys",
+        role: Role::Admin,
+        handler: |call| Box::pin(create(call)),
+    },
     AdminRoute {
         method: "GET",
         path: "/v1/keys/{id}",

@@ -30,7 +30,9 @@ pub(super) struct OwnLimitBody {
 }
 
 /// A field that may be absent, null, or there.
-pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(json: D) -> Result<Option<Option<T>>, D::Error> {
+pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    json: D,
+) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(json).map(Some)
 }
 
@@ -75,7 +77,10 @@ pub(super) fn limits(doors: &Doors, overrides: OverridesBody) -> Result<Vec<User
             return Err(Refusal::of_field(field(), format!("there is no rule {rule:?}")));
         };
         if !compiled.rule.action.counts() {
-            return Err(Refusal::of_field(field(), format!("rule {rule:?} does not count, so it has no limit")));
+            return Err(Refusal::of_field(
+                field(),
+                format!("rule {rule:?} does not count, so it has no limit"),
+            ));
         }
         Ok(UserLimit { burst: own.burst.unwrap_or(own.limit), permits: own.limit, rule })
     };

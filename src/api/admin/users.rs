@@ -3,9 +3,7 @@
 use serde::Deserialize;
 use serde_json::json;
 
-use super::people::{
-    OverridesBody, body, filter, given, limits, moment_if, name, name_if, note, refusal,
-};
+use super::people::{OverridesBody, body, filter, given, limits, moment_if, name, name_if, note, refusal};
 use super::{AdminRoute, Call};
 use crate::api::error::Refusal;
 use crate::api::http::{Answered, reply};
@@ -14,12 +12,7 @@ use crate::engine::admin::Role;
 use crate::engine::identity::register::{UserChange, UserRecord};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
-    AdminRoute {
-        method: "GET",
-        path: "/v1/users",
-        role: Role::Viewer,
-        handler: |call| Box::pin(list(call)),
-    },
+    AdminRoute { method: "GET", path: "/v1/users", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
     AdminRoute {
         method: "GET",
         path: "/v1/users/{id}",
@@ -126,7 +119,8 @@ async fn block(call: Call<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let block = body::<BlockBody>(&call)?.block(&call)?;
     let reason = block.reason.clone();
-    let change = UserChange { blocked: Some(Some(block)), action: "user.block", reason, ..UserChange::default() };
+    let change =
+        UserChange { blocked: Some(Some(block)), action: "user.block", reason, ..UserChange::default() };
     write(&call, &id, change).await
 }
 

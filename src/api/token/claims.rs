@@ -48,7 +48,9 @@ impl Claims {
         {
             return Err(Invalid::Claim("iss".into()));
         }
-        let wanted = |value: &Value| value.as_str().is_some_and(|text| settings.audiences.iter().any(|known| known == text));
+        let wanted = |value: &Value| {
+            value.as_str().is_some_and(|text| settings.audiences.iter().any(|known| known == text))
+        };
         let named = match self.0.get("aud") {
             Some(Value::Array(list)) => list.iter().any(wanted),
             Some(one) => wanted(one),

@@ -64,11 +64,13 @@ impl KeySet {
     /// # Errors
     /// When it is none, or holds no key that can be used.
     pub fn from_json(text: &str) -> Result<Self, KeyProblem> {
-        let file: File = serde_json::from_str(text).map_err(|error| {
-            KeyProblem(format!("expected a JWKS document, {{\"keys\": […]}}: {error}"))
-        })?;
+        let file: File = serde_json::from_str(text)
+            .map_err(|error| KeyProblem(format!("expected a JWKS document, {{\"keys\": […]}}: {error}")))?;
         if file.keys.len() > KEYS_MAX {
-            return Err(KeyProblem(format!("it has {} keys, at most {KEYS_MAX} are possible", file.keys.len())));
+            return Err(KeyProblem(format!(
+                "it has {} keys, at most {KEYS_MAX} are possible",
+                file.keys.len()
+            )));
         }
         let (mut keys, mut skipped) = (Vec::new(), Vec::new());
         for (place, json) in file.keys.into_iter().enumerate() {
@@ -112,16 +114,13 @@ impl KeySet {
             "EdDSA" => Algorithm::EdDSA,
             other => return Err(Invalid::Algorithm(other.chars().take(32).collect())),
         };
-        let mine = |key: &&Key| {
-            key.algorithm == algorithm && (header.kid.is_none() || header.kid == key.id)
-        };
+        let mine = |key: &&Key| key.algorithm == algorithm && (header.kid.is_none() || header.kid == key.id);
         let mut fitting = self.keys.iter().filter(mine).take(TRIED_MAX).peekable();
         if fitting.peek().is_none() {
             return Err(Invalid::UnknownKey);
         }
-        let signs = |key: &Key| {
-            crypto::verify(signature, signed.as_bytes(), &key.key, algorithm).unwrap_or(false)
-        };
+        let signs =
+            |key: &Key| crypto::verify(signature, signed.as_bytes(), &key.key, algorithm).unwrap_or(false);
         if fitting.any(signs) { Ok(()) } else { Err(Invalid::Signature) }
     }
 }
@@ -146,12 +145,19 @@ fn read(jwk: Jwk) -> Result<Key, String> {
         Algorithm::HS256 => {
             let secret = URL_SAFE_NO_PAD.decode(part("k", &jwk.k)?).map_err(|_| "\"k\" is not base64url")?;
             if secret.len() < SECRET_BYTES_MIN {
-                return Err(format!("a secret has at least {SECRET_BYTES_MIN} bytes, this one has {}", secret.len()));
+                return Err(format!(
+                    "a secret has at least {SECRET_BYTES_MIN} bytes, this one has {}",
+                    secret.len()
+                ));
             }
             DecodingKey::from_secret(&secret)
         }
-        Algorithm::RS256 => DecodingKey::from_rsa_components(&part("n", &jwk.n)?, &part("e", &jwk.e)?).map_err(wrong)?,
-        Algorithm::ES256 => DecodingKey::from_ec_components(&part("x", &jwk.x)?, &part("y", &jwk.y)?).map_err(wrong)?,
+        Algorithm::RS256 => {
+            DecodingKey::from_rsa_components(&part("n", &jwk.n)?, &part("e", &jwk.e)?).map_err(wrong)?
+        }
+        Algorithm::ES256 => {
+            DecodingKey::from_ec_components(&part("x", &jwk.x)?, &part("y", &jwk.y)?).map_err(wrong)?
+        }
         _ => DecodingKey::from_ed_components(&part("x", &jwk.x)?).map_err(wrong)?,
     };
     Ok(Key { id: jwk.kid, algorithm, key })

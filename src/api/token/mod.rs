@@ -138,7 +138,11 @@ impl TokenReader {
     /// Why it is not valid.
     pub fn user(&self, token: &str, now: Timestamp) -> Result<Arc<str>, Invalid> {
         let user = self.check(token, now);
-        if user.is_ok() { self.valid.increment(1) } else { self.invalid.increment(1) }
+        if user.is_ok() {
+            self.valid.increment(1)
+        } else {
+            self.invalid.increment(1)
+        }
         user
     }
 
@@ -172,7 +176,8 @@ impl TokenReader {
     }
 
     fn verify(&self, keys: &KeySet, token: &str) -> Result<Checked, Invalid> {
-        let (signed, signature) = token.rsplit_once('.').ok_or(Invalid::Malformed("it has no three parts"))?;
+        let (signed, signature) =
+            token.rsplit_once('.').ok_or(Invalid::Malformed("it has no three parts"))?;
         let (header, payload) = signed.split_once('.').ok_or(Invalid::Malformed("it has no three parts"))?;
         let header = Header::read(header)?;
         keys.verify(&header, signed, signature)?;

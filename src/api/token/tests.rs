@@ -99,7 +99,12 @@ fn each_algorithm_is_accepted_with_the_key_of_its_kind() {
     let tokens = tokens(&signers);
     for signer in &signers {
         for _ in 0..2 {
-            assert_eq!(tokens.user(&token(signer, &claims()), NOW).as_deref(), Ok("u_42"), "{:?}", signer.algorithm);
+            assert_eq!(
+                tokens.user(&token(signer, &claims()), NOW).as_deref(),
+                Ok("u_42"),
+                "{:?}",
+                signer.algorithm
+            );
         }
         let without_kid = encode(&Made::new(signer.algorithm), &claims(), &signer.key).unwrap();
         assert_eq!(tokens.user(&without_kid, NOW).as_deref(), Ok("u_42"), "{:?}", signer.algorithm);
@@ -203,9 +208,17 @@ fn a_key_file_says_what_is_wrong_with_it() {
     let problem = |text: &str| KeySet::from_json(text).unwrap_err().to_string();
     assert!(problem("{").contains("expected a JWKS document"));
     assert!(problem("{\"keys\":[]}").contains("it is empty"));
-    assert!(problem(r#"{"keys":[{"kty":"oct","k":"c2hvcnQ"}]}"#).contains("at least 32 bytes, this one has 5"));
-    assert!(problem(r#"{"keys":[{"kty":"oct","alg":"RS256","k":"c2hvcnQ"}]}"#).contains("is for HS256, not for \"RS256\""));
-    assert!(problem(r#"{"keys":[{"kty":"EC","crv":"P-521"}]}"#).contains("keys[0]: type \"EC\" P-521 is not known"));
+    assert!(
+        problem(r#"{"keys":[{"kty":"oct","k":"c2hvcnQ"}]}"#).contains("at least 32 bytes, this one has 5")
+    );
+    assert!(
+        problem(r#"{"keys":[{"kty":"oct","alg":"RS256","k":"c2hvcnQ"}]}"#)
+            .contains("is for HS256, not for \"RS256\"")
+    );
+    assert!(
+        problem(r#"{"keys":[{"kty":"EC","crv":"P-521"}]}"#)
+            .contains("keys[0]: type \"EC\" P-521 is not known")
+    );
     assert!(problem(r#"{"keys":[{"kty":"RSA","use":"enc"}]}"#).contains("not for signatures"));
     assert!(problem(r#"{"keys":[{"kty":"RSA"}]}"#).contains("\"n\" is missing"));
     let one = json!({ "keys": [{ "kty": "oct", "k": BASE64.encode(SECRET) }, { "kty": "new" }] }).to_string();

@@ -204,12 +204,7 @@ impl Selector {
     }
 
     #[inline]
-    pub(super) fn matched(
-        &self,
-        seen: &Seen<'_>,
-        who: &Who<'_>,
-        limit: Option<LimitOverride>,
-    ) -> Match<'_> {
+    pub(super) fn matched(&self, seen: &Seen<'_>, who: &Who<'_>, limit: Option<LimitOverride>) -> Match<'_> {
         if !self.action.counts() {
             return Match { rule: &self.compiled, key: None, limit: self.limit };
         }

@@ -58,7 +58,9 @@ fn key(
         if !fields.has(needed) {
             problems.report(
                 fields.at,
-                format!("{needed} is missing: a key needs id, salt and hash; `tidegate keys create` writes them"),
+                format!(
+                    "{needed} is missing: a key needs id, salt and hash; `tidegate keys create` writes them"
+                ),
             );
         }
     }
@@ -80,7 +82,17 @@ fn key(
         fields.text(told, REASON_BYTES_MAX, problems);
     }
     fields.finish(problems);
-    Some(ApiKey { id: id?.to_owned(), salt: salt?, hash: hash?, user, tier, overrides, active, expires, revoked })
+    Some(ApiKey {
+        id: id?.to_owned(),
+        salt: salt?,
+        hash: hash?,
+        user,
+        tier,
+        overrides,
+        active,
+        expires,
+        revoked,
+    })
 }
 
 /// A point in time, as RFC 3339 writes it.

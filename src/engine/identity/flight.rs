@@ -108,7 +108,9 @@ mod tests {
         let flights = Flights::default();
         let name = NameRef { kind: Kind::User, id: "u" };
         assert!(matches!(flights.board(name, Duration::ZERO), Boarded::New(_)));
-        let Boarded::Joined(landed, began) = flights.board(name, Duration::from_secs(1)) else { panic!("not joined") };
+        let Boarded::Joined(landed, began) = flights.board(name, Duration::from_secs(1)) else {
+            panic!("not joined")
+        };
         assert_eq!(began, Duration::ZERO);
         flights.depart(&name.to_owned());
         assert!(flights.taint(&name.to_owned()));
@@ -124,7 +126,10 @@ mod tests {
         let flights = Flights::default();
         for id in 0..FLIGHTS_MAX {
             let id = id.to_string();
-            assert!(matches!(flights.board(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO), Boarded::New(_)));
+            assert!(matches!(
+                flights.board(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO),
+                Boarded::New(_)
+            ));
         }
         assert!(matches!(flights.board(NameRef { kind: Kind::Key, id: "x" }, Duration::ZERO), Boarded::Full));
     }

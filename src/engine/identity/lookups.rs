@@ -20,8 +20,8 @@ use super::person::{Person, Persons, Shown, shown_key};
 use super::{Fact, Kind, LookupSettings, Name, NameRef, Shelf, Source, secret};
 use crate::core::identity::parse_key;
 use crate::core::request::Request;
-use crate::core::ruleset::RuleSet;
 use crate::core::rule::UserLimit;
+use crate::core::ruleset::RuleSet;
 use crate::engine::clock::{Deadline, Stopwatch};
 use crate::telemetry::{IdentityMetrics, Metrics};
 
@@ -139,11 +139,12 @@ impl Lookups {
         self.metrics.changes.increment(1);
         let tainted = self.flights.taint(&name);
         let held = self.cache.contains_key(&name.as_ref());
-        let wanted = if held && !tainted && matches!(self.flights.board(name.as_ref(), self.now()), Boarded::New(_)) {
-            Wanted::Again(name.clone())
-        } else {
-            Wanted::Bar(name.clone())
-        };
+        let wanted =
+            if held && !tainted && matches!(self.flights.board(name.as_ref(), self.now()), Boarded::New(_)) {
+                Wanted::Again(name.clone())
+            } else {
+                Wanted::Bar(name.clone())
+            };
         let again = matches!(wanted, Wanted::Again(_));
         if self.queue.try_send(wanted).is_err() {
             // Better to know nothing than what was true before.

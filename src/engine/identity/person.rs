@@ -4,9 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::identity::{
-    ApiKey, Refusal, Who, is_key_like, key_refusal, parse_key, user_block,
-};
+use crate::core::identity::{ApiKey, Refusal, Who, is_key_like, key_refusal, parse_key, user_block};
 use crate::core::request::Request;
 use crate::core::rule::User;
 use crate::core::time::{Span, Timestamp};

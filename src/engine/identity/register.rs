@@ -156,7 +156,12 @@ pub trait Register: Send + Sync + 'static {
     /// One user.
     fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord>;
     /// Changes a user, who is made if there is none.
-    fn change_user<'a>(&'a self, actor: &'a Actor, id: &'a str, change: UserChange) -> Registered<'a, UserRecord>;
+    fn change_user<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: UserChange,
+    ) -> Registered<'a, UserRecord>;
     /// Removes a user, and the keys that are this user's.
     fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()>;
     /// Keys, by their public names.
@@ -166,7 +171,12 @@ pub trait Register: Send + Sync + 'static {
     /// Makes a key; the second is the whole key, which nobody can show again.
     fn make_key<'a>(&'a self, actor: &'a Actor, draft: KeyDraft) -> Registered<'a, (KeyRecord, String)>;
     /// Changes a key.
-    fn change_key<'a>(&'a self, actor: &'a Actor, id: &'a str, change: KeyChange) -> Registered<'a, KeyRecord>;
+    fn change_key<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: KeyChange,
+    ) -> Registered<'a, KeyRecord>;
     /// Every tier.
     fn tiers(&self) -> Registered<'_, Vec<TierRecord>>;
     /// Makes or changes a tier.
@@ -180,8 +190,9 @@ pub trait Register: Send + Sync + 'static {
 pub struct NoRegister;
 
 impl NoRegister {
-    const NOWHERE: RegisterError =
-        RegisterError::Unsupported("this daemon has neither a database nor a rules file to keep users and keys in");
+    const NOWHERE: RegisterError = RegisterError::Unsupported(
+        "this daemon has neither a database nor a rules file to keep users and keys in",
+    );
 }
 
 impl Register for NoRegister {

@@ -43,8 +43,10 @@ struct ShelvedKey {
 
 /// Writes a fact.
 pub(super) fn write(fact: &Fact) -> Vec<u8> {
-    let limits = |own: &[UserLimit]| own.iter().map(|own| (own.rule.clone(), own.permits, own.burst)).collect();
-    let mut shelved = Shelved { somebody: fact.is_somebody(), tier: None, limits: vec![], block: None, key: None };
+    let limits =
+        |own: &[UserLimit]| own.iter().map(|own| (own.rule.clone(), own.permits, own.burst)).collect();
+    let mut shelved =
+        Shelved { somebody: fact.is_somebody(), tier: None, limits: vec![], block: None, key: None };
     match fact {
         Fact::User(Some(user)) => {
             shelved.tier.clone_from(&user.tier);
@@ -102,7 +104,8 @@ mod tests {
     fn what_is_put_on_the_shelf_comes_back_the_same() {
         let overrides = vec![UserLimit { rule: "r".to_owned(), permits: 3, burst: 4 }];
         let blocked = Some(Block { reason: Some("spam".to_owned()), until: Some(Timestamp(9)) });
-        let user = User { id: "u".to_owned(), tier: Some("pro".to_owned()), overrides: overrides.clone(), blocked };
+        let user =
+            User { id: "u".to_owned(), tier: Some("pro".to_owned()), overrides: overrides.clone(), blocked };
         let key = ApiKey {
             id: "k".to_owned(),
             salt: [1; 16],

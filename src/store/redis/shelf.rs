@@ -31,11 +31,14 @@ impl RedisShelf {
         Self { core }
     }
 
-    async fn each(&self, commands: impl Iterator<Item = (Cmd, Slot)>, patience: Duration) -> Vec<Option<Value>> {
+    async fn each(
+        &self,
+        commands: impl Iterator<Item = (Cmd, Slot)>,
+        patience: Duration,
+    ) -> Vec<Option<Value>> {
         let deadline = Deadline::after(patience);
-        let asked = commands.map(|(command, slot)| async move {
-            self.core.lanes.plain(&command, slot, deadline).await.ok()
-        });
+        let asked = commands
+            .map(|(command, slot)| async move { self.core.lanes.plain(&command, slot, deadline).await.ok() });
         join_all(asked).await
     }
 }

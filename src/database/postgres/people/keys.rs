@@ -6,9 +6,7 @@ use super::People;
 use super::register::{Recorded, overrides_json, refused};
 use super::rows::{KeyRow, date, limits, moment};
 use crate::engine::admin::Actor;
-use crate::engine::identity::register::{
-    Filter, KeyChange, KeyDraft, KeyRecord, PAGE_MAX, RegisterError,
-};
+use crate::engine::identity::register::{Filter, KeyChange, KeyDraft, KeyRecord, PAGE_MAX, RegisterError};
 use crate::engine::identity::secret::new_key;
 
 impl KeyRow {
@@ -82,8 +80,14 @@ impl People {
             .await?;
             let after = find(connection, &new.id).await?;
             let (target, after_made) = (new.id.as_str(), after.as_ref());
-            let recorded =
-                Recorded { actor, action: "key.create", target, before: None, after: after_made, reason: None };
+            let recorded = Recorded {
+                actor,
+                action: "key.create",
+                target,
+                before: None,
+                after: after_made,
+                reason: None,
+            };
             self.record(connection, recorded).await?;
             transaction.commit().await?;
             Ok(after)

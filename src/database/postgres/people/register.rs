@@ -19,7 +19,12 @@ impl Register for People {
     fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord> {
         Box::pin(self.show_user(id))
     }
-    fn change_user<'a>(&'a self, actor: &'a Actor, id: &'a str, change: UserChange) -> Registered<'a, UserRecord> {
+    fn change_user<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: UserChange,
+    ) -> Registered<'a, UserRecord> {
         Box::pin(self.write_user(actor, id, change))
     }
     fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()> {
@@ -34,7 +39,12 @@ impl Register for People {
     fn make_key<'a>(&'a self, actor: &'a Actor, draft: KeyDraft) -> Registered<'a, (KeyRecord, String)> {
         Box::pin(self.insert_key(actor, draft))
     }
-    fn change_key<'a>(&'a self, actor: &'a Actor, id: &'a str, change: KeyChange) -> Registered<'a, KeyRecord> {
+    fn change_key<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: KeyChange,
+    ) -> Registered<'a, KeyRecord> {
         Box::pin(self.update_key(actor, id, change))
     }
     fn tiers(&self) -> Registered<'_, Vec<TierRecord>> {
@@ -113,11 +123,13 @@ pub(super) fn refused(failure: Failure) -> RegisterError {
         return match constraint.as_deref() {
             Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::Refused(
                 "tier",
-                "there is no such tier, or somebody still has it: `tidegate tiers list` shows them".to_owned(),
+                "there is no such tier, or somebody still has it: `tidegate tiers list` shows them"
+                    .to_owned(),
             ),
-            Some("api_keys_owner_fkey") => {
-                RegisterError::Refused("user", "there is no such user: make it with `tidegate users set`".to_owned())
-            }
+            Some("api_keys_owner_fkey") => RegisterError::Refused(
+                "user",
+                "there is no such user: make it with `tidegate users set`".to_owned(),
+            ),
             Some("users_block_ends_after_it_begins") => {
                 RegisterError::Refused("until", "the block would end before it begins".to_owned())
             }

@@ -71,10 +71,9 @@ pub(super) fn limits(overrides: &Overrides) -> Vec<UserLimit> {
 impl UserRow {
     /// What decisions need of it.
     pub(super) fn fact(self) -> User {
-        let blocked = self.blocked_at.map(|_| Block {
-            reason: self.blocked_reason,
-            until: self.blocked_until.map(moment),
-        });
+        let blocked = self
+            .blocked_at
+            .map(|_| Block { reason: self.blocked_reason, until: self.blocked_until.map(moment) });
         User { overrides: limits(&self.overrides), id: self.id, tier: self.tier, blocked }
     }
 }

@@ -20,7 +20,11 @@ impl People {
         Ok(rows.into_iter().map(|(name, description)| TierRecord { name, description }).collect())
     }
 
-    pub(super) async fn write_tier(&self, actor: &Actor, tier: TierRecord) -> Result<TierRecord, RegisterError> {
+    pub(super) async fn write_tier(
+        &self,
+        actor: &Actor,
+        tier: TierRecord,
+    ) -> Result<TierRecord, RegisterError> {
         let written = self.database.within(async {
             let mut transaction = self.database.pool().begin().await?;
             let connection: &mut PgConnection = &mut transaction;
@@ -50,8 +54,14 @@ impl People {
             if before.is_some() {
                 sqlx::query("DELETE FROM tiers WHERE name = $1").bind(name).execute(&mut *connection).await?;
                 let before = before.as_ref();
-                let recorded =
-                    Recorded { actor, action: "tier.remove", target: name, before, after: None, reason: None };
+                let recorded = Recorded {
+                    actor,
+                    action: "tier.remove",
+                    target: name,
+                    before,
+                    after: None,
+                    reason: None,
+                };
                 self.record(connection, recorded).await?;
             }
             transaction.commit().await?;
