@@ -89,13 +89,21 @@ pub struct Global {
     pub minimums: Vec<(String, u32)>,
     /// While a region is cut off.
     pub on_partition: OnPartition,
+    /// How long a request that finds its region dry waits for rights of another; zero for not at all (`escrow`).
+    pub wait: Span,
 }
 
 impl Global {
     /// A limit that is shared equally over the configured regions.
     #[must_use]
     pub const fn new(mode: Mode) -> Self {
-        Self { mode, shares: Vec::new(), minimums: Vec::new(), on_partition: OnPartition::Share }
+        Self {
+            mode,
+            shares: Vec::new(),
+            minimums: Vec::new(),
+            on_partition: OnPartition::Share,
+            wait: Span::ZERO,
+        }
     }
 }
 

@@ -98,7 +98,8 @@ impl Daemon {
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held);
-        let (engine, audit) = Remembering::prepare(engine, &setup)?;
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
@@ -108,7 +109,6 @@ impl Daemon {
         ));
         reloader.first()?;
         reloader.publish(None);
-        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let stored = match (&setup.rules, &database) {
             (RulesSource::Database(saved), Some(database)) => {
                 let rules = DatabaseRules::new(

@@ -64,7 +64,13 @@ impl Engine {
             let rewritten = rewritten(requests, &persons);
             let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
-            if let Some(outcome) = self.store.try_decide(&plan.charges(), plan.intent, now) {
+            let charges = plan.charges();
+            let tried = self.store.try_decide(&charges, plan.intent, now);
+            let hope = match &tried {
+                Some(outcome) if plan.intent == Intent::Charge => self.hope(&charges, outcome, now),
+                _ => None,
+            };
+            if let Some(outcome) = tried.filter(|_| hope.is_none()) {
                 let decisions = self.conclude(&plan, &outcome, intent, now);
                 if let Some(timer) = timer {
                     self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
@@ -72,7 +78,6 @@ impl Engine {
                 return Answer::Now(decisions);
             }
             if let Some(footprint) = footprint {
-                let charges = plan.charges();
                 footprint.note(&charges, self.store.in_one_step(&charges));
             }
         } else if let Some(footprint) = footprint {
@@ -85,8 +90,15 @@ impl Engine {
             let rewritten = rewritten(requests, &persons);
             let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
-            let outcome = self.store.decide(&plan.charges(), plan.intent, now).await;
-            let decisions = self.conclude(&plan, &outcome, intent, now);
+            let (charges, mut at) = (plan.charges(), now);
+            let mut outcome = self.store.decide(&charges, plan.intent, at).await;
+            if plan.intent == Intent::Charge
+                && let Some(most) = self.hope(&charges, &outcome, at)
+            {
+                (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
+            }
+            drop(charges);
+            let decisions = self.conclude(&plan, &outcome, intent, at);
             if let Some(timer) = timer {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
             }

@@ -34,6 +34,7 @@ pub mod port;
 pub mod rulebook;
 mod split;
 pub mod status;
+mod wait;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
@@ -44,6 +45,7 @@ use port::{Answer, Store};
 use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
+use wait::Waits;
 use world::Tallies;
 
 /// One decision in this many is timed: a histogram costs more than a decision.
@@ -58,6 +60,7 @@ pub struct Engine {
     shapes: Mutex<Shapes>,
     tallies: Tallies,
     shares: Shares,
+    waits: Waits,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
@@ -91,6 +94,7 @@ impl Engine {
             shapes: Mutex::default(),
             tallies: Tallies::default(),
             shares,
+            waits: Waits::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
             metrics,

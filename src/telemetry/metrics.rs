@@ -92,6 +92,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Counts of worldwide limits that found no room before they were sent",
     ),
     (
+        "rights_waits_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Requests that waited for rights of another region: admitted, refused, or full where too many waited",
+    ),
+    (
         "rights_moved_total",
         MetricKind::Counter,
         &["from", "to"],
