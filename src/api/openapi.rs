@@ -236,13 +236,13 @@ mod tests {
     #[test]
     fn the_committed_document_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
-        if std::env::var_os("TIDEGATE_WRITE_OPENAPI").is_some() {
+        if std::env::var_os("WRITE_OPENAPI").is_some() {
             std::fs::write(path, openapi_json()).unwrap();
         }
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == openapi_json(),
-            "docs/openapi.json is not current: TIDEGATE_WRITE_OPENAPI=1 cargo test --lib committed_document"
+            "docs/openapi.json is not current: WRITE_OPENAPI=1 cargo test --lib committed_document"
         );
     }
 }
