@@ -138,7 +138,7 @@ pub(super) fn more(json: &Value) {
 /// Limits of somebody's own in one line.
 pub(super) fn overrides(overrides: &Value) -> String {
     let each = overrides.as_object().into_iter().flatten().map(|(rule, own)| {
-        let burst = (own["burst"] != own["limit"]).then(|| format!("/{}", own["burst"])).unwrap_or_default();
+        let burst = if own["burst"] == own["limit"] { String::new() } else { format!("/{}", own["burst"]) };
         format!("{rule}={}{burst}", own["limit"])
     });
     each.collect::<Vec<_>>().join(" ")

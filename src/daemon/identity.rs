@@ -16,7 +16,6 @@ use crate::api::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
 use crate::config::{self, Config};
 use crate::database::postgres::Database;
 use crate::database::postgres::people::{self, People};
-use crate::engine::Engine;
 use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::register::Register;
 use crate::engine::identity::{LookupSettings, Shelf};
@@ -83,14 +82,13 @@ impl Identities {
     /// A file of keys that cannot be used.
     pub(super) fn start(
         setup: &Setup,
-        engine: &Arc<Engine>,
         reloader: &Arc<Reloader>,
         database: Option<&Database>,
         shelf: Option<Arc<dyn Shelf>>,
         stop: &CancellationToken,
         tasks: &mut JoinSet<()>,
     ) -> anyhow::Result<Self> {
-        let identity = &setup.identity;
+        let (identity, engine) = (&setup.identity, reloader.engine());
         if let Some(tier) = &identity.default_tier {
             engine.set_tier_default(tier);
         }

@@ -106,9 +106,11 @@ impl Reloader {
                 () = stop.cancelled() => return,
                 change = changes.recv() => change,
             };
-            let Some(change) = change else { return };
-            let _editing = self.editing.lock().await;
-            self.change(change);
+            if change.is_none() {
+                return;
+            }
+            // What was seen may have been replaced through the daemon since: only the file as it is now counts.
+            self.again().await;
         }
     }
 

@@ -82,7 +82,7 @@ impl Engine {
         mut then: impl FnMut(&Request<'r>, &Decision),
     ) {
         // One wait for all of them, rather than one for each.
-        self.expect(requests).await;
+        self.look_ahead(requests).await;
         let mut rest = requests;
         while let Some((first, others)) = rest.split_first() {
             match self.decide_with(std::slice::from_ref(first), Intent::Charge, None) {

@@ -152,7 +152,7 @@ impl Engine {
     }
 
     /// Looks up whoever of these is not known at once, together, within the deadline of one decision.
-    pub(crate) async fn expect(&self, requests: &[Request<'_>]) {
+    async fn look_ahead(&self, requests: &[Request<'_>]) {
         let loaded = self.loaded.load_full();
         let mut soon = SmallVec::new();
         let _ = self.persons(&loaded.set, requests, &mut soon);

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench --bench identity -- --users 10000000 --active 100000`. Without sizes it is quick, to see that it runs.
 
-#![expect(
+#![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -12,6 +12,7 @@
     clippy::print_stderr,
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
     reason = "a benchmark reads the clock, prints what it found, and fails by panicking"
 )]
 

@@ -1,3 +1,5 @@
+//! What gets through and what does not: every algorithm, every claim, and every known way to forge.
+
 use jsonwebtoken::{Algorithm, EncodingKey, Header as Made, encode};
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair as _};
 use serde_json::{Value, json};

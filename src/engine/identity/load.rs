@@ -104,7 +104,7 @@ impl Loader {
         self.clear_shelf(&batch).await;
         let shelf = self.shelf.as_deref().filter(|_| !batch.past_shelf);
         let mut left = match shelf {
-            Some(shelf) => self.from_shelf(shelf, std::mem::take(&mut batch.look), generation).await,
+            Some(shelf) => self.land_shelved(shelf, std::mem::take(&mut batch.look), generation).await,
             None => std::mem::take(&mut batch.look),
         };
         left.append(&mut batch.again);
@@ -140,7 +140,7 @@ impl Loader {
     }
 
     /// Lands what lies on the shelf; gives back the names of what does not.
-    async fn from_shelf(&self, shelf: &dyn Shelf, look: Vec<Name>, generation: u64) -> Vec<Name> {
+    async fn land_shelved(&self, shelf: &dyn Shelf, look: Vec<Name>, generation: u64) -> Vec<Name> {
         if look.is_empty() {
             return look;
         }
