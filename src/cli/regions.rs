@@ -83,7 +83,10 @@ fn show_bounds(rules: &[Value]) {
             _ => "news is on its way",
         };
         if bound > 0 {
-            say(format_args!("{}: up to {bound} more may have been admitted: {because}.", word(&rule["rule"])));
+            say(format_args!(
+                "{}: up to {bound} more may have been admitted: {because}.",
+                word(&rule["rule"])
+            ));
         }
     }
 }
