@@ -128,6 +128,10 @@ pub trait WorldPort: Send + Sync + 'static {
     fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
         let _ = (key, window, used, limit);
     }
+    /// No region has rights of a bucket left in a window.
+    fn dry(&self, key: &WorldKey, window: u64) {
+        let _ = (key, window);
+    }
     /// Counts frames and connections that were refused. The reasons are few and fixed.
     fn refused(&self, reason: &'static str, times: u64);
     /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
@@ -203,6 +207,10 @@ impl WorldPort for Engine {
                 "an escrowed limit was exceeded: check that all regions hold the same rules and that no two stores serve one region"
             );
         }
+    }
+
+    fn dry(&self, key: &WorldKey, window: u64) {
+        self.note_dry(key, window);
     }
 
     fn refused(&self, reason: &'static str, times: u64) {

@@ -31,6 +31,7 @@ mod ring;
 mod sample;
 mod scripts;
 mod settings;
+mod shelf;
 mod slots;
 mod split;
 mod topology;
@@ -68,6 +69,7 @@ use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
+pub use self::shelf::RedisShelf;
 
 /// How long a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
@@ -167,6 +169,12 @@ impl RedisStore {
             let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
             self.core.returned(leftover.permits, answer.is_ok());
         }
+    }
+
+    /// Where the region's daemons keep facts for each other.
+    #[must_use]
+    pub fn shelf(&self) -> RedisShelf {
+        RedisShelf::new(Arc::clone(&self.core))
     }
 }
 

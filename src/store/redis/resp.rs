@@ -24,8 +24,11 @@ enum Stop {
     Garbled,
 }
 
+/// A reply and how many bytes it took.
+pub(super) type Framed = (Result<Value, Failure>, usize);
+
 /// The first reply in `bytes` and its length; `None` while some of it has yet to arrive.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<(Result<Value, Failure>, usize)>, Garbled> {
+pub(super) fn read(bytes: &[u8]) -> Result<Option<Framed>, Garbled> {
     let mut reader = Reader { rest: bytes };
     match reader.reply() {
         Ok(reply) => Ok(Some((reply, bytes.len() - reader.rest.len()))),
