@@ -264,7 +264,7 @@ mod tests {
     /// `cargo test --release --lib five_regions -- --ignored --nocapture` prints how long one division takes.
     #[test]
     #[ignore = "measures time"]
-    #[expect(clippy::print_stderr, clippy::disallowed_methods, reason = "a measurement")]
+    #[expect(clippy::disallowed_methods, reason = "a measurement")]
     fn five_regions_are_divided_in_less_than_a_microsecond() {
         const ROUNDS: u32 = 1_000_000;
         for (what, demand) in [("all wishes fit", 50), ("they do not", 500)] {
