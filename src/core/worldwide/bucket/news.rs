@@ -19,13 +19,13 @@ impl Bucket {
         if !here.busy {
             // Once a window also what has not changed: a demand that is only refused would be forgotten.
             let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
-            return before != told.net || turned || self.demand_moved(told, now, 10);
+            return before != told.net || turned || self.demand_moved(told, now, 10, 2);
         }
         let rested = now.since(told.at) >= REMINDED;
         let ended =
             window != told.window && before.abs_diff(told.net) > u64::from(self.rule.limit.permits) / 100;
         let asked = told.demand > 0 || self.own_net(window) != told.net;
-        (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10)
+        (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10, 4)
     }
 
     /// Whether what the others extrapolate from what they were told is off by more than chance.
@@ -41,7 +41,7 @@ impl Bucket {
         let limit = u64::from(self.rule.limit.permits);
         let given = self.cut.given(Regions::OWN).unwrap_or(limit);
         let guessed = known.max(known.saturating_add(asked).min(given));
-        self.own_net(window).abs_diff(guessed) > limit / 100 + asked.isqrt()
+        self.own_net(window).abs_diff(guessed) > limit * 3 / 100 + 2 * asked.isqrt() + 1
     }
 
     /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the limit
@@ -78,7 +78,7 @@ impl Bucket {
     pub(in super::super) fn is_urgent(&self, now: Timestamp, here: Here<'_>) -> bool {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
-        if self.demand_moved(told, now, 20) {
+        if self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
             return true;
         }
         if here.busy && self.windowed() {
@@ -92,11 +92,11 @@ impl Bucket {
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 
-    /// Whether the demand differs by more than `percent` and by more than chance would.
-    fn demand_moved(&self, told: Telling, now: Timestamp, percent: u64) -> bool {
+    /// Whether the demand differs by more than `percent` and by more than so many standard deviations of chance.
+    fn demand_moved(&self, told: Telling, now: Timestamp, percent: u64, sigmas: u64) -> bool {
         let demand = self.demand_at(now);
         let moved = demand.abs_diff(told.demand);
         moved > told.demand.max(demand) / 100 * percent
-            && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(2)
+            && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(sigmas)
     }
 }
