@@ -126,7 +126,6 @@ fn rule(limit: u32) -> Rule {
         exact: false,
         enabled: true,
         global: None,
-        split_keys: 1,
     }
 }
 

@@ -24,11 +24,11 @@ enum Stop {
     Garbled,
 }
 
-/// A reply and how many bytes it took.
-pub(super) type Framed = (Result<Value, Failure>, usize);
+/// What a server replied: a value, or why there is none.
+pub(super) type Answer = Result<Value, Failure>;
 
 /// The first reply in `bytes` and its length; `None` while some of it has yet to arrive.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<Framed>, Garbled> {
+pub(super) fn read(bytes: &[u8]) -> Result<Option<(Answer, usize)>, Garbled> {
     let mut reader = Reader { rest: bytes };
     match reader.reply() {
         Ok(reply) => Ok(Some((reply, bytes.len() - reader.rest.len()))),
