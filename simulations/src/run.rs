@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::{NodeName, Policy};
+use tidegate::core::worldwide::{NodeName, Policy, WorldKey};
 
 use crate::dice::Dice;
 use crate::measure::{Bucket, Figures, Measure};
@@ -42,6 +42,9 @@ pub(crate) struct Settings {
     /// whole run exceeded the rate.
     #[arg(long, default_value = "fixed_window", value_parser = algorithm)]
     algorithm: Algorithm,
+    /// So many buckets, each asked for by the pattern; the figures are means over them, and the worst of all.
+    #[arg(long, default_value_t = 1)]
+    keys: u64,
     /// Percent of frames lost.
     #[arg(long, default_value_t = 1.0)]
     loss: f64,
@@ -100,6 +103,7 @@ pub(crate) fn hold(seed: u64) -> anyhow::Result<()> {
             .map_or("bal3", |name| name)
             .to_owned(),
         algorithm: Algorithm::FixedWindow,
+        keys: 1,
         loss: 0.0,
         jitter: 10.0,
         skew: Span::ZERO,
@@ -184,9 +188,10 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
         .with_context(|| format!("no pattern is called {}", settings.pattern))?;
     let mut world = world(settings);
     let mut dice = Dice::new(settings.seed, 2);
-    let mut measure = Measure::default();
+    ensure!((1..=100_000).contains(&settings.keys), "--keys takes 1 to 100000");
+    let users: Vec<WorldKey> = (0..settings.keys).map(|user| key(user + 1)).collect();
+    let mut measures: Vec<Measure> = users.iter().map(|_| Measure::default()).collect();
     let mut bucket = Bucket::full(settings.limit, window_of(settings));
-    let user = key(1);
     let window = settings.window;
     let step = STEP.0 as f64 / window.0 as f64;
     let steps = settings.seconds * 1_000;
@@ -202,8 +207,10 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
         let first = usize::try_from(dice.below(u64::try_from(regions)?))?;
         for place in (0..regions).map(|place| (place + first) % regions) {
             let load = pattern.load(place, regions, at as f64 * step);
-            for _ in 0..dice.poisson(load * f64::from(settings.limit) * step) {
-                let admitted = world.request(place, &user);
+            for _ in 0..dice.poisson(load * f64::from(settings.limit) * step * settings.keys as f64) {
+                let user = usize::try_from(dice.below(settings.keys))?;
+                let (Some(user), Some(measure)) = (users.get(user), measures.get_mut(user)) else { continue };
+                let admitted = world.request(place, user);
                 // The window by the region's own clock: what the skew itself moves across an edge is no overshoot.
                 let window = world.clock(place).window_index(window);
                 measure.note(window, settings.limit, admitted);
@@ -218,7 +225,7 @@ fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
     let per = |count: u64| count as f64 / settings.seconds as f64 / links as f64;
     let late: u64 = world.daemons.iter().map(|daemon| daemon.replica.tally().late).sum();
     let traffic = format!("{:>10.1} {:>10.0} {late:>6}", per(world.network.frames), per(world.network.bytes));
-    let figures = measure.figures(first, end, settings.limit);
+    let figures = mean(measures.iter().map(|measure| measure.figures(first, end, settings.limit)));
     if settings.algorithm == Algorithm::FixedWindow {
         return Ok((figures, traffic));
     }
@@ -241,7 +248,7 @@ fn world(settings: &Settings) -> World {
         on_partition: settings.on_partition,
         interval: settings.interval,
         policy,
-        keys_max: 1_000,
+        keys_max: 200_000,
         thrift: !settings.chatty,
     };
     let mut dice = Dice::new(settings.seed, 3);
@@ -283,6 +290,18 @@ fn span(text: &str) -> Result<Span, String> {
         _ => return Err(format!("{text:?} lacks a unit: us, ms, s, m or h")),
     };
     Ok(Span(number.saturating_mul(unit)))
+}
+
+/// The means, and the worst of the worst.
+fn mean(all: impl ExactSizeIterator<Item = Figures>) -> Figures {
+    let parts = f64::from(u32::try_from(all.len()).unwrap_or(u32::MAX)).max(1.0);
+    all.fold(Figures { used_min: 100.0, ..Figures::default() }, |sum, one| Figures {
+        over_max: sum.over_max.max(one.over_max),
+        over_mean: sum.over_mean + one.over_mean / parts,
+        used: sum.used + one.used / parts,
+        used_min: sum.used_min.min(one.used_min),
+        wrongly_refused: sum.wrongly_refused + one.wrongly_refused / parts,
+    })
 }
 
 fn window_of(settings: &Settings) -> f64 {
