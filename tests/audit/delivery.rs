@@ -196,7 +196,8 @@ fn a_connection_cut_at_any_moment_leaves_no_double_and_no_loss() {
                 if stopped.load(Ordering::Relaxed) {
                     return;
                 }
-                let cut = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'";
+                let cut =
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'";
                 let _ = server.postgres.try_sql(&server.database, cut);
                 std::thread::sleep(Duration::from_millis(round * 37 % 110 + 5));
             }
