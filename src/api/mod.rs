@@ -12,6 +12,7 @@ mod error;
 mod headers;
 mod http;
 mod listener;
+mod openapi;
 mod rls;
 pub mod token;
 
@@ -30,6 +31,7 @@ use crate::engine::Engine;
 pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
 pub use http::fingerprint;
 pub use listener::Listener;
+pub use openapi::openapi_json;
 
 /// What an operator may set of the doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -140,6 +140,8 @@ pub trait WorldPort: Send + Sync + 'static {
     fn traffic(&self, region: &str, sent: u64, received: u64);
     /// Counts frames handled, both ways.
     fn updates(&self, frames: u64);
+    /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the end.
+    fn overshoot(&self, rule: &str, permits: u64);
 }
 
 impl WorldPort for Engine {
@@ -174,10 +176,14 @@ impl WorldPort for Engine {
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        for (rule, bound) in &status.error_bounds {
+        for (rule, bound, _) in &status.error_bounds {
             metrics.error_bound(rule).set(*bound as f64);
         }
         Self::publish(self, status);
+    }
+
+    fn overshoot(&self, rule: &str, permits: u64) {
+        self.metrics().overshoot(rule).increment(permits);
     }
 
     fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {

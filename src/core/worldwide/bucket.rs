@@ -62,6 +62,8 @@ pub(super) struct Bucket {
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
+    /// The newest window of which it was looked at how much it was above the limit.
+    audited: u64,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
     changed: Timestamp,
@@ -84,6 +86,32 @@ pub(super) struct Telling {
     demand: u64,
 }
 
+/// What makes a worldwide count uncertain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Doubt {
+    /// News is on its way.
+    Lag,
+    /// A region that has told has not been heard of this bucket for too long.
+    Stale,
+    /// A region is cut off.
+    Partition,
+    /// Regions do not tell of buckets that are far from their limit.
+    Untold,
+}
+
+impl Doubt {
+    /// As operators read it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Lag => "lag",
+            Self::Stale => "stale",
+            Self::Partition => "partition",
+            Self::Untold => "untold",
+        }
+    }
+}
+
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Heard {
@@ -93,6 +121,10 @@ pub(super) struct Heard {
     pub(super) full: bool,
     /// It came after the instant at which everyone should have used it.
     pub(super) late: bool,
+    /// It was newer than what is known, and still a count in it was smaller: that count was passed over.
+    pub(super) backwards: bool,
+    /// It told of more than any region can have admitted: nothing of it was taken.
+    pub(super) beyond: bool,
 }
 
 #[derive(Debug)]
@@ -156,6 +188,7 @@ impl Bucket {
             charged: SmallVec::new(),
             stored: 0,
             debt: 0,
+            audited: 0,
             moved_since: false,
             changed: since,
         }
@@ -263,11 +296,15 @@ impl Bucket {
         heard: &super::super::wire::Report,
         here: Here<'_>,
     ) -> Heard {
+        if self.is_beyond(region, heard) {
+            return Heard { beyond: true, ..Heard::default() };
+        }
         self.changed = now;
         let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
-        let (mut changed, mut full) = (false, false);
+        let (mut changed, mut full, mut backwards) = (false, false, false);
         for count in &heard.counts {
+            backwards |= heard.stamp > told.stamp && told.counts.runs_backwards(count);
             match told.counts.merge(count) {
                 Merged::Changed => changed = true,
                 Merged::Known => {}
@@ -288,7 +325,24 @@ impl Bucket {
         let admitted = period.told_mut(region).counts.net();
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
         let late = self.read(now, region, heard.window, account, here);
-        Heard { changed, full, late }
+        Heard { changed, full, late, backwards, beyond: false }
+    }
+
+    /// Whether a report tells of more than a region can have admitted. In a window that is the limit, twice over where a
+    /// reload has just lowered it; without windows what the bucket held, and what has refilled since the region told last.
+    fn is_beyond(&self, region: RegionId, heard: &super::super::wire::Report) -> bool {
+        let net = heard.counts.iter().map(|count| count.admitted.saturating_sub(count.returned));
+        let net = net.fold(0, u64::saturating_add);
+        let limit = &self.rule.limit;
+        if self.windowed() {
+            return net > u64::from(limit.permits).saturating_mul(2);
+        }
+        let Some(told) = self.period(0).and_then(|period| period.told(region)) else { return false };
+        let refilled = u128::from(limit.permits) * u128::from(heard.stamp.since(told.stamp).0)
+            / u128::from(limit.window.0.max(1));
+        let most =
+            limit.capacity(self.rule.algorithm).saturating_add(u64::try_from(refilled).unwrap_or(u64::MAX));
+        net > told.counts.net().saturating_add(most.saturating_mul(2))
     }
 
     /// What the region is asked for, per second, in millionths.
@@ -515,7 +569,7 @@ impl Bucket {
             Some((enforced, _)) => enforced == view,
         };
         if !same {
-            self.enforced = Some((view, self.error_bound(now, here.regions)));
+            self.enforced = Some((view, self.error_bound(now, here).0));
             self.moved_since = true;
         }
         !same
@@ -558,7 +612,7 @@ impl Bucket {
             || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
             || (view.others == 0 && before.others > 0);
         if moved {
-            self.enforced = Some((view, self.error_bound(now, here.regions)));
+            self.enforced = Some((view, self.error_bound(now, here).0));
             self.moved_since = true;
         }
         moved || self.debt > 0
@@ -655,25 +709,62 @@ impl Bucket {
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 
-    /// How far the worldwide count may lie above what is believed. Of a region that speaks: what it may have admitted
-    /// since it told, going by the demand that it told and by what it was given. Of one that is cut off: all that the
-    /// rule lets it admit on its own.
-    pub(super) fn error_bound(&self, now: Timestamp, regions: &Regions) -> u64 {
-        let window = self.window_at(now);
-        let limit = u64::from(self.rule.limit.permits);
-        let bounds = regions.iter().skip(1).map(|(id, region)| {
-            let told = self.period(window).and_then(|period| period.told(id));
-            let known = told.map_or(0, |told| told.counts.net());
-            if region.cut_off {
-                return most_of_silent(&self.rule, regions, id).saturating_sub(known);
+    /// How far the worldwide count may lie above what is believed, and what most of that is due to. Of a region that
+    /// speaks: what it may have admitted since it told, going by the demand that it told and by what it was given. Of one
+    /// that is cut off: all that the rule lets it admit on its own. Of one that told nothing: what need not be told.
+    pub(super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> (u64, Doubt) {
+        let limit = self.rule.limit.capacity(self.rule.algorithm);
+        let (mut sum, mut most) = (0_u64, (0, Doubt::Lag));
+        for (id, region) in here.regions.iter().skip(1) {
+            let (bound, doubt) = self.error_of(now, here, id, region.cut_off, limit);
+            sum = sum.saturating_add(bound);
+            if bound > most.0 {
+                most = (bound, doubt);
             }
-            let Some(told) = told else { return 0 };
-            let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
-            let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
-            let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
-            likely.min(given.min(limit).saturating_sub(known))
+        }
+        (sum, most.1)
+    }
+
+    fn error_of(
+        &self,
+        now: Timestamp,
+        here: Here<'_>,
+        id: RegionId,
+        cut_off: bool,
+        limit: u64,
+    ) -> (u64, Doubt) {
+        let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
+        let known = if self.windowed() { told.map_or(0, |told| told.counts.net()) } else { 0 };
+        if cut_off {
+            return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
+        }
+        let Some(told) = told else {
+            let spoken = self.told.is_some();
+            let quiet = Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), spoken);
+            return (if here.thrift { quiet } else { 0 }, Doubt::Untold);
+        };
+        let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
+        let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
+        let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
+        let stale = now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0;
+        (likely.min(given.min(limit).saturating_sub(known)), if stale { Doubt::Stale } else { Doubt::Lag })
+    }
+
+    /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the end.
+    pub(super) fn overshoot(&mut self, now: Timestamp) -> u64 {
+        if !self.windowed() {
+            return 0;
+        }
+        let closed = self.window_at(now).saturating_sub(2);
+        let limit = u64::from(self.rule.limit.permits);
+        let audited = self.audited;
+        self.audited = audited.max(closed);
+        let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
+        let above = due.map(|period| {
+            let others = period.told.iter().skip(1).map(|told| told.counts.net());
+            others.fold(period.live.net(), u64::saturating_add).saturating_sub(limit)
         });
-        bounds.fold(0, u64::saturating_add)
+        above.fold(0, u64::saturating_add)
     }
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {

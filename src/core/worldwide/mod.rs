@@ -26,6 +26,7 @@ pub mod split;
 mod status;
 mod transmit;
 
+pub use bucket::Doubt;
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;

@@ -106,6 +106,8 @@ pub struct Replica {
     /// After this long a report has reached everyone; worked out anew at each timeout.
     horizon: Span,
     pub(super) tally: Tally,
+    /// Permits above the limit in closed windows, by rule, of the buckets that this daemon speaks for.
+    pub(super) overshoot: BTreeMap<RuleName, u64>,
 }
 
 /// What the replica has seen since it began, for metrics.
@@ -129,6 +131,10 @@ pub struct Tally {
     pub no_room: u64,
     /// Reports that came after the instant at which every region should have used them.
     pub late: u64,
+    /// Counts that a newer report told smaller than they were known to be.
+    pub backwards: u64,
+    /// Reports of more than any region can have admitted.
+    pub beyond: u64,
     /// Buckets forgotten before their time, or never followed, for want of room.
     pub dropped_keys: u64,
     /// Reports not told because too many waited already.
@@ -156,6 +162,7 @@ impl Replica {
             busy: false,
             horizon: DELAY_STEP,
             tally: Tally::default(),
+            overshoot: BTreeMap::new(),
         }
     }
 
@@ -299,6 +306,16 @@ impl Replica {
 
     /// Looks at a bucket because its time has come.
     fn wake(&mut self, now: Timestamp, id: KeyId) {
+        if self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
+            && let Some(bucket) = self.keys.get_mut(id)
+        {
+            let above = bucket.overshoot(now);
+            if above > 0 {
+                // Bounded by the number of rules.
+                let sum = self.overshoot.entry(bucket.key.rule.clone()).or_default();
+                *sum = sum.saturating_add(above);
+            }
+        }
         self.look(now, id);
         self.changed(now, id);
     }
@@ -477,18 +494,13 @@ impl Replica {
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
-        let horizon = self.horizon;
-        let here = Here {
-            node: &self.config.name.node,
-            started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
-            shared_store: self.config.shared_store,
-            regions: &self.regions,
-            horizon,
-            policy: self.config.policy,
-            thrift: self.config.thrift,
-            busy: self.config.thrift && self.busy,
-        };
+        let here = here(&self.config, &self.regions, self.horizon, self.busy);
         (here, &mut self.keys)
+    }
+
+    /// The same where nothing is changed.
+    pub(super) fn standpoint(&self) -> Here<'_> {
+        here(&self.config, &self.regions, self.horizon, self.busy)
     }
 
     fn look_at_all(&mut self, now: Timestamp) {
@@ -541,5 +553,18 @@ impl Replica {
             self.begun = true;
             self.regions.expect_from(now);
         }
+    }
+}
+
+fn here<'a>(config: &'a ReplicaConfig, regions: &'a Regions, horizon: Span, busy: bool) -> Here<'a> {
+    Here {
+        node: &config.name.node,
+        started: Timestamp(config.incarnation.saturating_mul(1_000)),
+        shared_store: config.shared_store,
+        regions,
+        horizon,
+        policy: config.policy,
+        thrift: config.thrift,
+        busy: config.thrift && busy,
     }
 }
