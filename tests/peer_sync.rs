@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
-use tidegate::core::rule::{Global, Mode, OnPartition};
+use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
@@ -58,7 +58,8 @@ impl Remembered {
 
     fn admit(&self, permits: u64) {
         let window = self.now().window_index(WINDOW);
-        let touched = Touched { key: bucket(), window, offered: permits, admitted: permits, returned: 0 };
+        let touched =
+            Touched { key: bucket(), window, offered: permits, admitted: permits, returned: 0, refused: 0 };
         self.touched.lock().unwrap().push(touched);
     }
 }
@@ -85,7 +86,7 @@ impl WorldPort for Remembered {
             name: bucket().rule,
             algorithm: Algorithm::FixedWindow,
             limit: Limit { permits: 1_000, window: WINDOW, burst: 1_000, queue: 0 },
-            global: Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: OnPartition::Share },
+            global: Global::new(Mode::Gossip),
         };
         (1, vec![rule])
     }

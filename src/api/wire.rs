@@ -190,6 +190,8 @@ pub struct RegionsJson<'a> {
     pub cut_off: &'a [String],
     /// The worldwide rules.
     pub rules: Vec<ErrorBoundJson<'a>>,
+    /// The `split` rules whose weights are being changed: this region still holds the smaller of its shares.
+    pub changing: Vec<ChangingJson<'a>>,
 }
 
 /// Another daemon.
@@ -247,6 +249,16 @@ pub struct ErrorBoundJson<'a> {
     pub rule: &'a str,
     /// In permits: the worst of its buckets.
     pub error_bound: u64,
+}
+
+/// A `split` rule whose new weights are not held by everybody yet.
+#[derive(Debug, Serialize)]
+pub struct ChangingJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// Regions and daemons (`region/node`) that have not said that they hold them; at most eight. Empty: the larger share
+    /// begins as soon as what was spent of the old ones has faded.
+    pub waiting_for: &'a [String],
 }
 
 /// What a bucket holds.

@@ -54,6 +54,19 @@ pub(super) fn run(server: &Server) -> Ended {
             cut_off.join(", ")
         ));
     }
+    for changing in own["changing"].as_array().into_iter().flatten() {
+        let waiting: Vec<String> =
+            changing["waiting_for"].as_array().into_iter().flatten().map(word).collect();
+        let rule = word(&changing["rule"]);
+        if waiting.is_empty() {
+            say(format_args!("New shares of {rule}: everybody holds them; a larger one begins shortly."));
+        } else {
+            say(format_args!(
+                "New shares of {rule}: waiting for {}. The smaller ones hold.",
+                waiting.join(", ")
+            ));
+        }
+    }
     Ok(ExitCode::SUCCESS)
 }
 

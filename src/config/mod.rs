@@ -169,6 +169,9 @@ pub struct Peers {
     /// `regions`: every region that may hold a share of a limit, present or not; with this daemon's own. Default `[]`: those
     /// that have been seen.
     pub regions: Vec<String>,
+    /// `shares`: where this daemon notes which weights of `split` rules it holds, so that a restart in the middle of a change
+    /// is safe. Relative as `rules.file`. Default: `shares.NODE.json`.
+    pub shares: PathBuf,
     /// `[peers.tls]`: how daemons prove that they belong together. `tidegate cert` makes these files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<PeerTls>,

@@ -40,8 +40,9 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let listen = section(&mut fields, "listen", problems, listen);
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
     let store = section(&mut fields, "store", problems, store);
-    let peers =
-        section(&mut fields, "peers", problems, |table, problems| peers(table, &region, folder, problems));
+    let peers = section(&mut fields, "peers", problems, |table, problems| {
+        peers(table, (&region, &node), folder, problems)
+    });
     let identity = section(&mut fields, "identity", problems, identity);
     fields.refuse("postgres", "[postgres] is not supported by this version", problems);
     fields.refuse("audit", "[audit] is not supported by this version", problems);
@@ -147,7 +148,12 @@ fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
     Redis { topology, nodes, sentinel_master, timeout: timeout.unwrap_or(Span::from_millis(20)), on_failure }
 }
 
-fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Problems<'_>) -> Peers {
+fn peers(
+    fields: &mut Fields<'_>,
+    (own, node): (&str, &str),
+    folder: &Path,
+    problems: &mut Problems<'_>,
+) -> Peers {
     let join = fields.texts("join", TEXT_BYTES_MAX, problems).unwrap_or_default();
     if let Some(entry) = fields.take("join") {
         for address in join.iter().filter(|address| !is_host_and_port(address)) {
@@ -172,6 +178,8 @@ fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Probl
                 .report(&entry.node.at, format!("regions must list this daemon's own region {own:?} too"));
         }
     }
+    let shares = path(fields, "shares", folder, problems);
+    let shares = shares.unwrap_or_else(|| folder.join(format!("shares.{node}.json")));
     let tls = tls(fields, folder, problems);
     if !fields.has("tls")
         && let Some(entry) =
@@ -180,7 +188,7 @@ fn peers(fields: &mut Fields<'_>, own: &str, folder: &Path, problems: &mut Probl
         let sentence = "peers need certificates: make them with `tidegate cert ca` and `tidegate cert issue`, then name them in [peers.tls]";
         problems.report(&entry.at, sentence);
     }
-    Peers { join, advertise, interval: interval.unwrap_or(Span::from_millis(50)), regions, tls }
+    Peers { join, advertise, interval: interval.unwrap_or(Span::from_millis(50)), regions, shares, tls }
 }
 
 fn tls(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<PeerTls> {

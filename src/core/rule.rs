@@ -84,8 +84,18 @@ pub struct Global {
     pub mode: Mode,
     /// Weight by region, each at least 1 in sum; empty means equal over the configured regions.
     pub shares: Vec<(String, u32)>,
+    /// Least share by region, in percent of the limit; at most 100 in sum (`split`).
+    pub minimums: Vec<(String, u32)>,
     /// While a region is cut off.
     pub on_partition: OnPartition,
+}
+
+impl Global {
+    /// A limit that is shared equally over the configured regions.
+    #[must_use]
+    pub const fn new(mode: Mode) -> Self {
+        Self { mode, shares: Vec::new(), minimums: Vec::new(), on_partition: OnPartition::Share }
+    }
 }
 
 /// One condition on one attribute. All conditions of a rule must hold.

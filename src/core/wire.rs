@@ -4,6 +4,8 @@
 
 use super::time::{Span, Timestamp};
 
+pub mod rights;
+
 /// Version of these messages. A frame of another version is refused and counted.
 pub const VERSION: u8 = 1;
 /// Most reports in one frame.

@@ -20,6 +20,7 @@ use crate::telemetry::Metrics;
 mod reload;
 mod run;
 mod setup;
+mod shares;
 mod store;
 mod upkeep;
 mod world;
@@ -72,7 +73,10 @@ impl Daemon {
         let metrics = Metrics::new();
         let store = Opened::open(&setup.store, &metrics).await?;
         let counters = Arc::clone(&store.store);
-        let engine = Arc::new(Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics)));
+        let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
+        let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
+            .sharing(setup.regions.clone(), held);
+        let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
             setup.rules.clone(),

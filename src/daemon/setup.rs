@@ -8,7 +8,7 @@ use anyhow::Context;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnPartition, PRIORITY_DEFAULT, Rule};
+use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
 use crate::peer::TlsPem;
@@ -60,6 +60,8 @@ pub struct Setup {
     pub peers: Option<PeersSetup>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
+    /// Where the weights of `split` rules are noted; `None` for nowhere.
+    pub shares: Option<PathBuf>,
     /// How often counts go out.
     pub interval: Span,
     /// Hops of `X-Forwarded-For`, from the right, that are ours.
@@ -94,6 +96,7 @@ impl Setup {
             store: store_of(&config.store),
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
+            shares: Some(config.peers.shares.clone()),
             interval: config.peers.interval,
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
@@ -195,11 +198,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         on_failure: None,
         exact: false,
         enabled: true,
-        global: Some(Global {
-            mode: demo.rule.mode,
-            shares: Vec::new(),
-            on_partition: OnPartition::default(),
-        }),
+        global: Some(Global::new(demo.rule.mode)),
     };
     Ok(Setup {
         name,
@@ -225,6 +224,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
             tls_files: None,
         }),
         regions: demo.regions.to_vec(),
+        shares: None,
         interval: Span::from_millis(50),
         trusted_proxies: 1,
         ipv6_prefix: 64,

@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::setup::{PeersSetup, Setup, read_tls};
+use super::shares::Shares;
 use super::store::Opened;
 use crate::config::PeerTls;
 use crate::core::worldwide::ReplicaConfig;
@@ -58,6 +59,12 @@ impl World {
         let stop = stop.child_token();
         let port: Arc<dyn WorldPort> = Arc::clone(engine) as _;
         tasks.spawn(sync::run(port, Arc::clone(&peers_handle), events, replica, stop.clone()));
+        let shares = Shares {
+            engine: Arc::clone(engine),
+            peers: Arc::clone(&peers_handle),
+            path: setup.shares.clone(),
+        };
+        tasks.spawn(shares.run(stop.clone()));
         let siblings = Siblings {
             region: setup.name.region.clone(),
             live: Arc::clone(&store.live),

@@ -12,7 +12,7 @@ use crate::core::algorithm::{Algorithm, Verdict};
 use crate::core::decision::{Decision, Ruled, Worldwide};
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
-use crate::core::rule::{Action, OnFailure};
+use crate::core::rule::{Action, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 
@@ -122,13 +122,15 @@ impl Engine {
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
-        if found.rule.rule.global.is_none() || cost == Cost::Peek || key.shape() != found.rule.shape {
+        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split);
+        if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
         let returned = if charged { counted.returned } else { 0 };
         let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
-        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned };
+        let refused = if counted.verdict.admitted { 0 } else { cost.taken() };
+        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned, refused };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }
@@ -153,8 +155,13 @@ struct Plan<'a, 'r> {
 
 impl<'a, 'r> Plan<'a, 'r> {
     fn new(loaded: &'a Loaded, requests: &'a [Request<'r>], intent: Intent) -> Self {
-        let matches: SmallVec<[Matches<'a>; 1]> =
+        let mut matches: SmallVec<[Matches<'a>; 1]> =
             requests.iter().map(|request| loaded.set.matches(request)).collect();
+        for found in matches.iter_mut().flatten() {
+            if found.rule.rule.global.is_some() {
+                found.limit = loaded.held_to(found.rule, found.limit);
+            }
+        }
         let mut plan = Self { loaded, requests, matches, intent };
         let blocked = plan
             .matches
@@ -223,7 +230,11 @@ impl<'a, 'r> Plan<'a, 'r> {
                     .view
                     .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
             ),
-            error_bound: counted.error_bound,
+            error_bound: match global.mode {
+                // The others may have spent all that is not ours.
+                Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
+                Mode::Gossip | Mode::Escrow => counted.error_bound,
+            },
         });
         Ruled {
             rule: self.name(found),

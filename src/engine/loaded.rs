@@ -3,9 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::split::{self, Share};
+use crate::core::algorithm::Limit;
 use crate::core::key::{Key, Shape};
+use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::wire::RuleName;
+use crate::core::worldwide::split::Split;
 use crate::core::worldwide::{WorldKey, WorldRule};
 use crate::telemetry::{Metrics, RuleMetrics};
 
@@ -28,6 +32,8 @@ pub(super) struct Side {
     pub(super) name: Arc<str>,
     pub(super) message: Option<Arc<str>>,
     pub(super) metrics: RuleMetrics,
+    /// What this region is held to, for a `split` rule.
+    share: Option<Share>,
 }
 
 impl Loaded {
@@ -38,6 +44,7 @@ impl Loaded {
             name: compiled.rule.name.as_str().into(),
             message: compiled.rule.message.as_deref().map(Into::into),
             metrics: metrics.rule(&compiled.rule.name),
+            share: None,
         };
         let sides = set.rules().iter().map(side).collect();
         let worldwide = set
@@ -46,11 +53,32 @@ impl Loaded {
             .enumerate()
             .filter(|(_, compiled)| {
                 let rule = &compiled.rule;
-                rule.global.is_some() && rule.enabled && rule.action.counts()
+                rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split)
+                    && rule.enabled
+                    && rule.action.counts()
             })
             .map(|(index, compiled)| (compiled.shape, index))
             .collect();
         Self { set, revision, shadow, sides, worldwide }
+    }
+
+    /// Holds `split` rules to this region's shares.
+    pub(super) fn sharing(mut self, split: &Split, region: &str) -> Self {
+        let region: Arc<str> = region.into();
+        for (compiled, side) in self.set.rules().iter().zip(&mut self.sides) {
+            side.share = split::share_of(split, compiled, &region);
+        }
+        self
+    }
+
+    /// The shares of all `split` rules.
+    pub(super) fn shares(&self) -> impl Iterator<Item = &Share> {
+        self.sides.iter().filter_map(|side| side.share.as_ref())
+    }
+
+    /// What this region is held to where a rule or a user is given `limit`.
+    pub(super) fn held_to(&self, rule: &Compiled, limit: Limit) -> Limit {
+        self.side(rule).and_then(|side| side.share.as_ref()).map_or(limit, |share| share.of(limit))
     }
 
     pub(super) fn side(&self, rule: &Compiled) -> Option<&Side> {

@@ -22,12 +22,14 @@ pub mod clock;
 pub mod decide;
 pub mod loaded;
 pub mod port;
+mod split;
 pub mod status;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
 use port::Store;
+use split::Shares;
 use status::{BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 
@@ -42,6 +44,7 @@ pub struct Engine {
     loaded: ArcSwap<Loaded>,
     shapes: Mutex<Shapes>,
     tallies: Tallies,
+    shares: Shares,
     world: ArcSwap<WorldStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
@@ -60,6 +63,7 @@ impl Engine {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
+        let shares = Shares::new(name.clone(), Vec::new(), None);
         Self {
             name,
             clock,
@@ -67,6 +71,7 @@ impl Engine {
             loaded: ArcSwap::from_pointee(empty),
             shapes: Mutex::default(),
             tallies: Tallies::default(),
+            shares,
             world: ArcSwap::default(),
             metrics,
             degraded,
@@ -82,13 +87,17 @@ impl Engine {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
         let revision = self.loaded.load().revision + 1;
-        let loaded = Loaded::new(set, revision, shadow, &self.metrics);
+        let mut split = self.shares.machine();
+        split.handle_rules(self.clock.now(), self.shares.rules(&set));
+        let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(revision as f64);
             self.metrics.rules_count.set(loaded.set.rules().len() as f64);
         }
+        // While the machine is locked, or a share that grows meanwhile would be lost.
         self.loaded.store(Arc::new(loaded));
+        drop(split);
         Ok(revision)
     }
 
@@ -148,6 +157,7 @@ impl Engine {
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
         let found = loaded.set.bucket(name, request)?;
+        let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
         let now = self.clock.now();
         let info = self.store.bucket(compiled, &key, now).await;
@@ -156,10 +166,10 @@ impl Engine {
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
             identity,
-            limit: found.limit.permits,
-            window: found.limit.window,
+            limit: limit.permits,
+            window: limit.window,
             used: info.map_or(0, |info| info.used),
-            remaining: info.map_or(u64::from(found.limit.permits), |info| info.verdict.remaining),
+            remaining: info.map_or(u64::from(limit.permits), |info| info.verdict.remaining),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),
@@ -179,8 +189,8 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned } = tally;
-                into.push(Touched { key, window, offered, admitted, returned });
+                let world::Tally { window, offered, admitted, returned, refused } = tally;
+                into.push(Touched { key, window, offered, admitted, returned, refused });
             }
         });
     }

@@ -24,6 +24,8 @@ pub struct Tally {
     pub admitted: u64,
     /// Permits given back.
     pub returned: u64,
+    /// The largest cost that was refused; zero if none was.
+    pub refused: u64,
 }
 
 /// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never waits here
@@ -92,6 +94,7 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.offered = into.offered.saturating_add(tally.offered);
     into.admitted = into.admitted.saturating_add(tally.admitted);
     into.returned = into.returned.saturating_add(tally.returned);
+    into.refused = into.refused.max(tally.refused);
 }
 
 /// What the task that speaks with other daemons asks of the engine. Nothing here waits.
@@ -195,7 +198,7 @@ mod tests {
     fn nothing_is_lost_when_a_window_turns_between_two_drains() {
         let tallies = Tallies::default();
         let key = Key::new(Shape(1), ["a"]);
-        let tally = |window, admitted| Tally { window, offered: admitted, admitted, returned: 0 };
+        let tally = |window, admitted| Tally { window, offered: admitted, admitted, returned: 0, refused: 0 };
         for (window, admitted) in [(5, 1), (5, 2), (6, 4), (5, 8), (6, 16)] {
             assert!(tallies.add(&key, tally(window, admitted)));
         }

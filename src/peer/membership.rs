@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use chitchat::{Chitchat, ChitchatConfig, ChitchatHandle, ChitchatId, FailureDetectorConfig, NodeState};
@@ -23,6 +23,7 @@ use super::counters::Refusal;
 use super::gossip::Carrier;
 use super::identity;
 use crate::core::worldwide::NodeName;
+use crate::core::worldwide::split::Word;
 
 /// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions apart.
 const CLUSTER_ID: &str = "tidegate/1";
@@ -37,6 +38,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 const INCARNATION: &str = "incarnation";
 const DRAINING: &str = "draining";
 const REVISION: &str = "revision";
+const SHARES: &str = "shares";
 
 /// Another node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +55,8 @@ pub struct Member {
     pub live: bool,
     /// The revision of its rules.
     pub revision: u64,
+    /// Which weights of `split` rules it holds, once it has said so.
+    pub shares: Option<Word>,
 }
 
 /// What we say of ourselves.
@@ -62,17 +66,21 @@ pub(super) struct Facts {
     pub(super) incarnation: u64,
     pub(super) draining: AtomicBool,
     pub(super) revision: AtomicU64,
+    pub(super) shares: Mutex<Option<Word>>,
     /// Something of the above has changed.
     pub(super) changed: Notify,
 }
 
 impl Facts {
-    fn pairs(&self) -> [(&'static str, String); 3] {
-        [
+    fn pairs(&self) -> Vec<(&'static str, String)> {
+        let mut pairs = vec![
             (INCARNATION, self.incarnation.to_string()),
             (DRAINING, self.draining.load(Ordering::Relaxed).to_string()),
             (REVISION, self.revision.load(Ordering::Relaxed).to_string()),
-        ]
+        ];
+        let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        pairs.extend(shares.map(|word| (SHARES, format!("{} {}", word.stamp, word.digest))));
+        pairs
     }
 }
 
@@ -120,7 +128,7 @@ impl Membership {
             catchup_callback: None,
             extra_liveness_predicate: None,
         };
-        let facts = self.facts.pairs().map(|(key, value)| (key.to_owned(), value)).to_vec();
+        let facts = self.facts.pairs().into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         chitchat::spawn_chitchat(config, facts, &self.carrier).await
     }
 
@@ -269,5 +277,11 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         draining: state.get(DRAINING)? == "true",
         live,
         revision: state.get(REVISION)?.parse().ok()?,
+        shares: state.get(SHARES).and_then(word),
     })
+}
+
+fn word(text: &str) -> Option<Word> {
+    let (stamp, digest) = text.split_once(' ')?;
+    Some(Word { stamp: stamp.parse().ok()?, digest: digest.parse().ok()? })
 }

@@ -1,8 +1,8 @@
 //! The handle: start, send, look, leave, stop.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use super::membership::{Facts, Member, Membership};
 use super::tls::{self, TlsError, TlsPem};
 use crate::core::wire::Frame;
 use crate::core::worldwide::NodeName;
+use crate::core::worldwide::split::Word;
 
 /// How often membership is gossiped unless the configuration says otherwise.
 pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
@@ -201,6 +202,7 @@ impl Peers {
                 incarnation: config.incarnation,
                 draining: AtomicBool::new(false),
                 revision: AtomicU64::new(0),
+                shares: Mutex::default(),
                 changed: Notify::new(),
             }),
             carrier: ground.carrier(gossip_receiver),
@@ -277,6 +279,14 @@ impl Peers {
     /// Tells the others which revision of the rules is in force here.
     pub fn set_revision(&self, revision: u64) {
         if self.facts.revision.swap(revision, Ordering::Relaxed) != revision {
+            self.facts.changed.notify_one();
+        }
+    }
+
+    /// Tells the others which weights of `split` rules are held here.
+    pub fn set_shares(&self, word: Word) {
+        let before = self.facts.shares.lock().unwrap_or_else(PoisonError::into_inner).replace(word);
+        if before != Some(word) {
             self.facts.changed.notify_one();
         }
     }

@@ -9,7 +9,7 @@ use super::MemoryStore;
 use crate::core::algorithm::{Algorithm, Limit, State, View};
 use crate::core::key::{Key, Shape};
 use crate::core::request::Cost;
-use crate::core::rule::{Action, Global, Mode, OnFailure, OnPartition, Rule};
+use crate::core::rule::{Action, Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, Counted, Intent, Outcome, Store};
@@ -143,8 +143,7 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
         10,
         "a rule of this region alone has no view"
     );
-    rule.rule.global =
-        Some(Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: OnPartition::Share });
+    rule.rule.global = Some(Global::new(Mode::Gossip));
     let counted = one(&store, &rule, &a, 2, NOW);
     assert!(counted.verdict.admitted);
     assert_eq!((counted.verdict.remaining, counted.view, counted.error_bound), (0, Some(view), 4));

@@ -18,5 +18,6 @@ mod demo;
 mod grpc;
 mod lifecycle;
 mod regions;
+mod split;
 #[path = "../support/mod.rs"]
 mod support;

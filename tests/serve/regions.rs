@@ -9,7 +9,7 @@ use super::support::command::run;
 use super::support::daemon::Daemon;
 use super::support::{eventually, free_tcp, free_udp};
 
-const REGIONS: [&str; 3] = ["eu-west", "us-east", "ap-south"];
+pub(super) const REGIONS: [&str; 3] = ["eu-west", "us-east", "ap-south"];
 const LIMIT: usize = 60;
 const ANN: &[(&str, &str)] = &[("user", "ann")];
 
@@ -25,10 +25,10 @@ mode = "gossip"
 "#;
 
 /// A cluster's certificates.
-struct Authority(TempDir);
+pub(super) struct Authority(TempDir);
 
 impl Authority {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let ran = run(folder.path(), &["cert", "ca", "--out", "ca"]);
         assert_eq!(ran.code, 0, "{ran:?}");
@@ -46,20 +46,24 @@ impl Authority {
     }
 
     fn node(&self, region: &str, node: &str, peer: SocketAddr, join: &[SocketAddr]) -> Daemon {
+        Daemon::with(RULES, &self.config(region, node, peer, join), &[])
+    }
+
+    /// The configuration of a node, whose certificate is issued here.
+    pub(super) fn config(&self, region: &str, node: &str, peer: SocketAddr, join: &[SocketAddr]) -> String {
         let issue = ["cert", "issue", "--ca", "ca", "--region", region, "--node", node, "--out", node];
         let ran = run(self.0.path(), &issue);
         assert_eq!(ran.code, 0, "{ran:?}");
         let file = |name: &str| self.0.path().join(name).display().to_string();
         let join: Vec<_> = join.iter().map(ToString::to_string).collect();
-        let config = format!(
+        format!(
             "region = \"{region}\"\nnode = \"{node}\"\n[listen]\npeer = \"{peer}\"\n\
              [peers]\njoin = {join:?}\ninterval = \"50ms\"\nregions = {REGIONS:?}\n\
              [peers.tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
             file("ca/ca.pem"),
             file(&format!("{node}/node.pem")),
             file(&format!("{node}/node.key")),
-        );
-        Daemon::with(RULES, &config, &[])
+        )
     }
 
     /// One daemon a region, all connected.
@@ -78,7 +82,7 @@ impl Authority {
 }
 
 /// How many other daemons this one is connected with.
-fn connected(daemon: &Daemon) -> usize {
+pub(super) fn connected(daemon: &Daemon) -> usize {
     let regions = daemon.get("/v1/regions").json();
     let peers = regions["peers"].as_array().map_or(&[][..], Vec::as_slice);
     peers.iter().filter(|peer| peer["connected"] == true).count()

@@ -24,6 +24,7 @@ pub(crate) struct Daemon {
     /// Where it serves gRPC.
     pub(crate) grpc: SocketAddr,
     rules: PathBuf,
+    arguments: Vec<String>,
     /// Last, so that the process is gone before its folder.
     folder: TempDir,
 }
@@ -55,10 +56,22 @@ impl Daemon {
         std::fs::write(&path, rules).unwrap();
         std::fs::write(folder.path().join("tidegate.toml"), config).unwrap();
         let (http, grpc) = (free_tcp(), free_tcp());
+        let (at_http, at_grpc) = (http.to_string(), grpc.to_string());
+        let own = [
+            "serve",
+            "--config",
+            "tidegate.toml",
+            "--rules",
+            "rules.toml",
+            "--http",
+            &at_http,
+            "--grpc",
+            &at_grpc,
+        ];
+        let arguments: Vec<String> =
+            own.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect();
         let mut command = command::command(folder.path());
-        command.args(["serve", "--config", "tidegate.toml", "--rules", "rules.toml"]);
-        command.args(["--http", &http.to_string(), "--grpc", &grpc.to_string()]).args(arguments);
-        let mut process = Process::start(&mut command, &folder.path().join("daemon.log"));
+        let mut process = Process::start(command.args(&arguments), &folder.path().join("daemon.log"));
         let ready = eventually("the daemon is ready or gone", || {
             if process.ended().is_some() {
                 return Some(false);
@@ -66,7 +79,11 @@ impl Daemon {
             let probe = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
             http::raw(http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(true)
         });
-        if ready { Ok(Self { process, http, grpc, rules: path, folder }) } else { Err(process.output()) }
+        if ready {
+            Ok(Self { process, http, grpc, rules: path, arguments, folder })
+        } else {
+            Err(process.output())
+        }
     }
 
     /// Its folder: `rules.toml`, `tidegate.toml`, `daemon.log`.
@@ -141,6 +158,23 @@ impl Daemon {
         let mut all = arguments.to_vec();
         all.extend(["--server", &server]);
         command::run(self.folder.path(), &all)
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        self.process.signal("KILL");
+        self.process.wait(Duration::from_secs(10));
+    }
+
+    /// Starts it once more, with the same files and ports, and waits until it is ready.
+    pub(crate) fn start_again(&mut self) {
+        let mut command = command::command(self.folder.path());
+        self.process = Process::start(command.args(&self.arguments), &self.folder.path().join("daemon.log"));
+        eventually("the daemon is ready again", || {
+            assert!(self.process.ended().is_none(), "{}", self.log());
+            let probe = format!("GET /readyz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http);
+            http::raw(self.http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(())
+        });
     }
 
     /// SIGTERM, and how it ended.

@@ -9,9 +9,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 pub use tidegate::core::key::Key;
 use tidegate::core::key::Shape;
-use tidegate::core::rule::{
-    Action, DOMAIN_DEFAULT, Global, Mode, OnFailure, OnPartition, PRIORITY_DEFAULT, Rule,
-};
+use tidegate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnFailure, PRIORITY_DEFAULT, Rule};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
 use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, Topology};
@@ -79,7 +77,7 @@ pub fn with_policy(mut rule: Compiled, policy: OnFailure) -> Compiled {
 }
 
 pub fn gossip() -> Global {
-    Global { mode: Mode::Gossip, shares: Vec::new(), on_partition: OnPartition::default() }
+    Global::new(Mode::Gossip)
 }
 
 pub fn per_second(permits: u32) -> Limit {

@@ -1,7 +1,7 @@
 //! `GET /v1/regions`: every daemon of the cluster, as seen from this one.
 
 use super::{Reply, reply};
-use crate::api::wire::{ErrorBoundJson, PeerJson, RegionsJson};
+use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson};
 use crate::api::{Doors, Readiness};
 
 /// Members, links, lag, who is cut off, and how far each worldwide rule may be off.
@@ -9,6 +9,8 @@ pub(super) fn show(doors: &Doors) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();
     let bounds = world.error_bounds.iter();
+    let standings = doors.engine.shares_standing();
+    let changing = standings.iter().filter(|standing| !standing.settled);
     reply::json(&RegionsJson {
         region: &name.region,
         node: &name.node,
@@ -16,5 +18,8 @@ pub(super) fn show(doors: &Doors) -> Reply {
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
         rules: bounds.map(|(rule, bound)| ErrorBoundJson { rule, error_bound: *bound }).collect(),
+        changing: changing
+            .map(|standing| ChangingJson { rule: &standing.rule.name, waiting_for: &standing.waiting_for })
+            .collect(),
     })
 }

@@ -13,6 +13,7 @@ mod budget;
 mod counts;
 mod cut;
 mod demand;
+pub mod escrow;
 mod keys;
 mod link;
 mod member;
@@ -78,6 +79,8 @@ pub struct Touched {
     pub admitted: u64,
     /// Permits given back.
     pub returned: u64,
+    /// The largest cost that was refused; zero if none was.
+    pub refused: u64,
 }
 
 /// What the region's store must be told.

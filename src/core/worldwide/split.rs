@@ -71,6 +71,14 @@ pub struct Saved {
     rules: Vec<SavedRule>,
 }
 
+impl Saved {
+    /// Whether there never was a `split` rule.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 struct SavedRule {
     domain: String,

@@ -46,7 +46,7 @@ fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartit
         name: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
         algorithm,
         limit: Limit { permits, window, burst: permits, queue: 0 },
-        global: Global { mode: Mode::Gossip, shares: Vec::new(), on_partition },
+        global: Global { on_partition, ..Global::new(Mode::Gossip) },
     }
 }
 
@@ -110,7 +110,7 @@ impl Table {
     fn admit(&mut self, who: &NodeName, user: &str, window: u64, permits: u64) {
         self.touch(
             who,
-            &Touched { key: key(user), window, offered: permits, admitted: permits, returned: 0 },
+            &Touched { key: key(user), window, offered: permits, admitted: permits, returned: 0, refused: 0 },
         );
     }
 
@@ -296,7 +296,10 @@ fn what_is_given_back_is_given_back_everywhere() {
     let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
     table.admit(&name("a", "1"), "u", window, 30);
     table.run(Span::from_millis(200));
-    table.touch(&name("a", "1"), &Touched { key: key("u"), window, offered: 0, admitted: 0, returned: 10 });
+    table.touch(
+        &name("a", "1"),
+        &Touched { key: key("u"), window, offered: 0, admitted: 0, returned: 10, refused: 0 },
+    );
     table.run(Span::from_millis(200));
     assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 20)]));
 }
@@ -327,7 +330,8 @@ fn the_table_of_buckets_stays_within_its_bound() {
     let mut replica = Replica::new(config);
     replica.handle_rules(START, 1, vec![rule]);
     for n in 0..5_000 {
-        let touched = Touched { key: key(&format!("u{n}")), window, offered: 1, admitted: 1, returned: 0 };
+        let touched =
+            Touched { key: key(&format!("u{n}")), window, offered: 1, admitted: 1, returned: 0, refused: 0 };
         replica.handle_touched(START, &touched);
     }
     let status = replica.status(START);
@@ -427,7 +431,10 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
             for who in &names {
                 // Thirty are admitted at the beginning of each window, the rest is refused.
                 let admitted = u64::from(step % 100 < 10) * 3;
-                table.touch(who, &Touched { key: key("u"), window, offered: 3, admitted, returned: 0 });
+                table.touch(
+                    who,
+                    &Touched { key: key("u"), window, offered: 3, admitted, returned: 0, refused: 0 },
+                );
             }
             table.run(TICK);
         }
@@ -451,7 +458,14 @@ fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
             for (who, offered) in &demand {
                 table.touch(
                     who,
-                    &Touched { key: key("u"), window, offered: *offered, admitted: 0, returned: 0 },
+                    &Touched {
+                        key: key("u"),
+                        window,
+                        offered: *offered,
+                        admitted: 0,
+                        returned: 0,
+                        refused: 0,
+                    },
                 );
             }
             table.run(TICK);

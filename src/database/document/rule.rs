@@ -243,18 +243,25 @@ fn read_global(
     }
     let mode = global.word("mode", &MODES, problems).unwrap_or(Mode::Gossip);
     let unsupported = match mode {
-        Mode::Gossip => None,
-        Mode::Split => Some("split"),
+        Mode::Gossip | Mode::Split => None,
         Mode::Escrow => Some("escrow"),
     };
     if let (Some(word), Some(entry)) = (unsupported, global.take("mode")) {
-        let sentence = format!("mode = \"{word}\" is not supported by this version; use gossip");
+        let sentence = format!("mode = \"{word}\" is not supported by this version; use gossip or split");
         problems.report(&entry.node.at, sentence);
     }
     let shares = read_shares(&mut global, regions, problems);
+    let minimums = read_minimums(&mut global, regions, mode, problems);
+    if mode == Mode::Split && shares.is_empty() && regions.is_empty() {
+        let hint = "write shares here, or list the regions in peers.regions of tidegate.toml";
+        problems.report(
+            global.at,
+            format!("mode = \"split\" does not say which regions share the limit: {hint}"),
+        );
+    }
     let on_partition = global.word("on_partition", &PARTITIONS, problems).unwrap_or_default();
     global.finish(problems);
-    Some(Global { mode, shares, on_partition })
+    Some(Global { mode, shares, minimums, on_partition })
 }
 
 fn read_shares(
@@ -265,11 +272,7 @@ fn read_shares(
     let Some(table) = global.table("shares", problems) else { return Vec::new() };
     let (mut shares, mut sum) = (Vec::new(), 0_u64);
     for entry in table.entries() {
-        if !regions.is_empty() && !regions.contains(&entry.key) {
-            let near = suggestion(&entry.key, regions.iter().map(String::as_str));
-            let near = near.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
-            problems.report(&entry.at, format!("region {:?} is not one of peers.regions{near}", entry.key));
-        }
+        check_region(entry, regions, problems);
         let weight = integer(&entry.node, "a share", 0, i64::from(u32::MAX), problems).unwrap_or(1);
         let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         sum += u64::from(weight);
@@ -279,4 +282,42 @@ fn read_shares(
         problems.report(table.at, "shares must give at least one region a weight above 0");
     }
     shares
+}
+
+fn check_region(entry: &Entry, regions: &[String], problems: &mut Problems<'_>) {
+    if !regions.is_empty() && !regions.contains(&entry.key) {
+        let near = suggestion(&entry.key, regions.iter().map(String::as_str));
+        let near = near.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();
+        problems.report(&entry.at, format!("region {:?} is not one of peers.regions{near}", entry.key));
+    }
+}
+
+fn read_minimums(
+    global: &mut Fields<'_>,
+    regions: &[String],
+    mode: Mode,
+    problems: &mut Problems<'_>,
+) -> Vec<(String, u32)> {
+    let Some(table) = global.table("minimums", problems) else { return Vec::new() };
+    if mode != Mode::Split {
+        problems.report(
+            table.at,
+            "minimums belong to mode = \"split\"; the other modes move what a region may spend",
+        );
+    }
+    let mut minimums = Vec::new();
+    for entry in table.entries() {
+        check_region(entry, regions, problems);
+        let percent =
+            integer(&entry.node, "a minimum in percent of the limit", 0, 100, problems).unwrap_or(0);
+        minimums.push((entry.key.clone(), u32::try_from(percent).unwrap_or(100)));
+    }
+    let sum: u32 = minimums.iter().map(|(_, percent)| percent).sum();
+    if sum > 100 {
+        problems.report(
+            table.at,
+            format!("minimums must not add up to more than 100 percent, and these are {sum}"),
+        );
+    }
+    minimums
 }

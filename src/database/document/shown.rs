@@ -60,6 +60,8 @@ pub struct GlobalDoc<'r> {
     pub on_partition: OnPartition,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shares: BTreeMap<&'r str, u32>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub minimums: BTreeMap<&'r str, u32>,
 }
 
 impl<'r> From<&'r Rule> for RuleDoc<'r> {
@@ -109,7 +111,10 @@ impl MatchDoc {
 
 impl<'r> From<&'r Global> for GlobalDoc<'r> {
     fn from(global: &'r Global) -> Self {
-        let shares = global.shares.iter().map(|(region, weight)| (region.as_str(), *weight)).collect();
-        Self { mode: global.mode, on_partition: global.on_partition, shares }
+        fn by_region(numbers: &[(String, u32)]) -> BTreeMap<&str, u32> {
+            numbers.iter().map(|(region, number)| (region.as_str(), *number)).collect()
+        }
+        let (shares, minimums) = (by_region(&global.shares), by_region(&global.minimums));
+        Self { mode: global.mode, on_partition: global.on_partition, shares, minimums }
     }
 }

@@ -67,7 +67,7 @@ fn the_rule_of_the_manual_is_read() {
     assert_eq!(path.any_of, [Pattern::Glob("/api/search*".to_owned())]);
     let shares =
         [("eu-west", 40), ("us-east", 30), ("ap-south", 30)].map(|(name, weight)| (name.to_owned(), weight));
-    let global = Global { mode: Mode::Gossip, shares: shares.to_vec(), on_partition: OnPartition::Share };
+    let global = Global { shares: shares.to_vec(), ..Global::new(Mode::Gossip) };
     assert_eq!(rule.global, Some(global));
     assert_eq!(rule.on_failure, Some(OnFailure::Local));
     assert_eq!(loaded.tiers, ["pro"]);
@@ -193,11 +193,7 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
     );
     assert_eq!(
         problems_of("[rules.global]\nmode = \"escrow\""),
-        ["rules.toml:6:8: mode = \"escrow\" is not supported by this version; use gossip"]
-    );
-    assert_eq!(
-        problems_of("global.mode = \"split\""),
-        ["rules.toml:5:15: mode = \"split\" is not supported by this version; use gossip"]
+        ["rules.toml:6:8: mode = \"escrow\" is not supported by this version; use gossip or split"]
     );
     assert_eq!(
         problems_of("[rules.penalty]\nthreshold = 3"),
@@ -302,9 +298,9 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 any_of: values.iter().map(pattern).collect(),
             };
             let global = Global {
-                mode: Mode::Gossip,
                 shares: vec![("eu-west".to_owned(), limit.max(1))],
                 on_partition: OnPartition::Deny,
+                ..Global::new(Mode::Gossip)
             };
             Rule {
                 name,
@@ -370,4 +366,20 @@ proptest! {
 fn deep_nesting_is_refused_not_followed() {
     let text = format!("a = {}1{}", "[".repeat(100_000), "]".repeat(100_000));
     assert_eq!(read(&text).unwrap_err().len(), 1);
+}
+
+#[test]
+fn a_split_says_which_regions_share_and_its_minimums_fit_into_the_limit() {
+    let text = "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\nglobal.mode = \"split\"";
+    let nobody = from_toml("rules.toml", text, &[]).unwrap_err();
+    assert!(nobody[0].to_string().contains("or list the regions in peers.regions"), "{nobody:?}");
+    assert!(read(&format!("{text}\nglobal.minimums = {{ us-east = 40 }}")).is_ok());
+    let over = problems_of("global = { mode = \"split\", minimums = { us-east = 60, eu-west = 41 } }");
+    assert_eq!(over.len(), 1, "{over:?}");
+    assert!(
+        over[0].ends_with("minimums must not add up to more than 100 percent, and these are 101"),
+        "{over:?}"
+    );
+    let moving = problems_of("global = { mode = \"gossip\", minimums = { us-east = 60 } }");
+    assert!(moving[0].contains("minimums belong to mode = \"split\""), "{moving:?}");
 }

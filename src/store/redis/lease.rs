@@ -18,6 +18,7 @@ use super::slots::Slot;
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
 use crate::core::key::Key;
 use crate::core::request::Cost;
+use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, Counted};
 
@@ -121,7 +122,8 @@ fn leasable(charge: &Charge<'_>) -> bool {
         Algorithm::TokenBucket | Algorithm::Gcra => charge.limit.queue == 0,
         Algorithm::SlidingLog | Algorithm::LeakyBucket => false,
     };
-    algorithm && charge.rule.rule.global.is_none() && charge.enforced
+    let alone = charge.rule.rule.global.as_ref().is_none_or(|global| global.mode == Mode::Split);
+    algorithm && alone && charge.enforced
 }
 
 const fn has_windows(algorithm: Algorithm) -> bool {

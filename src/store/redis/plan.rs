@@ -14,6 +14,7 @@ use super::replay::Answered;
 use super::slots::Slot;
 use super::topology::Map;
 use crate::core::request::Cost;
+use crate::core::rule::Mode;
 use crate::engine::port::{Charge, Counted, Intent};
 
 /// One part, and which charges it holds.
@@ -35,7 +36,8 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
         algorithm: rule.algorithm,
         limit: charge.limit,
         // A request's own window counts in a bucket that no other region knows.
-        worldwide: rule.global.is_some() && charge.limit.window == rule.window,
+        worldwide: rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split)
+            && charge.limit.window == rule.window,
     };
     (name.slot, bucket)
 }

@@ -1,0 +1,387 @@
+//! What one daemon does about one bucket: looks at its rights, gives, and decides what to tell.
+
+use super::super::super::time::{Span, Timestamp};
+use super::super::regions::{RegionId, Regions};
+use super::key::{Bucket, Partner, Told};
+use super::ledger::{Ask, Balance, Step, sum, total};
+use super::push::{Course, Holding, gifts, need};
+use super::{Escrow, Event};
+
+/// Millionths in a permit.
+const UNIT: i128 = 1_000_000;
+/// Least time between two gifts to one region, and between two urgent statements.
+const GAP: Span = Span::from_millis(20);
+/// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
+const PATIENCE: Span = Span::from_millis(600);
+
+impl Escrow {
+    /// Looks at a bucket because something happened or its time has come.
+    pub(super) fn look(&mut self, now: Timestamp, id: usize) {
+        let gap = self.config.look_gap;
+        let own = self.config.name.region.clone();
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        if bucket.is_hot(now, bucket.rule.minted(&own)) && bucket.may_ask(now) {
+            let due = bucket.looked.is_none_or(|looked| now.since(looked) >= gap || now < looked);
+            if due {
+                let (key, window) = (bucket.key.clone(), bucket.window_at(now));
+                bucket.wait(Ask { key, window, step: Step::Read });
+                self.next_step(now, id);
+            }
+        }
+        self.schedule(now, id);
+    }
+
+    /// Asks the store the next thing that waits.
+    pub(super) fn next_step(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        if !bucket.may_ask(now) {
+            return;
+        }
+        let Some(ask) = bucket.steps.pop_front() else { return };
+        bucket.asked = Some(now);
+        bucket.looked = Some(now);
+        bucket.stirred = false;
+        self.asks.push_back(ask);
+    }
+
+    /// Takes in what the store told.
+    pub(super) fn learn(&mut self, id: usize, balance: Balance) {
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        let before = bucket.balance.take();
+        let same = before.as_ref().filter(|before| {
+            (before.ledger.window, before.ledger.session) == (balance.ledger.window, balance.ledger.session)
+        });
+        let mut moved = Vec::new();
+        for given in &balance.ledger.given {
+            let known = same.map_or(0, |before| before.ledger.given_to(&given.region, given.session));
+            if given.permits > known {
+                moved.push(Event::Gave { to: given.region.clone(), permits: given.permits - known });
+            }
+        }
+        for taken in &balance.ledger.taken {
+            let known = same.map_or(0, |before| before.ledger.taken_from(&taken.region, taken.session));
+            if taken.permits > known {
+                moved.push(Event::Took { from: taken.region.clone(), permits: taken.permits - known });
+            }
+        }
+        let takers: Vec<String> = moved
+            .iter()
+            .filter_map(|event| match event {
+                Event::Took { from, .. } => Some(from.clone()),
+                _ => None,
+            })
+            .collect();
+        bucket.balance = Some(balance);
+        for from in takers {
+            self.acknowledge(id, &from);
+        }
+        for event in moved {
+            match &event {
+                Event::Gave { permits, .. } => self.tally.given = self.tally.given.saturating_add(*permits),
+                Event::Took { permits, .. } => self.tally.taken = self.tally.taken.saturating_add(*permits),
+                Event::Closed { .. } => {}
+            }
+            self.note(event);
+        }
+    }
+
+    /// Owes a region a statement, which says what was received from it.
+    pub(super) fn acknowledge(&mut self, id: usize, region: &str) {
+        let Some(region) = self.regions.find(region).filter(|region| *region != Regions::OWN) else { return };
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.partner_mut(region).owes_statement = true;
+        }
+        self.owe(id, region);
+    }
+
+    /// Gives, sends and tells what is to be given, sent and told, now that the own rights are known.
+    pub(super) fn act(&mut self, now: Timestamp, id: usize) {
+        self.close(id);
+        let Some(bucket) = self.bucket(id) else { return };
+        if bucket.current(now).is_none() {
+            return;
+        }
+        if self.owns(&bucket.key) {
+            self.push(now, id);
+        }
+        self.send(now, id);
+        self.tell(now, id);
+    }
+
+    /// Has the store take out what others need more.
+    fn push(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(balance) = bucket.current(now) else { return };
+        let (window, length) = (balance.ledger.window, bucket.length());
+        let left = bucket.left(window, now);
+        let holdings: Vec<Holding> =
+            (0..self.regions.len()).map(|region| self.holding(now, bucket, balance, region)).collect();
+        let course = Course {
+            limit: u64::from(bucket.rule.rule.limit.permits),
+            length,
+            elapsed: Span(length.0.saturating_sub(left.0)),
+            owd_max: self.owd_max(),
+        };
+        let gifts = gifts(course, &holdings);
+        let safety = self.config.safety;
+        let mut asks = Vec::new();
+        for (region, permits) in gifts.iter().enumerate().skip(1).filter(|(_, permits)| **permits > 0) {
+            let Some(partner) = bucket.partner(region) else { continue };
+            let permits = (*permits).min(balance.free());
+            let (to, session) = (self.regions.name(region).to_owned(), partner.session);
+            asks.push((
+                region,
+                Ask { key: bucket.key.clone(), window, step: Step::Give { to, session, permits } },
+            ));
+        }
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        for (region, ask) in asks {
+            let partner = bucket.partner_mut(region);
+            partner.gave = Some(now);
+            if let (false, Step::Give { permits, .. }) = (safety.debits_before_credits, &ask.step) {
+                partner.promised = (window, partner.promised_in(window).saturating_add(*permits));
+            }
+            bucket.wait(ask);
+        }
+    }
+
+    /// What is believed of one region.
+    fn holding(&self, now: Timestamp, bucket: &Bucket, own: &Balance, region: RegionId) -> Holding {
+        let window = own.ledger.window;
+        let left = bucket.left(window, now);
+        let name = self.regions.name(region);
+        let (weight, minted) = (bucket.rule.weight(name), bucket.rule.minted(name));
+        if region == Regions::OWN {
+            let wanted = i128::from(bucket.wanted(window)) * UNIT;
+            let (free, need) = (i128::from(own.free()) * UNIT, need(bucket.demand(now), left));
+            return Holding { weight, free, need, wanted, reachable: false };
+        }
+        let partner = bucket.partner(region).filter(|partner| partner.heard.is_some());
+        let Some(partner) = partner else {
+            // Nothing was said, so it needs nothing that it does not have.
+            let free = i128::from(minted) * UNIT;
+            return Holding { weight, free, need: 0, wanted: 0, reachable: false };
+        };
+        let heard = partner.heard.unwrap_or_default();
+        let fresh = now.since(heard) < bucket.memory();
+        let demand = if fresh { i128::from(partner.demand) } else { 0 };
+        let owd = self.owd(region);
+        let (free, age, wanted) = if partner.window == window {
+            (partner.free, now.since(heard) + owd, partner.wanted)
+        } else {
+            (minted, now.since(bucket.start(window)), 0)
+        };
+        let spent = demand * i128::from(age.0) / UNIT;
+        let acked = if partner.window == window {
+            total(&partner.taken, self.own_region(), own.ledger.session)
+        } else {
+            0
+        };
+        let under_way = own.ledger.given_to(name, partner.session).saturating_sub(acked);
+        let free = (i128::from(free) * UNIT - spent).max(0) + i128::from(under_way) * UNIT;
+        let demand = if fresh { partner.demand } else { 0 };
+        let rested = partner.gave.is_none_or(|gave| now.since(gave) >= GAP || now < gave);
+        let audible = self.heard(region).is_some_and(|heard| now.since(heard) < PATIENCE + owd);
+        let reachable = rested && audible && left > owd && partner.session != 0;
+        Holding {
+            weight,
+            free,
+            need: need(demand, left),
+            wanted: if fresh { i128::from(wanted) * UNIT } else { 0 },
+            reachable,
+        }
+    }
+
+    /// Owes every region the rights that were taken out for it and that it has not acknowledged.
+    fn send(&mut self, now: Timestamp, id: usize) {
+        for region in 1..self.regions.len() {
+            let patience = self.patience(region);
+            let Some(permits) = self.unacknowledged(now, id, region) else { continue };
+            let Some(bucket) = self.bucket_mut(id) else { return };
+            let window = bucket.window_at(now);
+            let partner = bucket.partner_mut(region);
+            let under_way = partner.sent.is_some_and(|(at, of, sent)| {
+                of == window && sent >= permits && now.since(at) < patience && now >= at
+            });
+            if !under_way {
+                partner.owes_transfer = true;
+                self.owe(id, region);
+            }
+        }
+    }
+
+    /// What was given to a region in its present session, if it has not said that it has all of it.
+    pub(super) fn unacknowledged(&self, now: Timestamp, id: usize, region: RegionId) -> Option<u64> {
+        let bucket = self.bucket(id)?;
+        let balance = bucket.current(now)?;
+        let partner = bucket.partner(region)?;
+        let mut given = balance.ledger.given_to(self.regions.name(region), partner.session);
+        if !self.config.safety.debits_before_credits {
+            given = given.max(partner.promised_in(balance.ledger.window));
+        }
+        let acked = if partner.window == balance.ledger.window {
+            total(&partner.taken, self.own_region(), balance.ledger.session)
+        } else {
+            0
+        };
+        (given > acked).then_some(given)
+    }
+
+    /// Owes the others a statement if what they believe is wrong.
+    fn tell(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(balance) = bucket.current(now) else { return };
+        let owned = self.owns(&bucket.key);
+        let window = balance.ledger.window;
+        let told = Told {
+            at: now,
+            window,
+            session: balance.ledger.session,
+            free: balance.free(),
+            demand: if owned { bucket.demand(now) } else { bucket.own_demand(now) },
+            wanted: if owned { bucket.wanted(window) } else { bucket.own_wanted(window) },
+        };
+        let due = if owned { self.worth_telling(now, bucket, told) } else { tells_owner(now, bucket, told) };
+        if !due {
+            return;
+        }
+        let regions = if owned { 1..self.regions.len() } else { 0..1 };
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        bucket.told = Some(told);
+        for region in regions {
+            if let Some(bucket) = self.bucket_mut(id) {
+                bucket.partner_mut(region).owes_statement = true;
+            }
+            self.owe(id, region);
+        }
+    }
+
+    /// Whether the others would go wrong by what they were told before.
+    fn worth_telling(&self, now: Timestamp, bucket: &Bucket, new: Told) -> bool {
+        let minted = bucket.rule.minted(self.own_region());
+        let Some(old) = bucket.told else { return bucket.is_hot(now, minted) };
+        let since = now.since(old.at);
+        if old.session != new.session || (old.window < new.window && old.window + 1 == new.window) {
+            return true;
+        }
+        let (free, age) = if old.window == new.window {
+            (old.free, since)
+        } else {
+            (minted, now.since(bucket.start(new.window)))
+        };
+        let spent = i128::from(old.demand) * i128::from(age.0) / UNIT;
+        let believed = (i128::from(free) * UNIT - spent).max(0);
+        let off = (believed - i128::from(new.free) * UNIT).abs();
+        let tolerated =
+            i128::from(bucket.rule.rule.limit.permits) * UNIT * 3 / 100 + 2 * (spent * UNIT).isqrt();
+        let (less, more) = (old.demand.min(new.demand), old.demand.max(new.demand));
+        let changed = more - less > (more / 10).saturating_add(bucket.noise(more).saturating_mul(2));
+        let hungry = new.wanted > old.wanted || (new.wanted > 0 && old.window != new.window);
+        let dry = i128::from(new.free) * UNIT < need(new.demand, self.owd_max() + self.owd_max());
+        let others = bucket.partners().any(|(_, partner)| partner.free > 0 || partner.window < new.window);
+        let urgent = (hungry || (dry && off > UNIT)) && others && since >= GAP;
+        let periodic = since >= self.config.interval && (off > tolerated || changed);
+        let heartbeat = since.0 >= self.config.interval.0.saturating_mul(20);
+        urgent || periodic || (heartbeat && (new.demand > 0 || old.demand > 0))
+    }
+
+    /// Settles the window before the present one, once everybody who used it has said how much.
+    fn close(&mut self, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some((window, used)) = bucket.balance.as_ref().and_then(|balance| balance.ledger.closed) else {
+            return;
+        };
+        if window <= bucket.settled || !self.owns(&bucket.key) {
+            return;
+        }
+        let spoke = |partner: &Partner| partner.heard.is_some() && partner.window >= window;
+        let mut all = used;
+        for (_, partner) in bucket.partners().filter(|(_, partner)| spoke(partner)) {
+            match partner.closed {
+                Some((of, used)) if of == window => all = all.saturating_add(used),
+                _ => return,
+            }
+        }
+        let (key, limit) = (bucket.key.clone(), u64::from(bucket.rule.rule.limit.permits));
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.settled = window;
+        }
+        self.note(Event::Closed { key, window, used: all, limit });
+    }
+
+    /// When to look at a bucket again.
+    pub(super) fn schedule(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let mut next = bucket.expiry();
+        if bucket.is_hot(now, bucket.rule.minted(self.own_region())) {
+            let gap = if bucket.stirred { self.config.look_gap } else { self.config.interval };
+            next = next.min(bucket.looked.map_or(now, |looked| looked + gap));
+            next = next.min(bucket.start(bucket.window_at(now).saturating_add(1)));
+        }
+        for region in 1..self.regions.len() {
+            if self.unacknowledged(now, id, region).is_some() {
+                let sent = bucket.partner(region).and_then(|partner| partner.sent).map_or(now, |(at, ..)| at);
+                next = next.min(sent + self.patience(region));
+            }
+        }
+        // At once would be a busy loop where the store does not answer.
+        let next = next.max(now + Span::from_millis(1));
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        if let Some(old) = bucket.alarm.replace(next) {
+            self.alarms.remove(&(old, id));
+        }
+        self.alarms.insert((next, id));
+    }
+
+    /// Has the owner of the bucket in a region told.
+    pub(super) fn owe(&mut self, id: usize, region: RegionId) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(owner) = self.owner(region, &bucket.key) else { return };
+        if let Some(link) = self.links.get_mut(&owner) {
+            link.owe(id);
+        }
+    }
+
+    pub(super) fn own_region(&self) -> &str {
+        self.regions.name(Regions::OWN)
+    }
+
+    /// When a frame of a region came last.
+    pub(super) fn heard(&self, region: RegionId) -> Option<Timestamp> {
+        self.regions.get(region)?.heard
+    }
+
+    /// One way to a region.
+    fn owd(&self, region: RegionId) -> Span {
+        let links = self.links.values().filter(|link| link.live && link.region == region);
+        Span(links.map(|link| link.rtt().0 / 2).min().unwrap_or(50_000))
+    }
+
+    fn owd_max(&self) -> Span {
+        let links = self.links.values().filter(|link| link.live && link.region != Regions::OWN);
+        Span(links.map(|link| link.rtt().0 / 2).max().unwrap_or(0))
+    }
+
+    /// How long a transfer may stay unacknowledged.
+    fn patience(&self, region: RegionId) -> Span {
+        Span(self.owd(region).0.saturating_mul(3)).max(Span::from_millis(30)) + self.config.look_gap
+    }
+}
+
+/// Whether the daemon that speaks for the bucket should hear what this one is asked for.
+fn tells_owner(now: Timestamp, bucket: &Bucket, new: Told) -> bool {
+    let Some(old) = bucket.told else { return new.demand > 0 || new.wanted > 0 };
+    let since = now.since(old.at);
+    let hungry = new.wanted > old.wanted && since >= GAP;
+    let changed = new.demand.abs_diff(old.demand) > new.demand.max(old.demand) / 10;
+    hungry || (since >= Span::from_millis(100) && (changed || new.demand > 0))
+}
+
+/// Rights that are neither here nor there any more: given to sessions that are over.
+pub(super) fn lost(balance: &Balance, partners: impl Iterator<Item = (String, u64)>) -> u64 {
+    let known: Vec<(String, u64)> = partners.collect();
+    let over = balance.ledger.given.iter().filter(|given| {
+        known.iter().any(|(region, session)| *region == given.region && *session != given.session)
+    });
+    sum(&over.cloned().collect::<Vec<_>>())
+}

@@ -1,0 +1,279 @@
+//! What one daemon believes of one bucket: its own rights as the store last told them, and what the other regions said.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::super::super::time::{Span, Timestamp};
+use super::super::super::wire::rights::{Statement, Total};
+use super::super::demand::Demand;
+use super::super::regions::RegionId;
+use super::super::{Touched, WorldKey};
+use super::Rule;
+use super::ledger::{Ask, Balance};
+use super::push::need;
+
+/// What was heard longer ago says nothing of now. At least this, and two windows.
+const MEMORY: Span = Span::from_secs(2);
+/// A bucket that nothing was heard of for so long, and two windows, is forgotten.
+const STILL: Span = Span::from_secs(10);
+/// A store that has not answered after this long is asked again.
+const ANSWER_MAX: Span = Span::from_secs(1);
+/// Most steps that wait for the store. More are dropped; they come again.
+const STEPS_MAX: usize = 64;
+
+/// One bucket.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    pub(super) key: WorldKey,
+    pub(super) rule: Arc<Rule>,
+    pub(super) alarm: Option<Timestamp>,
+    /// As the store last told.
+    pub(super) balance: Option<Balance>,
+    /// Since when the store owes an answer.
+    pub(super) asked: Option<Timestamp>,
+    pub(super) looked: Option<Timestamp>,
+    pub(super) steps: VecDeque<Ask>,
+    /// Whether something was decided since the last look.
+    pub(super) stirred: bool,
+    alive: Timestamp,
+    demand: Demand,
+    /// What this daemon saw in the present window.
+    window: u64,
+    admitted: u64,
+    wanted: u64,
+    siblings: Vec<Sibling>,
+    partners: Vec<Partner>,
+    pub(super) told: Option<Told>,
+    /// The newest window whose final count was settled.
+    pub(super) settled: u64,
+}
+
+/// What another region said, and what it is owed.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Partner {
+    pub(super) window: u64,
+    pub(super) stamp: Timestamp,
+    /// When, by the own clock.
+    pub(super) heard: Option<Timestamp>,
+    pub(super) session: u64,
+    pub(super) free: u64,
+    pub(super) demand: u64,
+    pub(super) wanted: u64,
+    pub(super) taken: Vec<Total>,
+    pub(super) given: Vec<Total>,
+    pub(super) closed: Option<(u64, u64)>,
+    /// When it was given something last.
+    pub(super) gave: Option<Timestamp>,
+    /// The newest transfer sent to it: when, its window and total.
+    pub(super) sent: Option<(Timestamp, u64, u64)>,
+    pub(super) owes_statement: bool,
+    pub(super) owes_transfer: bool,
+    /// Only where a test lets rights be sent before they are taken out: the window and their total.
+    pub(super) promised: (u64, u64),
+}
+
+impl Partner {
+    pub(super) const fn promised_in(&self, window: u64) -> u64 {
+        if self.promised.0 == window { self.promised.1 } else { 0 }
+    }
+}
+
+/// Another daemon of the own region.
+#[derive(Debug)]
+struct Sibling {
+    node: String,
+    heard: Timestamp,
+    demand: u64,
+    window: u64,
+    wanted: u64,
+}
+
+/// What was last told to the other regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) at: Timestamp,
+    pub(super) window: u64,
+    pub(super) session: u64,
+    pub(super) free: u64,
+    pub(super) demand: u64,
+    pub(super) wanted: u64,
+}
+
+impl Bucket {
+    pub(super) fn new(key: WorldKey, rule: Arc<Rule>, now: Timestamp) -> Self {
+        let limit = rule.rule.limit;
+        Self {
+            key,
+            rule,
+            alarm: None,
+            balance: None,
+            asked: None,
+            looked: None,
+            steps: VecDeque::new(),
+            stirred: false,
+            alive: now,
+            demand: Demand::new(limit.window, limit.permits),
+            window: 0,
+            admitted: 0,
+            wanted: 0,
+            siblings: Vec::new(),
+            partners: Vec::new(),
+            told: None,
+            settled: 0,
+        }
+    }
+
+    pub(super) fn length(&self) -> Span {
+        self.rule.rule.limit.window
+    }
+
+    /// The window that its rights are spent in now. A store whose clock is ahead says so.
+    pub(super) fn window_at(&self, now: Timestamp) -> u64 {
+        let told = self.balance.as_ref().map_or(0, |balance| balance.ledger.window);
+        now.window_index(self.length()).max(told)
+    }
+
+    pub(super) fn start(&self, window: u64) -> Timestamp {
+        Timestamp::window_start(window, self.length())
+    }
+
+    /// How much of a window is to come.
+    pub(super) fn left(&self, window: u64, now: Timestamp) -> Span {
+        self.start(window.saturating_add(1)).since(now.max(self.start(window)))
+    }
+
+    /// The own rights, if they were told for the present window.
+    pub(super) fn current(&self, now: Timestamp) -> Option<&Balance> {
+        self.balance.as_ref().filter(|balance| balance.ledger.window == self.window_at(now))
+    }
+
+    /// Takes in what was decided.
+    pub(super) fn touch(&mut self, now: Timestamp, touched: &Touched) {
+        self.alive = self.alive.max(now);
+        self.stirred = true;
+        self.demand.offered(now, touched.offered);
+        if touched.window > self.window {
+            (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
+        }
+        if touched.window == self.window {
+            self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
+            self.wanted = self.wanted.max(touched.refused);
+        }
+    }
+
+    /// What another daemon of the region is asked for.
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, said: &Statement) {
+        self.alive = self.alive.max(now);
+        let (heard, demand, window, wanted) = (now, said.demand, said.window, said.wanted);
+        self.siblings.retain(|sibling| sibling.node != node && now.since(sibling.heard) < MEMORY);
+        if self.siblings.len() < super::super::LINKS_MAX {
+            self.siblings.push(Sibling { node: node.to_owned(), heard, demand, window, wanted });
+        }
+    }
+
+    /// Takes in what another region said. Whether it was new.
+    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, said: Statement) -> bool {
+        self.alive = self.alive.max(now);
+        let partner = self.partner_mut(region);
+        let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
+        let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
+        if !newer && !silent && said.session == partner.session {
+            return false;
+        }
+        partner.window = said.window;
+        partner.stamp = said.stamp;
+        partner.heard = Some(now);
+        partner.session = said.session;
+        partner.free = said.free;
+        partner.demand = said.demand;
+        partner.wanted = said.wanted;
+        partner.taken = said.taken;
+        partner.given = said.given;
+        partner.closed = said.closed.or(partner.closed);
+        true
+    }
+
+    pub(super) fn partner(&self, region: RegionId) -> Option<&Partner> {
+        self.partners.get(region)
+    }
+
+    pub(super) fn partner_mut(&mut self, region: RegionId) -> &mut Partner {
+        if self.partners.len() <= region {
+            self.partners.resize_with(region + 1, Partner::default);
+        }
+        &mut self.partners[region]
+    }
+
+    pub(super) fn partners(&self) -> impl Iterator<Item = (RegionId, &Partner)> {
+        self.partners.iter().enumerate().skip(1)
+    }
+
+    /// Permits asked for, per second, in millionths: by this daemon alone.
+    pub(super) fn own_demand(&self, now: Timestamp) -> u64 {
+        self.demand.at(now)
+    }
+
+    /// The same, by the whole region.
+    pub(super) fn demand(&self, now: Timestamp) -> u64 {
+        let fresh = |sibling: &&Sibling| now.since(sibling.heard) < MEMORY;
+        let others = self.siblings.iter().filter(fresh).map(|sibling| sibling.demand);
+        others.fold(self.demand.at(now), u64::saturating_add)
+    }
+
+    pub(super) fn noise(&self, rate: u64) -> u64 {
+        self.demand.noise(rate)
+    }
+
+    /// The largest cost that this daemon refused in `window`.
+    pub(super) const fn own_wanted(&self, window: u64) -> u64 {
+        if self.window == window { self.wanted } else { 0 }
+    }
+
+    /// The largest cost refused in `window` by the region that still finds no room.
+    pub(super) fn wanted(&self, window: u64) -> u64 {
+        let of_window = |sibling: &&Sibling| sibling.window == window;
+        let siblings = self.siblings.iter().filter(of_window).map(|sibling| sibling.wanted).max();
+        self.own_wanted(window).max(siblings.unwrap_or(0))
+    }
+
+    /// What was heard longer ago than this says nothing of the demand now.
+    pub(super) fn memory(&self) -> Span {
+        Span(self.length().0.saturating_mul(2)).max(MEMORY)
+    }
+
+    /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
+    pub(super) fn is_hot(&self, now: Timestamp, minted: u64) -> bool {
+        let window = self.window_at(now);
+        let spoken = |(_, partner): (_, &Partner)| {
+            partner.window.saturating_add(1) >= window
+                && partner.heard.is_some_and(|heard| now.since(heard) < self.memory())
+        };
+        let moved = self
+            .current(now)
+            .is_some_and(|balance| !balance.ledger.given.is_empty() || !balance.ledger.taken.is_empty());
+        let used = if self.window == window { self.admitted } else { 0 };
+        let demand = self.demand(now);
+        let wish = need(demand, self.left(window, now)) + i128::from(used) * 1_000_000;
+        moved
+            || self.wanted(window) > 0
+            || (demand > 0 && wish * 2 > i128::from(minted) * 1_000_000)
+            || self.partners().any(spoken)
+    }
+
+    /// Whether the store may be asked something now.
+    pub(super) fn may_ask(&self, now: Timestamp) -> bool {
+        self.asked.is_none_or(|asked| now.since(asked) > ANSWER_MAX)
+    }
+
+    /// Has a step wait for the store.
+    pub(super) fn wait(&mut self, ask: Ask) {
+        if self.steps.len() < STEPS_MAX && !self.steps.contains(&ask) {
+            self.steps.push_back(ask);
+        }
+    }
+
+    /// When it may be forgotten.
+    pub(super) fn expiry(&self) -> Timestamp {
+        self.alive + self.memory() + STILL
+    }
+}

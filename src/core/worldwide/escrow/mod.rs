@@ -1,0 +1,391 @@
+//! Never above the limit, whatever happens: rights that move between regions.
+//!
+//! Each region mints its share of a window's rights and may spend only what its store holds ([`ledger`]). Rights move while
+//! the window runs: whoever has too many pushes them to whoever will run dry ([`push`]), before it does. Nothing outlives
+//! its window, so every error heals with the next one. What a store has forgotten it does not mint again: it burns it.
+//!
+//! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`]. Only the store is
+//! trusted with rights; whatever this machine forgets or gets wrong costs use, never exactness.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::super::algorithm::Algorithm;
+use super::super::rule::Mode;
+use super::super::share::Weights;
+use super::super::time::{Span, Timestamp};
+use super::super::wire::RuleName;
+use super::regions::{RegionId, Regions};
+use super::{Member, NodeName, Touched, WorldKey, WorldRule};
+
+mod act;
+mod key;
+mod ledger;
+mod link;
+mod push;
+mod receive;
+mod status;
+mod transmit;
+mod vault;
+
+#[cfg(test)]
+mod tests;
+
+use self::key::Bucket;
+use self::link::Link;
+
+pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, is_known};
+pub use self::status::{EscrowBucket, EscrowStatus, EscrowTally};
+pub use self::transmit::rights_frame_bytes;
+pub use self::vault::Vault;
+
+/// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch for each rule")]
+pub struct Safety {
+    /// A store gives only rights that nobody has used.
+    pub gives_only_what_is_free: bool,
+    /// What is received is a total, of which the largest stands.
+    pub takes_are_cumulative: bool,
+    /// Rights meant for a memory that was lost are not taken into the new one.
+    pub sessions_are_fenced: bool,
+    /// Rights count in the window that they were minted for and in no other.
+    pub windows_are_labels: bool,
+    /// A store does not mint for windows that began before its memory does.
+    pub doubt_is_burnt: bool,
+    /// Rights are sent only once the store has taken them out.
+    pub debits_before_credits: bool,
+}
+
+impl Safety {
+    /// Every rule in force.
+    pub const ALL: Self = Self {
+        gives_only_what_is_free: true,
+        takes_are_cumulative: true,
+        sessions_are_fenced: true,
+        windows_are_labels: true,
+        doubt_is_burnt: true,
+        debits_before_credits: true,
+    };
+
+    /// Each rule's name, and all rules but that one.
+    pub const WITHOUT_ONE: [(&'static str, Self); 6] = [
+        ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
+        ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
+        ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
+        ("windows_are_labels", Self { windows_are_labels: false, ..Self::ALL }),
+        ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
+        ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
+    ];
+}
+
+impl Default for Safety {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// How an [`Escrow`] begins.
+#[derive(Debug, Clone)]
+pub struct EscrowConfig {
+    /// This daemon.
+    pub name: NodeName,
+    /// Every region that may hold a share, present or not.
+    pub regions: Vec<String>,
+    /// Between two statements of a bucket that have nothing urgent to say.
+    pub interval: Span,
+    /// Between two looks at a bucket in the store.
+    pub look_gap: Span,
+    /// Most buckets followed. The others keep their static shares.
+    pub keys_max: usize,
+    #[doc(hidden)]
+    pub safety: Safety,
+}
+
+impl EscrowConfig {
+    /// The usual settings for this daemon.
+    #[must_use]
+    pub const fn new(name: NodeName) -> Self {
+        Self {
+            name,
+            regions: Vec::new(),
+            interval: Span::from_millis(100),
+            look_gap: Span::from_millis(10),
+            keys_max: super::KEYS_MAX_DEFAULT,
+            safety: Safety::ALL,
+        }
+    }
+}
+
+/// Something that happened, for metrics and logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The own region's store took out rights for another region.
+    Gave {
+        /// Whom they went to.
+        to: String,
+        /// How many.
+        permits: u64,
+    },
+    /// Rights of another region came into the own store.
+    Took {
+        /// Whose they were.
+        from: String,
+        /// How many.
+        permits: u64,
+    },
+    /// A window is over and every region that used it has said how much.
+    Closed {
+        /// The bucket.
+        key: WorldKey,
+        /// The window.
+        window: u64,
+        /// Permits admitted worldwide.
+        used: u64,
+        /// What the limit was.
+        limit: u64,
+    },
+}
+
+/// A rule with its division.
+#[derive(Debug)]
+struct Rule {
+    rule: WorldRule,
+    /// By region: its weight, and what it mints in each window.
+    shares: BTreeMap<String, (u64, u64)>,
+}
+
+impl Rule {
+    fn new(rule: &WorldRule, regions: &[String]) -> Self {
+        let weights = Weights::new(&rule.global.shares, &[], regions);
+        let minted = weights.divide(u64::from(rule.limit.permits));
+        let share = |((name, weight, _), minted): ((&str, u32, u32), u64)| {
+            (name.to_owned(), (u64::from(weight), minted))
+        };
+        Self { rule: rule.clone(), shares: weights.parts().zip(minted).map(share).collect() }
+    }
+
+    fn weight(&self, region: &str) -> u64 {
+        self.shares.get(region).map_or(0, |share| share.0)
+    }
+
+    fn minted(&self, region: &str) -> u64 {
+        self.shares.get(region).map_or(0, |share| share.1)
+    }
+}
+
+/// Most events that wait to be taken. Full: the oldest goes, and with it a count in a metric.
+const EVENTS_MAX: usize = 4_096;
+
+/// One daemon's side of `escrow` mode. See the module's head.
+#[derive(Debug)]
+pub struct Escrow {
+    config: EscrowConfig,
+    regions: Regions,
+    rules: HashMap<RuleName, Arc<Rule>>,
+    index: HashMap<WorldKey, usize>,
+    buckets: Vec<Option<Bucket>>,
+    vacant: Vec<usize>,
+    alarms: BTreeSet<(Timestamp, usize)>,
+    links: BTreeMap<NodeName, Link>,
+    asks: VecDeque<Ask>,
+    events: VecDeque<Event>,
+    /// Which link is asked first for the next frame.
+    turn: usize,
+    tally: EscrowTally,
+}
+
+impl Escrow {
+    /// A machine that knows nothing yet.
+    #[must_use]
+    pub fn new(config: EscrowConfig) -> Self {
+        Self {
+            regions: Regions::new(&config.name.region, &config.regions),
+            config,
+            rules: HashMap::new(),
+            index: HashMap::new(),
+            buckets: Vec::new(),
+            vacant: Vec::new(),
+            alarms: BTreeSet::new(),
+            links: BTreeMap::new(),
+            asks: VecDeque::new(),
+            events: VecDeque::new(),
+            turn: 0,
+            tally: EscrowTally::default(),
+        }
+    }
+
+    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not move (every
+    /// algorithm but `fixed_window`) have static shares, of which nothing needs to be said.
+    pub fn handle_rules(&mut self, now: Timestamp, rules: &[WorldRule]) {
+        let mut regions = self.config.regions.clone();
+        if !regions.contains(&self.config.name.region) {
+            regions.push(self.config.name.region.clone());
+        }
+        self.rules = rules
+            .iter()
+            .filter(|rule| moves_rights(rule))
+            .map(|rule| (rule.name.clone(), Arc::new(Rule::new(rule, &regions))))
+            .collect();
+        for id in 0..self.buckets.len() {
+            let Some(bucket) = self.bucket_mut(id) else { continue };
+            let (name, window) = (bucket.key.rule.clone(), bucket.rule.rule.limit.window);
+            match self.rules.get(&name).cloned() {
+                Some(rule) if rule.rule.limit.window == window => {
+                    if let Some(bucket) = self.bucket_mut(id) {
+                        bucket.rule = rule;
+                    }
+                    self.look(now, id);
+                }
+                _ => self.forget(id),
+            }
+        }
+    }
+
+    /// What this daemon decided of one bucket since it was last told.
+    pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
+        let Some(id) = self.follow(now, &touched.key) else { return };
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.touch(now, touched);
+        }
+        self.look(now, id);
+    }
+
+    /// Who is in the cluster now.
+    pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
+        self.regions.set_members(now, &self.config.name, members);
+        for link in self.links.values_mut() {
+            link.live = false;
+        }
+        for member in members.iter().filter(|member| member.live) {
+            if let Some(link) = self.link_to(&member.name) {
+                link.live = true;
+            }
+        }
+    }
+
+    /// The link to another daemon was measured.
+    pub fn handle_link(&mut self, _: Timestamp, peer: &NodeName, rtt: Span) {
+        if let Some(link) = self.link_to(peer) {
+            link.rtt = Some(rtt);
+        }
+    }
+
+    /// The store's answer to an ask; `None`: it could not be asked, or has no room.
+    pub fn handle_balance(&mut self, now: Timestamp, key: &WorldKey, balance: Option<Balance>) {
+        let Some(&id) = self.index.get(key) else { return };
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        bucket.asked = None;
+        if let Some(balance) = balance {
+            self.learn(id, balance);
+            self.act(now, id);
+        }
+        self.next_step(now, id);
+        self.schedule(now, id);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some(&(at, id)) = self.alarms.first().filter(|(at, _)| *at <= now) {
+            self.alarms.remove(&(at, id));
+            let Some(bucket) = self.bucket_mut(id) else { continue };
+            bucket.alarm = None;
+            if bucket.expiry() <= now {
+                self.forget(id);
+            } else {
+                self.look(now, id);
+            }
+        }
+    }
+
+    /// The next thing to ask the store, or `None`. Its answer goes to [`Self::handle_balance`].
+    pub fn poll_ask(&mut self) -> Option<Ask> {
+        self.asks.pop_front()
+    }
+
+    /// The next thing that happened, or `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let links = self.links.values().filter_map(Link::next_due).min();
+        [self.alarms.first().map(|&(at, _)| at), links].into_iter().flatten().min()
+    }
+
+    fn bucket(&self, id: usize) -> Option<&Bucket> {
+        self.buckets.get(id)?.as_ref()
+    }
+
+    fn bucket_mut(&mut self, id: usize) -> Option<&mut Bucket> {
+        self.buckets.get_mut(id)?.as_mut()
+    }
+
+    /// Finds a bucket, or begins to follow it. `None`: its rule has no rights that move, or there is no room.
+    fn follow(&mut self, now: Timestamp, key: &WorldKey) -> Option<usize> {
+        if let Some(&id) = self.index.get(key) {
+            return Some(id);
+        }
+        let rule = Arc::clone(self.rules.get(&key.rule)?);
+        if self.index.len() >= self.config.keys_max {
+            self.tally.no_room = self.tally.no_room.saturating_add(1);
+            return None;
+        }
+        let id = self.vacant.pop().unwrap_or_else(|| {
+            self.buckets.push(None);
+            self.buckets.len() - 1
+        });
+        *self.buckets.get_mut(id)? = Some(Bucket::new(key.clone(), rule, now));
+        self.index.insert(key.clone(), id);
+        Some(id)
+    }
+
+    fn forget(&mut self, id: usize) {
+        let Some(bucket) = self.buckets.get_mut(id).and_then(Option::take) else { return };
+        if let Some(at) = bucket.alarm {
+            self.alarms.remove(&(at, id));
+        }
+        self.index.remove(&bucket.key);
+        self.vacant.push(id);
+        for link in self.links.values_mut() {
+            link.forget(id);
+        }
+    }
+
+    fn link_to(&mut self, name: &NodeName) -> Option<&mut Link> {
+        let region = self.regions.find(&name.region)?;
+        if !self.links.contains_key(name)
+            && (self.links.len() >= super::LINKS_MAX || *name == self.config.name)
+        {
+            return None;
+        }
+        Some(self.links.entry(name.clone()).or_insert_with(|| Link::new(region)))
+    }
+
+    /// The daemon that speaks for a bucket in a region.
+    fn owner(&self, region: RegionId, key: &WorldKey) -> Option<NodeName> {
+        let region = self.regions.get(region)?;
+        let node = region.ring.owner(key)?;
+        Some(NodeName { region: region.name.clone(), node: node.to_owned() })
+    }
+
+    fn owns(&self, key: &WorldKey) -> bool {
+        self.owner(Regions::OWN, key).is_none_or(|owner| owner == self.config.name)
+    }
+
+    fn note(&mut self, event: Event) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+fn moves_rights(rule: &WorldRule) -> bool {
+    rule.global.mode == Mode::Escrow
+        && rule.algorithm == Algorithm::FixedWindow
+        && rule.limit.window > Span::ZERO
+}

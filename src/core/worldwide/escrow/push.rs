@@ -1,0 +1,261 @@
+//! How many rights to push to whom: a pure function of what is believed of each region.
+//!
+//! Everybody with too many gives in proportion, so that no two coordinate and nobody is asked twice. A region is short when it
+//! will run dry before the window ends, not when it is dry. Nothing here matters to exactness: the store gives only what is
+//! free.
+
+use smallvec::SmallVec;
+
+use super::super::super::time::Span;
+
+/// Millionths in a permit, and microseconds in a second.
+const UNIT: i128 = 1_000_000;
+
+/// What is believed of one region, permits in millionths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Holding {
+    pub(super) weight: u64,
+    /// Rights that it can spend, those on their way to it included.
+    pub(super) free: i128,
+    /// What it will want until the window ends.
+    pub(super) need: i128,
+    /// The largest cost that it had to refuse.
+    pub(super) wanted: i128,
+    /// Whether rights sent now would still arrive in time, and nothing was given to it just now.
+    pub(super) reachable: bool,
+}
+
+/// The window that rights are spent in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Course {
+    /// Permits.
+    pub(super) limit: u64,
+    pub(super) length: Span,
+    pub(super) elapsed: Span,
+    /// The longest way to another region.
+    pub(super) owd_max: Span,
+}
+
+/// What a demand of so many millionths of a permit a second will ask for in `time`, with one standard deviation of chance.
+pub(super) fn need(demand: u64, time: Span) -> i128 {
+    let mean = i128::from(demand) * i128::from(time.0) / UNIT;
+    mean + (mean * UNIT).isqrt()
+}
+
+/// Whole permits to give to each region, in the order of `holdings`; the first is the own one.
+pub(super) fn gifts(course: Course, holdings: &[Holding]) -> SmallVec<[u64; 8]> {
+    let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, holdings.len());
+    let targets = targets(holdings);
+    let Some((own, own_target)) = holdings.first().zip(targets.first()) else { return gifts };
+    let excess = (own.free - own_target).min(own.free - reserve(course, holdings.len()));
+    if excess < UNIT / 2 {
+        return gifts;
+    }
+    let deficits: SmallVec<[i128; 8]> =
+        holdings
+            .iter()
+            .zip(&targets)
+            .map(|(holding, target)| {
+                if holding.free < holding.need.max(holding.wanted) {
+                    (target - holding.free).max(0)
+                } else {
+                    0
+                }
+            })
+            .collect();
+    let missing: i128 = deficits.iter().sum();
+    let spare: i128 =
+        holdings.iter().zip(&targets).map(|(holding, target)| (holding.free - target).max(0)).sum();
+    let whole = missing.max(spare).max(1);
+    let left = i128::from(course.length.0.saturating_sub(course.elapsed.0));
+    let least = UNIT.max(i128::from(course.limit) * UNIT / 100 * left / i128::from(course.length.0.max(1)));
+    for ((gift, deficit), holding) in gifts.iter_mut().zip(&deficits).zip(holdings).skip(1) {
+        // To the nearest: less than half a right must not strand a whole one.
+        let permits = (excess * deficit / whole + UNIT / 2) / UNIT;
+        let starving = holding.wanted > holding.free;
+        if holding.reachable && permits > 0 && (starving || permits * UNIT >= least) {
+            *gift = u64::try_from(permits).unwrap_or(0);
+        }
+    }
+    gifts
+}
+
+/// What each region keeps for a surprise; released until shortly before the window ends.
+fn reserve(course: Course, regions: usize) -> i128 {
+    let until = i128::from(course.length.0) * 8 / 10 - 2 * i128::from(course.owd_max.0);
+    let left = until - i128::from(course.elapsed.0);
+    if left <= 0 {
+        return 0;
+    }
+    let most = i128::from(course.limit) * UNIT * 3 / 10 / i128::try_from(regions.max(1)).unwrap_or(1);
+    most * left / until
+}
+
+/// What each region should hold: its need and a part of what is left over, or the weighted max-min division of what there is.
+fn targets(holdings: &[Holding]) -> SmallVec<[i128; 8]> {
+    let total: i128 = holdings.iter().map(|holding| holding.free).sum();
+    let mut needs: SmallVec<[i128; 8]> =
+        holdings.iter().map(|holding| holding.need.max(holding.wanted)).collect();
+    let weight = |holding: &Holding| i128::from(holding.weight);
+    let weights: i128 = holdings.iter().map(weight).sum();
+    let rest = total - needs.iter().sum::<i128>();
+    if rest >= 0 {
+        for (need, holding) in needs.iter_mut().zip(holdings) {
+            *need += rest * weight(holding) / weights.max(1);
+        }
+        return needs;
+    }
+    let mut targets = levelled(total, &needs, holdings);
+    // A cost that nobody's part can pay would be refused everywhere: one region gets the whole of it. Everyone agrees on the
+    // one that is nearest to it.
+    let starving = |(place, target): &(usize, &i128)| {
+        holdings.get(*place).is_some_and(|holding| holding.wanted > **target && holding.wanted <= total)
+    };
+    let nearest = targets.iter().enumerate().filter(starving).max_by_key(|(place, target)| {
+        let wanted = holdings.get(*place).map_or(0, |holding| holding.wanted);
+        (**target - wanted, std::cmp::Reverse(wanted))
+    });
+    if let Some((place, _)) = nearest {
+        let wanted = holdings.get(place).map_or(0, |holding| holding.wanted);
+        if let Some(need) = needs.get_mut(place) {
+            *need = 0;
+        }
+        targets = levelled(total - wanted, &needs, holdings);
+        if let Some(target) = targets.get_mut(place) {
+            *target = wanted;
+        }
+    }
+    targets
+}
+
+/// The weighted max-min division of `total` among `needs` that exceed it.
+fn levelled(total: i128, needs: &[i128], holdings: &[Holding]) -> SmallVec<[i128; 8]> {
+    let mut targets: SmallVec<[i128; 8]> = SmallVec::from_elem(0, needs.len());
+    let mut served: SmallVec<[bool; 8]> = SmallVec::from_elem(false, needs.len());
+    let mut rest = total.max(0);
+    // Every round serves a region or is the last.
+    for _ in 0..=needs.len() {
+        let open = |(place, _): &(usize, &Holding)| !served.get(*place).copied().unwrap_or(true);
+        // A region without a share still competes, as the least of all.
+        let weight = |holding: &Holding| i128::from(holding.weight.max(1));
+        let weights: i128 =
+            holdings.iter().enumerate().filter(open).map(|(_, holding)| weight(holding)).sum();
+        if weights == 0 {
+            break;
+        }
+        let fits: SmallVec<[usize; 8]> = holdings
+            .iter()
+            .enumerate()
+            .filter(open)
+            .filter(|(place, holding)| {
+                needs.get(*place).is_some_and(|need| need * weights <= rest * weight(holding))
+            })
+            .map(|(place, _)| place)
+            .collect();
+        if fits.is_empty() {
+            for (place, holding) in holdings.iter().enumerate().filter(open) {
+                if let Some(target) = targets.get_mut(place) {
+                    *target = rest * weight(holding) / weights;
+                }
+            }
+            break;
+        }
+        for place in fits {
+            let need = needs.get(place).copied().unwrap_or(0);
+            if let (Some(target), Some(served)) = (targets.get_mut(place), served.get_mut(place)) {
+                (*target, *served) = (need, true);
+                rest -= need;
+            }
+        }
+    }
+    targets
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn course(limit: u64, elapsed_ms: u64) -> Course {
+        Course {
+            limit,
+            length: Span::from_secs(1),
+            elapsed: Span::from_millis(elapsed_ms),
+            owd_max: Span::from_millis(40),
+        }
+    }
+
+    fn holding(free: u64, need: u64) -> Holding {
+        Holding {
+            weight: 1,
+            free: i128::from(free) * UNIT,
+            need: i128::from(need) * UNIT,
+            wanted: 0,
+            reachable: true,
+        }
+    }
+
+    #[test]
+    fn an_idle_region_gives_all_but_its_reserve_to_the_one_that_is_short() {
+        let holdings = [holding(333, 0), holding(333, 5_000), holding(333, 0)];
+        // Three tenths of a third of the limit, of which an eighth has been released.
+        let gifts = gifts(course(1_000, 90), &holdings);
+        assert_eq!(gifts.as_slice(), [0, 246, 0]);
+    }
+
+    #[test]
+    fn late_in_the_window_nothing_is_kept_back() {
+        let holdings = [holding(333, 0), holding(0, 5_000), holding(0, 0)];
+        assert_eq!(gifts(course(1_000, 750), &holdings).as_slice(), [0, 333, 0]);
+    }
+
+    #[test]
+    fn nobody_gives_where_all_are_short() {
+        let holdings = [holding(30, 500), holding(30, 500), holding(30, 500)];
+        assert_eq!(gifts(course(1_000, 500), &holdings).as_slice(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_region_that_can_not_be_reached_gets_nothing() {
+        let mut holdings = [holding(333, 0), holding(0, 5_000)];
+        holdings[1].reachable = false;
+        assert_eq!(gifts(course(1_000, 750), &holdings).as_slice(), [0, 0]);
+    }
+
+    #[test]
+    fn the_last_right_goes_where_it_is_wanted() {
+        let mut holdings = [holding(1, 0), holding(0, 0), holding(1, 0)];
+        holdings[1].wanted = UNIT;
+        assert_eq!(gifts(course(2, 500), &holdings).as_slice(), [0, 1, 0]);
+    }
+
+    #[test]
+    fn a_large_cost_gathers_what_it_needs_in_one_region_where_two_want_it() {
+        let mut holdings = [holding(34, 0), holding(33, 80), holding(33, 80)];
+        holdings[1].wanted = 80 * UNIT;
+        holdings[2].wanted = 80 * UNIT;
+        let targets = targets(&holdings);
+        assert_eq!(targets.iter().filter(|target| **target >= 80 * UNIT).count(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_given_than_is_free(
+            frees in proptest::collection::vec((0_u64..5_000, 0_u64..50_000, 0_u64..200, 0_u64..5), 1..6),
+            elapsed in 0_u64..1_000,
+        ) {
+            let holdings: Vec<Holding> = frees
+                .iter()
+                .map(|(free, need, wanted, weight)| Holding {
+                    weight: *weight,
+                    wanted: i128::from(*wanted) * UNIT,
+                    ..holding(*free, *need)
+                })
+                .collect();
+            let gifts = gifts(course(1_000, elapsed), &holdings);
+            // Each is rounded to the nearest, so a right more than there is may be asked of the store, which refuses it.
+            prop_assert!(gifts.iter().sum::<u64>() <= frees[0].0 + u64::try_from(holdings.len()).unwrap());
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Judges frames of rights from other daemons and takes in what they say.
+//!
+//! A frame is judged whole before anything of it is taken. What another region says of its own rights is believed as far
+//! as it can be true: a region can pass on no more than its share and what it was given.
+
+use super::super::super::time::Timestamp;
+use super::super::super::wire::rights::{
+    RIGHTS_ENTRIES_MAX, RightsFrame, Statement, TOTALS_MAX, Total, Transfer,
+};
+use super::super::super::wire::{DEMAND_MAX, IDENTITY_BYTES_MAX, NAME_BYTES_MAX};
+use super::super::receive::Refused;
+use super::super::regions::{RegionId, Regions};
+use super::super::{NodeName, WorldKey};
+use super::Escrow;
+use super::ledger::{Ask, Step};
+
+impl Escrow {
+    /// A frame has come from the daemon that `from` names, as its certificate proves.
+    ///
+    /// Duplicates, other windows, lost sessions and unknown rules are no errors: they are passed over and counted.
+    ///
+    /// # Errors
+    /// Why the frame was refused as a whole.
+    pub fn handle_frame(
+        &mut self,
+        now: Timestamp,
+        from: &NodeName,
+        frame: RightsFrame,
+    ) -> Result<(), Refused> {
+        let region = self.judge(now, from, &frame)?;
+        if region != Regions::OWN {
+            let delay =
+                self.links.get(from).map_or_else(Default::default, |link| super::Span(link.rtt().0 / 2));
+            self.regions.heard(region, now, delay);
+        }
+        self.tally.frames_in = self.tally.frames_in.saturating_add(1);
+        for said in frame.statements {
+            self.hear(now, region, from, said);
+        }
+        for sent in frame.transfers {
+            self.take(now, region, &sent);
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, now: Timestamp, from: &NodeName, frame: &RightsFrame) -> Result<RegionId, Refused> {
+        if *from == self.config.name {
+            return Err(Refused::OwnName);
+        }
+        let named = |totals: &[Total]| {
+            totals.len() <= TOTALS_MAX && totals.iter().all(|total| total.region.len() <= NAME_BYTES_MAX)
+        };
+        let honest = frame.statements.len() + frame.transfers.len() <= RIGHTS_ENTRIES_MAX
+            && from.region.len() <= NAME_BYTES_MAX
+            && from.node.len() <= NAME_BYTES_MAX
+            && frame.statements.iter().all(|said| {
+                said.identity.len() <= IDENTITY_BYTES_MAX
+                    && said.demand <= DEMAND_MAX
+                    && named(&said.taken)
+                    && named(&said.given)
+            })
+            && frame.transfers.iter().all(|sent| sent.identity.len() <= IDENTITY_BYTES_MAX);
+        if !honest {
+            return Err(Refused::TooLarge);
+        }
+        let region = self.regions.place(&from.region, now).ok_or(Refused::UnknownRegion)?;
+        self.link_to(from).map(|_| region).ok_or(Refused::NoRoom)
+    }
+
+    fn hear(&mut self, now: Timestamp, region: RegionId, from: &NodeName, said: Statement) {
+        self.tally.entries_in = self.tally.entries_in.saturating_add(1);
+        let key = WorldKey { rule: said.rule.clone(), identity: said.identity.clone() };
+        if !self.rules.contains_key(&key.rule) {
+            self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
+            return;
+        }
+        let Some(id) = self.follow(now, &key) else { return };
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        if region == Regions::OWN {
+            bucket.hear_sibling(now, &from.node, &said);
+        } else if said.window > bucket.window_at(now).saturating_add(1) {
+            self.tally.other_windows = self.tally.other_windows.saturating_add(1);
+            return;
+        } else {
+            bucket.hear(now, region, said);
+        }
+        self.look(now, id);
+    }
+
+    /// Rights for this region have come: the store takes them in, at most once.
+    fn take(&mut self, now: Timestamp, region: RegionId, sent: &Transfer) {
+        self.tally.entries_in = self.tally.entries_in.saturating_add(1);
+        let key = WorldKey { rule: sent.rule.clone(), identity: sent.identity.clone() };
+        if region == Regions::OWN || !self.rules.contains_key(&key.rule) {
+            self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
+            return;
+        }
+        let Some(id) = self.follow(now, &key) else { return };
+        let from = self.regions.name(region).to_owned();
+        let labels = self.config.safety.windows_are_labels;
+        let allowed = self.passes_on(id, region, sent.window);
+        let Some(bucket) = self.bucket(id) else { return };
+        let window = bucket.window_at(now);
+        if sent.window != window && labels {
+            // What comes early comes again.
+            self.tally.other_windows = self.tally.other_windows.saturating_add(1);
+            return;
+        }
+        if let Some(balance) = bucket.current(now) {
+            let ledger = &balance.ledger;
+            let fenced = ledger.session != sent.to_session && self.config.safety.sessions_are_fenced;
+            let known = ledger.taken_from(&from, sent.session) >= sent.permits
+                && self.config.safety.takes_are_cumulative;
+            if fenced || known {
+                self.tally.fenced = self.tally.fenced.saturating_add(u64::from(fenced));
+                // It does not know yet what was received, or by whom.
+                self.acknowledge(id, &from);
+                return;
+            }
+            let others =
+                ledger.taken.iter().filter(|taken| taken.region == from && taken.session != sent.session);
+            let others: u64 = others.map(|taken| taken.permits).fold(0, u64::saturating_add);
+            if others.saturating_add(sent.permits) > allowed {
+                self.tally.beyond = self.tally.beyond.saturating_add(1);
+                return;
+            }
+        } else if sent.permits > allowed {
+            self.tally.beyond = self.tally.beyond.saturating_add(1);
+            return;
+        }
+        let step =
+            Step::Take { from, session: sent.session, to_session: sent.to_session, permits: sent.permits };
+        let window = sent.window;
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.wait(Ask { key, window, step });
+        }
+        self.next_step(now, id);
+        self.schedule(now, id);
+    }
+
+    /// The most that a region can honestly have given away in a window: its share and what others gave to it.
+    fn passes_on(&self, id: usize, region: RegionId, window: u64) -> u64 {
+        let Some(bucket) = self.bucket(id) else { return 0 };
+        let name = self.regions.name(region);
+        let to_it = |totals: &[Total]| {
+            totals
+                .iter()
+                .filter(|total| total.region == name)
+                .fold(0, |sum: u64, total| sum.saturating_add(total.permits))
+        };
+        let own = bucket.balance.as_ref().filter(|balance| balance.ledger.window == window);
+        let mut all = bucket.rule.minted(name).saturating_add(own.map_or(0, |own| to_it(&own.ledger.given)));
+        for (other, partner) in bucket.partners() {
+            if other != region && partner.window == window {
+                all = all.saturating_add(to_it(&partner.given));
+            }
+        }
+        all
+    }
+}

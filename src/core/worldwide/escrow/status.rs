@@ -1,0 +1,152 @@
+//! What the machine can say of the world's rights, for operators and metrics.
+
+use super::super::super::time::Timestamp;
+use super::super::{STATUS_KEYS_MAX, WorldKey};
+use super::Escrow;
+use super::act::lost;
+use super::ledger::sum;
+
+/// What the machine has seen since it began.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EscrowTally {
+    /// Frames taken in.
+    pub frames_in: u64,
+    /// Frames handed out.
+    pub frames_out: u64,
+    /// Statements and transfers taken in.
+    pub entries_in: u64,
+    /// Statements and transfers handed out.
+    pub entries_out: u64,
+    /// Rights taken out for other regions.
+    pub given: u64,
+    /// Rights of other regions taken in.
+    pub taken: u64,
+    /// Transfers that were meant for a memory that was lost.
+    pub fenced: u64,
+    /// Statements and transfers of other windows.
+    pub other_windows: u64,
+    /// Transfers of more than their sender can have.
+    pub beyond: u64,
+    /// Statements and transfers of rules that are not known here.
+    pub unknown_rules: u64,
+    /// Buckets that were not followed for want of room; they keep their static shares.
+    pub no_room: u64,
+}
+
+/// What the machine knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EscrowStatus {
+    /// Buckets whose rights move, at most [`STATUS_KEYS_MAX`], in the order of their keys.
+    pub buckets: Vec<EscrowBucket>,
+    /// Buckets followed.
+    pub keys_len: usize,
+    /// Rights that were given and not yet acknowledged, in all buckets.
+    pub under_way: u64,
+    /// Buckets whose window began before the store's memory did.
+    pub in_doubt: usize,
+    /// Statements and transfers that wait to be sent.
+    pub backlog: usize,
+    /// Counters since the start.
+    pub tally: EscrowTally,
+}
+
+/// One bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EscrowBucket {
+    /// The bucket.
+    pub key: WorldKey,
+    /// Its window.
+    pub window: u64,
+    /// What this region minted.
+    pub minted: u64,
+    /// What it may use in the window, all in all.
+    pub budget: u64,
+    /// What it has used.
+    pub used: u64,
+    /// What it gave to others, and took from them.
+    pub given: u64,
+    /// See `given`.
+    pub taken: u64,
+    /// Rights given to a memory that was lost since.
+    pub lost: u64,
+    /// What each other region said that it could still spend.
+    pub others: Vec<(String, u64)>,
+}
+
+impl Escrow {
+    /// What this machine knows at `now`.
+    #[must_use]
+    pub fn status(&self, now: Timestamp) -> EscrowStatus {
+        let mut ids: Vec<(&WorldKey, usize)> = self.index.iter().map(|(key, id)| (key, *id)).collect();
+        ids.sort_unstable();
+        let moving = ids.iter().filter_map(|(_, id)| self.bucket_status(now, *id));
+        let mut under_way = 0_u64;
+        let mut in_doubt = 0;
+        for (_, id) in &ids {
+            let Some(bucket) = self.bucket(*id) else { continue };
+            if let Some(balance) = bucket.current(now) {
+                let share = bucket.rule.minted(self.own_region());
+                in_doubt += usize::from(share > 0 && balance.ledger.minted == 0);
+                for region in 1..self.regions.len() {
+                    let acked =
+                        bucket.partner(region).filter(|partner| partner.window == balance.ledger.window);
+                    let acked = acked.map_or(0, |partner| {
+                        super::ledger::total(&partner.taken, self.own_region(), balance.ledger.session)
+                    });
+                    let given = self.unacknowledged(now, *id, region).unwrap_or(acked);
+                    under_way = under_way.saturating_add(given.saturating_sub(acked));
+                }
+            }
+        }
+        EscrowStatus {
+            buckets: moving.take(STATUS_KEYS_MAX).collect(),
+            keys_len: self.index.len(),
+            under_way,
+            in_doubt,
+            backlog: self.links.values().map(super::Link::backlog).sum(),
+            tally: self.tally,
+        }
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub const fn tally(&self) -> EscrowTally {
+        self.tally
+    }
+
+    /// Whether another region is believed to hold rights of a bucket, so that some may be on their way here.
+    #[must_use]
+    pub fn others_hold(&self, now: Timestamp, key: &WorldKey) -> bool {
+        let Some(bucket) = self.index.get(key).and_then(|id| self.bucket(*id)) else { return false };
+        let window = bucket.window_at(now);
+        (1..self.regions.len()).any(|region| {
+            let audible = self.heard(region).is_some_and(|heard| now.since(heard).0 < 2_000_000);
+            let partner = bucket.partner(region).filter(|partner| partner.window == window);
+            audible && partner.is_none_or(|partner| partner.free > 0)
+        })
+    }
+
+    fn bucket_status(&self, now: Timestamp, id: usize) -> Option<EscrowBucket> {
+        let bucket = self.bucket(id)?;
+        let balance = bucket.current(now)?;
+        let ledger = &balance.ledger;
+        let partners = || bucket.partners().filter(|(_, partner)| partner.heard.is_some());
+        let session = |(region, partner): (usize, &super::key::Partner)| {
+            (self.regions.name(region).to_owned(), partner.session)
+        };
+        Some(EscrowBucket {
+            key: bucket.key.clone(),
+            window: ledger.window,
+            minted: ledger.minted,
+            budget: ledger.budget(),
+            used: balance.used,
+            given: sum(&ledger.given),
+            taken: sum(&ledger.taken),
+            lost: lost(balance, partners().map(session)),
+            others: partners()
+                .filter(|(_, partner)| partner.window == ledger.window)
+                .map(|(region, partner)| (self.regions.name(region).to_owned(), partner.free))
+                .collect(),
+        })
+    }
+}

@@ -1,0 +1,505 @@
+//! Several regions on one virtual clock with a network that loses, doubles, delays and reorders, and stores that forget.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::super::algorithm::Limit;
+use super::super::super::rule::{Global, OnPartition};
+use super::super::super::wire::rights::RightsFrame;
+use super::*;
+
+const START: Timestamp = Timestamp(1_700_000_000_000_000);
+const TICK: Span = Span::from_millis(10);
+
+/// What the network does, in thousandths.
+#[derive(Debug, Clone, Copy)]
+struct Weather {
+    owd: Span,
+    jitter: Span,
+    loss: u64,
+    doubled: u64,
+}
+
+const CALM: Weather = Weather { owd: Span::from_millis(40), jitter: Span::ZERO, loss: 0, doubled: 0 };
+
+struct Region {
+    name: NodeName,
+    machine: Escrow,
+    vault: Vault,
+    ahead: i64,
+    sessions: u64,
+    cut_off: bool,
+}
+
+struct World {
+    now: Timestamp,
+    regions: Vec<Region>,
+    limit: Limit,
+    flights: Vec<(Timestamp, usize, usize, RightsFrame)>,
+    weather: Weather,
+    dice: u64,
+    safety: Safety,
+    admitted: BTreeMap<u64, u64>,
+    offered: u64,
+    events: Vec<Event>,
+    tallies: Vec<Touched>,
+}
+
+fn key() -> WorldKey {
+    WorldKey { rule: rule_name(), identity: b"\x01u".to_vec() }
+}
+
+fn rule_name() -> RuleName {
+    RuleName { domain: "default".into(), name: "r".into() }
+}
+
+impl World {
+    fn new(count: usize, permits: u32, weather: Weather, safety: Safety) -> Self {
+        let limit = Limit { permits, window: Span::from_secs(1), burst: permits, queue: 0 };
+        let mut world = Self {
+            now: START,
+            regions: Vec::new(),
+            limit,
+            flights: Vec::new(),
+            weather,
+            dice: 1,
+            safety,
+            admitted: BTreeMap::new(),
+            offered: 0,
+            events: Vec::new(),
+            tallies: Vec::new(),
+        };
+        for place in 0..count {
+            let name = NodeName { region: format!("r{place}"), node: "n".into() };
+            let machine = world.machine(&name, count);
+            let vault = world.vault(place, count, 1, Timestamp(0));
+            world.regions.push(Region { name, machine, vault, ahead: 0, sessions: 1, cut_off: false });
+            world.tallies.push(nothing());
+        }
+        for place in 0..count {
+            world.meet(place);
+        }
+        world
+    }
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|place| format!("r{place}")).collect()
+    }
+
+    fn machine(&self, name: &NodeName, count: usize) -> Escrow {
+        let config = EscrowConfig {
+            regions: Self::names(count),
+            safety: self.safety,
+            ..EscrowConfig::new(name.clone())
+        };
+        let mut machine = Escrow::new(config);
+        let global = Global { mode: Mode::Escrow, shares: Vec::new(), on_partition: OnPartition::Share };
+        let rule =
+            WorldRule { name: rule_name(), algorithm: Algorithm::FixedWindow, limit: self.limit, global };
+        machine.handle_rules(self.now, &[rule]);
+        machine
+    }
+
+    fn vault(&self, place: usize, count: usize, session: u64, begun: Timestamp) -> Vault {
+        let weights = Weights::new(&[], &[], &Self::names(count));
+        let minted = weights.of(u64::from(self.limit.permits), &format!("r{place}"));
+        Vault::new(session, begun, self.limit.window, minted, self.safety)
+    }
+
+    fn meet(&mut self, place: usize) {
+        let members: Vec<Member> = self
+            .regions
+            .iter()
+            .map(|region| Member { name: region.name.clone(), incarnation: 1, live: true, draining: false })
+            .collect();
+        let rtt = self.weather.owd + self.weather.owd;
+        let now = self.clock(place);
+        let region = &mut self.regions[place];
+        region.machine.handle_members(now, &members);
+        for member in &members {
+            region.machine.handle_link(now, &member.name, rtt);
+        }
+    }
+
+    fn clock(&self, place: usize) -> Timestamp {
+        Timestamp(self.now.0.saturating_add_signed(self.regions[place].ahead))
+    }
+
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.dice >> 33) % sides.max(1)
+    }
+
+    fn request(&mut self, place: usize, cost: u64) -> bool {
+        let now = self.clock(place);
+        let admitted = self.regions[place].vault.decide(now, cost);
+        if let Some(window) = admitted {
+            *self.admitted.entry(window).or_default() += cost;
+        }
+        self.offered += cost;
+        let tally = &mut self.tallies[place];
+        tally.window = now.window_index(self.limit.window).max(tally.window);
+        tally.offered += cost;
+        if admitted.is_some() {
+            tally.admitted += cost;
+        } else {
+            tally.refused = tally.refused.max(cost);
+        }
+        admitted.is_some()
+    }
+
+    /// The daemon and its store begin anew and remember nothing.
+    fn crash(&mut self, place: usize) {
+        let count = self.regions.len();
+        let now = self.clock(place);
+        let name = self.regions[place].name.clone();
+        let machine = self.machine(&name, count);
+        let session = self.regions[place].sessions + 1;
+        let vault = self.vault(place, count, session, now);
+        let region = &mut self.regions[place];
+        (region.machine, region.vault, region.sessions) = (machine, vault, session);
+        self.tallies[place] = nothing();
+        self.meet(place);
+    }
+
+    fn tick(&mut self) {
+        self.now = self.now + TICK;
+        let mut landed = Vec::new();
+        self.flights.retain(|flight| {
+            let lands = flight.0 <= self.now;
+            if lands {
+                landed.push(flight.clone());
+            }
+            !lands
+        });
+        landed.sort_by_key(|flight| flight.0);
+        for (_, from, to, frame) in landed {
+            let (now, name) = (self.clock(to), self.regions[from].name.clone());
+            self.regions[to].machine.handle_frame(now, &name, frame).unwrap();
+            self.pump(to);
+        }
+        for place in 0..self.regions.len() {
+            let now = self.clock(place);
+            let touched = std::mem::replace(&mut self.tallies[place], nothing());
+            let machine = &mut self.regions[place].machine;
+            if touched.offered > 0 {
+                machine.handle_touched(now, &touched);
+            }
+            machine.handle_timeout(now);
+            self.pump(place);
+        }
+    }
+
+    fn pump(&mut self, place: usize) {
+        let now = self.clock(place);
+        let region = &mut self.regions[place];
+        while let Some(ask) = region.machine.poll_ask() {
+            let balance = region.vault.carry_out(now, &ask);
+            region.machine.handle_balance(now, &ask.key, Some(balance));
+        }
+        while let Some(event) = region.machine.poll_event() {
+            self.events.push(event);
+        }
+        while let Some((to, frame)) = self.regions[place].machine.poll_transmit(now) {
+            let to = self.regions.iter().position(|region| region.name == to).unwrap();
+            let copies = 1 + u64::from(self.roll(1_000) < self.weather.doubled);
+            for _ in 0..copies {
+                let cut = self.regions[place].cut_off != self.regions[to].cut_off;
+                let lost = self.roll(1_000) < self.weather.loss || cut;
+                let delay = self.weather.owd + Span(self.roll(self.weather.jitter.0 + 1));
+                if !lost {
+                    self.flights.push((self.now + delay, place, to, frame.clone()));
+                }
+            }
+        }
+    }
+
+    fn worst(&self) -> u64 {
+        self.admitted.values().copied().max().unwrap_or(0)
+    }
+
+    /// Nothing is anywhere that was not minted: what is taken was given, and all budgets fit the limit.
+    fn check(&self) -> Result<(), String> {
+        let limit = u64::from(self.limit.permits);
+        if let Some((window, used)) = self.admitted.iter().find(|(_, used)| **used > limit) {
+            return Err(format!("{used} of {limit} in window {window}"));
+        }
+        let balances: Vec<Balance> = self.regions.iter().map(|region| region.vault.balance()).collect();
+        for (one, balance) in balances.iter().enumerate() {
+            for taken in &balance.ledger.taken {
+                let Some(giver) = self.regions.iter().position(|region| region.name.region == taken.region)
+                else {
+                    return Err(format!("taken from nowhere: {}", taken.region));
+                };
+                let other = &balances[giver].ledger;
+                if other.window != balance.ledger.window || other.session != taken.session {
+                    continue;
+                }
+                let given = other.given_to(&self.regions[one].name.region, balance.ledger.session);
+                if taken.permits > given {
+                    return Err(format!("{} taken of {given} given", taken.permits));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Permits admitted in whole windows after the first, of those that could have been.
+    fn used(&self, windows: u64) -> u64 {
+        self.admitted.values().sum::<u64>() / windows.max(1)
+    }
+}
+
+fn nothing() -> Touched {
+    Touched { key: key(), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0 }
+}
+
+#[test]
+fn rights_move_to_where_the_demand_is() {
+    let mut world = World::new(3, 1_000, CALM, Safety::ALL);
+    for _ in 0..500 {
+        for _ in 0..20 {
+            world.request(1, 1);
+        }
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    assert!(world.used(5) >= 990, "{}: {:?}", world.used(5), world.admitted);
+    assert!(world.events.iter().any(|event| matches!(event, Event::Gave { to, .. } if to == "r1")));
+}
+
+#[test]
+fn balanced_overload_moves_next_to_nothing() {
+    let mut world = World::new(3, 999, CALM, Safety::ALL);
+    for _ in 0..500 {
+        for place in 0..3 {
+            for _ in 0..30 {
+                world.request(place, 1);
+            }
+        }
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    assert!(world.used(5) >= 995, "{:?}", world.admitted);
+    let moved: u64 = world
+        .events
+        .iter()
+        .map(|event| if let Event::Gave { permits, .. } = event { *permits } else { 0 })
+        .sum();
+    assert!(moved < 300, "{moved}");
+}
+
+#[test]
+fn an_idle_bucket_says_nothing() {
+    let mut world = World::new(3, 1_000, CALM, Safety::ALL);
+    for _ in 0..300 {
+        world.request(0, 1);
+        world.tick();
+    }
+    let frames: u64 = world.regions.iter().map(|region| region.machine.tally().entries_out).sum();
+    assert_eq!(frames, 0);
+}
+
+#[test]
+fn a_limit_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
+    let mut world = World::new(5, 2, CALM, Safety::ALL);
+    for step in 0..500 {
+        if step % 10 == 0 {
+            world.request(4, 1);
+        }
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    assert!(world.admitted.values().sum::<u64>() >= 8, "{:?}", world.admitted);
+}
+
+#[test]
+fn a_cost_larger_than_a_share_gathers_its_rights() {
+    let mut world = World::new(3, 99, CALM, Safety::ALL);
+    let mut admitted = 0;
+    for step in 0..500 {
+        if step % 20 == 0 {
+            admitted += u64::from(world.request(2, 80));
+        }
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    assert!(admitted >= 4, "{admitted}: {:?}", world.admitted);
+}
+
+#[test]
+fn a_region_that_forgets_burns_its_rights_and_may_be_given_others() {
+    let mut world = World::new(3, 900, CALM, Safety::ALL);
+    for step in 0..600 {
+        for _ in 0..10 {
+            world.request(1, 1);
+        }
+        if step == 230 {
+            world.crash(1);
+        }
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    let windows: Vec<u64> = world.admitted.values().copied().collect();
+    assert!(windows[5] >= 890, "{windows:?}");
+    // What it had left was burnt, yet the others gave to its new memory what they had.
+    assert!(windows[2] < 900 && windows[3] > 100, "{windows:?}");
+}
+
+#[test]
+fn a_region_that_is_cut_off_spends_what_it_holds_and_comes_back() {
+    let mut world = World::new(3, 900, CALM, Safety::ALL);
+    for step in 0..900 {
+        for place in 0..3 {
+            for _ in 0..5 {
+                world.request(place, 1);
+            }
+        }
+        world.regions[0].cut_off = (300..600).contains(&step);
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    assert!(world.admitted.values().skip(1).all(|used| *used >= 880), "{:?}", world.admitted);
+}
+
+#[test]
+fn closed_windows_are_counted_worldwide() {
+    let mut world = World::new(3, 300, CALM, Safety::ALL);
+    for _ in 0..500 {
+        for place in 0..3 {
+            world.request(place, 2);
+        }
+        world.tick();
+    }
+    let closed: Vec<(u64, u64)> = world
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Closed { window, used, .. } => Some((*window, *used)),
+            _ => None,
+        })
+        .collect();
+    assert!(closed.len() >= 6, "{closed:?}");
+    assert!(
+        closed.iter().all(|(window, used)| world.admitted.get(window) == Some(used)),
+        "{closed:?} {:?}",
+        world.admitted
+    );
+}
+
+#[test]
+fn what_a_region_can_not_have_is_not_taken_from_it() {
+    let mut world = World::new(3, 300, CALM, Safety::ALL);
+    for _ in 0..20 {
+        world.request(1, 30);
+        world.tick();
+    }
+    let now = world.clock(1);
+    let window = now.window_index(world.limit.window);
+    let transfer = Transfer {
+        rule: rule_name(),
+        identity: key().identity,
+        window,
+        session: 1,
+        to_session: 1,
+        permits: 250,
+    };
+    let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
+    let from = world.regions[0].name.clone();
+    world.regions[1].machine.handle_frame(now, &from, frame).unwrap();
+    world.pump(1);
+    assert_eq!(world.regions[1].machine.tally().beyond, 1);
+    assert!(world.regions[1].vault.balance().ledger.budget() <= 300);
+}
+
+use super::super::super::wire::rights::Transfer;
+
+#[derive(Debug, Clone)]
+enum Act {
+    Requests { place: usize, count: u8, cost: u64 },
+    Ticks(u8),
+    Crash(usize),
+    CutOff(usize, bool),
+    Clock(usize, i64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        8 => (0..5_usize, 1..60_u8, prop_oneof![4 => Just(1_u64), 1 => 1..40_u64])
+            .prop_map(|(place, count, cost)| Act::Requests { place, count, cost }),
+        8 => (1..12_u8).prop_map(Act::Ticks),
+        1 => (0..5_usize).prop_map(Act::Crash),
+        1 => (0..5_usize, any::<bool>()).prop_map(|(place, cut)| Act::CutOff(place, cut)),
+        1 => (0..5_usize, -1_500_000..1_500_000_i64).prop_map(|(place, ahead)| Act::Clock(place, ahead)),
+    ];
+    proptest::collection::vec(act, 20..160)
+}
+
+fn weathers() -> impl Strategy<Value = Weather> {
+    (1_000..150_000_u64, 0..900_000_u64, 0..300_u64, 0..500_u64).prop_map(|(owd, jitter, loss, doubled)| {
+        Weather { owd: Span(owd), jitter: Span(jitter), loss, doubled }
+    })
+}
+
+/// Plays a history. Why it is wrong, if it is.
+fn play(count: usize, permits: u32, weather: Weather, acts: &[Act], safety: Safety) -> Result<(), String> {
+    let mut world = World::new(count, permits, weather, safety);
+    let hold_clocks = true;
+    for act in acts {
+        match act {
+            Act::Requests { place, count: times, cost } => {
+                for _ in 0..*times {
+                    world.request(place % count, *cost);
+                }
+            }
+            Act::Ticks(ticks) => {
+                for _ in 0..*ticks {
+                    world.tick();
+                    world.check()?;
+                }
+            }
+            Act::Crash(place) => world.crash(place % count),
+            Act::CutOff(place, cut) => world.regions[place % count].cut_off = *cut,
+            // A clock may be set at any time, but not back over a crash by more than the margin.
+            Act::Clock(place, ahead) if hold_clocks => {
+                let place = place % count;
+                world.regions[place].ahead = (*ahead).clamp(-400_000, 400_000);
+            }
+            Act::Clock(..) => {}
+        }
+        world.check()?;
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_history_admits_more_than_the_limit_or_creates_a_right(
+        count in 2..6_usize,
+        permits in 1..200_u32,
+        weather in weathers(),
+        acts in acts(),
+    ) {
+        prop_assert_eq!(play(count, permits, weather, &acts, Safety::ALL), Ok(()));
+    }
+}
+
+/// Switching off any one rule is found: no rule is there for nothing.
+#[test]
+fn without_any_one_safety_rule_some_history_goes_wrong() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+    for (name, safety) in Safety::WITHOUT_ONE {
+        let mut runner =
+            TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
+        let strategy = (2..6_usize, 1..200_u32, weathers(), acts());
+        let found = (0..3_000).any(|_| {
+            let (count, permits, weather, acts) = strategy.new_tree(&mut runner).unwrap().current();
+            play(count, permits, weather, &acts, safety).is_err()
+        });
+        assert!(found, "{name} could be left out");
+    }
+}

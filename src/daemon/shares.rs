@@ -1,0 +1,149 @@
+//! Fixed shares across restarts and regions: notes on disk which weights are held, then says so to the others.
+//!
+//! In that order: a daemon that said it holds new weights and forgot it in a crash could take its old share again while
+//! others already spend the difference.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::core::worldwide::NodeName;
+use crate::core::worldwide::split::Saved;
+use crate::engine::Engine;
+use crate::peer::Peers;
+
+/// How often words are compared, and shares whose time has come are taken.
+const PERIOD: Duration = Duration::from_millis(50);
+/// A disk that refused is tried again after so many periods.
+const RETRY_PERIODS: u32 = 20;
+
+/// What the file holds.
+#[derive(Serialize, Deserialize)]
+struct Noted {
+    node: NodeName,
+    held: Saved,
+}
+
+/// What an earlier process of this daemon noted; `None` if there was none.
+///
+/// # Errors
+/// A file that cannot be read, or that another node wrote.
+pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<Option<Saved>> {
+    let text = match std::fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", path.display())),
+    };
+    let remedy = "remove it, if no weights are being changed just now";
+    let noted: Noted = serde_json::from_slice(&text).with_context(|| {
+        format!("{} does not say which weights this daemon held; {remedy}", path.display())
+    })?;
+    if noted.node != *name {
+        let NodeName { region, node } = noted.node;
+        bail!(
+            "{} is of node {region}/{node}: give each daemon a file of its own in peers.shares",
+            path.display()
+        );
+    }
+    Ok(Some(noted.held))
+}
+
+fn write(path: &Path, noted: &Noted) -> std::io::Result<()> {
+    let aside = path.with_extension("new");
+    let mut file = File::create(&aside)?;
+    file.write_all(&serde_json::to_vec(noted)?)?;
+    file.sync_all()?;
+    std::fs::rename(&aside, path)?;
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Follows what the others hold.
+pub(super) struct Shares {
+    pub(super) engine: Arc<Engine>,
+    pub(super) peers: Arc<Peers>,
+    /// `None`: nothing outlives the process.
+    pub(super) path: Option<PathBuf>,
+}
+
+impl Shares {
+    /// Runs until `stop`.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut noted = None;
+        let mut wait = 0;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let members = self.peers.members();
+            let words: Vec<_> =
+                members.borrow().iter().map(|member| (member.name.clone(), member.shares)).collect();
+            self.engine.follow_shares(words);
+            let (held, word) = self.engine.shares_saved();
+            if noted.as_ref() == Some(&held) {
+                continue;
+            }
+            if wait > 0 {
+                wait -= 1;
+            } else if self.note(&held).await {
+                self.peers.set_shares(word);
+                noted = Some(held);
+            } else {
+                wait = RETRY_PERIODS;
+            }
+        }
+    }
+
+    /// `false`: the disk refused, so nothing is said to the others and the smaller shares stay in force.
+    async fn note(&self, held: &Saved) -> bool {
+        let Some(path) = self.path.clone().filter(|path| !held.is_empty() || path.exists()) else {
+            return true;
+        };
+        let noted = Noted { node: self.engine.name().clone(), held: held.clone() };
+        let written = tokio::task::spawn_blocking(move || (write(&path, &noted), path)).await;
+        match written {
+            Ok((Ok(()), _)) => true,
+            Ok((Err(error), path)) => {
+                tracing::error!(path = %path.display(), %error, "the weights of split rules cannot be noted, so no share grows: name a file that can be written in peers.shares");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(node: &str) -> NodeName {
+        NodeName { region: "eu".into(), node: node.into() }
+    }
+
+    #[test]
+    fn what_was_noted_is_read_again_and_by_its_own_node_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("shares.json");
+        assert_eq!(read(&path, &name("1")).unwrap(), None);
+        write(&path, &Noted { node: name("1"), held: Saved::default() }).unwrap();
+        assert_eq!(read(&path, &name("1")).unwrap(), Some(Saved::default()));
+        let other = read(&path, &name("2")).unwrap_err().to_string();
+        assert!(other.contains("is of node eu/1"), "{other}");
+        std::fs::write(&path, "{\"node\":").unwrap();
+        let broken = read(&path, &name("1")).unwrap_err().to_string();
+        assert!(broken.contains("remove it"), "{broken}");
+    }
+}

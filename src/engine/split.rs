@@ -1,0 +1,138 @@
+//! Fixed shares in force: what `split` rules are held to in this region, and the word that lets them change.
+//!
+//! The pure machine [`Split`] decides; here its answers are kept where decisions read them without waiting.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use super::Engine;
+use crate::core::algorithm::Limit;
+use crate::core::rule::Mode;
+use crate::core::ruleset::{Compiled, RuleSet};
+use crate::core::share::Weights;
+use crate::core::wire::RuleName;
+use crate::core::worldwide::NodeName;
+use crate::core::worldwide::split::{InForce, Saved, Split, SplitRule, Standing, Word};
+
+/// One rule's share in this region, as decisions read it.
+#[derive(Debug)]
+pub(super) struct Share {
+    rule: RuleName,
+    part: ArcSwap<Part>,
+}
+
+/// A share worked out for the rule's own limit, which is nearly always the one asked for.
+#[derive(Debug)]
+struct Part {
+    region: Arc<str>,
+    in_force: InForce,
+    whole: Limit,
+    part: Limit,
+}
+
+impl Part {
+    fn new(region: Arc<str>, in_force: InForce, whole: Limit) -> Self {
+        let part = divided(&in_force, whole, &region);
+        Self { region, in_force, whole, part }
+    }
+}
+
+impl Share {
+    /// What this region may spend of `limit`.
+    pub(super) fn of(&self, limit: Limit) -> Limit {
+        let part = self.part.load();
+        if limit == part.whole { part.part } else { divided(&part.in_force, limit, &part.region) }
+    }
+}
+
+fn divided(in_force: &InForce, limit: Limit, region: &str) -> Limit {
+    let part = |permits: u32| {
+        // A part is never more than the whole.
+        u32::try_from(in_force.of(u64::from(permits), region)).unwrap_or(permits)
+    };
+    Limit { permits: part(limit.permits), burst: part(limit.burst), queue: part(limit.queue), ..limit }
+}
+
+/// The machine, and the regions that share where a rule names none.
+#[derive(Debug)]
+pub(super) struct Shares {
+    regions: Vec<String>,
+    split: Mutex<Split>,
+}
+
+impl Shares {
+    pub(super) fn new(name: NodeName, regions: Vec<String>, saved: Option<Saved>) -> Self {
+        Self { regions, split: Mutex::new(Split::new(name, saved)) }
+    }
+
+    pub(super) fn machine(&self) -> MutexGuard<'_, Split> {
+        self.split.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The `split` rules of a set, as the machine wants them.
+    pub(super) fn rules(&self, set: &RuleSet) -> Vec<SplitRule> {
+        let splits = |compiled: &&Arc<Compiled>| {
+            let rule = &compiled.rule;
+            rule.enabled
+                && rule.action.counts()
+                && rule.global.as_ref().is_some_and(|global| global.mode == Mode::Split)
+        };
+        let rule = |compiled: &Arc<Compiled>| {
+            let global = compiled.rule.global.as_ref()?;
+            Some(SplitRule {
+                name: RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() },
+                weights: Weights::new(&global.shares, &global.minimums, &self.regions),
+                algorithm: compiled.rule.algorithm,
+                limit: compiled.limit,
+            })
+        };
+        set.rules().iter().filter(splits).filter_map(rule).collect()
+    }
+}
+
+/// What a compiled rule is held to by the machine; `None` for a rule that is not split.
+pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>) -> Option<Share> {
+    compiled.rule.global.as_ref().filter(|global| global.mode == Mode::Split)?;
+    let rule = RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() };
+    let in_force = split.in_force(&rule)?;
+    let part = ArcSwap::from_pointee(Part::new(Arc::clone(region), in_force, compiled.limit));
+    Some(Share { rule, part })
+}
+
+impl Engine {
+    /// Names the regions among which `split` rules share that name none, and what an earlier process of this daemon left.
+    #[must_use]
+    pub fn sharing(mut self, regions: Vec<String>, saved: Option<Saved>) -> Self {
+        self.shares = Shares::new(self.name.clone(), regions, saved);
+        self
+    }
+
+    /// Takes in what the other daemons say of the weights they hold, and puts larger shares in force whose time has come.
+    pub fn follow_shares(&self, members: impl IntoIterator<Item = (NodeName, Option<Word>)>) {
+        let now = self.clock.now();
+        let mut split = self.shares.machine();
+        split.handle_members(now, members);
+        if !split.handle_timeout(now) {
+            return;
+        }
+        for share in self.loaded.load().shares() {
+            let Some(in_force) = split.in_force(&share.rule) else { continue };
+            let before = share.part.load();
+            share.part.store(Arc::new(Part::new(Arc::clone(&before.region), in_force, before.whole)));
+        }
+    }
+
+    /// What must be safe on disk before the word is said to the others.
+    #[must_use]
+    pub fn shares_saved(&self) -> (Saved, Word) {
+        let split = self.shares.machine();
+        (split.saved(), split.word())
+    }
+
+    /// How the share of each `split` rule stands.
+    #[must_use]
+    pub fn shares_standing(&self) -> Vec<Standing> {
+        self.shares.machine().standings()
+    }
+}

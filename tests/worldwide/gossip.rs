@@ -1,0 +1,69 @@
+//! `gossip`: nearly exact, with the bounds that the simulator gives plus what this machine's noise explains.
+
+use std::time::Duration;
+
+use super::world::{Plan, Store, World, judge, sums, windows};
+
+const PATIENCE: Duration = Duration::from_millis(30);
+
+const fn plan(regions: usize, rtt_ms: u64, store: Store) -> Plan {
+    let rtt = Duration::from_millis(rtt_ms);
+    Plan { regions, rtt, store, limit: 300, global: "mode = \"gossip\"" }
+}
+
+/// Steady load, twice the limit: nothing above a little, all of it used.
+fn is_held_and_used(plan: Plan) {
+    let world = World::start(plan);
+    let loads = world.load(2.0, &vec![1; plan.regions]);
+    windows(3);
+    let held = judge(&sums(&loads, windows(8)), plan.limit, PATIENCE);
+    assert!(held.over_mean <= 1.0 && held.over_max <= 5.0 && held.used >= 97.0, "{held:?}");
+}
+
+#[test]
+fn three_regions_a_continent_apart_hold_and_use_a_limit() {
+    is_held_and_used(plan(3, 20, Store::Memory));
+}
+
+#[test]
+fn five_regions_around_the_world_hold_and_use_a_limit() {
+    is_held_and_used(plan(5, 250, Store::Memory));
+}
+
+#[test]
+fn three_regions_that_count_in_redis_hold_and_use_a_limit() {
+    is_held_and_used(plan(3, 80, Store::Redis));
+}
+
+#[test]
+fn a_region_that_is_cut_off_keeps_its_share_and_comes_back() {
+    let plan = plan(3, 80, Store::Memory);
+    let world = World::start(plan);
+    let loads = world.load(2.0, &[1, 1, 1]);
+    windows(3);
+    world.cut(2);
+    let apart = sums(&loads, windows(5));
+    world.heal(2);
+    world.wait_until_connected();
+    windows(2);
+    let again = judge(&sums(&loads, windows(4)), plan.limit, PATIENCE);
+    // In the first window they have not noticed yet.
+    let apart = judge(&apart[1..], plan.limit, PATIENCE);
+    assert!(apart.over_mean <= 1.0 && apart.used >= 90.0, "{apart:?}");
+    assert!(again.over_mean <= 1.0 && again.over_max <= 5.0 && again.used >= 97.0, "{again:?}");
+}
+
+#[test]
+fn a_daemon_that_is_killed_comes_back_without_counting_twice() {
+    let plan = plan(3, 80, Store::Memory);
+    let mut world = World::start(plan);
+    let loads = world.load(2.0, &[1, 1, 1]);
+    windows(2);
+    world.daemons[2].kill();
+    windows(2);
+    world.daemons[2].start_again();
+    world.wait_until_connected();
+    windows(2);
+    let again = judge(&sums(&loads, windows(5)), plan.limit, PATIENCE);
+    assert!(again.over_mean <= 1.0 && again.over_max <= 5.0 && again.used >= 97.0, "{again:?}");
+}

@@ -1,0 +1,126 @@
+//! Load on one region's gRPC port, and what was admitted of it, by window.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::support::rls::{self, Client};
+
+/// Admissions come in bursts this far apart.
+const TICK: Duration = Duration::from_millis(5);
+
+/// What one region was asked and admitted in a window.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Count {
+    pub(crate) asked: u64,
+    pub(crate) admitted: u64,
+}
+
+/// Asks one region, at a rate that can be changed, until dropped.
+pub(crate) struct Load {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    stop: AtomicBool,
+    /// Requests per second.
+    rate: AtomicU64,
+    window: Duration,
+    counts: Mutex<BTreeMap<u64, Count>>,
+    /// The longest that this thread was not let run though it wanted to, by window.
+    stalls: Mutex<BTreeMap<u64, Duration>>,
+}
+
+impl Load {
+    pub(crate) fn start(grpc: SocketAddr, rate: u64, window: Duration) -> Self {
+        let shared = Arc::new(Shared {
+            stop: AtomicBool::new(false),
+            rate: AtomicU64::new(rate),
+            window,
+            counts: Mutex::default(),
+            stalls: Mutex::default(),
+        });
+        let mine = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || mine.run(grpc));
+        Self { shared, thread: Some(thread) }
+    }
+
+    pub(crate) fn set_rate(&self, rate: u64) {
+        self.shared.rate.store(rate, Ordering::Relaxed);
+    }
+
+    pub(crate) fn of(&self, window: u64) -> Count {
+        self.shared.counts.lock().unwrap().get(&window).copied().unwrap_or_default()
+    }
+
+    /// How long this machine kept the load from running, at worst, in a window.
+    pub(crate) fn stall(&self, window: u64) -> Duration {
+        self.shared.stalls.lock().unwrap().get(&window).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn run(&self, grpc: SocketAddr) {
+        let mut client = None;
+        let mut last = Instant::now();
+        let mut owed = 0.0;
+        while !self.stop.load(Ordering::Relaxed) {
+            let slept = Instant::now();
+            std::thread::sleep(TICK);
+            self.stalled(slept.elapsed().saturating_sub(TICK));
+            let rate = self.rate.load(Ordering::Relaxed) as f64;
+            // A daemon that was away is not asked for what it missed.
+            owed += rate * last.elapsed().min(Duration::from_millis(200)).as_secs_f64();
+            last = Instant::now();
+            if client.is_none() {
+                client = Client::try_connect(grpc);
+            }
+            while owed >= 1.0 {
+                owed -= 1.0;
+                let Some(connected) = &client else { continue };
+                if !self.ask(connected) {
+                    client = None;
+                }
+            }
+        }
+    }
+
+    /// `false`: the daemon did not answer.
+    fn ask(&self, client: &Client) -> bool {
+        let Ok(answer) = client.ask(rls::request(vec![rls::descriptor(&[("who", "world")])])) else {
+            return false;
+        };
+        let status = &answer.statuses[0];
+        let Some(left) = status.duration_until_reset else { return true };
+        let left = Duration::new(left.seconds as u64, left.nanos as u32);
+        let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + left;
+        // The answer took a little while, so the end is a little behind a boundary.
+        let window = (end.as_secs_f64() / self.window.as_secs_f64()).round() as u64 - 1;
+        let mut counts = self.counts.lock().unwrap();
+        let count = counts.entry(window).or_default();
+        count.asked += 1;
+        count.admitted += u64::from(status.code == 1);
+        true
+    }
+
+    fn stalled(&self, late: Duration) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let window = (now.as_secs_f64() / self.window.as_secs_f64()) as u64;
+        let mut stalls = self.stalls.lock().unwrap();
+        let worst = stalls.entry(window).or_default();
+        *worst = late.max(*worst);
+    }
+}

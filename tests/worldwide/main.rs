@@ -1,0 +1,23 @@
+//! Worldwide limits from outside: real daemons, each a region of its own, an ocean between them that delays, loses and cuts,
+//! load on their gRPC ports, and every admission counted here, by the window that the daemon's answer names.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "tests fail by panic, and count in floats"
+)]
+#![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
+
+mod gossip;
+mod load;
+mod ocean;
+#[path = "../support/redis_servers.rs"]
+mod redis_servers;
+mod split;
+#[path = "../support/mod.rs"]
+mod support;
+mod world;

@@ -1,0 +1,201 @@
+//! Several regions, their daemons, the ocean between them and the load on each.
+
+use std::net::SocketAddr;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tempfile::TempDir;
+
+use super::load::Load;
+use super::ocean::Ocean;
+use super::redis_servers::Server;
+use super::support::command::run;
+use super::support::daemon::Daemon;
+use super::support::{eventually, free_udp};
+
+pub(crate) const WINDOW: Duration = Duration::from_secs(1);
+const REGIONS: [&str; 5] = ["eu-west", "us-east", "ap-south", "sa-east", "af-south"];
+
+/// Where counters are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Store {
+    Memory,
+    /// A Redis for each region.
+    Redis,
+}
+
+/// What to build.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    pub(crate) regions: usize,
+    pub(crate) rtt: Duration,
+    pub(crate) store: Store,
+    pub(crate) limit: u64,
+    /// The lines of `[rules.global]`.
+    pub(crate) global: &'static str,
+}
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) ocean: Ocean,
+    pub(crate) daemons: Vec<Daemon>,
+    peers: Vec<SocketAddr>,
+    _redis: Vec<Server>,
+    _certificates: TempDir,
+}
+
+/// What happened worldwide in one window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Window {
+    pub(crate) index: u64,
+    pub(crate) asked: u64,
+    pub(crate) admitted: u64,
+    pub(crate) stall: Duration,
+}
+
+impl World {
+    pub(crate) fn start(plan: Plan) -> Self {
+        let certificates = TempDir::new().unwrap();
+        assert_eq!(run(certificates.path(), &["cert", "ca", "--out", "ca"]).code, 0);
+        let ocean = Ocean::new(plan.rtt, 10);
+        let names = &REGIONS[..plan.regions];
+        let peers: Vec<_> = names.iter().map(|_| free_udp()).collect();
+        let ways: Vec<_> = peers.iter().map(|peer| ocean.way_to(*peer)).collect();
+        let servers = if plan.store == Store::Redis { plan.regions } else { 0 };
+        let redis: Vec<_> = (0..servers).map(|_| Server::start(&[])).collect();
+        let daemons = (0..plan.regions)
+            .map(|place| {
+                let region = names[place];
+                let out = format!("{region}-1");
+                let issue = ["cert", "issue", "--ca", "ca", "--region", region, "--node", &out, "--out", &out];
+                assert_eq!(run(certificates.path(), &issue).code, 0);
+                let file = |name: &str| certificates.path().join(name).display().to_string();
+                let join: Vec<_> = ways.iter().filter(|way| **way != ways[place]).map(ToString::to_string).collect();
+                let store = redis.get(place).map_or_else(String::new, |server| {
+                    format!(
+                        "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [\"{}\"]\n\
+                         timeout = \"200ms\"\n",
+                        server.url()
+                    )
+                });
+                let config = format!(
+                    "region = \"{region}\"\nnode = \"{out}\"\n[listen]\npeer = \"{}\"\n{store}\
+                     [peers]\njoin = {join:?}\nadvertise = \"{}\"\nregions = {names:?}\n\
+                     [peers.tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
+                    peers[place],
+                    ways[place],
+                    file("ca/ca.pem"),
+                    file(&format!("{out}/node.pem")),
+                    file(&format!("{out}/node.key")),
+                );
+                Daemon::with(&rules(plan), &config, &[])
+            })
+            .collect();
+        let world = Self { plan, ocean, daemons, peers, _redis: redis, _certificates: certificates };
+        world.wait_until_connected();
+        world
+    }
+
+    pub(crate) fn wait_until_connected(&self) {
+        for daemon in &self.daemons {
+            eventually("every daemon is connected with all others", || {
+                let regions = daemon.get("/v1/regions").json();
+                let peers = regions["peers"].as_array()?;
+                let connected = peers.iter().filter(|peer| peer["connected"] == true && peer["live"] == true);
+                (connected.count() == self.plan.regions - 1).then_some(())
+            });
+        }
+    }
+
+    /// Load on every region, `load` times the limit in all, by these weights.
+    pub(crate) fn load(&self, load: f64, weights: &[u64]) -> Vec<Load> {
+        let sum: u64 = weights.iter().sum();
+        self.daemons
+            .iter()
+            .zip(weights)
+            .map(|(daemon, weight)| {
+                let rate = self.plan.limit as f64 / WINDOW.as_secs_f64() * load * *weight as f64 / sum as f64;
+                Load::start(daemon.grpc, rate as u64, WINDOW)
+            })
+            .collect()
+    }
+
+    /// Nothing passes between this region and the others.
+    pub(crate) fn cut(&self, place: usize) {
+        self.ocean.cut(self.peers[place]);
+    }
+
+    pub(crate) fn heal(&self, place: usize) {
+        self.ocean.heal(self.peers[place]);
+    }
+}
+
+fn rules(plan: Plan) -> String {
+    format!(
+        "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"fixed_window\"\nlimit = {}\nwindow = \"1s\"\n\
+         [rules.global]\n{}\n",
+        plan.limit, plan.global
+    )
+}
+
+/// The window that is running now.
+pub(crate) fn window() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Waits until so many windows have passed from the beginning of the next one; returns them.
+pub(crate) fn windows(count: u64) -> std::ops::Range<u64> {
+    let first = window() + 1;
+    while window() < first + count {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Their last answers.
+    std::thread::sleep(Duration::from_millis(100));
+    first..first + count
+}
+
+/// Adds the regions up.
+pub(crate) fn sums(loads: &[Load], windows: std::ops::Range<u64>) -> Vec<Window> {
+    let sum = |index| {
+        let counts = loads.iter().map(|load| load.of(index));
+        let zero = Window { index, asked: 0, admitted: 0, stall: Duration::ZERO };
+        let mut sum = counts.fold(zero, |sum, count| Window {
+            asked: sum.asked + count.asked,
+            admitted: sum.admitted + count.admitted,
+            ..sum
+        });
+        sum.stall = loads.iter().map(|load| load.stall(index)).max().unwrap_or_default();
+        sum
+    };
+    windows.map(sum).collect()
+}
+
+/// How well a limit was held and used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Held {
+    /// Admitted above the limit, in percent of it: the mean over all windows, and the worst.
+    pub(crate) over_mean: f64,
+    pub(crate) over_max: f64,
+    /// Admitted, in percent of what could have been.
+    pub(crate) used: f64,
+}
+
+/// Judges windows. Those in which this machine stood still for longer than `patience` are not judged: what the load could
+/// not ask, or a daemon could not tell in time, says nothing of the protocol. They are printed.
+pub(crate) fn judge(windows: &[Window], limit: u64, patience: Duration) -> Held {
+    let (judged, left): (Vec<_>, Vec<_>) = windows.iter().partition(|window| window.stall <= patience);
+    eprintln!("judged: {judged:?}\nnot judged: {left:?}");
+    assert!(judged.len() * 2 >= windows.len(), "the machine stood still in most windows: {left:?}");
+    let over = |window: &Window| (window.admitted as f64 / limit as f64 - 1.0).max(0.0) * 100.0;
+    let mean = |of: &dyn Fn(&Window) -> f64| {
+        judged.iter().map(|window| of(window)).sum::<f64>() / judged.len() as f64
+    };
+    let could: u64 = judged.iter().map(|window| window.asked.min(limit)).sum();
+    let did: u64 = judged.iter().map(|window| window.admitted.min(limit)).sum();
+    let held = Held {
+        over_mean: mean(&over),
+        over_max: judged.iter().map(|window| over(window)).fold(0.0, f64::max),
+        used: did as f64 / could.max(1) as f64 * 100.0,
+    };
+    eprintln!("{held:?}");
+    held
+}
