@@ -16,6 +16,8 @@ pub(super) const UNIT: i128 = 1_000_000;
 pub(super) struct Stake {
     /// Its weight, at least 1.
     pub(super) weight: u64,
+    /// Its part of what nobody asks for, as a weight too; at least 1.
+    pub(super) reserve: u64,
     /// The newest that it told, if anything.
     pub(super) told: Option<Account>,
     /// What it was given before in this window; the whole limit if nothing was.
@@ -50,6 +52,7 @@ pub(super) struct Estate {
 #[derive(Debug, Clone, Copy)]
 struct Claim {
     weight: i128,
+    reserve: i128,
     used: i128,
     wanted: i128,
 }
@@ -59,7 +62,7 @@ pub(super) type Budgets = SmallVec<[u64; 4]>;
 /// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is known to have
 /// been admitted already.
 ///
-/// While all wishes fit, everyone gets its wish and a part of the rest by weight. When they do not, it is the weighted
+/// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it is the weighted
 /// max-min division over the whole window, never below what was probably used.
 pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
@@ -82,8 +85,8 @@ pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
 }
 
 fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
-    let weight = i128::from(stake.weight.max(1));
-    let Some(told) = stake.told else { return Claim { weight, used: 0, wanted: 0 } };
+    let (weight, reserve) = (i128::from(stake.weight.max(1)), i128::from(stake.reserve.max(1)));
+    let Some(told) = stake.told else { return Claim { weight, reserve, used: 0, wanted: 0 } };
     let (admitted, from) = if told.stamp >= estate.start {
         (i128::from(told.admitted) * UNIT, told.stamp)
     } else {
@@ -94,14 +97,14 @@ fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
     let used = admitted.max((admitted + asked(cut)).min(i128::from(stake.before) * UNIT));
     let rest = asked(estate.end);
     let wanted = used.max(admitted + rest + (rest * UNIT).isqrt());
-    Claim { weight, used, wanted }
+    Claim { weight, reserve, used, wanted }
 }
 
 /// Everyone's wish, and a part of what is left over.
 fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
-    let weights: i128 = claims.iter().map(|claim| claim.weight).sum();
+    let reserves: i128 = claims.iter().map(|claim| claim.reserve).sum();
     let mut parts: SmallVec<[i128; 4]> =
-        claims.iter().map(|claim| claim.wanted + rest * claim.weight / weights.max(1)).collect();
+        claims.iter().map(|claim| claim.wanted + rest * claim.reserve / reserves.max(1)).collect();
     let given: i128 = claims.iter().zip(&parts).map(|(claim, part)| part - claim.wanted).sum();
     if let Some(first) = parts.first_mut() {
         *first += rest - given;
@@ -189,6 +192,7 @@ mod tests {
             let stakes: Vec<Stake> = (0..vector.wt.len())
                 .map(|k| Stake {
                     weight: vector.wt[k],
+                    reserve: vector.wt[k],
                     told: vector.rep[k].map(|(stamp, admitted, demand)| Account {
                         stamp: Timestamp(stamp),
                         admitted,
@@ -214,7 +218,7 @@ mod tests {
         let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX])
             .prop_map(|(ago, admitted, demand)| Account { stamp: Timestamp(START + ago), admitted, demand });
         let one = (1..10_u64, proptest::option::of(told), 0..200_u64)
-            .prop_map(|(weight, told, before)| Stake { weight, told, before });
+            .prop_map(|(weight, told, before)| Stake { weight, reserve: weight, told, before });
         proptest::collection::vec(one, 1..8)
     }
 
@@ -246,7 +250,7 @@ mod tests {
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
             let told = Some(Account { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, told, before: limit }).collect();
+            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
             let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
         }

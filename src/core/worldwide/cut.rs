@@ -16,6 +16,17 @@ use super::replica::Policy;
 const WAITING_MAX: usize = 64;
 /// A region is in play for this many windows after it was last asked for anything.
 const IN_PLAY: u64 = 2;
+/// A bucket is at home in the region that alone asked for it in its last so many windows.
+const HOME_WINDOWS: u64 = 16;
+/// Nine tenths of what nobody asks for lie at home, for the burst that comes from there again.
+const HOME_PARTS: u64 = 9;
+/// A budget grows only if all cuts of this time allow it: when several regions start at once their first words come one
+/// by one and are still rough, and the first to be heard must not get it all.
+const GROWTH_DELAY: Span = Span::from_millis(30);
+/// So many permits a region may always admit of a bucket that nobody else asks for, however small its share.
+const START_MIN: u64 = 2;
+/// Most cuts remembered. Full: the two oldest become one.
+const STEPS_MAX: usize = 48;
 
 /// One report, as a cut uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +75,21 @@ pub(super) struct Cut {
     before: Parts,
     /// What the last cut gave in which all could be heard and any was in play.
     settled: Parts,
+    /// The last cuts, the newest last: back to the oldest report that is in force, and for [`GROWTH_DELAY`].
+    steps: VecDeque<Step>,
+}
+
+/// One cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Step {
+    at: Timestamp,
+    window: u64,
+    /// What it gave each region.
+    parts: Parts,
+    /// What each region could use of it, with what [`GROWTH_DELAY`] held back.
+    usable: Parts,
+    /// What it gave the own region of the window after.
+    next: u64,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -84,8 +110,10 @@ impl Register {
 /// Which reports a division uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Known {
+    /// Those whose instant has come: the same everywhere.
     InForce,
-    Arrived,
+    /// All that have arrived, and what the own region did until now.
+    Arrived(Account),
 }
 
 impl Cut {
@@ -136,7 +164,7 @@ impl Cut {
             {
                 register.use_from_now(reading, ground.window);
             }
-            self.settle(ground);
+            self.settle(at, ground);
         }
         self.turn(now, ground);
     }
@@ -147,20 +175,52 @@ impl Cut {
         if window > self.window {
             self.window = window;
             self.before.clear();
-            self.settle(ground);
+            self.settle(at, ground);
         }
     }
 
-    fn settle(&mut self, ground: Ground<'_>) {
+    fn settle(&mut self, at: Timestamp, ground: Ground<'_>) {
         self.before = self.divide(Known::InForce, self.window, ground);
-        if ground.whole && self.before.iter().any(Option::is_some) {
+        if ground.whole && self.any_in_play(Known::InForce, self.window, ground) {
             self.settled.clone_from(&self.before);
         }
+        let next = self.divide(Known::InForce, self.window + 1, ground);
+        let next = next.first().copied().flatten().unwrap_or(ground.limit);
+        let mut usable = self.before.clone();
+        let recent = self.steps.partition_point(|step| step.at + GROWTH_DELAY <= at).saturating_sub(1);
+        for step in self.steps.iter().skip(recent).filter(|step| step.window == self.window) {
+            for (part, given) in usable.iter_mut().zip(&step.parts) {
+                *part = (*part).min(*given);
+            }
+        }
+        self.steps.push_back(Step { at, window: self.window, parts: self.before.clone(), usable, next });
+        let kept = ground.horizon + ground.horizon + GROWTH_DELAY;
+        while self.steps.get(1).is_some_and(|second| second.at + kept <= at) {
+            self.steps.pop_front();
+        }
+        if self.steps.len() > STEPS_MAX
+            && let Some(oldest) = self.steps.pop_front()
+            && let Some(first) = self.steps.front_mut()
+            && first.window == oldest.window
+        {
+            for (part, old) in first.usable.iter_mut().zip(&oldest.usable) {
+                *part = (*part).max(*old);
+            }
+        }
     }
 
-    /// When the next report waits for its instant.
-    pub(super) fn next_instant(&self) -> Option<Timestamp> {
-        self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
+    /// The most that any cut gave a region in this window since it told: what it did since then it did under that.
+    fn most_since(&self, region: RegionId, stamp: Timestamp) -> Option<u64> {
+        let first = self.steps.partition_point(|step| step.at <= stamp).saturating_sub(1);
+        let steps = self.steps.iter().skip(first).filter(|step| step.window == self.window);
+        steps.filter_map(|step| step.usable.get(region).copied().flatten()).max()
+    }
+
+    /// When the next report waits for its instant, or a budget may grow.
+    pub(super) fn next_instant(&self, now: Timestamp) -> Option<Timestamp> {
+        let reports = self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at));
+        let growth = self.steps.iter().skip(1).map(|step| step.at + GROWTH_DELAY).filter(|at| *at > now);
+        reports.chain(growth).min()
     }
 
     /// What the last cut gave a region in this window.
@@ -177,32 +237,43 @@ impl Cut {
         }
     }
 
-    /// What the own region may admit in the window at `now`, and in the next.
-    pub(super) fn allowance(&self, now: Timestamp, ground: Ground<'_>) -> Allowance {
+    /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now, whether or
+    /// not it told.
+    pub(super) fn allowance(&self, own: Account, ground: Ground<'_>) -> Allowance {
         Allowance {
-            now: self.in_window(now, self.window, ground),
-            next: self.in_window(now, self.window + 1, ground),
+            now: self.in_window(own, self.window, ground),
+            next: self.in_window(own, self.window + 1, ground),
         }
     }
 
-    fn in_window(&self, now: Timestamp, window: u64, ground: Ground<'_>) -> u64 {
-        let in_play = |known| self.in_play(known, Regions::OWN, window, ground);
-        let others = ground
-            .parties
-            .iter()
-            .any(|&(id, _)| id != Regions::OWN && self.in_play(Known::Arrived, id, window, ground));
-        let sum = match ground.policy {
-            Policy::Sum => true,
-            Policy::Cut => false,
-            // Alone, or new to the bucket: decide on the sum.
-            Policy::Tidegate => !others || !in_play(Known::InForce),
-        };
-        if sum {
+    fn in_window(&self, own: Account, window: u64, ground: Ground<'_>) -> u64 {
+        let now = own.stamp;
+        if ground.policy == Policy::Sum {
             return self.left_by_others(now, window, ground);
         }
-        let own =
+        let part =
             |known| self.divide(known, window, ground).first().copied().flatten().unwrap_or(ground.limit);
-        own(Known::InForce).min(own(Known::Arrived))
+        let in_force = self.in_force(now, window).unwrap_or_else(|| part(Known::InForce));
+        let budget = in_force.min(part(Known::Arrived(own)));
+        let alone = |&(id, _): &(RegionId, u64)| {
+            id == Regions::OWN || !self.in_play(Known::Arrived(own), id, window, ground)
+        };
+        if ground.policy == Policy::Tidegate && ground.parties.iter().all(alone) {
+            budget.max(START_MIN.min(ground.limit))
+        } else {
+            budget
+        }
+    }
+
+    /// The least that the cuts of the last [`GROWTH_DELAY`] gave for a window.
+    fn in_force(&self, now: Timestamp, window: u64) -> Option<u64> {
+        let of_window = |step: &Step| match step.window {
+            current if current == window => step.parts.first().copied().flatten(),
+            before if before + 1 == window => Some(step.next),
+            _ => None,
+        };
+        let newest_old = self.steps.partition_point(|step| step.at + GROWTH_DELAY <= now).saturating_sub(1);
+        self.steps.iter().skip(newest_old).filter_map(of_window).min()
     }
 
     /// The limit less what the others have probably admitted by now.
@@ -221,15 +292,28 @@ impl Cut {
         ground.limit.saturating_sub(used.fold(0, u64::saturating_add))
     }
 
-    /// Whether a region takes part in the division of a window.
+    fn any_in_play(&self, known: Known, window: u64, ground: Ground<'_>) -> bool {
+        ground.parties.iter().any(|&(id, _)| self.in_play(known, id, window, ground))
+    }
+
+    /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept there: the
+    /// sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of it at once.
+    fn home(&self, ground: Ground<'_>) -> Option<RegionId> {
+        let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
+        let last = ground.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
+        let since = stirred(last)?;
+        let alone = |&(id, _): &(RegionId, u64)| {
+            id == last || stirred(id).is_none_or(|other| other + HOME_WINDOWS <= since)
+        };
+        ground.parties.iter().all(alone).then_some(last)
+    }
+
+    /// Whether a region was asked for anything lately.
     fn in_play(&self, known: Known, region: RegionId, window: u64, ground: Ground<'_>) -> bool {
-        if ground.policy == Policy::Cut {
-            return true;
-        }
         let Some(register) = self.registers.get(region) else { return false };
         let stirred = match known {
             Known::InForce => register.stirred,
-            Known::Arrived => register.stirred_told,
+            Known::Arrived(_) => register.stirred_told,
         };
         let window = match register.newest() {
             Some(last) if ground.silent.contains(&region) => last.window.min(window),
@@ -238,41 +322,41 @@ impl Cut {
         stirred.is_some_and(|stirred| stirred + IN_PLAY >= window)
     }
 
-    /// Divides the limit of a window among those in play. By [`RegionId`].
+    /// Divides the limit of a window. By [`RegionId`].
     fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Parts {
         let start = Timestamp::window_start(window, ground.window);
-        let playing: SmallVec<[(RegionId, u64); 4]> = ground
+        let home = if ground.policy == Policy::Tidegate { self.home(ground) } else { None };
+        let weights: u64 = ground.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
+        let stakes: SmallVec<[Stake; 4]> = ground
             .parties
-            .iter()
-            .copied()
-            .filter(|&(id, _)| self.in_play(known, id, window, ground))
-            .collect();
-        let stakes: SmallVec<[Stake; 4]> = playing
             .iter()
             .map(|&(id, weight)| {
                 let register = self.registers.get(id);
-                let reading = register.and_then(|register| match known {
-                    Known::InForce => register.in_force.as_ref(),
-                    Known::Arrived => register.newest(),
-                });
-                let before =
-                    if window == self.window { self.given(id).unwrap_or(ground.limit) } else { ground.limit };
+                let reading = match known {
+                    Known::InForce => register.and_then(|register| register.in_force),
+                    Known::Arrived(own) if id == Regions::OWN => Some(Reading { window: self.window, account: own }),
+                    Known::Arrived(_) => register.and_then(Register::newest).copied(),
+                };
+                let stamp = reading.map_or(Timestamp::default(), |reading| reading.account.stamp);
+                let before = if window == self.window { self.most_since(id, stamp) } else { None };
+                let before = before.unwrap_or(ground.limit);
                 let told = reading.map(|reading| Account {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },
                     ..reading.account
                 });
-                Stake { weight, told, before }
+                let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
+                Stake { weight, reserve: weight.saturating_add(at_home), told, before }
             })
             .collect();
         let estate = Estate {
             limit: ground.limit,
             start,
             end: start + ground.window,
-            horizon: ground.horizon,
+            horizon: if known == Known::InForce { ground.horizon } else { Span::ZERO },
             tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
         let mut by_id = Parts::new();
-        for (&(id, _), budget) in playing.iter().zip(budgets(estate, &stakes)) {
+        for (&(id, _), budget) in ground.parties.iter().zip(budgets(estate, &stakes)) {
             while by_id.len() <= id {
                 by_id.push(None);
             }
@@ -326,6 +410,11 @@ mod tests {
     fn reading(at: Timestamp, admitted: u64, per_second: u64) -> Reading {
         let account = Account { stamp: at, admitted, demand: per_second * 1_000_000 };
         Reading { window: at.window_index(WINDOW), account }
+    }
+
+    /// A region that does nothing.
+    fn still(at: Timestamp) -> Account {
+        Account { stamp: at, admitted: 0, demand: 0 }
     }
 
     /// Hears every report after a delay of its own (below the horizon) and looks at its own pace.
@@ -393,7 +482,7 @@ mod tests {
         cut.hear(START, 0, reading(START, 1, 500), ground);
         let later = START + Span::from_millis(200);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(later, ground), Allowance { now: 100, next: 100 });
+        assert_eq!(cut.allowance(still(later), ground), Allowance { now: 100, next: 100 });
     }
 
     #[test]
@@ -403,10 +492,10 @@ mod tests {
         cut.hear(START, 1, reading(START, 40, 0), ground);
         let later = START + Span::from_millis(100);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(later, ground).now, 60);
+        assert_eq!(cut.allowance(still(later), ground).now, 60);
         cut.hear(later, 0, reading(later, 0, 1_000), ground);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(later, ground).now, 60);
+        assert_eq!(cut.allowance(still(later), ground).now, 60);
     }
 
     #[test]
@@ -418,7 +507,7 @@ mod tests {
         }
         let later = START + Span::from_millis(100);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(later, ground), Allowance { now: 50, next: 50 });
+        assert_eq!(cut.allowance(still(later), ground), Allowance { now: 50, next: 50 });
     }
 
     #[test]
@@ -429,14 +518,14 @@ mod tests {
         let later = START + Span::from_millis(100);
         cut.advance(later, ground);
         cut.hear(later, 1, reading(later, 0, 500), ground);
-        assert_eq!(cut.allowance(later, ground).now, 50);
+        assert_eq!(cut.allowance(still(later), ground).now, 50);
         let after = later + Span::from_millis(70);
         cut.advance(after, ground);
         cut.hear(after, 1, reading(after, 10, 0), ground);
-        assert_eq!(cut.allowance(after, ground).now, 50);
+        assert_eq!(cut.allowance(still(after), ground).now, 50);
         let last = after + Span::from_millis(60);
         cut.advance(last, ground);
-        assert!(cut.allowance(last, ground).now >= 85, "{:?}", cut.allowance(last, ground));
+        assert!(cut.allowance(still(last), ground).now >= 85, "{:?}", cut.allowance(still(last), ground));
     }
 
     #[test]
@@ -453,6 +542,6 @@ mod tests {
             cut.hear(at, 1, reading(at, 0, 0), ground);
             cut.advance(at + Span::from_millis(60), ground);
         }
-        assert_eq!(cut.allowance(at + Span::from_millis(60), ground).now, 100);
+        assert_eq!(cut.allowance(still(at + Span::from_millis(60)), ground).now, 100);
     }
 }
