@@ -16,7 +16,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
-use tidegate::api::{self, Doors, Listener, Readiness, Settings};
+use tidegate::api::{self, Admin, Doors, Listener, Readiness, Settings};
 use tidegate::core::algorithm::{Algorithm, Verdict, View};
 use tidegate::core::key::Key;
 use tidegate::core::request::Cost;
@@ -196,7 +196,8 @@ async fn house_with(settings: Settings, later: bool) -> House {
     engine.load(rules(), Vec::new(), false).unwrap();
     let (readiness, ready) = watch::channel(Readiness::Serving);
     let rule_json = Arc::new(|rule: &Rule| json!({ "name": rule.name, "limit": rule.limit }));
-    let doors = Arc::new(Doors::new(engine, settings, ready, rule_json));
+    let admin = Admin::local(rule_json, &metrics);
+    let doors = Arc::new(Doors::new(engine, settings, ready, admin));
     let stop = CancellationToken::new();
     let (http, grpc) =
         (Listener::bind("127.0.0.1:0").await.unwrap(), Listener::bind("127.0.0.1:0").await.unwrap());
@@ -785,8 +786,9 @@ async fn a_unix_socket_is_a_door_too_and_leaves_no_file() {
     assert_eq!(Listener::bind(&address).await.unwrap_err().kind(), std::io::ErrorKind::AddrInUse);
     let name = NodeName { region: "r".into(), node: "n".into() };
     let engine = Arc::new(Engine::new(name, Clock::System, Arc::new(Counts::default()), Metrics::new()));
+    let admin = Admin::local(Arc::new(|_: &Rule| Value::Null), engine.metrics());
     let (_ready, ready) = watch::channel(Readiness::Serving);
-    let doors = Arc::new(Doors::new(engine, Settings::default(), ready, Arc::new(|_: &Rule| Value::Null)));
+    let doors = Arc::new(Doors::new(engine, Settings::default(), ready, admin));
     let serving = tokio::spawn(api::serve_http(listener, doors, house.stop.clone()));
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").await.unwrap();

@@ -23,6 +23,12 @@ pub(super) enum Code {
     NoRule,
     /// The route does not know this method.
     Method,
+    /// No token, or one that is not known.
+    Unauthorized,
+    /// A token, or a place, that may not do this.
+    Forbidden,
+    /// Too many wrong tokens.
+    TooManyAttempts,
     /// The door holds as many half-received requests as it may.
     Overloaded,
     /// A compressed gRPC message, or a method that the service does not have.
@@ -34,9 +40,11 @@ pub(super) enum Code {
 /// The status codes of gRPC that a refusal may carry.
 const INVALID_ARGUMENT: u8 = 3;
 const NOT_FOUND: u8 = 5;
+const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
 const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
+const UNAUTHENTICATED: u8 = 16;
 /// The status code of gRPC for an answer.
 pub(super) const GRPC_OK: u8 = 0;
 
@@ -54,6 +62,9 @@ impl Code {
             Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
             Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),
+            Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
+            Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, PERMISSION_DENIED),
+            Self::TooManyAttempts => ("too_many_attempts", StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
@@ -71,7 +82,7 @@ pub(super) struct Refusal {
     /// Which part of the request is wrong, as a path such as `checks[17].attributes.user`.
     pub(super) field: Option<String>,
     /// The methods that the route knows, for [`Code::Method`].
-    pub(super) allow: Option<&'static str>,
+    pub(super) allow: Option<Cow<'static, str>>,
 }
 
 impl Refusal {

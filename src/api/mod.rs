@@ -5,6 +5,7 @@
 //! each until they are told to drain. Status codes are named only in `error`, Envoy's messages only in `rls`.
 
 mod address;
+mod admin;
 mod connection;
 mod error;
 mod headers;
@@ -21,9 +22,9 @@ use metrics::{Counter, Gauge};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::rule::Rule;
 use crate::engine::Engine;
 
+pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
 pub use http::fingerprint;
 pub use listener::Listener;
 
@@ -67,15 +68,12 @@ pub enum Readiness {
     Draining,
 }
 
-/// Writes one rule as the API shows it, the JSON shape of `rules.toml`.
-pub type RuleJson = Arc<dyn Fn(&Rule) -> serde_json::Value + Send + Sync>;
-
 /// What every door of one daemon shares.
 pub struct Doors {
     engine: Arc<Engine>,
     settings: Settings,
     readiness: watch::Receiver<Readiness>,
-    rule_json: RuleJson,
+    admin: Admin,
     http: Gate,
     rls: Gate,
     others: rls::Others,
@@ -109,17 +107,17 @@ impl Gate {
 
 impl Doors {
     /// Doors to this engine. `readiness` is what `/readyz` and gRPC health tell, as long as its sender lives and after;
-    /// `rule_json` writes a rule.
+    /// `admin` is what the admin routes work with.
     #[must_use]
     pub fn new(
         engine: Arc<Engine>,
         settings: Settings,
         readiness: watch::Receiver<Readiness>,
-        rule_json: RuleJson,
+        admin: Admin,
     ) -> Self {
         let (http, rls) = (Gate::new(&engine, "http"), Gate::new(&engine, "rls"));
         let others = rls::Others::new(&readiness);
-        Self { engine, settings, readiness, rule_json, http, rls, others }
+        Self { engine, settings, readiness, admin, http, rls, others }
     }
 
     fn readiness(&self) -> Readiness {

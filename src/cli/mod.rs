@@ -7,11 +7,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+mod admin;
 mod ask;
 mod cert;
 mod client;
 mod config;
 mod demo;
+mod migrate;
 mod regions;
 mod rules;
 mod serve;
@@ -90,6 +92,11 @@ enum Command {
     Rules(rules::Rules),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
+    /// Brings PostgreSQL's schema to this version.
+    Migrate(migrate::Migrate),
+    /// Makes tokens for the admin routes.
+    #[command(subcommand)]
+    Admin(admin::Admin),
     /// Makes the certificates with which daemons know each other.
     #[command(subcommand)]
     Cert(cert::Cert),
@@ -130,6 +137,8 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
         Command::Regions(server) => regions::run(&server),
+        Command::Migrate(migrate) => migrate.run(),
+        Command::Admin(admin) => admin.run(),
         Command::Cert(cert) => cert.run(),
     }
 }

@@ -37,6 +37,9 @@ pub(super) struct Serve {
     /// A daemon to join through; may be repeated. Needs certificates: see `tidegate cert`.
     #[arg(long)]
     join: Vec<String>,
+    /// Brings PostgreSQL's schema to this version first.
+    #[arg(long)]
+    migrate: bool,
     /// Logs one JSON object a line.
     #[arg(long)]
     log_json: bool,
@@ -56,6 +59,10 @@ impl Serve {
             join: self.join,
         };
         let config = Config::load(self.file.config.as_deref(), std::env::vars(), &flags).map_err(usage)?;
+        if self.migrate {
+            let migrated = daemon::migrate_database(&config)?;
+            tracing::info!(before = migrated.before, after = migrated.after, "schema of PostgreSQL");
+        }
         daemon::run(&config).map(|()| ExitCode::SUCCESS).map_err(|failure| match failure {
             daemon::RunError::Configuration(problems) => Failure::Usage(problems),
             daemon::RunError::Failed(error) => Failure::Failed(error),

@@ -41,6 +41,11 @@ pub struct Config {
     pub peers: Peers,
     /// `[identity]`: who a request is from.
     pub identity: Identity,
+    /// `[postgres]`: the database of rules, identities and the audit log; absent: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub postgres: Option<Postgres>,
+    /// `[admin]`: who may look and change.
+    pub admin: Admin,
 }
 
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.
@@ -59,7 +64,7 @@ pub struct Listen {
 /// `[rules]`: where the rules come from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Rules {
-    /// `source`: `"file"`. Default `"file"`.
+    /// `source`: `"file"` or `"postgres"`, which needs `[postgres]`. Default `"file"`.
     pub source: Source,
     /// `file`: the rules, watched for changes. Relative paths begin at the configuration file's folder, those of flags and
     /// variables at the working directory. Default `"rules.toml"`, which then may be missing: no rules.
@@ -67,6 +72,9 @@ pub struct Rules {
     /// Whether `file` was asked for, so that it must be there.
     #[serde(skip)]
     pub file_required: bool,
+    /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away; written only with
+    /// `source = "postgres"`. Relative as `file`. Default `"rules.saved.json"`.
+    pub saved: PathBuf,
     /// `shadow`: no rule denies; what would have been denied is counted and reported. Default `false`.
     pub shadow: bool,
 }
@@ -77,6 +85,8 @@ pub struct Rules {
 pub enum Source {
     /// A file on this machine.
     File,
+    /// PostgreSQL, with the last set kept on this machine.
+    Postgres,
 }
 
 /// `[store]`: where buckets are kept.
@@ -197,6 +207,36 @@ pub struct Identity {
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
+}
+
+/// `[postgres]`: the database. A daemon decides without it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Postgres {
+    /// `url`: `postgres://user:password@host:port/database`; `?sslmode=verify-full&sslrootcert=ca.pem` for TLS.
+    #[serde(serialize_with = "without_password")]
+    pub url: String,
+    /// `timeout`: for one call, from 10ms to 60s. Default `"5s"`.
+    #[serde(serialize_with = "as_text")]
+    pub timeout: Span,
+    /// `connections`: most at once, from 1 to 100, besides one that listens for changes. Default `8`.
+    pub connections: u8,
+}
+
+/// `[admin]`: who may look and change over HTTP.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Admin {
+    /// `tokens`: the file of hashed tokens, watched; `tidegate admin token` adds to it. Relative paths begin at the
+    /// configuration file's folder. Default: none, and the admin routes answer on loopback only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<PathBuf>,
+}
+
+#[expect(clippy::ptr_arg, reason = "serde passes references")]
+fn without_password<S: Serializer>(url: &String, serializer: S) -> Result<S::Ok, S::Error> {
+    match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => serializer.serialize_str(&format!("{scheme}://…@{host}")),
+        _ => serializer.serialize_str(url),
+    }
 }
 
 impl Config {

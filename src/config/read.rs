@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Redis, Rules, Source, Store, Topology,
+    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, Rules, Source, Store,
+    Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -44,11 +45,19 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
         peers(table, (&region, &node), folder, problems)
     });
     let identity = section(&mut fields, "identity", problems, identity);
-    fields.refuse("postgres", "[postgres] is not supported by this version", problems);
+    let postgres = postgres(&mut fields, problems);
+    if let (Source::Postgres, None, false) = (rules.source, &postgres, fields.has("postgres")) {
+        problems.report(
+            fields.at,
+            "rules.source = \"postgres\" needs [postgres] with url = \"postgres://user@host/database\"",
+        );
+    }
+    let admin = section(&mut fields, "admin", problems, |table, problems| Admin {
+        tokens: path(table, "tokens", folder, problems),
+    });
     fields.refuse("audit", "[audit] is not supported by this version", problems);
-    fields.refuse("admin", "[admin] is not supported by this version", problems);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, identity })
+    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin })
 }
 
 fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
@@ -89,12 +98,15 @@ fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
 }
 
 fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Rules {
-    refuse_word(fields, "rules", "source", &["file", "postgres"], problems);
+    let sources = [("file", Source::File), ("postgres", Source::Postgres)];
+    let source = fields.word("source", &sources, problems).unwrap_or(Source::File);
     let file = path(fields, "file", folder, problems);
+    let saved = path(fields, "saved", folder, problems);
     let shadow = fields.boolean("shadow", problems).unwrap_or(false);
     let file_required = file.is_some();
     Rules {
-        source: Source::File,
+        source,
+        saved: saved.unwrap_or_else(|| folder.join("rules.saved.json")),
         file: file.unwrap_or_else(|| folder.join("rules.toml")),
         file_required,
         shadow,
@@ -219,19 +231,29 @@ fn identity(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Identity {
     Identity { trusted_proxies, ipv6_prefix }
 }
 
-/// Reads a word of which only the first is carried out.
-fn refuse_word(
-    fields: &mut Fields<'_>,
-    section: &str,
-    key: &'static str,
-    words: &[&'static str; 2],
-    problems: &mut Problems<'_>,
-) {
-    let meant = fields.word(key, &[(words[0], true), (words[1], false)], problems);
-    if let (Some(false), Some(entry)) = (meant, fields.take(key)) {
-        let sentence = format!("{section}.{key} = {:?} is not supported by this version", words[1]);
-        problems.report(&entry.node.at, sentence);
+fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Postgres> {
+    let mut table = fields.table("postgres", problems)?;
+    if !table.has("url") {
+        problems.report(
+            table.at,
+            "url is missing: [postgres] needs one, such as \"postgres://user@host/database\"",
+        );
     }
+    let url = table.text("url", PATH_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(url), Some(entry)) = (&url, table.take("url"))
+        && !(url.starts_with("postgres://") || url.starts_with("postgresql://"))
+    {
+        // The text may hold a password, so it is not repeated.
+        problems.report(&entry.node.at, "url must be postgres://user:password@host:port/database");
+    }
+    let timeout = table.span("timeout", Span::from_millis(10), Span::from_secs(60), problems);
+    let connections = table.integer("connections", 1, 100, problems);
+    table.finish(problems);
+    Some(Postgres {
+        url: url?,
+        timeout: timeout.unwrap_or(Span::from_secs(5)),
+        connections: connections.and_then(|many| u8::try_from(many).ok()).unwrap_or(8),
+    })
 }
 
 /// A path; relative ones of the file begin at its folder.

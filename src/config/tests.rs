@@ -247,12 +247,10 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
     assert_eq!(
         of_file(text).unwrap_err(),
         [
-            "tidegate.toml:2:10: rules.source = \"postgres\" is not supported by this version",
             "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
             "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
-            "tidegate.toml:7:2: [postgres] is not supported by this version",
+            "tidegate.toml:8:7: url must be postgres://user:password@host:port/database",
             "tidegate.toml:9:2: [audit] is not supported by this version",
-            "tidegate.toml:10:2: [admin] is not supported by this version",
             "tidegate.toml:12:1: identity.jwt is not supported by this version",
         ]
     );
@@ -311,4 +309,17 @@ proptest! {
             let _ = of_file(&text);
         }
     }
+}
+
+#[test]
+fn rules_from_postgres_need_one() {
+    let problems = of_file("[rules]\nsource = \"postgres\"").unwrap_err();
+    assert_eq!(problems.len(), 1);
+    assert!(problems[0].contains("needs [postgres]"), "{problems:?}");
+    let text = "[rules]\nsource = \"postgres\"\n[postgres]\nurl = \"postgres://t:secret@db/tidegate\"\ntimeout = \"1s\"";
+    let config = of_file(text).unwrap();
+    let postgres = config.postgres.clone().unwrap();
+    assert_eq!((postgres.timeout, postgres.connections), (Span::from_secs(1), 8));
+    let shown = config.to_toml();
+    assert!(shown.contains("postgres://…@db/tidegate") && !shown.contains("secret"), "{shown}");
 }

@@ -12,22 +12,26 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Doors, Listener, Readiness, Settings};
+use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings};
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::telemetry::Metrics;
 
 mod reload;
 mod run;
+mod schema;
 mod setup;
 mod shares;
 mod store;
+mod tokens;
 mod upkeep;
 mod world;
 
+pub use crate::api::make_token;
 pub use crate::peer::certificate;
 pub use reload::{check_rules, read_span, rules_of};
 pub use run::{RunError, run};
+pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
@@ -85,6 +89,9 @@ impl Daemon {
         ));
         reloader.first()?;
 
+        let tokens = tokens::load(setup.admin_tokens.as_deref())?;
+        let guard = Arc::new(Guard::new(tokens, &metrics));
+
         let http = bind(setup.http.as_deref(), "HTTP").await?;
         let grpc = bind(setup.grpc.as_deref(), "gRPC").await?;
         let (stop_doors, stop) = (CancellationToken::new(), CancellationToken::new());
@@ -95,6 +102,9 @@ impl Daemon {
         };
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
+        if let Some(path) = setup.admin_tokens.clone() {
+            tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
+        }
 
         let (readiness, ready) = watch::channel(Readiness::Starting);
         let settings = Settings {
@@ -103,7 +113,8 @@ impl Daemon {
             drain: DRAIN_DOORS,
             ..Settings::default()
         };
-        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, Arc::new(reload::rule_json)));
+        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json) };
+        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
             let bound = Bound::of(&listener);

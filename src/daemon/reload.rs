@@ -101,7 +101,7 @@ impl Reloader {
     }
 }
 
-fn lines(problems: &[impl std::fmt::Display]) -> String {
+pub(super) fn lines(problems: &[impl std::fmt::Display]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 

@@ -11,6 +11,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, PRIORITY_DEFAULT, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
+use crate::database::postgres::PostgresSettings;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
 use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
@@ -68,6 +69,10 @@ pub struct Setup {
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
+    /// The file of admin tokens; `None`: the admin routes answer on this machine only.
+    pub admin_tokens: Option<PathBuf>,
+    /// The database; `None` for none.
+    pub postgres: Option<PostgresSettings>,
 }
 
 impl Setup {
@@ -100,6 +105,8 @@ impl Setup {
             interval: config.peers.interval,
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
+            admin_tokens: config.admin.tokens.clone(),
+            postgres: super::schema::settings(config),
         })
     }
 }
@@ -228,5 +235,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         interval: Span::from_millis(50),
         trusted_proxies: 1,
         ipv6_prefix: 64,
+        admin_tokens: None,
+        postgres: None,
     })
 }

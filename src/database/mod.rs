@@ -1,4 +1,6 @@
-//! Where rules come from: files today. What is read here is checked here; the layers within trust it.
+//! What is remembered: rules, identities and the audit log, in files and in PostgreSQL. What is read here is checked here;
+//! the layers within trust it.
 
 pub mod document;
 pub mod file;
+pub mod postgres;

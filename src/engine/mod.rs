@@ -18,6 +18,7 @@ use crate::core::time::Timestamp;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
+pub mod admin;
 pub mod clock;
 pub mod decide;
 pub mod loaded;

@@ -124,6 +124,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["door"],
         "Malformed requests refused at a door: http, rls",
     ),
+    (
+        "admin_refused_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Requests to admin routes that were refused: token, role, remote, guessing",
+    ),
     ("connections", MetricKind::Gauge, &["door"], "Open connections by door"),
     (
         "connections_refused_total",

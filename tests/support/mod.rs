@@ -9,6 +9,7 @@ pub(crate) mod command;
 pub(crate) mod daemon;
 pub(crate) mod http;
 pub(crate) mod origin;
+pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod rls;
 

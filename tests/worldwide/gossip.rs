@@ -67,3 +67,21 @@ fn a_daemon_that_is_killed_comes_back_without_counting_twice() {
     let again = judge(&sums(&loads, windows(5)), plan.limit, PATIENCE);
     assert!(again.over_mean <= 1.0 && again.over_max <= 5.0 && again.used >= 97.0, "{again:?}");
 }
+
+#[test]
+fn a_limit_follows_demand_that_moves() {
+    let plan = plan(3, 80, Store::Memory);
+    let world = World::start(plan);
+    let loads = world.load(2.0, &[1, 0, 0]);
+    let rate = plan.limit * 2;
+    windows(3);
+    let mut seen = Vec::new();
+    for place in [1, 2, 0] {
+        for (other, load) in loads.iter().enumerate() {
+            load.set_rate(if other == place { rate } else { 0 });
+        }
+        seen.extend(sums(&loads, windows(3)));
+    }
+    let held = judge(&seen, plan.limit, PATIENCE);
+    assert!(held.over_mean <= 1.5 && held.over_max <= 12.0 && held.used >= 95.0, "{held:?}");
+}

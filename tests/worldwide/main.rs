@@ -10,6 +10,7 @@
     clippy::cast_sign_loss,
     reason = "tests fail by panic, and count in floats"
 )]
+#![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod gossip;

@@ -1,6 +1,7 @@
 //! A wide-area network on one machine: every daemon is reached only through a relay that holds datagrams back, loses some,
 //! and can be cut.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -74,19 +75,22 @@ async fn carry(outer: Arc<UdpSocket>, target: SocketAddr, weather: Arc<Weather>)
     let mut ways: HashMap<SocketAddr, mpsc::UnboundedSender<(Instant, Vec<u8>)>> = HashMap::new();
     let mut buffer = vec![0; 65_535];
     while let Ok((len, source)) = outer.recv_from(&mut buffer).await {
-        if !ways.contains_key(&source) {
-            let inner = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
-            inner.connect(target).await.unwrap();
-            let (there, parcels) = mpsc::unbounded_channel();
-            let sender = Arc::clone(&inner);
-            tokio::spawn(deliver(parcels, move |datagram| {
-                let _ = sender.try_send(datagram);
-            }));
-            tokio::spawn(answers(inner, Arc::clone(&outer), source, target, Arc::clone(&weather)));
-            ways.insert(source, there);
-        }
+        let way = match ways.entry(source) {
+            Entry::Occupied(way) => way.into_mut(),
+            Entry::Vacant(free) => {
+                let inner = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+                inner.connect(target).await.unwrap();
+                let (there, parcels) = mpsc::unbounded_channel();
+                let sender = Arc::clone(&inner);
+                tokio::spawn(deliver(parcels, move |datagram| {
+                    let _ = sender.try_send(datagram);
+                }));
+                tokio::spawn(answers(inner, Arc::clone(&outer), source, target, Arc::clone(&weather)));
+                free.insert(there)
+            }
+        };
         if let Some(due) = weather.fate(source, target) {
-            let _ = ways[&source].send((due, buffer[..len].to_vec()));
+            let _ = way.send((due, buffer[..len].to_vec()));
         }
     }
 }

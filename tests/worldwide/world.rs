@@ -46,7 +46,6 @@ pub(crate) struct World {
 /// What happened worldwide in one window.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Window {
-    pub(crate) index: u64,
     pub(crate) asked: u64,
     pub(crate) admitted: u64,
     pub(crate) stall: Duration,
@@ -157,7 +156,7 @@ pub(crate) fn windows(count: u64) -> std::ops::Range<u64> {
 pub(crate) fn sums(loads: &[Load], windows: std::ops::Range<u64>) -> Vec<Window> {
     let sum = |index| {
         let counts = loads.iter().map(|load| load.of(index));
-        let zero = Window { index, asked: 0, admitted: 0, stall: Duration::ZERO };
+        let zero = Window { asked: 0, admitted: 0, stall: Duration::ZERO };
         let mut sum = counts.fold(zero, |sum, count| Window {
             asked: sum.asked + count.asked,
             admitted: sum.admitted + count.admitted,
@@ -179,21 +178,22 @@ pub(crate) struct Held {
     pub(crate) used: f64,
 }
 
-/// Judges windows. Those in which this machine stood still for longer than `patience` are not judged: what the load could
-/// not ask, or a daemon could not tell in time, says nothing of the protocol. They are printed.
+/// Judges windows that had more load than the limit. Those in which this machine stood still for longer than `patience`, or
+/// in which the load did not come through, are not judged: what could not be asked, or told in time, says nothing of the
+/// protocol. They are printed.
 pub(crate) fn judge(windows: &[Window], limit: u64, patience: Duration) -> Held {
-    let (judged, left): (Vec<_>, Vec<_>) = windows.iter().partition(|window| window.stall <= patience);
+    let (judged, left): (Vec<_>, Vec<_>) =
+        windows.iter().partition(|window| window.stall <= patience && window.asked > limit);
     eprintln!("judged: {judged:?}\nnot judged: {left:?}");
     assert!(judged.len() * 2 >= windows.len(), "the machine stood still in most windows: {left:?}");
     let over = |window: &Window| (window.admitted as f64 / limit as f64 - 1.0).max(0.0) * 100.0;
-    let mean = |of: &dyn Fn(&Window) -> f64| {
-        judged.iter().map(|window| of(window)).sum::<f64>() / judged.len() as f64
-    };
+    let mean =
+        |of: &dyn Fn(&Window) -> f64| judged.iter().copied().map(of).sum::<f64>() / judged.len() as f64;
     let could: u64 = judged.iter().map(|window| window.asked.min(limit)).sum();
     let did: u64 = judged.iter().map(|window| window.admitted.min(limit)).sum();
     let held = Held {
         over_mean: mean(&over),
-        over_max: judged.iter().map(|window| over(window)).fold(0.0, f64::max),
+        over_max: judged.iter().copied().map(over).fold(0.0, f64::max),
         used: did as f64 / could.max(1) as f64 * 100.0,
     };
     eprintln!("{held:?}");

@@ -11,9 +11,18 @@ use crate::api::error::{Code, Refusal};
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 
 /// Reads the whole body of a request that should bring JSON.
-pub(super) async fn read(doors: &Doors, headers: &HeaderMap, mut body: Incoming) -> Result<Bytes, Refusal> {
+pub(super) async fn read(doors: &Doors, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
     check_type(headers)?;
-    let bytes_max = doors.settings.body_bytes_max;
+    read_up_to(doors, headers, body, doors.settings.body_bytes_max).await
+}
+
+/// Reads the whole body, whatever its type, of at most this many bytes.
+pub(super) async fn read_up_to(
+    doors: &Doors,
+    headers: &HeaderMap,
+    mut body: Incoming,
+    bytes_max: usize,
+) -> Result<Bytes, Refusal> {
     if declared(headers).is_some_and(|bytes| bytes > bytes_max) {
         // Who asks before sending is told at once.
         if !headers.contains_key(EXPECT) {
@@ -25,11 +34,10 @@ pub(super) async fn read(doors: &Doors, headers: &HeaderMap, mut body: Incoming)
     if body.is_end_stream() && first.len() <= bytes_max {
         return Ok(first);
     }
-    Box::pin(gather(doors, first, body)).await
+    Box::pin(gather(doors, first, body, bytes_max)).await
 }
 
-async fn gather(doors: &Doors, first: Bytes, mut body: Incoming) -> Result<Bytes, Refusal> {
-    let bytes_max = doors.settings.body_bytes_max;
+async fn gather(doors: &Doors, first: Bytes, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
     let mut held = doors.http.budget.hold();
     let mut whole = Vec::new();
     let mut part = Some(first);

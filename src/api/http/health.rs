@@ -4,6 +4,7 @@ use http::HeaderValue;
 use serde_json::json;
 
 use super::{ROUTES, Reply, reply};
+use crate::api::admin;
 use crate::api::error::ready_status;
 use crate::api::{Doors, Readiness};
 
@@ -33,7 +34,10 @@ pub(super) fn home(doors: &Doors) -> Reply {
     let mut page =
         format!("Tidegate {}, node {} in region {}.\n\n", env!("CARGO_PKG_VERSION"), name.node, name.region);
     for (path, _, methods) in ROUTES {
-        page.push_str(&format!("{path:<16} {methods}\n"));
+        page.push_str(&format!("{path:<20} {methods}\n"));
+    }
+    for route in admin::routes() {
+        page.push_str(&format!("{:<20} {}, with role {}\n", route.path, route.method, route.role.name()));
     }
     page.push_str("\nTry: curl -s http://HOST/v1/check -d '{\"attributes\":{\"user\":\"u_42\"}}'\n");
     reply::text(page)

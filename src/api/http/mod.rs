@@ -5,22 +5,20 @@
 
 mod authorize;
 mod body;
-mod buckets;
 mod check;
 mod decision;
 mod explain;
 mod health;
-mod query;
+pub(super) mod query;
 mod question;
-mod regions;
-mod reply;
-mod rules;
+pub(super) mod reply;
 
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -28,6 +26,7 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Doors;
+use super::admin;
 use super::connection::{LOOK_EVERY, Looks, Pulse};
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Socket};
@@ -37,8 +36,8 @@ pub use authorize::fingerprint;
 /// Longest head of a request, in bytes. Longer ones are refused by hyper with 431.
 const HEAD_BYTES_MAX: usize = 64 * 1_024;
 /// What a route answers, a refusal included.
-type Reply = Response<Full<Bytes>>;
-type Answered = Result<Reply, Refusal>;
+pub(super) type Reply = Response<Full<Bytes>>;
+pub(super) type Answered = Result<Reply, Refusal>;
 
 /// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight is answered.
 pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
@@ -131,16 +130,12 @@ struct Visit<'c> {
     pulse: &'c Pulse,
 }
 
-/// Every route. A rule is the one with a name in its path.
+/// Every route of gateways and of those who watch the daemon. What operators use is in [`admin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Route<'p> {
+enum Route {
     Check,
     Authorize,
     Explain,
-    Rules,
-    Rule(&'p str),
-    Regions,
-    Buckets,
     Metrics,
     Healthz,
     Readyz,
@@ -148,38 +143,25 @@ enum Route<'p> {
 }
 
 /// Paths and the methods they know.
-const ROUTES: &[(&str, Route<'static>, &str)] = &[
+const ROUTES: &[(&str, Route, &str)] = &[
     ("/v1/check", Route::Check, "POST"),
     ("/v1/authorize", Route::Authorize, "GET, HEAD, POST"),
     ("/v1/explain", Route::Explain, "POST"),
-    ("/v1/rules", Route::Rules, "GET, HEAD"),
-    ("/v1/regions", Route::Regions, "GET, HEAD"),
-    ("/v1/buckets", Route::Buckets, "GET, HEAD"),
     ("/metrics", Route::Metrics, "GET, HEAD"),
     ("/healthz", Route::Healthz, "GET, HEAD"),
     ("/readyz", Route::Readyz, "GET, HEAD"),
     ("/", Route::Home, "GET, HEAD"),
 ];
 
-impl<'p> Route<'p> {
-    fn find(path: &'p str) -> Option<(Self, &'static str)> {
-        if let Some((_, route, methods)) = ROUTES.iter().find(|(known, ..)| *known == path) {
-            return Some((*route, methods));
-        }
-        let name = path.strip_prefix("/v1/rules/")?;
-        (!name.is_empty()).then_some((Route::Rule(name), "GET, HEAD"))
+impl Route {
+    fn find(path: &str) -> Option<(Self, &'static str)> {
+        ROUTES.iter().find(|(known, ..)| *known == path).map(|(_, route, methods)| (*route, *methods))
     }
 }
 
-fn refuse_method(route: Route<'_>, methods: &'static str) -> Refusal {
-    let message = match route {
-        Route::Rules | Route::Rule(_) => {
-            "rules are read from the daemon's rules file: change the file, and it takes force"
-        }
-        Route::Buckets => "buckets can only be looked at",
-        _ => "this route does not know the method",
-    };
-    Refusal { allow: Some(methods), ..Refusal::new(Code::Method, message) }
+fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal {
+    let message = "this route does not know the method";
+    Refusal { allow: Some(methods.into()), ..Refusal::new(Code::Method, message) }
 }
 
 impl Visit<'_> {
@@ -201,10 +183,10 @@ impl Visit<'_> {
     async fn answer_rarer(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
         let (head, body) = request.into_parts();
         let Some((route, methods)) = Route::find(head.uri.path()) else {
-            return Err(Refusal::new(Code::NoRoute, format!("there is no route {}", head.uri.path())));
+            return self.administer(&head, body, arriving).await;
         };
         if !methods.split(", ").any(|method| method == head.method.as_str()) {
-            return Err(refuse_method(route, methods));
+            return Err(refuse_method(methods));
         }
         if route != Route::Explain {
             arriving.is_whole();
@@ -212,15 +194,34 @@ impl Visit<'_> {
         match route {
             Route::Check | Route::Explain => self.explain(&head, body, arriving).await,
             Route::Authorize => self.authorize(&head).await,
-            Route::Rules => Ok(rules::all(self.doors)),
-            Route::Rule(name) => rules::one(self.doors, name),
-            Route::Regions => Ok(regions::show(self.doors)),
-            Route::Buckets => buckets::show(self.doors, head.uri.query().unwrap_or_default()).await,
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),
             Route::Readyz => Ok(health::ready(self.doors)),
             Route::Home => Ok(health::home(self.doors)),
         }
+    }
+}
+
+impl Visit<'_> {
+    /// Answers an admin route: the guard first, then the body, then the route's own handler.
+    async fn administer(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let doors = self.doors;
+        let (route, params) = match admin::find(head.method.as_str(), head.uri.path())? {
+            admin::Found::Route(route, params) => (route, params),
+            admin::Found::OtherMethods(methods) => return Err(refuse_method(methods)),
+            admin::Found::Nothing => {
+                return Err(Refusal::new(Code::NoRoute, format!("there is no route {}", head.uri.path())));
+            }
+        };
+        let actor = doors.admin.guard.admit(&head.headers, self.peer, route.role, doors.engine.now())?;
+        let body = if route.method == "GET" {
+            Bytes::new()
+        } else {
+            admin::check_json(head)?;
+            body::read_up_to(doors, &head.headers, body, admin::BODY_BYTES_MAX).await?
+        };
+        arriving.is_whole();
+        (route.handler)(admin::Call { doors, head, params, body, actor }).await
     }
 }
 
@@ -255,7 +256,6 @@ mod tests {
         for (path, route, methods) in ROUTES {
             assert_eq!(Route::find(path), Some((*route, *methods)));
         }
-        assert_eq!(Route::find("/v1/rules/a%2Fb").map(|found| found.0), Some(Route::Rule("a%2Fb")));
         for path in ["/v1/rules/", "/v1", "/v1/check/", "//", ""] {
             assert_eq!(Route::find(path), None, "{path}");
         }

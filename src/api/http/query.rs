@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use crate::api::error::Refusal;
 
 /// Reads the pairs in their order. A name without `=` has an empty value.
-pub(super) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
+pub(in crate::api) fn pairs(query: &str) -> Result<Vec<(String, String)>, Refusal> {
     query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
 }
 

@@ -46,7 +46,7 @@ pub(super) struct Demo {
     /// Round trip between any two regions.
     #[arg(long, default_value = "80ms", value_parser = rtt)]
     rtt: Span,
-    /// How the limit is held: gossip.
+    /// How the limit is held: gossip or split.
     #[arg(long, default_value = "gossip")]
     mode: String,
     /// Requests per window worldwide, as a multiple of the limit.
@@ -73,11 +73,11 @@ impl Demo {
     pub(super) fn run(self) -> Ended {
         let mode = match self.mode.as_str() {
             "gossip" => Mode::Gossip,
-            "split" | "escrow" => {
-                return Err(Failure::Usage(format!(
-                    "--mode {} is not supported by this version: use gossip",
-                    self.mode
-                )));
+            "split" => Mode::Split,
+            "escrow" => {
+                return Err(Failure::Usage(
+                    "--mode escrow is not supported by this version: use gossip or split".to_owned(),
+                ));
             }
             other => return Err(Failure::Usage(format!("--mode {other}: expected gossip, split or escrow"))),
         };

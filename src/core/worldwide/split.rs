@@ -323,5 +323,4 @@ const fn times(span: Span, factor: u64) -> Span {
 }
 
 #[cfg(test)]
-#[path = "split_tests.rs"]
 mod tests;

@@ -1,11 +1,20 @@
 //! `GET /v1/regions`: every daemon of the cluster, as seen from this one.
 
-use super::{Reply, reply};
+use super::AdminRoute;
+use crate::api::http::{Reply, reply};
 use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson};
 use crate::api::{Doors, Readiness};
+use crate::engine::admin::Role;
+
+pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
+    method: "GET",
+    path: "/v1/regions",
+    role: Role::Viewer,
+    handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
+}];
 
 /// Members, links, lag, who is cut off, and how far each worldwide rule may be off.
-pub(super) fn show(doors: &Doors) -> Reply {
+fn show(doors: &Doors) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();
     let bounds = world.error_bounds.iter();

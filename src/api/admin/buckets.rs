@@ -1,15 +1,23 @@
 //! `GET /v1/buckets?rule=…&user=…`: what one bucket holds, here and by what is known of the world.
 
 use super::rules::no_rule;
-use super::{Answered, query, reply};
-use crate::api::Doors;
+use super::{AdminRoute, Call};
 use crate::api::error::Refusal;
+use crate::api::http::{Answered, reply};
 use crate::api::wire::BucketJson;
 use crate::core::request::{Attributes, Cost, Request};
+use crate::engine::admin::Role;
+
+pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
+    method: "GET",
+    path: "/v1/buckets",
+    role: Role::Viewer,
+    handler: |call| Box::pin(show(call)),
+}];
 
 /// Shows the bucket of the rule named by `rule` for the attributes that the other parameters give.
-pub(super) async fn show(doors: &Doors, query: &str) -> Answered {
-    let pairs = query::pairs(query)?;
+async fn show(call: Call<'_>) -> Answered {
+    let (doors, pairs) = (call.doors, call.query()?);
     let rule = pairs.iter().find(|(name, _)| name == "rule").map(|(_, value)| value.as_str());
     let rule = rule.ok_or_else(|| Refusal::of_field("rule", "say whose bucket: rule=NAME"))?;
     let loaded = doors.engine.loaded();

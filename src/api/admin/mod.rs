@@ -1,0 +1,183 @@
+//! The admin routes: what operators look at and change. One table says for each route its method, its path and the role it
+//! needs; the guard is asked before anything of the request is read.
+//!
+//! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
+
+mod buckets;
+mod guard;
+mod regions;
+mod rules;
+mod tokens;
+
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use hyper::body::Bytes;
+use percent_encoding::percent_decode_str;
+
+use super::Doors;
+use super::error::{Code, Refusal};
+use super::http::{Answered, query};
+use crate::core::rule::Rule;
+use crate::engine::admin::{Actor, Role};
+use crate::engine::port::Later;
+use crate::telemetry::Metrics;
+
+pub use self::guard::Guard;
+pub use self::tokens::{Made, Tokens, make as make_token};
+
+/// Longest body of an admin request, in bytes: a set of 100,000 rules fits.
+pub(super) const BODY_BYTES_MAX: usize = 64 << 20;
+
+/// Writes one rule as the API shows it, the JSON shape of `rules.toml`.
+pub type RuleJson = std::sync::Arc<dyn Fn(&Rule) -> serde_json::Value + Send + Sync>;
+
+/// What the admin routes work with.
+pub struct Admin {
+    /// Who may ask.
+    pub guard: std::sync::Arc<Guard>,
+    /// Writes a rule.
+    pub rule_json: RuleJson,
+}
+
+impl Admin {
+    /// Admin routes without tokens, over what every daemon has.
+    #[must_use]
+    pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
+        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json }
+    }
+}
+
+/// One request to an admin route, past the guard.
+pub(super) struct Call<'c> {
+    pub(super) doors: &'c Doors,
+    pub(super) head: &'c Parts,
+    /// What stands in the path where the route has `{…}`, decoded, in order.
+    pub(super) params: Vec<String>,
+    /// Empty unless the method brings one.
+    pub(super) body: Bytes,
+    /// Who asks; whatever changes something records it.
+    #[expect(dead_code, reason = "changes record it; nothing is changed here yet")]
+    pub(super) actor: Actor,
+}
+
+pub(super) type Handler = for<'c> fn(Call<'c>) -> Later<'c, Answered>;
+
+/// One admin route.
+pub(super) struct AdminRoute {
+    pub(super) method: &'static str,
+    /// Segments in braces stand for any one segment.
+    pub(super) path: &'static str,
+    pub(super) role: Role,
+    pub(super) handler: Handler,
+}
+
+/// Every module's routes.
+const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, regions::ROUTES, buckets::ROUTES];
+
+/// Every admin route.
+pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {
+    TABLES.iter().copied().flatten()
+}
+
+/// The route for a path and method.
+pub(super) enum Found {
+    /// None has this path.
+    Nothing,
+    /// Some have the path, none the method: those there are, as in `Allow`.
+    OtherMethods(String),
+    /// This one, with what stands in its path.
+    Route(&'static AdminRoute, Vec<String>),
+}
+
+/// Finds the route; HEAD is answered like GET.
+pub(super) fn find(method: &str, path: &str) -> Result<Found, Refusal> {
+    let mut methods: Vec<&str> = Vec::new();
+    for route in routes() {
+        let Some(params) = params(route.path, path) else { continue };
+        if route.method == method || (route.method == "GET" && method == "HEAD") {
+            let decoded = params.into_iter().map(decoded).collect::<Result<_, _>>()?;
+            return Ok(Found::Route(route, decoded));
+        }
+        methods.push(route.method);
+        if route.method == "GET" {
+            methods.push("HEAD");
+        }
+    }
+    Ok(if methods.is_empty() { Found::Nothing } else { Found::OtherMethods(methods.join(", ")) })
+}
+
+/// What stands in the path where the pattern has braces; `None` if it does not match.
+fn params<'p>(pattern: &str, path: &'p str) -> Option<Vec<&'p str>> {
+    let (mut wanted, mut given) = (pattern.split('/'), path.split('/'));
+    let mut params = Vec::new();
+    loop {
+        match (wanted.next(), given.next()) {
+            (None, None) => return Some(params),
+            (Some(wanted), Some(given)) if wanted.starts_with('{') => {
+                if given.is_empty() {
+                    return None;
+                }
+                params.push(given);
+            }
+            (Some(wanted), Some(given)) if wanted == given => {}
+            _ => return None,
+        }
+    }
+}
+
+fn decoded(segment: &str) -> Result<String, Refusal> {
+    let text = percent_decode_str(segment).decode_utf8();
+    text.map(std::borrow::Cow::into_owned).map_err(|_| Refusal::of_field("path", "the path is not UTF-8"))
+}
+
+impl Call<'_> {
+    /// The body as JSON.
+    pub(super) fn json(&self) -> Result<serde_json::Value, Refusal> {
+        serde_json::from_slice(&self.body)
+            .map_err(|error| Refusal::new(Code::Malformed, format!("the body is not JSON: {error}")))
+    }
+
+    /// The pairs of the query.
+    pub(super) fn query(&self) -> Result<Vec<(String, String)>, Refusal> {
+        query::pairs(self.head.uri.query().unwrap_or_default())
+    }
+
+    /// The path's parameter at this place.
+    pub(super) fn param(&self, place: usize) -> &str {
+        self.params.get(place).map_or("", String::as_str)
+    }
+}
+
+/// Whether a change may have been sent by a form of a foreign page: those can send no JSON type.
+pub(super) fn check_json(head: &Parts) -> Result<(), Refusal> {
+    let media =
+        head.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("application/json");
+    let media = media.split(';').next().unwrap_or_default().trim();
+    if media.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    Err(Refusal::new(Code::UnsupportedType, "the body must be application/json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_stand_for_one_segment() {
+        assert_eq!(params("/v1/rules/{name}", "/v1/rules/a%2Fb"), Some(vec!["a%2Fb"]));
+        assert_eq!(params("/v1/rules/{name}", "/v1/rules/"), None);
+        assert_eq!(params("/v1/rules/{name}", "/v1/rules/a/b"), None);
+        assert_eq!(params("/v1/rules", "/v1/rules"), Some(vec![]));
+        assert_eq!(params("/v1/rules", "/v1/rules/"), None);
+    }
+
+    #[test]
+    fn a_known_path_with_another_method_says_which_there_are() {
+        let found = |method, path| find(method, path).unwrap_or(Found::Nothing);
+        assert!(matches!(found("GET", "/v1/nothing"), Found::Nothing));
+        assert!(matches!(found("HEAD", "/v1/rules"), Found::Route(..)));
+        assert!(matches!(found("PATCH", "/v1/regions"), Found::OtherMethods(all) if all == "GET, HEAD"));
+        assert!(find("GET", "/v1/rules/%ff").is_err());
+    }
+}

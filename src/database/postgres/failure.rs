@@ -1,0 +1,202 @@
+//! Why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a sentence for people.
+
+use std::time::Duration;
+
+use crate::core::time::Span;
+use crate::core::written::format_span;
+
+/// Why PostgreSQL did not do what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The URL cannot be read.
+    #[error(
+        "postgres.url must be postgres://user:password@host:port/database, with options such as ?sslmode=verify-full"
+    )]
+    Url,
+    /// Nobody answers, or the connection broke.
+    #[error("PostgreSQL at {name} does not answer: {why}")]
+    Away {
+        /// Which.
+        name: String,
+        /// What the system says.
+        why: String,
+    },
+    /// It took too long.
+    #[error("PostgreSQL at {name} did not answer within {}", shown(*after))]
+    Slow {
+        /// Which.
+        name: String,
+        /// The deadline.
+        after: Duration,
+    },
+    /// It does not take connections yet, or no longer.
+    #[error("PostgreSQL at {name} takes no connections now: {why}")]
+    NotServing {
+        /// Which.
+        name: String,
+        /// Its own words: it starts, recovers, shuts down, or is full.
+        why: String,
+    },
+    /// It is a standby, or set to be read only.
+    #[error(
+        "PostgreSQL at {name} is read only (a standby, or default_transaction_read_only): name the primary in postgres.url"
+    )]
+    ReadOnly {
+        /// Which.
+        name: String,
+    },
+    /// No room: disk, memory, connections.
+    #[error("PostgreSQL at {name} has no room: {why}")]
+    Full {
+        /// Which.
+        name: String,
+        /// Its own words.
+        why: String,
+    },
+    /// Wrong password, or a role without the right.
+    #[error("PostgreSQL at {name} does not let this role in or do that: {why}")]
+    Forbidden {
+        /// Which.
+        name: String,
+        /// Its own words.
+        why: String,
+    },
+    /// An old server.
+    #[error("PostgreSQL at {name} is version {major}: tidegate needs 15 or later")]
+    ServerTooOld {
+        /// Which.
+        name: String,
+        /// Its major version.
+        major: i32,
+    },
+    /// No schema yet, or an older one.
+    #[error("PostgreSQL at {name} lacks tables that this version needs: run `tidegate migrate`")]
+    SchemaTooOld {
+        /// Which.
+        name: String,
+    },
+    /// A schema that this build cannot use.
+    #[error(
+        "PostgreSQL at {name} has schema version {version}, made by a newer tidegate that this one cannot work with: upgrade this daemon"
+    )]
+    SchemaTooNew {
+        /// Which.
+        name: String,
+        /// The migration in question.
+        version: i64,
+    },
+    /// A constraint refused it.
+    #[error("PostgreSQL refused the change: {why}")]
+    Refused {
+        /// The constraint's name, where it has one.
+        constraint: Option<String>,
+        /// Its own words.
+        why: String,
+    },
+    /// Somebody else changed the same at the same time.
+    #[error("somebody else changed the same at the same time: try again")]
+    Conflict,
+    /// Anything else.
+    #[error("PostgreSQL at {name}: {why}")]
+    Other {
+        /// Which.
+        name: String,
+        /// Its own words.
+        why: String,
+    },
+}
+
+fn shown(after: Duration) -> String {
+    format_span(Span(u64::try_from(after.as_micros()).unwrap_or(u64::MAX)))
+}
+
+impl Failure {
+    /// Reads an error of the driver.
+    pub(super) fn of(error: &sqlx::Error, name: &str, timeout: Duration) -> Self {
+        let name = name.to_owned();
+        match error {
+            sqlx::Error::Database(error) => {
+                Self::of_code(error.code().unwrap_or_default().as_ref(), error.as_ref(), name, timeout)
+            }
+            sqlx::Error::Io(error) => Self::Away { name, why: error.to_string() },
+            // The driver keeps trying a port that refuses until its time is up, and then forgets why.
+            sqlx::Error::PoolTimedOut => {
+                Self::Away { name, why: format!("no connection within {}", shown(timeout)) }
+            }
+            sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => {
+                Self::Away { name, why: "the connections are closed".to_owned() }
+            }
+            sqlx::Error::Tls(error) => Self::Away { name, why: format!("TLS: {error}") },
+            other => Self::Other { name, why: other.to_string() },
+        }
+    }
+
+    fn of_code(
+        code: &str,
+        error: &(dyn sqlx::error::DatabaseError + 'static),
+        name: String,
+        timeout: Duration,
+    ) -> Self {
+        let why = error.message().to_owned();
+        match code {
+            // statement_timeout.
+            "57014" => Self::Slow { name, after: timeout },
+            "55P03" | "40001" | "40P01" => Self::Conflict,
+            "25006" => Self::ReadOnly { name },
+            "57P01" | "57P02" | "57P03" | "53300" => Self::NotServing { name, why },
+            "42P01" | "3F000" | "42883" | "42703" => Self::SchemaTooOld { name },
+            "42501" | "3D000" => Self::Forbidden { name, why },
+            _ if code.starts_with("28") => Self::Forbidden { name, why },
+            _ if code.starts_with("23") => {
+                Self::Refused { constraint: error.constraint().map(str::to_owned), why }
+            }
+            _ if code.starts_with("53") || code == "58030" => Self::Full { name, why },
+            _ if code.starts_with("08") => Self::Away { name, why },
+            _ => Self::Other { name, why: format!("{why} ({code})") },
+        }
+    }
+
+    /// Whether trying again later may help: nothing is wrong with what was asked.
+    #[must_use]
+    pub const fn passes(&self) -> bool {
+        !matches!(self, Self::Url | Self::Refused { .. } | Self::Other { .. })
+    }
+
+    /// Whether it is a matter of the server, not of the schema or the question: it is away for all that counts.
+    #[must_use]
+    pub const fn is_away(&self) -> bool {
+        matches!(
+            self,
+            Self::Away { .. }
+                | Self::Slow { .. }
+                | Self::NotServing { .. }
+                | Self::Full { .. }
+                | Self::ReadOnly { .. }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_which_server_and_what_to_do() {
+        let name = || "db:5432/tidegate".to_owned();
+        let slow = Failure::Slow { name: name(), after: Duration::from_secs(5) };
+        assert_eq!(slow.to_string(), "PostgreSQL at db:5432/tidegate did not answer within 5s");
+        let old = Failure::SchemaTooOld { name: name() };
+        assert!(old.to_string().ends_with("run `tidegate migrate`"));
+        assert!(slow.is_away() && slow.passes() && !old.is_away());
+        assert!(!Failure::Refused { constraint: None, why: String::new() }.passes());
+    }
+
+    #[test]
+    fn what_the_driver_says_becomes_a_kind() {
+        let of = |error| Failure::of(&error, "db", Duration::from_secs(1));
+        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        assert!(of(sqlx::Error::Io(refused)).is_away());
+        assert!(of(sqlx::Error::PoolTimedOut).is_away());
+        assert!(matches!(of(sqlx::Error::RowNotFound), Failure::Other { .. }));
+    }
+}

@@ -1,0 +1,156 @@
+//! PostgreSQL: connections with deadlines, and what can go wrong with them in words.
+//!
+//! A daemon never needs it to decide. Opening does not connect; whoever asks gets an answer or a [`Failure`] within the
+//! deadline, and goes on with what it had.
+
+mod failure;
+pub mod migrate;
+
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
+
+pub use self::failure::Failure;
+pub use self::migrate::Migrated;
+
+/// The oldest server that will do, as `server_version_num` says it.
+pub const SERVER_VERSION_MIN: i32 = 150_000;
+/// How long a connection may be used before it is replaced, so that a changed address or certificate is noticed.
+const CONNECTION_LIFE: Duration = Duration::from_secs(30 * 60);
+
+/// How to reach PostgreSQL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PostgresSettings {
+    /// `postgres://user:password@host:port/database?sslmode=…`
+    pub url: String,
+    /// Longest time for one call, connecting included.
+    pub timeout: Duration,
+    /// Most connections at once, besides the one that listens.
+    pub connections: u32,
+    /// How PostgreSQL's own views name this daemon.
+    pub application: String,
+}
+
+/// A database that may or may not be there.
+#[derive(Debug, Clone)]
+pub struct Database {
+    pool: PgPool,
+    options: PgConnectOptions,
+    timeout: Duration,
+    name: Arc<str>,
+}
+
+impl Database {
+    /// Gets ready to connect, and does not. Must be called within a runtime.
+    ///
+    /// # Errors
+    /// A URL that cannot be read. Its text is not repeated: it may hold a password.
+    pub fn open(settings: &PostgresSettings) -> Result<Self, Failure> {
+        let options = PgConnectOptions::from_str(&settings.url)
+            .map_err(|_| Failure::Url)?
+            .application_name(&settings.application)
+            .disable_statement_logging();
+        let millis = settings.timeout.as_millis().to_string();
+        // The server gives up where the caller does, so that no abandoned call goes on burning it.
+        let bounded = options.clone().options([
+            ("statement_timeout", millis.as_str()),
+            ("lock_timeout", millis.as_str()),
+            ("idle_in_transaction_session_timeout", millis.as_str()),
+        ]);
+        let pool = PgPoolOptions::new()
+            .max_connections(settings.connections)
+            .min_connections(0)
+            .acquire_timeout(settings.timeout)
+            .max_lifetime(CONNECTION_LIFE)
+            .connect_lazy_with(bounded);
+        let name = format!(
+            "{}:{}/{}",
+            options.get_host(),
+            options.get_port(),
+            options.get_database().unwrap_or(options.get_username())
+        );
+        Ok(Self { pool, options, timeout: settings.timeout, name: name.into() })
+    }
+
+    /// The pool. Calls on it belong into [`Self::within`].
+    #[must_use]
+    pub const fn pool(&self) -> &PgPool {
+        &self.pool
+    }
+
+    /// Host, port and database, without the password.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Waits for a call, at most as long as one may take.
+    ///
+    /// # Errors
+    /// What went wrong, in words for people and a kind to branch on.
+    pub async fn within<T>(
+        &self,
+        call: impl Future<Output = Result<T, sqlx::Error>> + Send,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(self.timeout, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) => Err(Failure::of(&error, &self.name, self.timeout)),
+            Err(_) => Err(Failure::Slow { name: self.name.to_string(), after: self.timeout }),
+        }
+    }
+
+    /// Whether this server and its schema will do.
+    ///
+    /// # Errors
+    /// It is away, too old, has no schema, or one that is too new for this build.
+    pub async fn check(&self) -> Result<(), Failure> {
+        let version: i32 = self
+            .within(
+                sqlx::query_scalar("SELECT current_setting('server_version_num')::int").fetch_one(&self.pool),
+            )
+            .await?;
+        if version < SERVER_VERSION_MIN {
+            return Err(Failure::ServerTooOld { name: self.name.to_string(), major: version / 10_000 });
+        }
+        let oldest: i64 = self
+            .within(
+                sqlx::query_scalar("SELECT oldest_version FROM schema_compatibility").fetch_one(&self.pool),
+            )
+            .await?;
+        if oldest > migrate::newest() {
+            return Err(Failure::SchemaTooNew { name: self.name.to_string(), version: oldest });
+        }
+        let missing: Option<i64> = self
+            .within(sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations").fetch_one(&self.pool))
+            .await?;
+        if missing.is_none_or(|version| version < migrate::newest()) {
+            return Err(Failure::SchemaTooOld { name: self.name.to_string() });
+        }
+        Ok(())
+    }
+
+    /// A connection of its own, outside of the pool and without the deadline of statements: to migrate, to listen.
+    ///
+    /// # Errors
+    /// It cannot be made in time.
+    pub async fn connect(&self) -> Result<PgConnection, Failure> {
+        self.within(PgConnection::connect_with(&self.options)).await
+    }
+
+    /// A pool of one connection without the deadline of statements, for a listener, which needs one to reconnect.
+    pub(super) fn listening_pool(&self) -> PgPool {
+        PgPoolOptions::new()
+            .max_connections(1)
+            .acquire_timeout(self.timeout)
+            .connect_lazy_with(self.options.clone())
+    }
+
+    /// Closes what is open.
+    pub async fn close(&self) {
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.pool.close()).await;
+    }
+}

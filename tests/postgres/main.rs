@@ -1,0 +1,17 @@
+//! PostgreSQL under the daemon: its schema, rules that live in it, and the days on which it is not well.
+//!
+//! Every test starts a real server and the real binary, and knows only the contract with users: SQL, routes, commands.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests fail by panic"
+)]
+#![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
+
+mod guard;
+mod schema;
+#[path = "../support/mod.rs"]
+mod support;
