@@ -11,9 +11,9 @@ pub(crate) const TABLE: [&str; 11] = [
 ];
 
 /// All that `sim patterns` prints.
-pub(crate) const NAMES: [&str; 14] = [
+pub(crate) const NAMES: [&str; 15] = [
     "bal0.9", "bal1.1", "bal2", "bal3", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10",
-    "walk1.5", "surge5", "lone",
+    "walk1.5", "surge5", "lone", "roam",
 ];
 
 /// A demand pattern: what each region is asked for, as multiples of the limit per window.
@@ -51,9 +51,11 @@ enum Kind {
     Surge,
     /// One region, long silent everywhere, asks for nine tenths of the limit within a tenth of a window, every five windows.
     Lone,
+    /// The same, each time in another region.
+    Roam,
 }
 
-const KINDS: [(&str, Kind); 9] = [
+const KINDS: [(&str, Kind); 10] = [
     ("bal", Kind::Balanced),
     ("one", Kind::One),
     ("skew", Kind::Skewed),
@@ -63,6 +65,7 @@ const KINDS: [(&str, Kind); 9] = [
     ("walk", Kind::Walk),
     ("surge", Kind::Surge),
     ("lone", Kind::Lone),
+    ("roam", Kind::Roam),
 ];
 
 impl Pattern {
@@ -72,7 +75,7 @@ impl Pattern {
         let (word, load) = name.split_at(split);
         let kind = KINDS.iter().find(|(known, _)| *known == word)?.1;
         let load = match kind {
-            Kind::Lone if load.is_empty() => 9.0,
+            Kind::Lone | Kind::Roam if load.is_empty() => 9.0,
             _ => load.parse::<f64>().ok().filter(|load| load.is_finite() && *load > 0.0)?,
         };
         let window = seconds(window);
@@ -96,7 +99,8 @@ impl Pattern {
     /// What [`Self::parse`] reads.
     pub(crate) fn name(&self) -> String {
         let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(word, _)| word);
-        if self.kind == Kind::Lone { word.to_owned() } else { format!("{word}{}", self.load) }
+        let bare = matches!(self.kind, Kind::Lone | Kind::Roam);
+        if bare { word.to_owned() } else { format!("{word}{}", self.load) }
     }
 
     /// The words that [`Self::parse`] knows.
@@ -146,9 +150,10 @@ impl Pattern {
                 let surging = (4.3..8.3).contains(&(at % 12.0));
                 0.5 / len(regions) + if surging { if_place(1, load) } else { 0.0 }
             }
-            Kind::Lone => {
+            Kind::Lone | Kind::Roam => {
                 let in_burst = (4.3..4.4).contains(&(at % 5.0));
-                if in_burst { if_place(index(whole(at / 5.0)), load) } else { 0.0 }
+                let place = if self.kind == Kind::Roam { index(whole(at / 5.0)) } else { 0 };
+                if in_burst { if_place(place, load) } else { 0.0 }
             }
         }
     }

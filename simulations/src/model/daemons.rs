@@ -1,34 +1,25 @@
-//! The product: daemons on one virtual clock, each with clocks, stores and replicas of its own, and a network between.
+//! The product: daemons on one virtual clock, each with the machines of a daemon, a store, and a network between them.
 
 use anyhow::Context;
+use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::Frame;
-use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, frame_bytes};
+use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::{Member, NodeName};
 
-use super::shell::{RuleInForce, Store, Tallies, windowed};
+use super::node::{Books, Message, Node, Setting};
+use super::shell::{RuleInForce, mode, windowed};
 use super::{Answer, Ask, Late, Model, START};
 use crate::dice::Dice;
 use crate::network::{Network, Traffic};
 use crate::number::{index, place};
 use crate::plan::{FaultKind, Plan, Way};
 
-/// How often a daemon tells its replica what was decided, and lets it act: as in the daemon.
+/// How often a daemon tells its machines what was decided, and lets them act: as in the daemon.
 const TICK: Span = Span::from_millis(10);
-/// How often a store forgets what has expired: as in the daemon.
-const SWEEP: Span = Span::from_secs(1);
-
-/// One daemon.
-#[derive(Debug)]
-pub(crate) struct Daemon {
-    pub(crate) name: NodeName,
-    pub(crate) region: usize,
-    pub(crate) replica: Replica,
-    pub(crate) store: Store,
-    pub(crate) tallies: Tallies,
-    pub(crate) alive: bool,
-    next_tick: Timestamp,
-    next_sweep: Timestamp,
-}
+/// How often the members of the cluster tell each other what `split` wants told: as chitchat does.
+const FACTS: Span = Span::from_millis(250);
+/// Requests of one region that may wait for rights. Full: the next one is refused.
+const WAITING_MAX: usize = 10_000;
 
 /// A clock that is off.
 #[derive(Debug, Clone, Copy)]
@@ -37,24 +28,39 @@ pub(crate) struct Clock {
     drift_ppm: i64,
 }
 
+/// One daemon and its place in time.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) name: NodeName,
+    pub(crate) region: usize,
+    pub(crate) node: Node,
+    pub(crate) alive: bool,
+    next_tick: Timestamp,
+    next_facts: Timestamp,
+}
+
 /// Daemons, network and time.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) plan: Plan,
     pub(crate) way: Way,
-    pub(crate) rule: RuleInForce,
+    pub(crate) safety: Safety,
     pub(crate) daemons: Vec<Daemon>,
+    /// The rule that the operators want: a daemon has it once it was reloaded.
+    pub(crate) rule: RuleInForce,
     /// By region.
     pub(crate) clocks: Vec<Clock>,
-    pub(crate) network: Network<Frame>,
+    pub(crate) network: Network<Message>,
     /// When the newest frame that region `to` has from region `from` was sent.
     heard: Vec<Vec<Timestamp>>,
-    /// Frames that a replica refused.
+    /// Frames that a machine refused.
     pub(crate) refused: u64,
-    /// Rule sets so far.
+    /// Memories of stores so far.
+    sessions: u64,
     revision: u64,
     dice: Dice,
+    waiting: Vec<(Ask, Timestamp)>,
     answered: Vec<Late>,
 }
 
@@ -68,71 +74,81 @@ impl Clock {
 
 impl World {
     pub(crate) fn new(plan: &Plan, way: Way) -> anyhow::Result<Self> {
+        Self::with_safety(plan, way, Safety::ALL)
+    }
+
+    /// The same with some rules of `escrow` switched off.
+    pub(crate) fn with_safety(plan: &Plan, way: Way, safety: Safety) -> anyhow::Result<Self> {
         let rule = RuleInForce::new(plan, way)
-            .with_context(|| format!("{} cannot be simulated by this version", way.title()))?;
-        let nodes: Vec<usize> = plan
-            .regions
-            .iter()
-            .enumerate()
-            .flat_map(|(region, plan)| std::iter::repeat_n(region, plan.daemons.max(1)))
+            .with_context(|| format!("{} cannot be simulated", way.title()))?;
+        let mut plan = plan.clone();
+        // Shares and rights belong to a region: several daemons of one have to share its store.
+        plan.shared_store |= mode(way) != Mode::Gossip;
+        let regions = plan.regions.len();
+        let nodes: Vec<usize> = (0..regions)
+            .flat_map(|region| std::iter::repeat_n(region, plan.regions[region].daemons.max(1)))
             .collect();
         let clock = |region: &crate::plan::Region| Clock { ahead: region.ahead, drift_ppm: region.drift_ppm };
         let mut world = Self {
             now: START,
             way,
+            safety,
             rule,
             daemons: Vec::new(),
             clocks: plan.regions.iter().map(clock).collect(),
             network: Network::new(plan.weather.clone(), nodes.clone(), plan.seed),
-            heard: vec![vec![START; plan.regions.len()]; plan.regions.len()],
+            heard: vec![vec![START; regions]; regions],
             refused: 0,
+            sessions: 0,
             revision: 1,
             dice: Dice::new(plan.seed, 5),
+            waiting: Vec::new(),
             answered: Vec::new(),
-            plan: plan.clone(),
+            plan,
         };
         for (at, &region) in nodes.iter().enumerate() {
-            let daemon = world.begin(at, region);
+            let shared = world.books_of(region).filter(|_| world.plan.shared_store);
+            // The cluster was there before the simulation began.
+            let books = shared.unwrap_or_else(|| world.new_books(region, Timestamp(0)));
+            let daemon = world.begin(at, region, books, None);
             world.daemons.push(daemon);
         }
         world.meet();
         Ok(world)
     }
 
-    /// A daemon that starts now. With a store of its own it starts empty; else it joins its region's.
-    fn begin(&self, at: usize, region: usize) -> Daemon {
-        let first = self.plan.regions.iter().take(region).map(|region| region.daemons.max(1)).sum::<usize>();
+    fn books_of(&self, region: usize) -> Option<Books> {
+        self.daemons.iter().find(|daemon| daemon.region == region).map(|daemon| daemon.node.books.clone())
+    }
+
+    /// An empty store, which remembers nothing from before `begun`.
+    fn new_books(&mut self, region: usize, begun: Timestamp) -> Books {
+        self.sessions += 1;
+        Books::new(&self.plan, &self.rule, region, self.sessions, begun, self.safety)
+    }
+
+    fn begin(
+        &self,
+        at: usize,
+        region: usize,
+        books: Books,
+        before: Option<tidegate::core::worldwide::split::Saved>,
+    ) -> Daemon {
+        let first: usize = self.plan.regions.iter().take(region).map(|region| region.daemons.max(1)).sum();
         let region_name = self.plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
         let name = NodeName { region: region_name, node: format!("n{}", at - first) };
-        let now = self.clock(region);
-        let config = ReplicaConfig {
-            regions: self.plan.regions.iter().map(|region| region.name.clone()).collect(),
-            interval: self.plan.interval,
-            keys_max: self.plan.keys_max,
-            shared_store: self.plan.shared_store,
-            policy: if self.way == Way::GossipCut { Policy::Cut } else { Policy::Tidegate },
-            ..ReplicaConfig::new(name.clone(), now.0 / 1_000)
+        let setting = Setting {
+            plan: &self.plan,
+            way: self.way,
+            safety: self.safety,
+            name: name.clone(),
+            revision: self.revision,
         };
-        let mut replica = Replica::new(config);
-        replica.handle_rules(now, self.revision, self.rule.world_rule().into_iter().collect());
-        let siblings = self.daemons.iter().find(|daemon| daemon.region == region);
-        let store = match siblings.filter(|_| self.plan.shared_store) {
-            Some(sibling) => sibling.store.clone(),
-            None => Store::new(&self.plan),
-        };
+        let node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
         // Daemons do not tick in step.
         let step = Span(place(at) * 3_700 % TICK.0);
-        let (next_tick, next_sweep) = (self.now + step, self.now + SWEEP);
-        Daemon {
-            name,
-            region,
-            replica,
-            store,
-            tallies: Tallies::default(),
-            alive: true,
-            next_tick,
-            next_sweep,
-        }
+        let (next_tick, next_facts) = (self.now + step, self.now + step);
+        Daemon { name, region, node, alive: true, next_tick, next_facts }
     }
 
     /// What a region's clock shows.
@@ -142,16 +158,14 @@ impl World {
 
     /// The daemons of a region that are alive, by place.
     pub(crate) fn alive(&self, region: usize) -> Vec<usize> {
-        (0..self.daemons.len())
-            .filter(|&at| self.daemons.get(at).is_some_and(|one| one.region == region && one.alive))
-            .collect()
+        let daemons = self.daemons.iter().enumerate();
+        daemons.filter(|(_, one)| one.region == region && one.alive).map(|(at, _)| at).collect()
     }
 
     /// The place of a region's daemon.
-    pub(crate) fn place_of(&self, region: usize, daemon: usize) -> Option<usize> {
-        (0..self.daemons.len())
-            .filter(|&at| self.daemons.get(at).is_some_and(|one| one.region == region))
-            .nth(daemon)
+    fn place_of(&self, region: usize, daemon: usize) -> Option<usize> {
+        let daemons = self.daemons.iter().enumerate();
+        daemons.filter(|(_, one)| one.region == region).map(|(at, _)| at).nth(daemon)
     }
 
     /// Ends a daemon without a word.
@@ -162,32 +176,34 @@ impl World {
         self.meet();
     }
 
-    /// Starts a daemon anew, with nothing in memory.
+    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there.
     pub(crate) fn restart(&mut self, at: usize) {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
-        let keeps = self.plan.shared_store;
-        let store = self.daemons.get(at).map(|daemon| daemon.store.clone());
-        let mut daemon = self.begin(at, region);
-        if let Some(store) = store.filter(|_| keeps) {
-            daemon.store = store;
-        }
+        let Some(old) = self.daemons.get(at) else { return };
+        let (region, before) = (old.region, old.node.saved());
+        let books = if self.plan.shared_store && self.daemons.len() > self.plan.regions.len() {
+            old.node.books.clone()
+        } else {
+            // A store in the daemon's own memory went with it.
+            let now = self.clock(region);
+            self.new_books(region, now)
+        };
+        let daemon = self.begin(at, region, books, before);
         if let Some(old) = self.daemons.get_mut(at) {
             *old = daemon;
         }
         self.meet();
     }
 
-    /// A region's store loses everything. A store in a daemon's memory is lost with the daemon.
+    /// A region's store loses everything.
     pub(crate) fn lose_store(&mut self, region: usize) {
-        if !self.plan.shared_store {
-            for at in self.alive(region) {
-                self.restart(at);
+        let now = self.clock(region);
+        let books = self.new_books(region, now);
+        let shared = self.plan.shared_store;
+        for at in self.alive(region) {
+            let books = if shared { books.clone() } else { self.new_books(region, now) };
+            if let Some(daemon) = self.daemons.get_mut(at) {
+                daemon.node.books = books;
             }
-            return;
-        }
-        let store = Store::new(&self.plan);
-        for daemon in self.daemons.iter_mut().filter(|daemon| daemon.region == region) {
-            daemon.store = store.clone();
         }
     }
 
@@ -199,38 +215,41 @@ impl World {
             live: daemon.alive,
             draining: false,
         };
-        let members: Vec<Member> = self.daemons.iter().map(member).collect();
-        let regions: Vec<usize> = self.daemons.iter().map(|daemon| daemon.region).collect();
-        for (at, &region) in regions.iter().enumerate() {
+        let members: Vec<(Member, usize)> =
+            self.daemons.iter().map(|daemon| (member(daemon), daemon.region)).collect();
+        for at in 0..self.daemons.len() {
+            let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { continue };
             let now = self.clock(region);
-            let Some(daemon) = self.daemons.get_mut(at).filter(|daemon| daemon.alive) else { continue };
-            daemon.replica.handle_members(now, &members);
-            for ((other, member), &target) in members.iter().enumerate().zip(&regions) {
-                if other != at {
-                    let there = self.network.delay(region, target);
-                    let back = self.network.delay(target, region);
-                    daemon.replica.handle_link(now, &member.name, there + back);
-                }
+            let trips: Vec<Span> = members
+                .iter()
+                .map(|(_, other)| self.network.delay(region, *other) + self.network.delay(*other, region))
+                .collect();
+            if let Some(daemon) = self.daemons.get_mut(at).filter(|daemon| daemon.alive) {
+                let members: Vec<(Member, Span)> =
+                    members.iter().map(|(member, _)| member.clone()).zip(trips).collect();
+                daemon.node.meet(now, &members);
             }
         }
     }
 
-    /// Everyone is told of a rule set in which the limit is another one.
-    pub(crate) fn set_limit(&mut self, limit: u32) -> anyhow::Result<()> {
-        self.plan.rule.limit = limit;
-        self.rule = RuleInForce::new(&self.plan, self.way)?;
-        self.revision += 1;
-        for at in 0..self.daemons.len() {
-            let Some(now) = self.daemons.get(at).map(|daemon| self.clock(daemon.region)) else { continue };
-            if let Some(daemon) = self.daemons.get_mut(at) {
-                daemon.replica.handle_rules(
-                    now,
-                    self.revision,
-                    self.rule.world_rule().into_iter().collect(),
-                );
-            }
+    /// A daemon loads the rules that the operators want now.
+    pub(crate) fn reload(&mut self, at: usize) {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let now = self.clock(region);
+        if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.node.load(&self.plan, self.rule.clone(), self.revision, now);
         }
-        Ok(())
+    }
+
+    /// The operators want another limit or other weights. Daemons have them once they [`Self::reload`].
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Plan)) {
+        let mut plan = self.plan.clone();
+        change(&mut plan);
+        // What cannot be read leaves the rules as they are, as in the daemon.
+        if let Ok(rule) = RuleInForce::new(&plan, self.way) {
+            (self.plan, self.rule) = (plan, rule);
+            self.revision += 1;
+        }
     }
 
     /// Moves a clock.
@@ -240,20 +259,14 @@ impl World {
         }
     }
 
-    /// A request to one daemon.
-    pub(crate) fn ask_daemon(&mut self, at: usize, user: u64, cost: u64) -> Answer {
-        let Some(now) = self.daemons.get(at).map(|daemon| self.clock(daemon.region)) else {
-            return Answer::Refused;
-        };
-        let Some(daemon) = self.daemons.get_mut(at).filter(|daemon| daemon.alive) else {
-            return Answer::Refused;
-        };
-        if daemon.store.decide(&self.rule, user, cost, now, &mut daemon.tallies) {
-            let window = if windowed(self.plan.rule.algorithm) { self.plan.rule.window } else { Span(1) };
-            Answer::Admitted { window: now.window_index(window) }
-        } else {
-            Answer::Refused
-        }
+    /// A request to one daemon. The window that it was admitted in, if it was.
+    pub(crate) fn ask_daemon(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
+        let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
+        let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
+        let admitted = daemon.node.decide(user, cost, now);
+        let length = self.plan.rule.window;
+        let window = if windowed(self.plan.rule.algorithm) { now.window_index(length) } else { 0 };
+        admitted.then_some(window)
     }
 
     /// Everything that arrives by `end`.
@@ -273,8 +286,8 @@ impl World {
             if let Some(newest) = self.heard.get_mut(region).and_then(|row| row.get_mut(source)) {
                 *newest = (*newest).max(flight.sent);
             }
-            let refused = daemon.replica.handle_frame(now, &from, flight.message).is_err();
-            self.refused += u64::from(refused);
+            let taken = daemon.node.hear(now, &from, flight.message);
+            self.refused += u64::from(!taken);
             self.pump(flight.to);
         }
         self.now = end;
@@ -282,20 +295,22 @@ impl World {
 
     fn tick(&mut self, at: usize) {
         let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
-        let now = self.clock(region);
-        let true_now = self.now;
+        let (now, true_now) = (self.clock(region), self.now);
         let Some(daemon) = self.daemons.get_mut(at) else { return };
         if !daemon.alive || true_now < daemon.next_tick {
             return;
         }
         daemon.next_tick = daemon.next_tick.max(true_now - TICK) + TICK;
-        for touched in daemon.tallies.drain() {
-            daemon.replica.handle_touched(now, &touched);
+        daemon.node.tick(now);
+        let tells = true_now >= daemon.next_facts;
+        if tells {
+            daemon.next_facts = true_now + FACTS;
         }
-        daemon.replica.handle_timeout(now);
-        if true_now >= daemon.next_sweep {
-            daemon.next_sweep = true_now + SWEEP;
-            daemon.store.sweep(now);
+        let word = daemon.node.word().filter(|_| tells);
+        if let Some((word, bytes)) = word {
+            for to in (0..self.daemons.len()).filter(|&to| to != at) {
+                self.network.send(true_now, at, to, bytes, &word);
+            }
         }
         self.pump(at);
     }
@@ -304,45 +319,61 @@ impl World {
         let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
         let now = self.clock(region);
         let Some(daemon) = self.daemons.get_mut(at) else { return };
-        while let Some(effect) = daemon.replica.poll_effect() {
-            daemon.store.apply(&self.rule, &effect, now);
+        for (to, bytes, message) in daemon.node.carry_out(now) {
+            let Some(to) = self.daemons.iter().position(|daemon| daemon.name == to) else { continue };
+            self.network.send(self.now, at, to, bytes, &message);
         }
-        while let Some((to, frame)) = daemon.replica.poll_transmit(now) {
-            // Names are found by counting: there are few daemons.
-            let Some(to) = self
-                .plan
-                .regions
-                .iter()
-                .position(|region| region.name == to.region)
-                .and_then(|region| Some((region, to.node.get(1..)?.parse::<usize>().ok()?)))
-                .map(|(region, node)| {
-                    self.plan.regions.iter().take(region).map(|region| region.daemons.max(1)).sum::<usize>()
-                        + node
-                })
-            else {
-                continue;
-            };
-            self.network.send(self.now, at, to, frame_bytes(&frame), &frame);
+    }
+
+    /// Asks again for those who wait for rights.
+    fn retry(&mut self) {
+        let now = self.now;
+        let wait = self.plan.rule.wait;
+        for (ask, since) in std::mem::take(&mut self.waiting) {
+            let at = self.choose(ask.region);
+            if let Some(window) = at.and_then(|at| self.ask_daemon(at, ask.user, ask.cost)) {
+                self.answered.push(Late { ask, admitted: Some(window), delay: now.since(since) });
+            } else if now.since(since) >= wait || at.is_none_or(|at| !self.hopes(at, ask.user)) {
+                self.answered.push(Late { ask, admitted: None, delay: now.since(since) });
+            } else {
+                self.waiting.push((ask, since));
+            }
         }
+    }
+
+    fn hopes(&mut self, at: usize, user: u64) -> bool {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return false };
+        let now = self.clock(region);
+        self.daemons.get_mut(at).is_some_and(|daemon| daemon.node.hopes(user, now))
+    }
+
+    fn choose(&mut self, region: usize) -> Option<usize> {
+        let alive = self.alive(region);
+        let choice = if alive.len() > 1 { index(self.dice.below(place(alive.len()))) } else { 0 };
+        alive.get(choice).copied()
     }
 }
 
 impl Model for World {
     fn ask(&mut self, ask: Ask) -> Answer {
-        let alive = self.alive(ask.region);
-        let choice = match alive.len() {
-            0 => return Answer::Refused,
-            1 => 0,
-            several => index(self.dice.below(place(several))),
-        };
-        let Some(&at) = alive.get(choice) else { return Answer::Refused };
-        self.ask_daemon(at, ask.user, ask.cost)
+        let Some(at) = self.choose(ask.region) else { return Answer::Refused };
+        if let Some(window) = self.ask_daemon(at, ask.user, ask.cost) {
+            return Answer::Admitted { window };
+        }
+        if self.way == Way::EscrowWait && self.waiting.len() < WAITING_MAX && self.hopes(at, ask.user) {
+            self.waiting.push((ask, self.now));
+            return Answer::Waits;
+        }
+        Answer::Refused
     }
 
     fn step(&mut self, step: Span) {
         self.receive(self.now + step);
         for at in 0..self.daemons.len() {
             self.tick(at);
+        }
+        if !self.waiting.is_empty() {
+            self.retry();
         }
     }
 
@@ -361,15 +392,22 @@ impl Model for World {
                 (None, _) => {}
             },
             FaultKind::StoreLost { region } if broken => self.lose_store(*region),
-            FaultKind::StoreLost { .. } => {}
             FaultKind::ClockStep { region, by } => {
                 self.step_clock(*region, if broken { *by } else { by.saturating_neg() });
             }
             FaultKind::Limit(limit) if broken => {
-                // A limit that was read once can be read again.
-                let _ = self.set_limit(*limit);
+                self.change(|plan| plan.rule.limit = *limit);
+                (0..self.daemons.len()).for_each(|at| self.reload(at));
             }
-            FaultKind::Limit(_) => {}
+            FaultKind::Weights(weights) if broken => {
+                self.change(|plan| {
+                    for (region, weight) in plan.regions.iter_mut().zip(weights) {
+                        region.weight = *weight;
+                    }
+                });
+                (0..self.daemons.len()).for_each(|at| self.reload(at));
+            }
+            FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => {}
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };
@@ -390,6 +428,6 @@ impl Model for World {
     }
 
     fn late_reports(&self) -> u64 {
-        self.daemons.iter().map(|daemon| daemon.replica.tally().late).sum()
+        self.daemons.iter().map(|daemon| daemon.node.late_reports()).sum()
     }
 }

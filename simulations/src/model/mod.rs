@@ -6,6 +6,8 @@
 pub(crate) mod central;
 pub(crate) mod daemons;
 pub(crate) mod naive;
+pub(crate) mod node;
+pub(crate) mod rights;
 pub(crate) mod shell;
 
 use tidegate::core::time::{Span, Timestamp};

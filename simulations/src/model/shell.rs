@@ -9,10 +9,12 @@ use serde_json::json;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::key::Key;
 use tidegate::core::request::Cost;
-use tidegate::core::rule::OnPartition;
+use tidegate::core::rule::{Mode, OnPartition};
 use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
+use tidegate::core::share::Weights;
 use tidegate::core::time::Timestamp;
 use tidegate::core::wire::RuleName;
+use tidegate::core::worldwide::split::SplitRule;
 use tidegate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 use tidegate::database::document;
 use tidegate::engine::port::{Charge, Intent, Store as _};
@@ -65,11 +67,14 @@ impl RuleInForce {
     /// Reads the rule of a plan as a daemon reads `rules.toml`, so that it may say what a file may say.
     pub(crate) fn new(plan: &Plan, way: Way) -> anyhow::Result<Self> {
         let regions: Vec<String> = plan.regions.iter().map(|region| region.name.clone()).collect();
-        let rules = [document::rule_from_json(&written(plan, way), &regions).map_err(|problems| {
+        let mut rule = document::rule_from_json(&written(plan, way), &regions).map_err(|problems| {
             let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow!("the rule of {:?} is none: {}", plan.name, problems.join("; "))
-        })?];
-        let set = RuleSet::compile(rules.into(), &mut Shapes::default())
+        })?;
+        if let Some(global) = &mut rule.global {
+            global.mode = mode(way);
+        }
+        let set = RuleSet::compile(vec![rule], &mut Shapes::default())
             .map_err(|conflicts| anyhow!("the rule conflicts with itself: {conflicts:?}"))?;
         let compiled = set.by_name(RULE).cloned().ok_or_else(|| anyhow!("the rule is gone"))?;
         Ok(Self { compiled })
@@ -86,6 +91,18 @@ impl RuleInForce {
         })
     }
 
+    /// As the machine of `split` knows it.
+    pub(crate) fn split_rule(&self, regions: &[String]) -> Option<SplitRule> {
+        let rule = &self.compiled.rule;
+        let global = rule.global.as_ref()?;
+        Some(SplitRule {
+            name: RuleName { domain: rule.domain.clone(), name: rule.name.clone() },
+            weights: Weights::new(&global.shares, &global.minimums, regions),
+            algorithm: rule.algorithm,
+            limit: self.compiled.limit,
+        })
+    }
+
     fn key(&self, user: u64) -> Key {
         Key::new(self.compiled.shape, [user_name(user).as_str()])
     }
@@ -98,17 +115,9 @@ impl RuleInForce {
 /// The rule as `rules.toml` would have it.
 fn written(plan: &Plan, way: Way) -> serde_json::Value {
     let rule = &plan.rule;
-    let mode = match way {
-        Way::Split => "split",
-        Way::Escrow | Way::EscrowWait => "escrow",
-        _ => "gossip",
-    };
-    let mut global = json!({ "mode": mode });
-    if way == Way::EscrowWait {
-        global["wait"] = json!(tidegate::core::written::format_span(rule.wait));
-    }
-    if mode == "gossip" {
-        global["on_partition"] = json!(partition_word(rule.on_partition));
+    let mut global = json!({ "mode": "gossip", "on_partition": partition_word(rule.on_partition) });
+    if way == Way::Split {
+        global = json!({ "mode": "split" });
     }
     if plan.regions.iter().any(|region| region.weight != 1) {
         let shares = plan.regions.iter().map(|region| (region.name.clone(), json!(region.weight)));
@@ -128,6 +137,15 @@ fn written(plan: &Plan, way: Way) -> serde_json::Value {
     document
 }
 
+/// The mode of a way that is the product's.
+pub(crate) const fn mode(way: Way) -> Mode {
+    match way {
+        Way::Split => Mode::Split,
+        Way::Escrow | Way::EscrowWait => Mode::Escrow,
+        _ => Mode::Gossip,
+    }
+}
+
 const fn partition_word(on_partition: OnPartition) -> &'static str {
     match on_partition {
         OnPartition::Share => "share",
@@ -143,33 +161,14 @@ impl Store {
         Self(Arc::new(MemoryStore::new(plan.keys_max.max(64))))
     }
 
-    /// Decides one request. `tallies` are those of the daemon that was asked.
-    pub(crate) fn decide(
-        &self,
-        rule: &RuleInForce,
-        user: u64,
-        cost: u64,
-        now: Timestamp,
-        tallies: &mut Tallies,
-    ) -> bool {
+    /// Decides one request against `limit`.
+    pub(crate) fn decide(&self, rule: &RuleInForce, limit: Limit, user: u64, cost: u64, now: Timestamp) -> bool {
         let key = rule.key(user);
-        let charge = Charge {
-            rule: &rule.compiled,
-            key: &key,
-            limit: rule.limit(),
-            cost: Cost::Take(cost),
-            enforced: true,
-        };
-        let admitted = self
-            .0
+        let charge =
+            Charge { rule: &rule.compiled, key: &key, limit, cost: Cost::Take(cost), enforced: true };
+        self.0
             .try_decide(&[charge], Intent::Charge, now)
-            .is_some_and(|outcome| outcome.admitted && outcome.counted.iter().all(|one| !one.degraded));
-        let window =
-            if windowed(rule.compiled.rule.algorithm) { now.window_index(rule.limit().window) } else { 0 };
-        let tally = tallies.0.entry((key, window)).or_default();
-        tally[0] += cost;
-        tally[1] += if admitted { cost } else { 0 };
-        admitted
+            .is_some_and(|outcome| outcome.admitted && outcome.counted.iter().all(|one| !one.degraded))
     }
 
     /// Carries out what the protocol asks for.
@@ -192,22 +191,35 @@ impl Store {
 }
 
 impl Tallies {
+    /// Notes what was decided.
+    pub(crate) fn note(&mut self, rule: &RuleInForce, user: u64, cost: u64, admitted: bool, now: Timestamp) {
+        let length = rule.limit().window;
+        let window = if windowed(rule.compiled.rule.algorithm) { now.window_index(length) } else { 0 };
+        let tally = self.0.entry((rule.key(user), window)).or_default();
+        tally[0] += cost;
+        if admitted {
+            tally[1] += cost;
+        } else {
+            tally[2] = tally[2].max(cost);
+        }
+    }
+
     /// Takes everything out.
     pub(crate) fn drain(&mut self) -> Vec<Touched> {
         let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
-        let touched = |((key, window), [offered, admitted, returned]): ((Key, u64), [u64; 3])| Touched {
+        let touched = |((key, window), [offered, admitted, refused]): ((Key, u64), [u64; 3])| Touched {
             key: WorldKey { rule: rule.clone(), identity: key.identity().to_vec() },
             window,
             offered,
             admitted,
-            returned,
+            returned: 0,
+            refused,
         };
         std::mem::take(&mut self.0).into_iter().map(touched).collect()
     }
 
-    /// What waits to be told of a user's bucket.
-    pub(crate) fn untold(&self, rule: &RuleInForce, user: u64) -> u64 {
-        let key = rule.key(user);
-        self.0.range((key.clone(), 0)..=(key, u64::MAX)).map(|(_, [_, admitted, _])| admitted).sum()
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 }

@@ -110,6 +110,8 @@ pub(crate) enum FaultKind {
     ClockStep { region: usize, by: i64 },
     /// The limit becomes another one.
     Limit(u32),
+    /// The operators give the regions other weights, daemon by daemon.
+    Weights(Vec<u32>),
     /// More of the messages are lost.
     Storm { loss: f64, jitter: f64 },
 }

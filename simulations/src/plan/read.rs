@@ -39,15 +39,17 @@ enum Kind {
     StoreLost,
     ClockStep,
     Limit,
+    Weights,
     Storm,
 }
 
-const KINDS: [(&str, Kind); 6] = [
+const KINDS: [(&str, Kind); 7] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
     ("clock-step", Kind::ClockStep),
     ("limit", Kind::Limit),
+    ("weights", Kind::Weights),
     ("storm", Kind::Storm),
 ];
 
@@ -378,6 +380,20 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
             FaultKind::ClockStep { region, by: signed_span(fault, "by", problems).unwrap_or(0) }
         }
         Kind::Limit => FaultKind::Limit(fault.count("limit", 1, problems)?),
+        Kind::Weights => {
+            let nodes = fault.list("weights", problems).unwrap_or_default();
+            let weights: Vec<u32> = nodes
+                .iter()
+                .filter_map(|node| match node.value {
+                    Value::Integer(weight) => u32::try_from(weight).ok(),
+                    _ => None,
+                })
+                .collect();
+            if weights.len() != regions.len() || weights.iter().all(|weight| *weight == 0) {
+                problems.report(fault.at, "weights must be a list of one whole number for each region");
+            }
+            FaultKind::Weights(weights)
+        }
         Kind::Storm => FaultKind::Storm {
             loss: percent(fault, "loss", 100.0, problems).unwrap_or(0.2),
             jitter: percent(fault, "jitter", 1_000.0, problems).unwrap_or(1.0),
