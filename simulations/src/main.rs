@@ -15,6 +15,7 @@ mod patterns;
 mod plan;
 mod report;
 mod run;
+mod vopr;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,6 +36,14 @@ enum Command {
     Run(run::Settings),
     /// All demand patterns, a line each, with flags instead of a file.
     Patterns(patterns::Settings),
+    /// Random worlds under random faults, then peace; the invariants are checked at every step.
+    Vopr(vopr::Vopr),
+    /// The seeds that once failed, and whether every scenario can be read.
+    Check(vopr::Check),
+    /// Every seed twice: is what happens the same, byte for byte?
+    Meta(vopr::Meta),
+    /// Each safety rule of `escrow` switched off in turn: does something go wrong?
+    Mutate(vopr::Mutate),
     /// Asks a running daemon as fast as it answers, and says what that cost.
     #[command(subcommand)]
     Load(load::Load),
@@ -51,6 +60,10 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Run(settings) => run::run(&settings, &mut out),
         Command::Patterns(settings) => patterns::run(&settings, &mut out),
+        Command::Vopr(settings) => settings.run(&mut out),
+        Command::Check(settings) => settings.run(&mut out),
+        Command::Meta(settings) => settings.run(&mut out),
+        Command::Mutate(settings) => settings.run(&mut out),
         Command::Load(load) => load.run(&mut out),
     };
     let Err(error) = done else { return ExitCode::SUCCESS };

@@ -96,6 +96,12 @@ impl Pattern {
         })
     }
 
+    /// The whole limit, evenly.
+    pub(crate) fn balanced(regions: usize) -> Self {
+        let (on, weights) = (vec![false; regions], vec![1.0; regions]);
+        Self { kind: Kind::Balanced, load: 1.0, place: 0, on, weights, moves: 7.0, on_for: 1.0 }
+    }
+
     /// What [`Self::parse`] reads.
     pub(crate) fn name(&self) -> String {
         let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(word, _)| word);

@@ -15,7 +15,7 @@ use tidegate::core::worldwide::escrow::{
 };
 use tidegate::core::worldwide::split::{Saved, Split, Word};
 use tidegate::core::worldwide::{
-    Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey, frame_bytes,
+    Member, NodeName, Policy, Replica, ReplicaConfig, frame_bytes,
 };
 
 use super::rights::{Memory, Vaults, part};
@@ -321,10 +321,5 @@ impl Node {
     /// What the own region and each other one are known to have admitted of a user's bucket in `window`.
     pub(crate) fn admitted(&self, user: u64, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
         self.replica.admitted(&world_key(user), window)
-    }
-
-    /// The key of a user's bucket.
-    pub(crate) fn key(user: u64) -> WorldKey {
-        world_key(user)
     }
 }

@@ -55,14 +55,9 @@ impl Vaults {
         self.vault(&ask.key).carry_out(now, ask)
     }
 
-    /// Every bucket's rights as they are.
-    pub(crate) fn balances(&self) -> impl Iterator<Item = (&WorldKey, Balance)> {
-        self.by_key.iter().map(|(key, vault)| (key, vault.balance()))
-    }
-
-    /// The name of this memory.
-    pub(crate) const fn session(&self) -> u64 {
-        self.session
+    /// The rights of a bucket as they are.
+    pub(crate) fn balance(&self, key: &WorldKey) -> Option<Balance> {
+        self.by_key.get(key).map(Vault::balance)
     }
 }
 

@@ -217,9 +217,4 @@ impl Tallies {
         };
         std::mem::take(&mut self.0).into_iter().map(touched).collect()
     }
-
-    /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
 }
