@@ -3,6 +3,7 @@
 //! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same seed prints
 //! the same bytes. Only `load` knows sockets and a real clock.
 
+mod compare;
 mod dice;
 mod drive;
 mod load;
@@ -36,6 +37,8 @@ enum Command {
     Run(run::Settings),
     /// All demand patterns, a line each, with flags instead of a file.
     Patterns(patterns::Settings),
+    /// The tables of the results page, measured again, beside the figures given there.
+    Compare(compare::Settings),
     /// Random worlds under random faults, then peace; the invariants are checked at every step.
     Vopr(vopr::Vopr),
     /// The seeds that once failed, and whether every scenario can be read.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
     let done = match arguments.command {
         Command::Run(settings) => run::run(&settings, &mut out),
         Command::Patterns(settings) => patterns::run(&settings, &mut out),
+        Command::Compare(settings) => compare::run(&settings, &mut out),
         Command::Vopr(settings) => settings.run(&mut out),
         Command::Check(settings) => settings.run(&mut out),
         Command::Meta(settings) => settings.run(&mut out),

@@ -259,6 +259,13 @@ impl World {
         }
     }
 
+    /// Sets a clock to be ahead by so much.
+    pub(crate) fn set_clock(&mut self, region: usize, ahead: i64) {
+        if let Some(clock) = self.clocks.get_mut(region) {
+            clock.ahead = ahead;
+        }
+    }
+
     /// A request to one daemon. The window that it was admitted in, if it was.
     pub(crate) fn ask_daemon(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
         let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;

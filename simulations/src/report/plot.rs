@@ -95,7 +95,7 @@ where
     let limit = f64::from(plan.rule.limit) / seconds(plan.rule.window);
     let world = of(&|point| point.admitted.iter().sum());
     let asked = of(&|point| point.asked);
-    let highest = world.iter().map(|&(_, y)| y).fold(limit, f64::max) * 1.15;
+    let highest = world.iter().map(|&(_, y)| y).fold(limit, f64::max) * 1.35;
     let end = at(outcome, outcome.points.len());
     let mut chart = chart(area, "permits per second", end, highest)?;
     let asked = asked.into_iter().map(|(x, y)| (x, y.min(highest)));
@@ -155,6 +155,8 @@ where
         .configure_mesh()
         .light_line_style(WHITE)
         .label_style((FONT, 12))
+        .x_label_formatter(&|x| format!("{x}"))
+        .y_label_formatter(&|y| format!("{y}"))
         .x_desc("seconds")
         .y_desc(what)
         .axis_desc_style((FONT, 13))

@@ -145,10 +145,9 @@ impl Game<'_> {
             self.faults += 1;
         }
         if self.dice.chance(rates.clock) {
-            let by = i64::try_from(self.dice.below(rates.clock_max)).unwrap_or(0);
+            let off = i64::try_from(self.dice.below(rates.clock_max)).unwrap_or(0);
             let one = region(&mut self.dice);
-            let by = if self.dice.chance(0.5) { by } else { -by };
-            self.world.step_clock(one, by);
+            self.world.set_clock(one, if self.dice.chance(0.5) { off } else { -off });
             self.faults += 1;
         }
         if self.dice.chance(rates.reload) {
