@@ -22,6 +22,8 @@ pub(super) struct Stake {
     pub(super) told: Option<Account>,
     /// What it was given before in this window; the whole limit if nothing was.
     pub(super) before: u64,
+    /// What it has used, where that is known exactly.
+    pub(super) exact: Option<u64>,
 }
 
 /// What a region told of itself.
@@ -42,8 +44,8 @@ pub(super) struct Estate {
     pub(super) limit: u64,
     pub(super) start: Timestamp,
     pub(super) end: Timestamp,
-    /// How long after its stamp a report is used.
-    pub(super) horizon: Span,
+    /// The instant for which use is guessed.
+    pub(super) cut: Timestamp,
     /// Where fractions of a permit tip over, in millionths; the same in every region.
     pub(super) tip: u64,
 }
@@ -59,6 +61,12 @@ struct Claim {
 
 pub(super) type Budgets = SmallVec<[u64; 4]>;
 
+/// The instant at which all regions use these reports: the newest stamp and the horizon.
+pub(super) fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestamp {
+    let stamps = stakes.iter().filter_map(|stake| stake.told).map(|told| told.stamp + horizon);
+    stamps.fold(start, Timestamp::max)
+}
+
 /// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is known to have
 /// been admitted already.
 ///
@@ -66,12 +74,7 @@ pub(super) type Budgets = SmallVec<[u64; 4]>;
 /// max-min division over the whole window, never below what was probably used.
 pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
-    let cut = stakes
-        .iter()
-        .filter_map(|stake| stake.told)
-        .map(|told| told.stamp + estate.horizon)
-        .fold(estate.start, Timestamp::max);
-    let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, cut, stake)).collect();
+    let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
     let parts: SmallVec<[i128; 4]> = if used >= limit {
@@ -84,7 +87,7 @@ pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     whole(estate, &parts)
 }
 
-fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
+fn claim(estate: Estate, stake: &Stake) -> Claim {
     let (weight, reserve) = (i128::from(stake.weight.max(1)), i128::from(stake.reserve.max(1)));
     let Some(told) = stake.told else { return Claim { weight, reserve, used: 0, wanted: 0 } };
     let (admitted, from) = if told.stamp >= estate.start {
@@ -94,7 +97,10 @@ fn claim(estate: Estate, cut: Timestamp, stake: &Stake) -> Claim {
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
     let asked = |until: Timestamp| demand * i128::from(until.since(from).0) / UNIT;
-    let used = admitted.max((admitted + asked(cut)).min(i128::from(stake.before) * UNIT));
+    let used = match stake.exact {
+        Some(used) => i128::from(used) * UNIT,
+        None => admitted.max((admitted + asked(estate.cut)).min(i128::from(stake.before) * UNIT)),
+    };
     let rest = asked(estate.end);
     let wanted = used.max(admitted + rest + (rest * UNIT).isqrt());
     Claim { weight, reserve, used, wanted }
@@ -199,13 +205,14 @@ mod tests {
                         demand,
                     }),
                     before: vector.prev[k],
+                    exact: None,
                 })
                 .collect();
             let estate = Estate {
                 limit: vector.limit,
                 start: Timestamp(vector.st),
                 end: Timestamp(vector.en),
-                horizon: Span(vector.delta),
+                cut: common_cut(Timestamp(vector.st), Span(vector.delta), &stakes),
                 tip: 500_000,
             };
             assert_eq!(budgets(estate, &stakes).to_vec(), vector.out, "vector {number}");
@@ -218,13 +225,13 @@ mod tests {
         let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX])
             .prop_map(|(ago, admitted, demand)| Account { stamp: Timestamp(START + ago), admitted, demand });
         let one = (1..10_u64, proptest::option::of(told), 0..200_u64)
-            .prop_map(|(weight, told, before)| Stake { weight, reserve: weight, told, before });
+            .prop_map(|(weight, told, before)| Stake { weight, reserve: weight, told, before, exact: None });
         proptest::collection::vec(one, 1..8)
     }
 
     fn second(limit: u64) -> Estate {
         let (start, end) = (Timestamp(START), Timestamp(START + 1_000_000));
-        Estate { limit, start, end, horizon: Span(50_000), tip: 123_456 }
+        Estate { limit, start, end, cut: start + Span(1_050_000), tip: 123_456 }
     }
 
     proptest! {
@@ -250,7 +257,7 @@ mod tests {
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
             let told = Some(Account { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit }).collect();
+            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit, exact: None }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
             let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
         }

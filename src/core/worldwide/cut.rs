@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::super::time::{Span, Timestamp};
-use super::budget::{Account, Estate, Stake, budgets};
+use super::budget::{Account, Estate, Stake, budgets, common_cut};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 
@@ -334,7 +334,6 @@ impl Cut {
                 let register = self.registers.get(id);
                 let reading = match known {
                     Known::InForce => register.and_then(|register| register.in_force),
-                    Known::Arrived(own) if id == Regions::OWN => Some(Reading { window: self.window, account: own }),
                     Known::Arrived(_) => register.and_then(Register::newest).copied(),
                 };
                 let stamp = reading.map_or(Timestamp::default(), |reading| reading.account.stamp);
@@ -345,14 +344,21 @@ impl Cut {
                     ..reading.account
                 });
                 let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
-                Stake { weight, reserve: weight.saturating_add(at_home), told, before }
+                let exact = match known {
+                    Known::Arrived(own) if id == Regions::OWN && window == self.window => Some(own.admitted),
+                    _ => None,
+                };
+                Stake { weight, reserve: weight.saturating_add(at_home), told, before, exact }
             })
             .collect();
         let estate = Estate {
             limit: ground.limit,
             start,
             end: start + ground.window,
-            horizon: if known == Known::InForce { ground.horizon } else { Span::ZERO },
+            cut: match known {
+                Known::InForce => common_cut(start, ground.horizon, &stakes),
+                Known::Arrived(own) => own.stamp.max(start),
+            },
             tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
         let mut by_id = Parts::new();
