@@ -3,13 +3,15 @@
 -- KEYS     the buckets, then the views of those that are worldwide, in the same order
 -- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window in microseconds
---          (6), burst (4), queue (4), flags (1: bit 0 = worldwide)
+--          (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2), then for each
 --          the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 =
 --          a lease takes at most this part of what is free) and permits (5)
+-- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not; each bucket's value as it was before
 --          (empty: none, or a log); each view (empty: none); then for each charge of a log or lease, in order, 35 bytes:
---          fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned or leased (6)
+--          fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned or leased (6); last, 47
+--          bytes of a stint that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed then
 -- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
 
@@ -24,6 +26,7 @@ else
 end
 
 local buckets, reply, strangers = {}, { now, "" }, nil
+local stint
 local count = #ARGV[2] / 23
 local views = count
 for i = 1, count do
@@ -38,6 +41,13 @@ for i = 1, count do
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
     reply[2 + views] = raw or ""
+  elseif flags == 2 then
+    views = views + 1
+    stint = stint or read_stint(ARGV[4], now)
+    b.rights = KEYS[views]
+    b.before_at, b.before_first = b.at, b.first
+    rights_terms(b, stint, now)
+    reply[2 + views] = pack_view(b.view)
   end
   buckets[i] = b
   reply[2 + i] = b.raw
@@ -142,7 +152,19 @@ while at <= #input do
   end
 end
 for i = 1, count do
-  if buckets[i].changed then bucket_write(buckets[i], now, ttl_fixed) end
+  local b = buckets[i]
+  if b.changed then
+    bucket_write(b, now, ttl_fixed)
+    -- The first charge of a window closes the one before.
+    local l = b.ledger
+    if l and b.view.window > l.window then
+      local used = rights_used({ window = b.window, at = b.before_at, first = b.before_first }, l.window)
+      ledger_enter(l, stint, b.view.window, minted(b, stint, b.view.window), used)
+      local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((l.window + 2) * b.window - now) / 1000)), 4e12)
+      redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
+    end
+  end
 end
+if stint and stint.learned then reply[#reply + 1] = stint.learned end
 reply[2] = table.concat(verdicts)
 return reply

@@ -75,7 +75,7 @@ impl Daemon {
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
-        let store = Opened::open(&setup.store, &metrics).await?;
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics).await?;
         let counters = Arc::clone(&store.store);
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
+use crate::core::time::Timestamp;
 use crate::engine::port::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
@@ -30,11 +31,12 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens the store. A Redis that does not answer yet is no error.
-    pub(super) async fn open(setup: &StoreSetup, metrics: &Metrics) -> Result<Self, StartError> {
+    pub(super) async fn open(setup: &StoreSetup, now: Timestamp, metrics: &Metrics) -> Result<Self, StartError> {
         let live = Arc::new(AtomicUsize::new(1));
         match setup {
             StoreSetup::Memory { keys_max } => {
-                Ok(Self { store: Arc::new(MemoryStore::new(*keys_max)), redis: None, live })
+                let store = MemoryStore::new(*keys_max).begun(now);
+                Ok(Self { store: Arc::new(store), redis: None, live })
             }
             StoreSetup::Redis(settings) => {
                 let redis = RedisStore::start(settings.as_ref().clone(), Arc::clone(&live), metrics).await?;

@@ -122,7 +122,15 @@ impl Engine {
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
-        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split);
+        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
+            Mode::Gossip => true,
+            Mode::Split => false,
+            // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
+            Mode::Escrow => {
+                found.rule.rule.algorithm == Algorithm::FixedWindow
+                    && found.limit.permits == found.rule.limit.permits
+            }
+        });
         if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
@@ -233,7 +241,9 @@ impl<'a, 'r> Plan<'a, 'r> {
             error_bound: match global.mode {
                 // The others may have spent all that is not ours.
                 Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
-                Mode::Gossip | Mode::Escrow => counted.error_bound,
+                Mode::Gossip => counted.error_bound,
+                // The limit itself is never exceeded.
+                Mode::Escrow => 0,
             },
         });
         Ruled {

@@ -32,7 +32,7 @@ pub(super) struct Side {
     pub(super) name: Arc<str>,
     pub(super) message: Option<Arc<str>>,
     pub(super) metrics: RuleMetrics,
-    /// What this region is held to, for a `split` rule.
+    /// What this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
 }
 
@@ -62,7 +62,7 @@ impl Loaded {
         Self { set, revision, shadow, sides, worldwide }
     }
 
-    /// Holds `split` rules to this region's shares.
+    /// Holds `split` and `escrow` rules to this region's shares.
     pub(super) fn sharing(mut self, split: &Split, region: &str) -> Self {
         let region: Arc<str> = region.into();
         for (compiled, side) in self.set.rules().iter().zip(&mut self.sides) {
@@ -71,7 +71,7 @@ impl Loaded {
         self
     }
 
-    /// The shares of all `split` rules.
+    /// The shares of all `split` and `escrow` rules.
     pub(super) fn shares(&self) -> impl Iterator<Item = &Share> {
         self.sides.iter().filter_map(|side| side.share.as_ref())
     }

@@ -11,10 +11,11 @@ use arc_swap::ArcSwap;
 use metrics::Counter;
 
 use crate::core::key::identity_values;
-use crate::core::request::Request;
-use crate::core::rule::{Rule, User};
+use crate::core::request::{Cost, Request};
+use crate::core::rule::{Mode, Rule, User};
 use crate::core::ruleset::{Conflict, RuleSet, Shapes};
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
@@ -29,7 +30,7 @@ pub mod world;
 
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
-use port::Store;
+use port::{Answer, BucketInfo, Charge, Intent, Store};
 use split::Shares;
 use status::{BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
@@ -161,7 +162,20 @@ impl Engine {
         let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
         let now = self.clock.now();
-        let info = self.store.bucket(compiled, &key, now).await;
+        let info = match &compiled.rule.global {
+            // Only a charge is told what this region's rights are.
+            Some(global) if global.mode == Mode::Escrow => {
+                let charge = Charge { rule: compiled, key: &key, limit, cost: Cost::Peek, enforced: true };
+                let outcome = self.store.decide(&[charge], Intent::Ask, now).await;
+                outcome.counted.first().map(|counted| BucketInfo {
+                    used: counted.used,
+                    verdict: counted.verdict,
+                    view: counted.view,
+                    error_bound: 0,
+                })
+            }
+            _ => self.store.bucket(compiled, &key, now).await,
+        };
         let values = identity_values(key.identity()).unwrap_or_default();
         let identity = compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect();
         Some(BucketStatus {
@@ -208,6 +222,24 @@ impl Engine {
             }
             Effect::Debit { permits, .. } => self.store.debit(compiled, &local, *permits, now),
         }
+    }
+
+    /// Carries out a step on the rights of an `escrow` rule's bucket. `None`: the rule is gone, or the store has no answer.
+    pub fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        let loaded = self.loaded.load_full();
+        let now = self.clock.now();
+        {
+            let Some((compiled, key)) = loaded.local_key(&ask.key) else { return Answer::Now(None) };
+            let limit = loaded.held_to(compiled, compiled.limit);
+            if let Answer::Now(balance) = self.store.rights(compiled, &key, limit, ask, now) {
+                return Answer::Now(balance);
+            }
+        }
+        Answer::Later(Box::pin(async move {
+            let (compiled, key) = loaded.local_key(&ask.key)?;
+            let limit = loaded.held_to(compiled, compiled.limit);
+            self.store.rights(compiled, &key, limit, ask, now).get().await
+        }))
     }
 
     /// A stopwatch for one decision in [`SAMPLE`].

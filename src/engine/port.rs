@@ -10,6 +10,7 @@ use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::{Ask, Balance};
 
 /// A future that lives as long as what it borrows.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -130,6 +131,21 @@ pub trait Store: Send + Sync + 'static {
 
     /// Charges what another region admitted.
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp);
+
+    /// Carries out a step on the rights of an `escrow` rule's bucket, atomically with decisions on it, and tells what they are
+    /// then. `limit` is what a charge would be given. `None`: its rights do not move, the store cannot be asked, or it has no
+    /// room to remember the step.
+    fn rights<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        limit: Limit,
+        ask: &'a Ask,
+        now: Timestamp,
+    ) -> Answer<'a, Option<Balance>> {
+        let _ = (rule, key, limit, ask, now);
+        Answer::Now(None)
+    }
 
     /// Forgets what has expired, a bounded part at a time. Called about once a second.
     fn sweep(&self, now: Timestamp);

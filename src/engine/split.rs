@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use crate::core::algorithm::Limit;
+use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
@@ -19,6 +19,8 @@ use crate::core::worldwide::split::{InForce, Saved, Split, SplitRule, Standing, 
 #[derive(Debug)]
 pub(super) struct Share {
     rule: RuleName,
+    /// Whether rights move between regions.
+    moves: bool,
     part: ArcSwap<Part>,
 }
 
@@ -39,10 +41,12 @@ impl Part {
 }
 
 impl Share {
-    /// What this region may spend of `limit`.
+    /// What this region may spend of `limit`. Where rights move, the store is given the whole limit and, as its burst, what
+    /// this region mints.
     pub(super) fn of(&self, limit: Limit) -> Limit {
         let part = self.part.load();
-        if limit == part.whole { part.part } else { divided(&part.in_force, limit, &part.region) }
+        let held = if limit == part.whole { part.part } else { divided(&part.in_force, limit, &part.region) };
+        if self.moves { Limit { burst: held.permits, ..limit } } else { held }
     }
 }
 
@@ -70,13 +74,13 @@ impl Shares {
         self.split.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The `split` rules of a set, as the machine wants them.
+    /// The `split` and `escrow` rules of a set, as the machine wants them.
     pub(super) fn rules(&self, set: &RuleSet) -> Vec<SplitRule> {
         let splits = |compiled: &&Arc<Compiled>| {
             let rule = &compiled.rule;
             rule.enabled
                 && rule.action.counts()
-                && rule.global.as_ref().is_some_and(|global| global.mode == Mode::Split)
+                && rule.global.as_ref().is_some_and(|global| global.mode != Mode::Gossip)
         };
         let rule = |compiled: &Arc<Compiled>| {
             let global = compiled.rule.global.as_ref()?;
@@ -91,13 +95,14 @@ impl Shares {
     }
 }
 
-/// What a compiled rule is held to by the machine; `None` for a rule that is not split.
+/// What a compiled rule is held to by the machine; `None` for a rule that is not shared out.
 pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>) -> Option<Share> {
-    compiled.rule.global.as_ref().filter(|global| global.mode == Mode::Split)?;
+    let global = compiled.rule.global.as_ref().filter(|global| global.mode != Mode::Gossip)?;
+    let moves = global.mode == Mode::Escrow && compiled.rule.algorithm == Algorithm::FixedWindow;
     let rule = RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() };
     let in_force = split.in_force(&rule)?;
     let part = ArcSwap::from_pointee(Part::new(Arc::clone(region), in_force, compiled.limit));
-    Some(Share { rule, part })
+    Some(Share { rule, moves, part })
 }
 
 impl Engine {

@@ -4,10 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
 use super::Engine;
+use super::port::Answer;
+#[cfg(doc)]
+use super::port::Store;
 use super::status::{PeerStatus, WorldStatus};
 use crate::core::key::Key;
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::{Effect, Touched, WorldRule};
+use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
 pub const TALLIES_MAX: usize = 262_144;
@@ -111,6 +115,19 @@ pub trait WorldPort: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// Makes known what is known of the others.
     fn publish(&self, status: WorldStatus);
+    /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
+    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        let _ = ask;
+        Answer::Now(None)
+    }
+    /// Rights of this region went to another.
+    fn rights_moved(&self, to: &str, permits: u64) {
+        let _ = (to, permits);
+    }
+    /// A window of an `escrow` rule's bucket is over: how much was admitted worldwide, of what limit.
+    fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
+        let _ = (key, window, used, limit);
+    }
     /// Counts frames and connections that were refused. The reasons are few and fixed.
     fn refused(&self, reason: &'static str, times: u64);
     /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
@@ -157,6 +174,29 @@ impl WorldPort for Engine {
             metrics.error_bound(rule).set(*bound as f64);
         }
         Self::publish(self, status);
+    }
+
+    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        Self::rights(self, ask)
+    }
+
+    fn rights_moved(&self, to: &str, permits: u64) {
+        self.metrics().rights_moved(&self.name().region, to).increment(permits);
+    }
+
+    fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
+        let over = used.saturating_sub(limit);
+        self.metrics().overshoot(&key.rule.name).increment(over);
+        if over > 0 {
+            let rule = key.rule.name.as_str();
+            tracing::error!(
+                rule,
+                window,
+                used,
+                limit,
+                "an escrowed limit was exceeded: check that all regions hold the same rules and that no two stores serve one region"
+            );
+        }
     }
 
     fn refused(&self, reason: &'static str, times: u64) {

@@ -10,8 +10,9 @@ use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use bytes::Bytes;
 
 use super::counters::Refusal;
+use crate::core::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
-    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope, VERSION,
+    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, VERSION,
 };
 
 /// Longest message on the network, in bytes, header included.
@@ -23,6 +24,7 @@ pub const RULE_NAME_BYTES_MAX: usize = 1_024;
 
 const KIND_SYNC: u8 = 1;
 const KIND_GOSSIP: u8 = 2;
+const KIND_RIGHTS: u8 = 3;
 const HEADER_BYTES: usize = 2;
 
 type Format = Configuration<LittleEndian, Varint, Limit<MESSAGE_BYTES_MAX>>;
@@ -34,6 +36,8 @@ const FORMAT: Format = bincode::config::standard().with_limit::<MESSAGE_BYTES_MA
 pub enum Message {
     /// Counts.
     Sync(Frame),
+    /// Rights of `escrow` rules.
+    Rights(RightsFrame),
     /// Membership.
     Gossip {
         /// Where the sender says it can be dialled.
@@ -51,6 +55,17 @@ pub enum Message {
 pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
     check_bounds(frame)?;
     let mut bytes = vec![VERSION, KIND_SYNC];
+    bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
+    sized(bytes)
+}
+
+/// Writes a frame of rights.
+///
+/// # Errors
+/// [`Refusal::Oversize`] if it would not be accepted on the other side.
+pub fn encode_rights(frame: &RightsFrame) -> Result<Bytes, Refusal> {
+    check_rights(frame)?;
+    let mut bytes = vec![VERSION, KIND_RIGHTS];
     bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
     sized(bytes)
 }
@@ -86,6 +101,7 @@ pub fn decode(bytes: &Bytes) -> Result<Message, Refusal> {
     }
     match *kind {
         KIND_SYNC => decode_frame(body).map(Message::Sync),
+        KIND_RIGHTS => decode_rights(body).map(Message::Rights),
         KIND_GOSSIP => {
             let (from, read): (SocketAddr, usize) = decode_part(body)?;
             let body = bytes.slice(HEADER_BYTES.saturating_add(read).min(bytes.len())..);
@@ -106,6 +122,33 @@ fn decode_frame(body: &[u8]) -> Result<Frame, Refusal> {
     }
     check_bounds(&frame)?;
     Ok(frame)
+}
+
+fn decode_rights(body: &[u8]) -> Result<RightsFrame, Refusal> {
+    let (frame, read): (RightsFrame, usize) = decode_part(body)?;
+    if read != body.len() {
+        return Err(Refusal::Trailing);
+    }
+    check_rights(&frame)?;
+    Ok(frame)
+}
+
+fn check_rights(frame: &RightsFrame) -> Result<(), Refusal> {
+    let named = |rule: &RuleName, identity: &[u8]| {
+        identity.len() <= IDENTITY_BYTES_MAX
+            && rule.domain.len() <= RULE_NAME_BYTES_MAX
+            && rule.name.len() <= RULE_NAME_BYTES_MAX
+    };
+    let listed = |totals: &[Total]| {
+        totals.len() <= TOTALS_MAX && totals.iter().all(|total| total.region.len() <= NAME_BYTES_MAX)
+    };
+    let fits = frame.statements.len().saturating_add(frame.transfers.len()) <= RIGHTS_ENTRIES_MAX
+        && frame
+            .statements
+            .iter()
+            .all(|said| named(&said.rule, &said.identity) && listed(&said.taken) && listed(&said.given))
+        && frame.transfers.iter().all(|sent| named(&sent.rule, &sent.identity));
+    if fits { Ok(()) } else { Err(Refusal::Oversize) }
 }
 
 fn decode_part<T: serde::de::DeserializeOwned>(body: &[u8]) -> Result<(T, usize), Refusal> {
@@ -143,7 +186,8 @@ mod tests {
 
     use super::*;
     use crate::core::time::{Span, Timestamp};
-    use crate::core::wire::{Count, RuleName, Seen};
+    use crate::core::wire::rights::{Statement, Transfer};
+    use crate::core::wire::{Count, Seen};
 
     fn report(identity: &[u8]) -> Report {
         Report {
@@ -217,14 +261,69 @@ mod tests {
         "05fbf301fc80380100010764656661756c740673656172636803750078010265",
         "75fb2c01fc70110100010465752d31fb60ea0501fc80841e00",
     );
+    const GOLDEN_RIGHTS: &str = "";
     const GOLDEN_GOSSIP: &str = "010200cb007107fb0a1f616263";
     const GOLDEN_GOSSIP_V6: &str = "01020100000000000000000000000000000001fb0a1f";
+
+    fn rights() -> RightsFrame {
+        let rule = || RuleName { domain: "default".into(), name: "search".into() };
+        let total = |permits| Total { region: "eu".into(), session: 1_760_000_000_000_000, permits };
+        RightsFrame {
+            sent: Timestamp(1_760_000_000_000_000),
+            statements: vec![Statement {
+                rule: rule(),
+                identity: b"u\0x".to_vec(),
+                window: 300,
+                stamp: Timestamp(70_000),
+                session: 9,
+                free: 40,
+                demand: 2_000_000,
+                wanted: 3,
+                taken: vec![total(5)],
+                given: vec![total(7)],
+                closed: Some((299, 100)),
+            }],
+            transfers: vec![Transfer {
+                rule: rule(),
+                identity: b"u\0x".to_vec(),
+                window: 300,
+                session: 9,
+                to_session: 10,
+                permits: 7,
+            }],
+        }
+    }
+
+    /// See `the_bytes_of_version_one_are_pinned`.
+    #[test]
+    fn the_bytes_of_rights_are_pinned() {
+        assert_eq!(hex(&encode_rights(&rights()).unwrap()), GOLDEN_RIGHTS);
+        assert_eq!(decode(&encode_rights(&rights()).unwrap()), Ok(Message::Rights(rights())));
+    }
+
+    #[test]
+    fn rights_that_are_too_many_or_cut_short_are_refused() {
+        let mut many = rights();
+        many.transfers = vec![many.transfers[0].clone(); RIGHTS_ENTRIES_MAX];
+        let mut totals = rights();
+        totals.statements[0].taken = vec![totals.statements[0].taken[0].clone(); TOTALS_MAX + 1];
+        for too_big in [many, totals] {
+            assert_eq!(encode_rights(&too_big), Err(Refusal::Oversize));
+            let mut bytes = vec![VERSION, KIND_RIGHTS];
+            bytes.extend(bincode::serde::encode_to_vec(&too_big, bincode::config::standard()).unwrap());
+            assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
+        }
+        let whole = encode_rights(&rights()).unwrap();
+        for len in 0..whole.len() {
+            assert!(decode(&whole.slice(..len)).is_err());
+        }
+    }
 
     #[test]
     fn other_versions_and_kinds_are_refused() {
         let good = encode_frame(&frame(vec![])).unwrap().to_vec();
         for (at, value, why) in
-            [(0, 0, Refusal::Version), (0, 2, Refusal::Version), (1, 0, Refusal::Kind), (1, 3, Refusal::Kind)]
+            [(0, 0, Refusal::Version), (0, 2, Refusal::Version), (1, 0, Refusal::Kind), (1, 4, Refusal::Kind)]
         {
             let mut bytes = good.clone();
             bytes[at] = value;
@@ -304,6 +403,8 @@ mod tests {
             if bytes.len() >= 2 {
                 bytes[0] = VERSION;
                 bytes[1] = if sync { KIND_SYNC } else { KIND_GOSSIP };
+                let _ = decode(&bytes.clone().into());
+                bytes[1] = KIND_RIGHTS;
                 let _ = decode(&bytes.into());
             }
         }

@@ -159,6 +159,10 @@ fn take(message: &Bytes, name: &NodeName, present: &Present, inbox: &Inbox) {
             .events
             .try_send(PeerEvent::Frame { from: name.clone(), frame, bytes: message.len() })
             .map_err(|_| Refusal::ReaderBusy),
+        Ok(Message::Rights(frame)) => inbox
+            .events
+            .try_send(PeerEvent::Rights { from: name.clone(), frame })
+            .map_err(|_| Refusal::ReaderBusy),
         Ok(Message::Gossip { from, body }) => take_gossip(from, body, name, present, inbox),
         Err(why) => Err(why),
     };

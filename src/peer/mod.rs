@@ -24,6 +24,7 @@ mod links;
 mod membership;
 mod peers;
 mod queue;
+mod rights;
 mod socket;
 pub mod sync;
 

@@ -23,6 +23,7 @@ use super::links::Links;
 use super::membership::{Facts, Member, Membership};
 use super::tls::{self, TlsError, TlsPem};
 use crate::core::wire::Frame;
+use crate::core::wire::rights::RightsFrame;
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::split::Word;
 
@@ -83,6 +84,13 @@ pub enum StartError {
 /// Something from the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerEvent {
+    /// A node sent rights, or said what its region holds.
+    Rights {
+        /// Who sent it, by its certificate.
+        from: NodeName,
+        /// The frame.
+        frame: RightsFrame,
+    },
     /// A frame.
     Frame {
         /// Who sent it, by certificate.
@@ -225,6 +233,16 @@ impl Peers {
     /// frame carries its sums.
     pub fn send(&self, to: &NodeName, frame: &Frame) {
         match codec::encode_frame(frame) {
+            Ok(bytes) => {
+                self.ground.links.send(to, bytes);
+            }
+            Err(why) => self.ground.counters.refuse(why),
+        }
+    }
+
+    /// Sends a frame of rights, alike: what is lost is said again.
+    pub fn send_rights(&self, to: &NodeName, frame: &RightsFrame) {
+        match codec::encode_rights(frame) {
             Ok(bytes) => {
                 self.ground.links.send(to, bytes);
             }

@@ -12,8 +12,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::rights::{Rights, Told};
 use super::{LinkStatus, Member, PeerEvent, Peers};
-use crate::core::time::Timestamp;
+use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::escrow::EscrowConfig;
 use crate::core::worldwide::{self, NodeName, Replica, ReplicaConfig, Touched};
 use crate::engine::status::{PeerStatus, WorldStatus};
 use crate::engine::world::WorldPort;
@@ -35,7 +37,7 @@ pub async fn run(
     config: ReplicaConfig,
     stop: CancellationToken,
 ) {
-    let mut driver = Driver::new(port, peers, config);
+    let (mut driver, mut told) = Driver::new(port, peers, config);
     let (mut ticks, mut looks) = (every(TICK), every(LOOK));
     let mut taken = Vec::with_capacity(EVENTS_AT_ONCE);
     loop {
@@ -49,6 +51,10 @@ pub async fn run(
                     break;
                 }
                 driver.take(&mut taken);
+            }
+            Some((key, balance)) = told.recv() => {
+                let now = driver.port.now();
+                driver.rights.machine.handle_balance(now, &key, balance);
             }
         }
         driver.carry_out();
@@ -66,6 +72,7 @@ struct Driver {
     port: Arc<dyn WorldPort>,
     peers: Arc<Peers>,
     replica: Replica,
+    rights: Rights,
     own: worldwide::Member,
     members: Vec<Member>,
     leaving: bool,
@@ -78,17 +85,31 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(port: Arc<dyn WorldPort>, peers: Arc<Peers>, config: ReplicaConfig) -> Self {
+    fn new(
+        port: Arc<dyn WorldPort>,
+        peers: Arc<Peers>,
+        config: ReplicaConfig,
+    ) -> (Self, mpsc::Receiver<Told>) {
+        // A shared store answers over the network: it is asked less often.
+        let look_gap = if config.shared_store { Span::from_millis(30) } else { Span::from_millis(10) };
+        let escrow = EscrowConfig {
+            regions: config.regions.clone(),
+            keys_max: config.keys_max,
+            look_gap,
+            ..EscrowConfig::new(config.name.clone())
+        };
+        let (rights, told) = Rights::new(escrow, Arc::clone(&port), Arc::clone(&peers));
         let own = worldwide::Member {
             name: config.name.clone(),
             incarnation: config.incarnation,
             live: true,
             draining: false,
         };
-        Self {
+        let driver = Self {
             port,
             peers,
             replica: Replica::new(config),
+            rights,
             own,
             members: Vec::new(),
             leaving: false,
@@ -97,7 +118,8 @@ impl Driver {
             told: HashMap::new(),
             traffic: HashMap::new(),
             updates: 0,
-        }
+        };
+        (driver, told)
     }
 
     /// Time passes: what decisions did, new rules, what is due.
@@ -105,6 +127,7 @@ impl Driver {
         let now = self.port.now();
         if self.revision != Some(self.port.revision()) {
             let (revision, rules) = self.port.rules();
+            self.rights.machine.handle_rules(now, &rules);
             self.replica.handle_rules(now, revision, rules);
             self.peers.set_revision(revision);
             self.revision = Some(revision);
@@ -117,8 +140,10 @@ impl Driver {
         self.port.drain(&mut self.touched);
         for touched in self.touched.drain(..) {
             self.replica.handle_touched(now, &touched);
+            self.rights.machine.handle_touched(now, &touched);
         }
         self.replica.handle_timeout(now);
+        self.rights.machine.handle_timeout(now);
     }
 
     fn take(&mut self, events: &mut Vec<PeerEvent>) {
@@ -130,6 +155,7 @@ impl Driver {
                         self.port.refused(refused.as_str(), 1);
                     }
                 }
+                PeerEvent::Rights { from, frame } => self.rights.take(now, &from, frame),
                 PeerEvent::Members(members) => {
                     self.members = members;
                     self.tell_members(now);
@@ -147,11 +173,13 @@ impl Driver {
         });
         // Ourselves only when we go: that we are here goes without saying.
         let members: Vec<_> = others.chain(self.leaving.then(|| self.own.clone())).collect();
+        self.rights.machine.handle_members(now, &members);
         self.replica.handle_members(now, &members);
     }
 
     /// Hands out what the replica asks for.
     fn carry_out(&mut self) {
+        self.rights.carry_out();
         while let Some(effect) = self.replica.poll_effect() {
             self.port.apply(&effect);
         }
@@ -169,6 +197,7 @@ impl Driver {
         for link in &links {
             if let (Some(peer), Some(rtt)) = (&link.peer, link.rtt) {
                 self.replica.handle_link(now, peer, rtt);
+                self.rights.machine.handle_link(now, peer, rtt);
             }
         }
         self.count(&links);
@@ -194,7 +223,15 @@ impl Driver {
             }
         }
         let tally = self.replica.tally();
-        let frames = more(&mut self.updates, tally.frames_in.saturating_add(tally.frames_out));
+        let rights = self.rights.machine.tally();
+        let frames = [tally.frames_in, tally.frames_out, rights.frames_in, rights.frames_out];
+        let frames = more(&mut self.updates, frames.into_iter().fold(0, u64::saturating_add));
+        for (reason, count) in [("rights_fenced", rights.fenced), ("rights_beyond", rights.beyond)] {
+            let more = more(self.told.entry(reason).or_default(), count);
+            if more > 0 {
+                self.port.refused(reason, more);
+            }
+        }
         self.port.updates(frames);
     }
 

@@ -5,9 +5,9 @@ use std::sync::MutexGuard;
 
 use smallvec::SmallVec;
 
+use super::rights::is_closed;
 use super::slot::{Looked, Named, Slot};
 use crate::core::request::Cost;
-use crate::core::rule::OnFailure;
 use crate::core::table::Place;
 use crate::core::time::Timestamp;
 use crate::engine::port::{Charge, Counted, Intent, Outcome};
@@ -41,7 +41,7 @@ impl Plan<'_> {
 
     /// Whether it lets the whole decision pass.
     fn passes(&self) -> bool {
-        let closed = self.without_room && self.charge.rule.rule.on_failure == Some(OnFailure::Closed);
+        let closed = self.without_room && is_closed(self.charge.rule, self.charge.rule.rule.on_failure);
         !self.charge.enforced || (self.looked.fits() && !closed)
     }
 }
@@ -84,8 +84,8 @@ impl<'a, 's> Decision<'a, 's> {
             }
         }
         let counted = self.plans.iter().map(|plan| match self.slots.get_mut(plan.slot) {
-            Some((_, slot)) if charges && admitted => charge(slot, plan, self.now),
-            Some((_, slot)) => answer(slot, plan, admitted, self.now),
+            Some((_, slot)) if charges && admitted => charge(slot, plan),
+            Some((_, slot)) => answer(slot, plan, admitted),
             None => plan.looked.counted(),
         });
         Outcome { admitted, counted: counted.collect() }
@@ -132,23 +132,23 @@ impl<'a, 's> Decision<'a, 's> {
     }
 }
 
-fn charge(slot: &mut Slot, plan: &Plan<'_>, now: Timestamp) -> Counted {
+fn charge(slot: &mut Slot, plan: &Plan<'_>) -> Counted {
     if !plan.looked.fits() {
-        return slot.uncharged(plan.charge, &plan.looked, now);
+        return slot.uncharged(plan.charge, &plan.looked);
     }
     // A charge before this one may have made the bucket that a refund gives back to.
     let place = plan.looked.place.or_else(|| slot.find(plan.named));
-    slot.charged(plan.charge, &plan.looked, place, now)
+    slot.charged(plan.charge, &plan.looked, place, plan.named)
 }
 
 /// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was taken.
-fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool, now: Timestamp) -> Counted {
+fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool) -> Counted {
     if plan.without_room {
         return plan.looked.without_room(plan.charge);
     }
-    let mut counted = slot.uncharged(plan.charge, &plan.looked, now);
+    let mut counted = slot.uncharged(plan.charge, &plan.looked);
     if !admitted && plan.takes() {
-        counted.verdict = slot.look_untaken(plan.charge, &plan.looked, now);
+        counted.verdict = slot.look_untaken(plan.charge, &plan.looked);
     }
     counted
 }

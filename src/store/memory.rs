@@ -10,12 +10,13 @@ use smallvec::SmallVec;
 
 use super::decision::Decision;
 use super::slot::{Named, Slot};
-use crate::core::algorithm::View;
+use crate::core::algorithm::{Limit, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 
 /// Slots, unless that would leave each with too few keys or too many.
 const SLOTS: usize = 1_024;
@@ -53,6 +54,15 @@ impl MemoryStore {
             hasher: foldhash::quality::RandomState::default(),
             keys_max,
         }
+    }
+
+    /// Remembers nothing from before `now`: `escrow` rules burn what they cannot know of.
+    #[must_use]
+    pub fn begun(self, now: Timestamp) -> Self {
+        for slot in &self.slots {
+            locked(slot).begun = now;
+        }
+        self
     }
 
     fn named<'a>(&self, key: &'a Key) -> (usize, Named<'a>) {
@@ -98,13 +108,13 @@ impl MemoryStore {
         self.with(charge.key, |slot, named| {
             let looked = slot.look(charge, named, 0, now);
             let counted = if intent == Intent::Ask || !looked.fits() {
-                slot.uncharged(charge, &looked, now)
+                slot.uncharged(charge, &looked)
             } else {
                 let place = match (looked.place, charge.cost) {
                     (None, Cost::Take(_)) => slot.make(charge, named, now, |_| false),
                     (place, _) => place,
                 };
-                slot.charged(charge, &looked, place, now)
+                slot.charged(charge, &looked, place, named)
             };
             outcome.admitted = counted.verdict.admitted || !charge.enforced;
             outcome.counted.push(counted);
@@ -159,6 +169,17 @@ impl Store for MemoryStore {
 
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp) {
         self.with(key, |slot, named| slot.debit(rule, named, permits, now));
+    }
+
+    fn rights<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        limit: Limit,
+        ask: &'a Ask,
+        now: Timestamp,
+    ) -> Answer<'a, Option<Balance>> {
+        Answer::Now(self.with(key, |slot, named| slot.rights(rule, &limit, named, ask, now)).flatten())
     }
 
     fn sweep(&self, now: Timestamp) {

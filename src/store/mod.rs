@@ -3,6 +3,7 @@
 mod decision;
 pub mod memory;
 pub mod redis;
+mod rights;
 mod slot;
 
 #[cfg(test)]

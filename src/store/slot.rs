@@ -1,13 +1,14 @@
 //! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to them. Whoever
 //! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
+use super::rights::{is_closed, is_escrowed};
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
-use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Place, Table, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::escrow::Ledger;
 use crate::engine::port::{BucketInfo, Charge, Counted};
 
 /// Entries of each table that one sweep looks at.
@@ -28,6 +29,12 @@ pub(super) struct Slot {
     buckets: Table<State>,
     /// Apart from the buckets, since few have one and one may come before the bucket does.
     views: Table<Held>,
+    /// Rights that may have moved; see [`super::rights`].
+    pub(super) rights: Table<Ledger>,
+    /// Nothing from before this instant is remembered.
+    pub(super) begun: Timestamp,
+    /// The newest instant at which something was forgotten: nothing may count before it that is exact.
+    pub(super) newest: Timestamp,
     evicted: u64,
     full: u64,
 }
@@ -54,6 +61,8 @@ pub(super) struct Looked {
     pub(super) verdict: Verdict,
     view: Option<View>,
     error_bound: u64,
+    /// The instant that it counts at.
+    pub(super) now: Timestamp,
 }
 
 impl Looked {
@@ -77,7 +86,7 @@ impl Looked {
     /// The answer where the bucket found no room: the rule's failure policy's.
     pub(super) fn without_room(&self, charge: &Charge<'_>) -> Counted {
         let mut counted = Counted { degraded: true, ..self.counted() };
-        if charge.rule.rule.on_failure == Some(OnFailure::Closed) {
+        if is_closed(charge.rule, charge.rule.rule.on_failure) {
             counted.verdict.admitted = false;
             counted.verdict.remaining = 0;
             counted.verdict.delay = Span::ZERO;
@@ -101,7 +110,20 @@ fn weight(limit: &Limit, remaining: u64) -> u8 {
 impl Slot {
     /// A slot for at most `keys_max` buckets and as many views.
     pub(super) fn new(keys_max: usize) -> Self {
-        Self { buckets: Table::new(keys_max), views: Table::new(keys_max), evicted: 0, full: 0 }
+        Self {
+            buckets: Table::new(keys_max),
+            views: Table::new(keys_max),
+            rights: Table::new(keys_max),
+            begun: Timestamp(0),
+            newest: Timestamp(0),
+            evicted: 0,
+            full: 0,
+        }
+    }
+
+    /// What is kept there.
+    pub(super) fn state(&self, place: Option<Place>) -> Option<&State> {
+        self.buckets.get(place?)
     }
 
     fn held(&self, rule: &Compiled, named: Named<'_>) -> Option<&Held> {
@@ -114,28 +136,33 @@ impl Slot {
     /// What the bucket would answer, if charges before this one in the same decision take `before` permits of it.
     pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
         let held = self.held(charge.rule, named);
-        let (view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
+        let (mut view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
+        let mut at = now;
+        if is_escrowed(charge.rule) {
+            let terms = self.terms(charge.rule, &charge.limit, named, now);
+            (view, at) = (terms.view, terms.now);
+        }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
-        let check = |state: &State| state.check(&charge.limit, view.as_ref(), now, cost);
+        let check = |state: &State| state.check(&charge.limit, view.as_ref(), at, cost);
         let mut verdict = match place.and_then(|place| self.buckets.get(place)) {
             Some(state) => check(state),
-            None => check(&State::new(charge.rule.rule.algorithm)),
+            None => check(&self.fresh(charge.rule, &charge.limit, at)),
         };
         match charge.cost {
             Cost::Take(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        Looked { place, verdict, view, error_bound }
+        Looked { place, verdict, view, error_bound, now: at }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
-    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked, now: Timestamp) -> Verdict {
-        let check = |state: &State| state.check(&charge.limit, looked.view.as_ref(), now, 0);
+    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked) -> Verdict {
+        let check = |state: &State| state.check(&charge.limit, looked.view.as_ref(), looked.now, 0);
         let peek = match looked.place.and_then(|place| self.buckets.get(place)) {
             Some(state) => check(state),
-            None => check(&State::new(charge.rule.rule.algorithm)),
+            None => check(&self.fresh(charge.rule, &charge.limit, looked.now)),
         };
         Verdict { admitted: true, retry: None, ..peek }
     }
@@ -148,17 +175,17 @@ impl Slot {
         now: Timestamp,
         pinned: impl Fn(Place) -> bool,
     ) -> Option<Place> {
-        self.insert(charge.rule.rule.algorithm, named, now, pinned)
+        self.insert(self.fresh(charge.rule, &charge.limit, now), named, now, pinned)
     }
 
     fn insert(
         &mut self,
-        algorithm: Algorithm,
+        state: State,
         named: Named<'_>,
         now: Timestamp,
         pinned: impl Fn(Place) -> bool,
     ) -> Option<Place> {
-        let state = State::new(algorithm);
+        self.newest = self.newest.max(now);
         match self.buckets.insert(named.hash, named.key.bytes(), state, now, pinned) {
             Ok(inserted) => {
                 self.evicted += u64::from(inserted.evicted);
@@ -188,10 +215,14 @@ impl Slot {
         charge: &Charge<'_>,
         looked: &Looked,
         place: Option<Place>,
-        now: Timestamp,
+        named: Named<'_>,
     ) -> Counted {
-        let limit = &charge.limit;
+        let (limit, now) = (&charge.limit, looked.now);
         let mut counted = looked.counted();
+        let escrowed = is_escrowed(charge.rule);
+        if let Some(view) = looked.view.filter(|_| escrowed) {
+            self.turn(limit, named, view.window, place);
+        }
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
             return if matches!(charge.cost, Cost::Take(_)) { looked.without_room(charge) } else { counted };
         };
@@ -209,12 +240,14 @@ impl Slot {
         }
         counted.used = state.used(limit, now);
         let expiry = state.expiry(limit);
-        self.buckets.rate(place, expiry, weight(limit, counted.verdict.remaining));
+        let weight = if escrowed { WEIGHT_KEPT } else { weight(limit, counted.verdict.remaining) };
+        self.buckets.rate(place, expiry, weight);
         counted
     }
 
     /// Answers without charging; notes if the bucket is at its limit.
-    pub(super) fn uncharged(&mut self, charge: &Charge<'_>, looked: &Looked, now: Timestamp) -> Counted {
+    pub(super) fn uncharged(&mut self, charge: &Charge<'_>, looked: &Looked) -> Counted {
+        let now = looked.now;
         let mut counted = looked.counted();
         let Some(place) = looked.place else { return counted };
         if !looked.fits() && counted.verdict.remaining == 0 {
@@ -233,7 +266,7 @@ impl Slot {
             return;
         }
         let found = self.buckets.find(named.hash, named.key.bytes());
-        let Some(place) = found.or_else(|| self.insert(algorithm, named, now, |_| false)) else { return };
+        let Some(place) = found.or_else(|| self.insert(State::new(algorithm), named, now, |_| false)) else { return };
         let Some(state) = self.buckets.get_mut(place) else { return };
         state.debit(&rule.limit, now, permits);
         let expiry = state.expiry(&rule.limit);
@@ -264,8 +297,7 @@ impl Slot {
     /// What a bucket holds; `None` if neither it nor a view of it is there.
     pub(super) fn info(&self, rule: &Compiled, named: Named<'_>, now: Timestamp) -> Option<BucketInfo> {
         let held = self.held(rule, named).copied();
-        let state =
-            self.buckets.find(named.hash, named.key.bytes()).and_then(|place| self.buckets.get(place));
+        let state = self.state(self.find(named));
         if held.is_none() && state.is_none() {
             return None;
         }
@@ -288,8 +320,10 @@ impl Slot {
 
     /// Forgets a bounded part of what has expired.
     pub(super) fn sweep(&mut self, now: Timestamp) {
+        self.newest = self.newest.max(now);
         self.buckets.sweep(now, SWEEP_ENTRIES);
         self.views.sweep(now, SWEEP_ENTRIES);
+        self.rights.sweep(now, SWEEP_ENTRIES);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -297,7 +331,7 @@ impl Slot {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.buckets.bytes() + self.views.bytes()
+        self.buckets.bytes() + self.views.bytes() + self.rights.bytes()
     }
 
     /// Buckets forgotten before their time, and charges that found no room.

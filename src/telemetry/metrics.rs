@@ -92,6 +92,18 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Counts of worldwide limits that found no room before they were sent",
     ),
     (
+        "rights_moved_total",
+        MetricKind::Counter,
+        &["from", "to"],
+        "Permits of escrow rules that this region gave to another",
+    ),
+    (
+        "global_overshoot_permits_total",
+        MetricKind::Counter,
+        &["rule"],
+        "Permits admitted above a worldwide limit, from the final counts of closed windows; above zero in escrow is an alarm",
+    ),
+    (
         "global_error_bound",
         MetricKind::Gauge,
         &["rule"],
@@ -300,6 +312,20 @@ impl Metrics {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
         let rule = if known { rule.to_owned() } else { "other".to_owned() };
         self.recorder.register_gauge(&key("global_error_bound", vec![Label::new("rule", rule)]), &METADATA)
+    }
+
+    /// Permits that went from one region to another.
+    pub fn rights_moved(&self, from: &str, to: &str) -> Counter {
+        let labels = vec![Label::new("from", self.region(from)), Label::new("to", self.region(to))];
+        self.recorder.register_counter(&key("rights_moved_total", labels), &METADATA)
+    }
+
+    /// Permits above a global rule's limit.
+    pub fn overshoot(&self, rule: &str) -> Counter {
+        let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
+        let rule = if known { rule.to_owned() } else { "other".to_owned() };
+        let labels = vec![Label::new("rule", rule)];
+        self.recorder.register_counter(&key("global_overshoot_permits_total", labels), &METADATA)
     }
 
     /// Regions come from certificates of the cluster's own authority, but even those are only so many.

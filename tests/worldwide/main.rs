@@ -13,6 +13,7 @@
 #![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod escrow;
 mod gossip;
 mod load;
 mod ocean;

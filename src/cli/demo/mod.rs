@@ -46,7 +46,7 @@ pub(super) struct Demo {
     /// Round trip between any two regions.
     #[arg(long, default_value = "80ms", value_parser = rtt)]
     rtt: Span,
-    /// How the limit is held: gossip or split.
+    /// How the limit is held: gossip, split or escrow.
     #[arg(long, default_value = "gossip")]
     mode: String,
     /// Requests per window worldwide, as a multiple of the limit.
@@ -74,11 +74,7 @@ impl Demo {
         let mode = match self.mode.as_str() {
             "gossip" => Mode::Gossip,
             "split" => Mode::Split,
-            "escrow" => {
-                return Err(Failure::Usage(
-                    "--mode escrow is not supported by this version: use gossip or split".to_owned(),
-                ));
-            }
+            "escrow" => Mode::Escrow,
             other => return Err(Failure::Usage(format!("--mode {other}: expected gossip, split or escrow"))),
         };
         if !(0.0..=100.0).contains(&self.load) {

@@ -59,6 +59,10 @@ impl FixedWindow {
         u64::from(returned)
     }
 
+    pub(super) fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
+        self.place(limit, now).0.index
+    }
+
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         u64::from(self.place(limit, now).1)
     }

@@ -57,7 +57,8 @@ pub struct Limit {
     pub permits: u32,
     /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`].
     pub window: Span,
-    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read it.
+    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read it. Of an
+    /// `escrow` rule with windows the store finds here how many of `permits` its region mints.
     pub burst: u32,
     /// Permits that `token_bucket`, `leaky_bucket` and `gcra` may admit beyond `burst`, with the delay that keeps the rate
     /// (the `throttle` action); zero for none.
@@ -173,6 +174,15 @@ impl State {
             Self::LeakyBucket(machine) => machine.debit(limit, now, cost),
             Self::Gcra(machine) => machine.debit(limit, now, cost),
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {}
+        }
+    }
+
+    /// The index of the window that a charge at `now` counts in: for `fixed_window` never one before a charge's already made.
+    #[must_use]
+    pub fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
+        match self {
+            Self::FixedWindow(machine) => machine.window_at(limit, now),
+            _ => now.window_index(limit.window),
         }
     }
 

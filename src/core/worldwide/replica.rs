@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::super::rule::Mode;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
 use super::bucket::{Bucket, Here};
@@ -151,7 +152,8 @@ impl Replica {
     pub fn handle_rules(&mut self, now: Timestamp, revision: u64, rules: Vec<WorldRule>) {
         self.begin(now);
         self.revision = revision;
-        self.rules = rules.into_iter().map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
+        let gossiped = rules.into_iter().filter(|rule| rule.global.mode == Mode::Gossip);
+        self.rules = gossiped.map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
             match self.rules.get(&bucket.rule.name) {

@@ -75,6 +75,14 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
     let exact = fields.boolean("exact", problems).unwrap_or(false);
     let enabled = fields.boolean("enabled", problems).unwrap_or(true);
     let global = read_global(&mut fields, action, regions, problems);
+    let escrowed = global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+    if let (true, Some(OnFailure::Open | OnFailure::Local), Some(entry)) =
+        (escrowed, on_failure, fields.take("on_failure"))
+    {
+        let sentence = "a rule with mode = \"escrow\" is never exceeded, so it can only be closed while its store does not \
+                        answer: remove on_failure or write \"closed\"";
+        problems.report(&entry.node.at, sentence);
+    }
     fields.refuse("penalty", "penalties are not supported by this version", problems);
     fields.finish(problems);
     let Counted { algorithm, limit, window, burst } = counted;
@@ -242,26 +250,23 @@ fn read_global(
         problems.report(global.at, "global belongs to rules that count; allow and block need none");
     }
     let mode = global.word("mode", &MODES, problems).unwrap_or(Mode::Gossip);
-    let unsupported = match mode {
-        Mode::Gossip | Mode::Split => None,
-        Mode::Escrow => Some("escrow"),
-    };
-    if let (Some(word), Some(entry)) = (unsupported, global.take("mode")) {
-        let sentence = format!("mode = \"{word}\" is not supported by this version; use gossip or split");
-        problems.report(&entry.node.at, sentence);
-    }
     let shares = read_shares(&mut global, regions, problems);
     let minimums = read_minimums(&mut global, regions, mode, problems);
-    if mode == Mode::Split && shares.is_empty() && regions.is_empty() {
+    if mode != Mode::Gossip && shares.is_empty() && regions.is_empty() {
         let hint = "write shares here, or list the regions in peers.regions of tidegate.toml";
         problems.report(
             global.at,
-            format!("mode = \"split\" does not say which regions share the limit: {hint}"),
+            format!("mode = \"{}\" does not say which regions share the limit: {hint}", word_of(mode)),
         );
     }
     let on_partition = global.word("on_partition", &PARTITIONS, problems).unwrap_or_default();
     global.finish(problems);
     Some(Global { mode, shares, minimums, on_partition })
+}
+
+/// The word for a mode.
+fn word_of(mode: Mode) -> &'static str {
+    MODES.iter().find(|(_, known)| *known == mode).map_or("", |(word, _)| word)
 }
 
 fn read_shares(

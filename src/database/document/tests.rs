@@ -192,13 +192,21 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
         ]
     );
     assert_eq!(
-        problems_of("[rules.global]\nmode = \"escrow\""),
-        ["rules.toml:6:8: mode = \"escrow\" is not supported by this version; use gossip or split"]
-    );
-    assert_eq!(
         problems_of("[rules.penalty]\nthreshold = 3"),
         ["rules.toml:5:8: penalties are not supported by this version"]
     );
+}
+
+#[test]
+fn an_escrowed_rule_is_closed_while_its_store_is_away() {
+    let escrow = "[rules.global]\nmode = \"escrow\"\nshares = { eu = 1, us = 1 }";
+    let rule = |lines: &str| read(&format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}"));
+    assert!(rule(escrow).is_ok() && rule(&format!("on_failure = \"closed\"\n{escrow}")).is_ok());
+    for word in ["open", "local"] {
+        let problems = problems_of(&format!("on_failure = \"{word}\"\n{escrow}"));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        assert!(problems[0].contains("can only be closed"), "{problems:?}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::failure::Failure;
 use super::names;
+use super::rights::{STINT_BYTES, Stints};
 use super::scripts::Script;
 use super::slots::Slot;
 use crate::core::algorithm::{Algorithm, Limit, View};
@@ -44,6 +45,8 @@ pub(super) struct Bucket {
     pub(super) limit: Limit,
     /// Whether the world may have a say.
     pub(super) worldwide: bool,
+    /// Whether its rights are escrowed.
+    pub(super) escrowed: bool,
 }
 
 /// One charge of a part.
@@ -103,6 +106,8 @@ pub(super) struct Reply {
     pub(super) before: Vec<Before>,
     /// For logs and leases, in the order of the charges.
     pub(super) told: Vec<Told>,
+    /// A stint that was not known; else empty.
+    pub(super) stint: Vec<u8>,
 }
 
 /// Several parts that go as one call, decided in order.
@@ -156,12 +161,12 @@ impl Call {
     }
 
     /// The command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn command(&self, script: &Script, whole: bool, clock: Option<Timestamp>) -> Cmd {
+    pub(super) fn command(&self, script: &Script, whole: bool, clock: Option<Timestamp>, stints: &Stints) -> Cmd {
         let views: Vec<Vec<u8>> = self
             .buckets
             .iter()
-            .filter(|bucket| bucket.worldwide)
-            .map(|bucket| names::view(&bucket.key))
+            .filter(|bucket| bucket.worldwide || bucket.escrowed)
+            .map(|bucket| if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) })
             .collect();
         let mut command = Cmd::with_capacity(self.buckets.len() + views.len() + 6, 256);
         if whole {
@@ -181,6 +186,9 @@ impl Call {
             None => command.arg(""),
         };
         command.arg(self.packed_buckets()).arg(self.packed_parts());
+        if self.buckets.iter().any(|bucket| bucket.escrowed) {
+            command.arg(stints.packed());
+        }
         command
     }
 
@@ -193,7 +201,7 @@ impl Call {
             push(&mut bytes, window.0.max(1), 6);
             push(&mut bytes, u64::from(burst), 4);
             push(&mut bytes, u64::from(queue), 4);
-            bytes.push(u8::from(bucket.worldwide));
+            bytes.push(if bucket.escrowed { 2 } else { u8::from(bucket.worldwide) });
         }
         bytes
     }
@@ -252,15 +260,20 @@ impl Call {
             before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
-            if bucket.worldwide {
+            if bucket.worldwide || bucket.escrowed {
                 before.view = read_view(&next().ok_or_else(unexpected)?);
             }
         }
         let mut told = Vec::new();
+        let mut stint = Vec::new();
         while let Some(bytes) = next() {
+            if bytes.len() == STINT_BYTES {
+                stint = bytes;
+                continue;
+            }
             told.push(read_told(&bytes).ok_or_else(unexpected)?);
         }
-        Ok(Ok(Reply { now: Timestamp(now), admitted, before, told }))
+        Ok(Ok(Reply { now: Timestamp(now), admitted, before, told, stint }))
     }
 }
 
@@ -306,12 +319,12 @@ fn read_told(bytes: &[u8]) -> Option<Told> {
 }
 
 /// Appends the lowest `len` bytes of a number, highest first.
-fn push(bytes: &mut Vec<u8>, number: u64, len: usize) {
+pub(super) fn push(bytes: &mut Vec<u8>, number: u64, len: usize) {
     let all = number.to_be_bytes();
     bytes.extend_from_slice(all.get(all.len() - len..).unwrap_or_default());
 }
 
-fn pull(rest: &mut &[u8], len: usize) -> Option<u64> {
+pub(super) fn pull(rest: &mut &[u8], len: usize) -> Option<u64> {
     let (own, after) = rest.split_at_checked(len)?;
     *rest = after;
     Some(own.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))

@@ -10,6 +10,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
+use super::super::rights::is_escrowed;
 use super::call::Bucket;
 use super::slots::Slot;
 use crate::core::algorithm::{Limit, State, Verdict};
@@ -144,7 +145,9 @@ impl Fallback {
         let mut policies = Policies { admitted: others_admit, counted: SmallVec::new() };
         for (index, unanswered) in charges.iter().enumerate() {
             let charge = unanswered.charge;
-            let counted = match charge.rule.rule.on_failure.unwrap_or(self.policy) {
+            let policy = charge.rule.rule.on_failure.unwrap_or(self.policy);
+            let policy = if is_escrowed(charge.rule) { OnFailure::Closed } else { policy };
+            let counted = match policy {
                 OnFailure::Open => passed(charge),
                 OnFailure::Closed => refused(charge),
                 OnFailure::Local => {

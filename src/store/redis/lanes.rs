@@ -19,10 +19,12 @@ use super::failure::Failure;
 use super::meter::Meter;
 use super::node::Node;
 use super::replay::{Answered, replay};
+use super::rights::{self, Stints};
 use super::scripts::DECIDE;
 use super::slots::{SLOTS, Slot};
 use super::topology::Places;
 use crate::core::time::Timestamp;
+use crate::core::worldwide::escrow::Balance;
 use crate::engine::clock::{Clock, Deadline, Stopwatch};
 
 /// Parts that go as one call at most: a script keeps a server from everything else while it runs.
@@ -44,6 +46,7 @@ pub(super) struct Lanes {
     lanes: Box<[Mutex<Lane>]>,
     places: Arc<Places>,
     meter: Arc<Meter>,
+    stints: Stints,
     /// A test's clock in place of the servers'.
     clock: Option<Arc<Clock>>,
     runtime: Handle,
@@ -65,7 +68,7 @@ struct Waiting {
 impl Lanes {
     pub(super) fn new(places: Arc<Places>, meter: Arc<Meter>, clock: Option<Arc<Clock>>) -> Arc<Self> {
         let lanes = (0..SLOTS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { lanes, places, meter, clock, runtime: Handle::current() })
+        Arc::new(Self { lanes, places, meter, stints: Stints::default(), clock, runtime: Handle::current() })
     }
 
     /// The topology.
@@ -188,10 +191,13 @@ impl Lanes {
     ) -> Result<Vec<Answered>, Failure> {
         let mut whole = false;
         for _ in 0..TRIES_MAX {
-            let command = call.command(&DECIDE, whole, self.clock());
+            let command = call.command(&DECIDE, whole, self.clock(), &self.stints);
             match self.redirected(&command, slot, deadline).await {
                 Ok(value) => match call.reply(value)? {
-                    Ok(reply) => return Ok(replay(call, &reply)),
+                    Ok(reply) => {
+                        self.stints.learn(&reply.stint);
+                        return Ok(replay(call, &reply));
+                    }
                     Err(strangers) => call.step_aside(&strangers),
                 },
                 Err(Failure::NoScript) => whole = true,
@@ -199,6 +205,22 @@ impl Lanes {
             }
         }
         Err(Failure::Unexpected("no key is free for a bucket".to_owned()))
+    }
+
+    /// Has a step carried out on the rights of a bucket. `None`: no answer came in time.
+    pub(super) async fn rights(&self, call: &rights::Call, deadline: Deadline) -> Option<Balance> {
+        let slot = call.name.slot;
+        let mut answer = self.redirected(&call.command(false, self.clock(), &self.stints), slot, deadline).await;
+        if matches!(answer, Err(Failure::NoScript)) {
+            answer = self.redirected(&call.command(true, self.clock(), &self.stints), slot, deadline).await;
+        }
+        match answer {
+            Ok(value) => rights::read(value, &self.stints),
+            Err(failure) => {
+                self.meter.failed(&failure);
+                None
+            }
+        }
     }
 
     /// Sends a plain command to the node that serves a slot.

@@ -18,6 +18,7 @@ mod names;
 mod node;
 mod plan;
 mod replay;
+mod rights;
 mod ring;
 #[cfg(test)]
 mod sample;
@@ -48,13 +49,15 @@ use self::node::Common;
 use self::plan::bucket_of;
 use self::settings::check_server;
 use self::topology::Places;
-use crate::core::algorithm::{Algorithm, View};
+use super::rights::has_rights;
+use crate::core::algorithm::{Algorithm, Limit, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 use crate::telemetry::Metrics;
 
 pub use self::settings::{LeaseSettings, NodeHealth, RedisSettings, StartError, Topology};
@@ -226,6 +229,24 @@ impl Store for RedisStore {
                 _ => None,
             }
         })
+    }
+
+    fn rights<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        limit: Limit,
+        ask: &'a Ask,
+        _: Timestamp,
+    ) -> Answer<'a, Option<Balance>> {
+        if !has_rights(rule) {
+            return Answer::Now(None);
+        }
+        Answer::Later(Box::pin(async move {
+            let call = rights::Call::new(rule, key, limit, ask)?;
+            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
+            self.core.lanes.rights(&call, deadline).await
+        }))
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {

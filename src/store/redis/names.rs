@@ -59,6 +59,13 @@ pub(super) fn shape(rule: &Rule, algorithm: Algorithm, window: Span) -> u32 {
     u32::from(algorithm.code()) << 24 | ((hash >> 24) ^ hash) & 0x00ff_ffff
 }
 
+/// The key of a bucket's rights.
+pub(super) fn rights(key: &[u8]) -> Vec<u8> {
+    let mut name = key.to_vec();
+    name.extend_from_slice(b":rights");
+    name
+}
+
 fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) {
     if rule.per.is_empty() {
         name.extend_from_slice(b"rule:");

@@ -13,6 +13,8 @@ use super::names;
 use super::replay::Answered;
 use super::slots::Slot;
 use super::topology::Map;
+use super::super::rights::is_escrowed;
+use crate::core::algorithm::Algorithm;
 use crate::core::request::Cost;
 use crate::core::rule::Mode;
 use crate::engine::port::{Charge, Counted, Intent};
@@ -36,8 +38,9 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
         algorithm: rule.algorithm,
         limit: charge.limit,
         // A request's own window counts in a bucket that no other region knows.
-        worldwide: rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split)
+        worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.window == rule.window,
+        escrowed: is_escrowed(charge.rule),
     };
     (name.slot, bucket)
 }
@@ -96,6 +99,17 @@ pub(super) fn unanswered<'a>(planned: &'a Planned, charges: &'a [Charge<'a>]) ->
 pub(super) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
     let mut charges = SmallVec::new();
     for (item, charged) in part.charges.iter().zip(&answered.charges) {
+        let windows = part.buckets.get(item.bucket).is_some_and(|bucket| {
+            bucket.escrowed
+                && matches!(
+                    bucket.algorithm,
+                    Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog
+                )
+        });
+        if windows {
+            // What goes back may come in the next window, which never took it: there a limit that is never exceeded would be.
+            continue;
+        }
         let cost = match item.cost {
             Cost::Take(permits) if charged.counted.verdict.admitted => Cost::Refund(permits),
             Cost::Refund(_) if charged.counted.returned > 0 => Cost::Take(charged.counted.returned),

@@ -11,8 +11,11 @@ const PARTS: [&str; 8] = [
     include_str!("../../../lua/level.lua"),
     include_str!("../../../lua/sliding_log.lua"),
     include_str!("../../../lua/bucket.lua"),
-    include_str!("../../../lua/decide.lua"),
+    include_str!("../../../lua/ledger.lua"),
 ];
+
+const DECIDES: &str = include_str!("../../../lua/decide.lua");
+const STEPS: &str = include_str!("../../../lua/rights.lua");
 
 /// A script and the name that Redis gives it. Daemons of two versions run two scripts side by side, so an update needs no
 /// order: whoever finds its own missing loads it.
@@ -25,12 +28,18 @@ pub(super) struct Script {
 }
 
 /// Decides over the buckets of one slot; see `lua/decide.lua`.
-pub(super) static DECIDE: LazyLock<Script> = LazyLock::new(|| {
-    let text = PARTS.iter().flat_map(|part| part.lines()).filter(|line| !line.trim_start().starts_with("--"));
-    let text = text.fold(String::new(), |text, line| text + line + "\n");
+pub(super) static DECIDE: LazyLock<Script> = LazyLock::new(|| script(DECIDES));
+
+/// Carries out a step on the rights of one bucket; see `lua/rights.lua`.
+pub(super) static RIGHTS: LazyLock<Script> = LazyLock::new(|| script(STEPS));
+
+fn script(last: &str) -> Script {
+    let lines = PARTS.iter().copied().chain([last]).flat_map(str::lines);
+    let lines = lines.filter(|line| !line.trim_start().starts_with("--"));
+    let text = lines.fold(String::new(), |text, line| text + line + "\n");
     let hash = redis::Script::new(&text).get_hash().to_owned();
     Script { text, hash }
-});
+}
 
 #[cfg(test)]
 mod tests {
@@ -38,7 +47,7 @@ mod tests {
 
     #[test]
     fn every_script_file_says_what_it_takes_and_what_it_mirrors() {
-        for part in PARTS {
+        for part in PARTS.iter().chain([&DECIDES, &STEPS]) {
             let header: Vec<&str> = part.lines().take_while(|line| line.starts_with("--")).collect();
             let header = header.join("\n");
             for word in ["KEYS", "ARGV", "eply", "Mirrors"] {

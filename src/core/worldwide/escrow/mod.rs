@@ -158,7 +158,7 @@ struct Rule {
 
 impl Rule {
     fn new(rule: &WorldRule, regions: &[String]) -> Self {
-        let weights = Weights::new(&rule.global.shares, &[], regions);
+        let weights = Weights::new(&rule.global.shares, &rule.global.minimums, regions);
         let minted = weights.divide(u64::from(rule.limit.permits));
         let share = |((name, weight, _), minted): ((&str, u32, u32), u64)| {
             (name.to_owned(), (u64::from(weight), minted))

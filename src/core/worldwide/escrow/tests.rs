@@ -94,7 +94,7 @@ impl World {
             ..EscrowConfig::new(name.clone())
         };
         let mut machine = Escrow::new(config);
-        let global = Global { mode: Mode::Escrow, shares: Vec::new(), on_partition: OnPartition::Share };
+        let global = Global { mode: Mode::Escrow, shares: Vec::new(), minimums: Vec::new(), on_partition: OnPartition::Share };
         let rule =
             WorldRule { name: rule_name(), algorithm: Algorithm::FixedWindow, limit: self.limit, global };
         machine.handle_rules(self.now, &[rule]);

@@ -1,0 +1,185 @@
+//! Rights of `escrow` rules in Redis: one step is one call of `lua/rights.lua`, atomic with the decisions on the bucket.
+//!
+//! A server knows nothing of what was written before it became a primary; which of its *stints* the daemons have seen, and
+//! since when, is remembered here and told to every call that it matters to.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use redis::{Cmd, Value};
+
+use super::call::{push, pull};
+use super::names::{self, Name};
+use super::scripts::{RIGHTS, Script};
+use crate::core::algorithm::Limit;
+use crate::core::key::Key;
+use crate::core::ruleset::Compiled;
+use crate::core::time::Timestamp;
+use crate::core::wire::NAME_BYTES_MAX;
+use crate::core::wire::rights::Total;
+use crate::core::worldwide::escrow::{Ask, Balance, Ledger, Step};
+
+/// Stints remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
+const STINTS_MAX: usize = 32;
+/// A replication id, and since when it lasts.
+pub(super) const STINT_BYTES: usize = 47;
+const ID_BYTES: usize = 40;
+/// Larger numbers would not be exact in a double, or in their place in a value.
+const PERMITS_MAX: u64 = (1 << 40) - 1;
+
+/// The stints that were seen.
+#[derive(Debug, Default)]
+pub(super) struct Stints(Mutex<Vec<u8>>);
+
+impl Stints {
+    fn known(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All of them, as scripts read them.
+    pub(super) fn packed(&self) -> Vec<u8> {
+        self.known().clone()
+    }
+
+    /// Remembers one, since when it was first seen.
+    pub(super) fn learn(&self, stint: &[u8]) {
+        if stint.len() != STINT_BYTES {
+            return;
+        }
+        let mut known = self.known();
+        let same = |one: &[u8]| one.get(..ID_BYTES) == stint.get(..ID_BYTES);
+        match known.chunks_exact_mut(STINT_BYTES).find(|one| same(one)) {
+            // Whoever saw it first knows best: the bytes of the time sort like it.
+            Some(one) if stint.get(ID_BYTES..) < one.get(ID_BYTES..) => one.copy_from_slice(stint),
+            Some(_) => {}
+            None => {
+                if known.len() >= STINTS_MAX * STINT_BYTES {
+                    known.drain(..STINT_BYTES);
+                }
+                known.extend_from_slice(stint);
+            }
+        }
+    }
+}
+
+/// One step, as it goes to Redis.
+pub(super) struct Call {
+    /// The bucket.
+    pub(super) name: Name,
+    bucket: Vec<u8>,
+    step: Vec<u8>,
+}
+
+impl Call {
+    /// `None` for a step that no honest region asks for.
+    pub(super) fn new(rule: &Compiled, key: &Key, limit: Limit, ask: &Ask) -> Option<Self> {
+        let name = names::bucket(&rule.rule, key, rule.rule.window);
+        let mut bucket = Vec::with_capacity(23);
+        push(&mut bucket, u64::from(names::shape(&rule.rule, rule.rule.algorithm, limit.window)), 4);
+        push(&mut bucket, u64::from(limit.permits), 4);
+        push(&mut bucket, limit.window.0.max(1), 6);
+        push(&mut bucket, u64::from(limit.burst), 4);
+        push(&mut bucket, u64::from(limit.queue), 4);
+        bucket.push(2);
+        let (kind, region, session, own, permits) = match &ask.step {
+            Step::Read => (0, "", 0, 0, 0),
+            Step::Give { to, session, permits } => (1, to.as_str(), *session, 0, *permits),
+            Step::Take { from, session, to_session, permits } => {
+                (2, from.as_str(), *session, *to_session, *permits)
+            }
+        };
+        if region.len() > NAME_BYTES_MAX || permits > PERMITS_MAX {
+            return None;
+        }
+        let mut step = Vec::with_capacity(32 + region.len());
+        push(&mut step, ask.window, 7);
+        step.push(kind);
+        push(&mut step, session, 8);
+        push(&mut step, own, 8);
+        push(&mut step, permits, 5);
+        step.extend_from_slice(region.as_bytes());
+        Some(Self { name, bucket, step })
+    }
+
+    /// The command, by the script's hash or with its whole text.
+    pub(super) fn command(&self, whole: bool, clock: Option<Timestamp>, stints: &Stints) -> Cmd {
+        let mut command = Cmd::new();
+        let script: &Script = &RIGHTS;
+        if whole {
+            command.arg("EVAL").arg(&script.text);
+        } else {
+            command.arg("EVALSHA").arg(&script.hash);
+        }
+        command.arg(2).arg(&self.name.key).arg(names::rights(&self.name.key));
+        match clock {
+            Some(now) => command.arg(now.0),
+            None => command.arg(""),
+        };
+        command.arg(&self.bucket).arg(stints.packed()).arg(&self.step);
+        command
+    }
+}
+
+/// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
+pub(super) fn read(value: Value, stints: &Stints) -> Option<Balance> {
+    let Value::Array(values) = value else { return None };
+    let [Value::Int(_), Value::BulkString(ledger), Value::Int(used), Value::BulkString(session), Value::BulkString(stint)] =
+        values.as_slice()
+    else {
+        return None;
+    };
+    stints.learn(stint);
+    let session = pull(&mut session.as_slice(), 8)?;
+    Some(Balance { ledger: unpack(ledger, session)?, used: u64::try_from(*used).ok()? })
+}
+
+fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
+    let mut rest = bytes;
+    let window = pull(&mut rest, 7)?;
+    let (_, mut rest) = rest.split_at_checked(ID_BYTES)?;
+    let minted = pull(&mut rest, 5)?;
+    let (_, _) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
+    let closed = (pull(&mut rest, 7)?, pull(&mut rest, 5)?);
+    let mut ledger = Ledger { window, session, minted, ..Ledger::default() };
+    ledger.closed = (closed.0 > 0).then_some(closed);
+    while !rest.is_empty() {
+        let kind = pull(&mut rest, 1)?;
+        let (session, permits) = (pull(&mut rest, 8)?, pull(&mut rest, 5)?);
+        let len = usize::try_from(pull(&mut rest, 1)?).ok()?;
+        let (name, after) = rest.split_at_checked(len)?;
+        rest = after;
+        let total = Total { region: std::str::from_utf8(name).ok()?.to_owned(), session, permits };
+        if kind == 0 { ledger.given.push(total) } else { ledger.taken.push(total) }
+    }
+    Some(ledger)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stint(id: char, begun: u64) -> Vec<u8> {
+        let mut bytes: Vec<u8> = std::iter::repeat_n(u8::try_from(id).unwrap(), ID_BYTES).collect();
+        push(&mut bytes, begun, 7);
+        bytes
+    }
+
+    #[test]
+    fn the_first_sight_of_a_stint_stands() {
+        let stints = Stints::default();
+        for (id, begun) in [('a', 50), ('b', 70), ('a', 40), ('a', 60)] {
+            stints.learn(&stint(id, begun));
+        }
+        assert_eq!(stints.packed(), [stint('a', 40), stint('b', 70)].concat());
+        stints.learn(b"short");
+        assert_eq!(stints.packed().len(), 2 * STINT_BYTES);
+    }
+
+    #[test]
+    fn only_so_many_stints_are_remembered() {
+        let stints = Stints::default();
+        for n in 0..100_u8 {
+            stints.learn(&stint(char::from(n + 20), 1));
+        }
+        assert_eq!(stints.packed().len(), STINTS_MAX * STINT_BYTES);
+    }
+}

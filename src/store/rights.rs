@@ -1,0 +1,138 @@
+//! Rights in the memory store: what an `escrow` rule may admit here, and how that changes while a window runs.
+//!
+//! Its buckets are never forgotten before they end, what this process cannot know is not admitted, and a clock that steps
+//! back changes nothing. The steps themselves are the ledger's ([`Ledger`]), the same as in `lua/rights.lua`.
+
+use super::slot::{Named, Slot};
+use crate::core::algorithm::{Algorithm, Limit, State, View};
+use crate::core::rule::{Mode, OnFailure};
+use crate::core::ruleset::Compiled;
+use crate::core::table::{Place, WEIGHT_KEPT};
+use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, is_known};
+
+/// Whether rights of this rule are escrowed.
+pub(super) fn is_escrowed(rule: &Compiled) -> bool {
+    rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow)
+}
+
+/// Whether the rule's rights can move between regions. The other algorithms hold each region to its share.
+pub(super) fn has_rights(rule: &Compiled) -> bool {
+    is_escrowed(rule) && rule.rule.algorithm == Algorithm::FixedWindow
+}
+
+/// Whether nothing passes where there is no room, or nothing can be asked: whatever else is said, where rights are exact.
+pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
+    policy == Some(OnFailure::Closed) || is_escrowed(rule)
+}
+
+/// What a charge of an escrowed rule is held to, and the instant that it counts at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    pub(super) view: Option<View>,
+    pub(super) now: Timestamp,
+}
+
+impl Slot {
+    /// What a charge is held to, for an escrowed rule.
+    pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
+        let now = now.max(self.newest);
+        if !has_rights(rule) {
+            let doubt = Terms { view: Some(View { window: now.window_index(limit.window), ..View::default() }), now };
+            let known = self.begun + Span(limit.window.0.saturating_mul(2)) + DOUBT_MARGIN;
+            return match rule.rule.algorithm {
+                Algorithm::SlidingWindow | Algorithm::SlidingLog if now < known && self.begun > Timestamp(0) => doubt,
+                _ => Terms { view: None, now },
+            };
+        }
+        let place = self.find(named);
+        let counted = self.state(place).map_or_else(|| now.window_index(limit.window), |state| state.window_at(limit, now));
+        let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
+        let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
+        let minted = self.minted(limit, window);
+        let budget = match ledger.filter(|ledger| ledger.window == window) {
+            Some(ledger) if ledger.minted > minted => Ledger { minted, ..ledger.clone() }.budget(),
+            Some(ledger) => ledger.budget(),
+            None => minted,
+        };
+        let budget = u32::try_from(budget).unwrap_or(u32::MAX);
+        let next_budget = u32::try_from(minted).unwrap_or(0);
+        let view = View { window, budget, next_budget, others: 0, others_before: 0 };
+        Terms { view: Some(view), now: now.max(Timestamp::window_start(window, limit.window)) }
+    }
+
+    /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not read it.
+    fn minted(&self, limit: &Limit, window: u64) -> u64 {
+        if is_known(window, limit.window, self.begun) { u64::from(limit.burst) } else { 0 }
+    }
+
+    /// A bucket that is not there. Of a level it is not known what was taken before this memory began, so it was all.
+    pub(super) fn fresh(&self, rule: &Compiled, limit: &Limit, now: Timestamp) -> State {
+        let mut state = State::new(rule.rule.algorithm);
+        if is_escrowed(rule) && self.begun > Timestamp(0) {
+            state.debit(limit, self.begun, u64::from(limit.burst).saturating_add(u64::from(limit.queue)));
+            if state.expiry(limit) <= now {
+                return State::new(rule.rule.algorithm);
+            }
+        }
+        state
+    }
+
+    /// Before a bucket is charged in a window that its ledger does not know yet: closes the one before.
+    pub(super) fn turn(&mut self, limit: &Limit, named: Named<'_>, window: u64, place: Option<Place>) {
+        let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
+        let minted = self.minted(limit, window);
+        let Some(before) = self.rights.get(at).map(|ledger| ledger.window) else { return };
+        let used = self.used_in(limit, before, place);
+        if let Some(ledger) = self.rights.get_mut(at) {
+            ledger.enter(window, minted, used);
+        }
+    }
+
+    fn used_in(&self, limit: &Limit, window: u64, place: Option<Place>) -> u64 {
+        let zero = Timestamp(0);
+        let state = self.state(place).filter(|state| state.window_at(limit, zero) == window);
+        state.map_or(0, |state| state.used(limit, zero))
+    }
+
+    /// Carries out one step. `None`: the rule's rights do not move, or there is no room to remember the step.
+    pub(super) fn rights(
+        &mut self,
+        rule: &Compiled,
+        limit: &Limit,
+        named: Named<'_>,
+        ask: &Ask,
+        now: Timestamp,
+    ) -> Option<Balance> {
+        if !has_rights(rule) {
+            return None;
+        }
+        let terms = self.terms(rule, limit, named, now);
+        let window = terms.view.map_or(0, |view| view.window);
+        let (key, place) = (named.key.bytes(), self.find(named));
+        let at = match self.rights.find(named.hash, key) {
+            Some(at) => at,
+            None => {
+                self.newest = self.newest.max(now);
+                let session = self.begun.0.max(1);
+                let mut ledger = Ledger { session, ..Ledger::default() };
+                ledger.enter(window, self.minted(limit, window), 0);
+                match self.rights.insert(named.hash, key, ledger.clone(), now, |_| false) {
+                    Ok(inserted) => inserted.place,
+                    Err(_) if ask.step == Step::Read => {
+                        return Some(Balance { ledger, used: self.used_in(limit, window, place) });
+                    }
+                    Err(_) => return None,
+                }
+            }
+        };
+        self.turn(limit, named, window, place);
+        let used = self.used_in(limit, window, place);
+        let ledger = self.rights.get_mut(at)?;
+        ledger.carry_out(ask, used, &Safety::ALL);
+        let balance = Balance { ledger: ledger.clone(), used };
+        // It says how its window ended until the next one ends.
+        self.rights.rate(at, Timestamp::window_start(window.saturating_add(2), limit.window), WEIGHT_KEPT);
+        Some(balance)
+    }
+}
