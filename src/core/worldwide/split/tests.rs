@@ -1,3 +1,5 @@
+//! Three daemons, a network that is late, crashes, and changes of mind: the shares in force must never add up to too much.
+
 use proptest::prelude::*;
 
 use super::*;
