@@ -16,6 +16,7 @@ mod patterns;
 mod plan;
 mod report;
 mod run;
+mod scale;
 mod vopr;
 
 use std::io::Write;
@@ -47,6 +48,8 @@ enum Command {
     Meta(vopr::Meta),
     /// Each safety rule of `escrow` switched off in turn: does something go wrong?
     Mutate(vopr::Mutate),
+    /// Fifty regions and ten million keys: memory, bytes, CPU time and error.
+    Scale(scale::Settings),
     /// Asks a running daemon as fast as it answers, and says what that cost.
     #[command(subcommand)]
     Load(load::Load),
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
         Command::Check(settings) => settings.run(&mut out),
         Command::Meta(settings) => settings.run(&mut out),
         Command::Mutate(settings) => settings.run(&mut out),
+        Command::Scale(settings) => scale::run(&settings, &mut out),
         Command::Load(load) => load.run(&mut out),
     };
     let Err(error) = done else { return ExitCode::SUCCESS };

@@ -199,7 +199,11 @@ impl World {
         let now = self.clock(region);
         let books = self.new_books(region, now);
         let shared = self.plan.shared_store;
-        for at in self.alive(region) {
+        for at in 0..self.daemons.len() {
+            if self.daemons.get(at).is_none_or(|daemon| daemon.region != region) {
+                continue;
+            }
+            // A daemon that is down finds the new store too when it comes back.
             let books = if shared { books.clone() } else { self.new_books(region, now) };
             if let Some(daemon) = self.daemons.get_mut(at) {
                 daemon.node.books = books;

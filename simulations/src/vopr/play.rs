@@ -30,6 +30,8 @@ pub(crate) struct Game<'c> {
     /// How eager each daemon is at present, in turn with its peers.
     busy: Vec<f64>,
     faults: u64,
+    /// For how many looks all have had the same horizon.
+    pub(crate) agreed_looks: u64,
     /// What happened, for comparing two runs byte for byte.
     pub(crate) trace: Option<Vec<u8>>,
 }
@@ -46,6 +48,7 @@ pub(crate) fn play(case: &Case, safety: Safety, trace: Option<Vec<u8>>) -> Resul
         books: Books::new(case),
         dice: Dice::new(case.seed, 12),
         faults: 0,
+        agreed_looks: 0,
         trace,
         case,
     };
