@@ -20,7 +20,14 @@ local function bucket_load(b)
     raw = redis.pcall("GET", b.key)
   end
   if not raw then return true end
-  if raw.err or struct.unpack(">I4", raw) ~= b.shape then return false end
+  if raw.err then
+    if not string.find(raw.err, "WRONGTYPE", 1, true) then
+      -- No other type, but no permission: say it as Redis does.
+      if kind == SLIDING_LOG then redis.call("LINDEX", b.key, 0) else redis.call("GET", b.key) end
+    end
+    return false
+  end
+  if struct.unpack(">I4", raw) ~= b.shape then return false end
   if kind == SLIDING_LOG then
     b.fresh = false
     log_load(b, raw)

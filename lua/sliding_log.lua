@@ -118,15 +118,22 @@ local function log_push(b)
   b.len = b.len + 1
 end
 
+-- Pushes before it trims: a full server refuses a script's first write only if that takes memory.
 local function log_put(b, now, cost)
-  log_advance(b, now)
+  b.changed = true
+  b.at = math.max(b.at, now)
+  local gone = log_gone(b, b.at)
+  local kept = b.len - gone
+  if kept == 0 then b.base, b.total = 0, 0 elseif gone > 0 then b.base = log_total_before(b, gone) end
   b.total = b.total + cost
-  if b.len > 0 and b.newest == b.at then
+  if kept > 0 and b.newest == b.at then
     redis.call("RPOP", b.key)
-    b.len = b.len - 1
+    kept = kept - 1
   end
   b.newest = b.at
   log_push(b)
+  if not b.fresh then redis.call("LTRIM", b.key, 1 + gone, -1) end
+  b.len = kept + 1
   log_write_header(b)
 end
 

@@ -55,9 +55,14 @@ CREATE TABLE region_quotas (
 );
 
 -- One row: which revision the tables hold. Its lock puts the writers in order.
+--
+-- A database that was restored to an earlier moment counts revisions that were given before to other rules. Daemons
+-- therefore compare the generation first: the higher one of this column and of the server's timeline, which a recovery to
+-- a point in time raises.
 CREATE TABLE rules_head (
     singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
-    revision bigint NOT NULL
+    revision bigint NOT NULL,
+    generation bigint NOT NULL DEFAULT 0
 );
 INSERT INTO rules_head (revision) VALUES (0);
 
@@ -90,7 +95,8 @@ CREATE TABLE rule_changes (
 CREATE INDEX rule_changes_by_rule ON rule_changes (rule, revision);
 
 -- The revision of this transaction; the first change in it makes one. A daemon names who asked it by the settings
--- tidegate.actor, tidegate.source, tidegate.action and tidegate.reason of its transaction.
+-- tidegate.actor, tidegate.source, tidegate.action and tidegate.reason of its transaction; tidegate.revision and
+-- tidegate.generation are what it has in force, which the new revision exceeds.
 CREATE FUNCTION tidegate_revise() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     own bigint;
@@ -98,7 +104,10 @@ DECLARE
 BEGIN
     SELECT revision INTO own FROM rule_revisions WHERE transaction = pg_current_xact_id();
     IF own IS NULL THEN
-        UPDATE rules_head SET revision = revision + 1 RETURNING revision INTO own;
+        UPDATE rules_head SET
+            revision = greatest(revision, nullif(current_setting('tidegate.revision', true), '')::bigint) + 1,
+            generation = greatest(generation, nullif(current_setting('tidegate.generation', true), '')::bigint)
+            RETURNING revision INTO own;
         INSERT INTO rule_revisions (revision, at, actor, source, action, reason) VALUES (
             own,
             clock_timestamp(),

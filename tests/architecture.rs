@@ -49,6 +49,8 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     ("hashring::", &["core/ring.rs"], "its hash must be fed fixed bytes: one place knows how"),
     ("redis::", &["store/redis/"], "one store knows Redis"),
     ("sqlx::", &["database/"], "one layer knows SQL"),
+    ("object_store::", &["database/audit/archive/"], "the archive is one place"),
+    ("parquet::", &["database/audit/archive/"], "the archive is one place"),
     ("ureq::", &["cli/"], "only client commands call out over HTTP, and may block"),
     ("ratatui::", &["cli/"], "the live view is the command line's"),
     ("comfy_table::", &["cli/"], "tables are the command line's"),

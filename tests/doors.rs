@@ -117,7 +117,13 @@ impl Store for Counts {
         Box::pin(async move {
             let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
             let counted = self.outcome(&[charge], Intent::Ask).counted.pop()?;
-            Some(BucketInfo { used: counted.used, verdict: counted.verdict, view: None, error_bound: 0 })
+            Some(BucketInfo {
+                used: counted.used,
+                verdict: counted.verdict,
+                view: None,
+                error_bound: 0,
+                degraded: false,
+            })
         })
     }
 
@@ -154,6 +160,7 @@ fn rule(name: &str, per: &[&str], limit: u32) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }
 

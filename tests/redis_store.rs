@@ -135,19 +135,22 @@ fn leases_never_admit_more_than_the_limit_and_leave_nothing_behind() {
         let daemons: Vec<Arc<RedisStore>> =
             (0..2).map(|_| Arc::new(store_with(settings.clone(), 2, &metrics))).collect();
         let rule = Arc::new(daily(&format!("r{index}"), algorithm, 200_000, index * 8));
+        let start = now();
         let admitted: usize = std::thread::scope(|scope| {
             let runs: Vec<_> =
                 daemons.iter().map(|store| scope.spawn(|| hammer(store, &rule, 8, 30_000))).collect();
             runs.into_iter().map(|run| run.join().expect("it ends")).sum()
         });
-        assert!(admitted <= 200_001, "{admitted} by {algorithm:?}");
+        // A level drains by 2.3 permits a second.
+        let drained = (start.elapsed().as_secs_f64() * 200_000.0 / 86_400.0).ceil() as usize;
+        assert!(admitted <= 200_000 + drained, "{admitted} by {algorithm:?}, {drained} drained");
         for store in &daemons {
             runtime().block_on(store.drain());
         }
         let settled = used(&daemons[0], &rule, "hot");
-        // A level drains by a permit now and then; what was leased and not used is back.
+        // What was leased and not used is back.
         assert!(
-            settled.abs_diff(admitted as u64) <= 2,
+            settled.abs_diff(admitted as u64) <= 2 + drained as u64,
             "{admitted} admitted, {settled} charged by {algorithm:?}"
         );
     }
@@ -262,7 +265,7 @@ fn sentinels_name_the_primary_and_its_successor() {
     drop(primary);
     until("the successor to be asked", Duration::from_secs(20), || !degraded());
     until("one address to be known", Duration::from_secs(5), || {
-        store.health().iter().any(|node| node.address.ends_with(&replica.port.to_string()))
+        store.health().servers.iter().any(|node| node.address.ends_with(&replica.port.to_string()))
     });
     let _ = sentinel.kill();
     let _ = sentinel.wait();

@@ -21,6 +21,14 @@ pub(super) enum Code {
     NoRoute,
     /// No such rule.
     NoRule,
+    /// No such revision of the rules.
+    NoRevision,
+    /// The rules have changed since they were looked at.
+    Stale,
+    /// What was asked cannot be done here, or not as things are.
+    Conflict,
+    /// The database does not answer, or takes no changes now.
+    Away,
     /// The route does not know this method.
     Method,
     /// No token, or one that is not known.
@@ -31,6 +39,8 @@ pub(super) enum Code {
     TooManyAttempts,
     /// The door holds as many half-received requests as it may.
     Overloaded,
+    /// The region's store does not answer.
+    NoStore,
     /// A compressed gRPC message, or a method that the service does not have.
     Unimplemented,
     /// What cannot happen.
@@ -42,8 +52,10 @@ const INVALID_ARGUMENT: u8 = 3;
 const NOT_FOUND: u8 = 5;
 const PERMISSION_DENIED: u8 = 7;
 const RESOURCE_EXHAUSTED: u8 = 8;
+const FAILED_PRECONDITION: u8 = 9;
 const UNIMPLEMENTED: u8 = 12;
 const INTERNAL: u8 = 13;
+const UNAVAILABLE: u8 = 14;
 const UNAUTHENTICATED: u8 = 16;
 /// The status code of gRPC for an answer.
 pub(super) const GRPC_OK: u8 = 0;
@@ -61,11 +73,16 @@ impl Code {
             Self::Incomplete => ("body_incomplete", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
             Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
             Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::NoRevision => ("revision_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::Stale => ("revision_mismatch", StatusCode::PRECONDITION_FAILED, FAILED_PRECONDITION),
+            Self::Conflict => ("conflict", StatusCode::CONFLICT, FAILED_PRECONDITION),
+            Self::Away => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),
             Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, PERMISSION_DENIED),
             Self::TooManyAttempts => ("too_many_attempts", StatusCode::TOO_MANY_REQUESTS, RESOURCE_EXHAUSTED),
             Self::Overloaded => ("overloaded", StatusCode::SERVICE_UNAVAILABLE, RESOURCE_EXHAUSTED),
+            Self::NoStore => ("store_unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Unimplemented => ("unimplemented", StatusCode::NOT_IMPLEMENTED, UNIMPLEMENTED),
             Self::Internal => ("internal", StatusCode::INTERNAL_SERVER_ERROR, INTERNAL),
         }

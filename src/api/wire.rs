@@ -10,7 +10,7 @@ use crate::core::decision::{Decision, Ruled};
 use crate::core::request::Request;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
-use crate::engine::status::{BucketStatus, PeerStatus};
+use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
 
 /// The answer to one check.
 #[derive(Debug, Serialize)]
@@ -184,6 +184,8 @@ pub struct RegionsJson<'a> {
     pub node: &'a str,
     /// Whether it is serving.
     pub live: bool,
+    /// Where this region counts.
+    pub store: StoreJson<'a>,
     /// The other daemons.
     pub peers: Vec<PeerJson<'a>>,
     /// Regions that have been silent for too long.
@@ -192,6 +194,80 @@ pub struct RegionsJson<'a> {
     pub rules: Vec<ErrorBoundJson<'a>>,
     /// The `split` rules whose weights are being changed: this region still holds the smaller of its shares.
     pub changing: Vec<ChangingJson<'a>>,
+}
+
+/// Where a region counts.
+#[derive(Debug, Serialize)]
+pub struct StoreJson<'a> {
+    /// `memory` or `redis`.
+    pub backend: &'static str,
+    /// How its servers are arranged; absent for a store without servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub topology: Option<&'static str>,
+    /// `ok`, `degraded` (some servers do not answer) or `down`.
+    pub state: &'static str,
+    /// Its servers.
+    pub servers: Vec<ServerJson<'a>>,
+}
+
+/// One server of a store.
+#[derive(Debug, Serialize)]
+pub struct ServerJson<'a> {
+    /// `host:port`.
+    pub address: &'a str,
+    /// `primary`, `replica`, `sentinel` or `seed`.
+    pub role: &'static str,
+    /// `closed`: it is asked; `half_open`: a little; `open`: it is not; null for servers that serve no decisions.
+    pub breaker: Option<&'static str>,
+    /// The newest round trip, in milliseconds; null before the first.
+    pub rtt_ms: Option<f64>,
+    /// The newest trouble.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<&'a str>,
+    /// How long ago that was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error_age_ms: Option<u64>,
+    /// What its operator should change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warning: Option<&'a str>,
+}
+
+/// The word for a store's state.
+#[must_use]
+pub const fn store_word(state: StoreState) -> &'static str {
+    match state {
+        StoreState::Ok => "ok",
+        StoreState::Degraded => "degraded",
+        StoreState::Down => "down",
+    }
+}
+
+impl<'a> StoreJson<'a> {
+    /// What is known of this store.
+    #[must_use]
+    pub fn new(health: &'a StoreHealth) -> Self {
+        Self {
+            backend: if health.topology.is_some() { "redis" } else { "memory" },
+            topology: health.topology,
+            state: store_word(health.state),
+            servers: health.servers.iter().map(ServerJson::new).collect(),
+        }
+    }
+}
+
+impl<'a> ServerJson<'a> {
+    fn new(server: &'a ServerHealth) -> Self {
+        let error = server.error.as_ref();
+        Self {
+            address: &server.address,
+            role: server.role,
+            breaker: server.breaker,
+            rtt_ms: server.rtt.map(|rtt| rtt.to_std().as_secs_f64() * 1_000.0),
+            error: error.map(|(text, _)| text.as_str()),
+            error_age_ms: error.map(|(_, age)| age.millis_up()),
+            warning: server.warning.as_deref(),
+        }
+    }
 }
 
 /// Another daemon.
@@ -278,6 +354,8 @@ pub struct BucketJson<'a> {
     pub remaining: u64,
     /// Until it is unused again, or its window ends.
     pub reset_ms: u64,
+    /// Whether the store did not answer, so that this is only what the daemon knows by itself.
+    pub degraded: bool,
     /// The other regions; absent before anything was heard of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub world: Option<BucketWorldJson>,
@@ -298,16 +376,15 @@ impl<'a> BucketJson<'a> {
     /// What this bucket holds.
     #[must_use]
     pub fn new(bucket: &'a BucketStatus) -> Self {
-        let identity =
-            bucket.identity.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
         Self {
             rule: &bucket.rule,
-            identity,
+            identity: identity_json(&bucket.identity),
             limit: bucket.limit,
             window_ms: bucket.window.millis_up(),
             used: bucket.used,
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
+            degraded: bucket.degraded,
             world: bucket.view.map(|view| BucketWorldJson {
                 budget: view.budget,
                 others_used: view.others,
@@ -315,4 +392,27 @@ impl<'a> BucketJson<'a> {
             }),
         }
     }
+}
+
+/// A bucket that counts from zero again.
+#[derive(Debug, Serialize)]
+pub struct ResetJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// Whose it is: the values of the rule's `per`.
+    pub identity: serde_json::Map<String, serde_json::Value>,
+    /// Whether there was one.
+    pub existed: bool,
+}
+
+impl<'a> ResetJson<'a> {
+    /// What became of this bucket.
+    #[must_use]
+    pub fn new(reset: &'a BucketReset, existed: bool) -> Self {
+        Self { rule: &reset.rule, identity: identity_json(&reset.identity), existed }
+    }
+}
+
+fn identity_json(identity: &[(String, String)]) -> serde_json::Map<String, serde_json::Value> {
+    identity.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect()
 }

@@ -6,8 +6,12 @@ use serde_json::Value;
 
 use super::{Failure, Server};
 
-/// Longest wait for an answer.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for an answer: a change of very many rules takes a while.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Longest wait for a connection.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
+/// Longest answer, in bytes.
+const ANSWER_BYTES_MAX: u64 = 256 << 20;
 
 /// An answer, as text and as JSON.
 pub(super) struct Reply {
@@ -42,9 +46,37 @@ impl Server {
         self.finish(request.send_json(body))
     }
 
+    /// Puts JSON to a route, for the revision that was looked at.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(super) fn put(&self, route: &str, body: &Value, revision: Option<u64>) -> Result<Reply, Failure> {
+        let mut request = Self::agent().put(self.url(route));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(revision) = revision {
+            request = request.header("if-match", format!("\"{revision}\""));
+        }
+        self.finish(request.send_json(body))
+    }
+
+    /// Deletes what a route names.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(super) fn delete(&self, route: &str) -> Result<Reply, Failure> {
+        let mut request = Self::agent().delete(self.url(route));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        self.finish(request.call())
+    }
+
     fn agent() -> ureq::Agent {
         ureq::Agent::config_builder()
             .timeout_global(Some(DEADLINE))
+            .timeout_connect(Some(CONNECT_DEADLINE))
             .http_status_as_error(false)
             .build()
             .into()
@@ -62,9 +94,10 @@ impl Server {
             ))
         })?;
         let status = answer.status();
-        let text = answer.body_mut().read_to_string().map_err(|error| {
-            Failure::Unreached(format!("the daemon at {} broke off its answer: {error}", self.server))
-        })?;
+        let text =
+            answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(|error| {
+                Failure::Unreached(format!("the daemon at {} broke off its answer: {error}", self.server))
+            })?;
         let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status.is_success() && json.is_null() {
             return Err(Failure::Unreached(format!("what answers at {} is no tidegate daemon", self.server)));
@@ -75,4 +108,14 @@ impl Server {
         }
         Ok(Reply { text, json })
     }
+}
+
+/// A route with a query of those parameters that are given.
+pub(super) fn query(route: &str, parameters: &[(&str, Option<String>)]) -> String {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    let given = parameters.iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+    let pairs: Vec<String> = given
+        .map(|(name, value)| format!("{name}={}", utf8_percent_encode(value, NON_ALPHANUMERIC)))
+        .collect();
+    if pairs.is_empty() { route.to_owned() } else { format!("{route}?{}", pairs.join("&")) }
 }

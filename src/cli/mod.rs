@@ -9,15 +9,18 @@ use clap::{Args, Parser, Subcommand};
 
 mod admin;
 mod ask;
+mod audit;
 mod cert;
 mod client;
 mod config;
 mod demo;
 mod migrate;
+mod quota;
 mod regions;
 mod rules;
 mod serve;
 mod table;
+mod usage;
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -87,11 +90,18 @@ enum Command {
     Check(ask::Ask),
     /// Says which rules decide a request and why; charges nothing.
     Explain(ask::Ask),
-    /// Looks at rules.
+    /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Shows and sets what each region may spend of a rule's limit.
+    #[command(subcommand)]
+    Quota(quota::Quota),
     /// Shows the daemons of the cluster, their links and who is cut off.
     Regions(Server),
+    /// Shows sums of decisions: by time, rule, user, path or region; and what a user has left.
+    Usage(usage::Usage),
+    /// Shows single decisions, newest first; moves old months to the archive.
+    Audit(audit::Audit),
     /// Brings PostgreSQL's schema to this version.
     Migrate(migrate::Migrate),
     /// Makes tokens for the admin routes.
@@ -136,7 +146,10 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
+        Command::Quota(quota) => quota.run(),
         Command::Regions(server) => regions::run(&server),
+        Command::Usage(usage) => usage.run(),
+        Command::Audit(audit) => audit.run(),
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),
         Command::Cert(cert) => cert.run(),

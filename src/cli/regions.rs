@@ -1,4 +1,4 @@
-//! `tidegate regions`: the daemons of the cluster, their links and who is cut off.
+//! `tidegate regions`: the region's store, the daemons of the cluster, their links and who is cut off.
 
 use std::process::ExitCode;
 
@@ -16,6 +16,7 @@ pub(super) fn run(server: &Server) -> Ended {
     }
     let own = &reply.json;
     say(format_args!("{} in region {}", word(&own["node"]), word(&own["region"])));
+    show_store(&own["store"]);
     let peers = own["peers"].as_array().map_or(&[][..], Vec::as_slice);
     if peers.is_empty() {
         say("No other daemons: limits hold in this region alone. Name some with --join.");
@@ -68,6 +69,39 @@ pub(super) fn run(server: &Server) -> Ended {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The region's store: one line, and its servers where it has some.
+fn show_store(store: &Value) {
+    let servers = store["servers"].as_array().map_or(&[][..], Vec::as_slice);
+    if servers.is_empty() {
+        return;
+    }
+    say(format_args!(
+        "Store: {} {}, {}",
+        word(&store["backend"]),
+        word(&store["topology"]),
+        word(&store["state"])
+    ));
+    let mut rows = table(&["server", "role", "breaker", "round trip", "trouble"], &[3]);
+    for server in servers {
+        let trip = server["rtt_ms"].as_f64().map_or_else(|| "-".to_owned(), |trip| format!("{trip:.2} ms"));
+        let ago =
+            server["error_age_ms"].as_u64().map_or_else(String::new, |age| format!(" ({} ago)", span(age)));
+        let trouble = [
+            server["error"].as_str().map(|error| format!("{error}{ago}")),
+            server["warning"].as_str().map(str::to_owned),
+        ];
+        let trouble: Vec<String> = trouble.into_iter().flatten().collect();
+        rows.add_row([
+            word(&server["address"]),
+            word(&server["role"]),
+            word(&server["breaker"]),
+            trip,
+            if trouble.is_empty() { "-".to_owned() } else { trouble.join("; ") },
+        ]);
+    }
+    say(format_args!("{rows}\n"));
 }
 
 fn word(value: &Value) -> String {

@@ -1,4 +1,6 @@
-//! `tidegate rules`: what is in force, and whether a file would be.
+//! `tidegate rules`: what is in force, whether a file would be, and changes.
+
+mod change;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,11 +8,13 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::Value;
 
+pub(super) use change::finish;
+
 use super::table::table;
 use super::{Ended, Failure, Server, say};
 use crate::daemon;
 
-/// Looks at rules.
+/// Looks at rules and changes them.
 #[derive(Debug, Subcommand)]
 pub(super) enum Rules {
     /// Lists the rules in force, in the order in which they decide.
@@ -19,6 +23,59 @@ pub(super) enum Rules {
     Show {
         /// The rule's name.
         name: String,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Shows how a file differs from the rules in force; changes nothing.
+    Diff {
+        /// The file.
+        file: PathBuf,
+        /// Counts rules that the file lacks as removed.
+        #[arg(long)]
+        prune: bool,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Makes the rules what a file says, all at once, and shows the difference.
+    Apply {
+        /// The file.
+        file: PathBuf,
+        /// Removes rules that the file lacks.
+        #[arg(long)]
+        prune: bool,
+        /// Why; kept in the history.
+        #[arg(long, default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Deletes one rule.
+    Delete {
+        /// The rule's name.
+        name: String,
+        /// Why; kept in the history.
+        #[arg(long, default_value = "")]
+        reason: String,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Shows who changed what and when, newest first.
+    History {
+        /// Only what changed this rule.
+        name: Option<String>,
+        /// At most so many revisions.
+        #[arg(long, default_value_t = 20)]
+        limit: u32,
+        #[command(flatten)]
+        server: Server,
+    },
+    /// Goes back to the rules of a revision; that is a new revision.
+    Rollback {
+        /// The revision, as `tidegate rules history` shows it.
+        revision: u64,
+        /// Why; kept in the history.
+        #[arg(long, default_value = "")]
+        reason: String,
         #[command(flatten)]
         server: Server,
     },
@@ -38,6 +95,13 @@ impl Rules {
         match self {
             Self::List(server) => list(&server),
             Self::Show { name, server } => show(&name, &server),
+            Self::Diff { file, prune, server } => change::apply(&file, prune, true, "", &server),
+            Self::Apply { file, prune, reason, server } => {
+                change::apply(&file, prune, false, &reason, &server)
+            }
+            Self::Delete { name, reason, server } => change::delete(&name, &reason, &server),
+            Self::History { name, limit, server } => change::history(name.as_deref(), limit, &server),
+            Self::Rollback { revision, reason, server } => change::rollback(revision, &reason, &server),
             Self::Validate { file, json } => validate(&file, json),
         }
     }
@@ -128,7 +192,7 @@ fn validate(file: &std::path::Path, json: bool) -> Ended {
 }
 
 /// A name as a segment of a path.
-fn escape(name: &str) -> String {
+pub(super) fn escape(name: &str) -> String {
     percent_encoding::utf8_percent_encode(name, percent_encoding::NON_ALPHANUMERIC).to_string()
 }
 

@@ -46,6 +46,9 @@ pub struct Config {
     pub postgres: Option<Postgres>,
     /// `[admin]`: who may look and change.
     pub admin: Admin,
+    /// `[audit]`: what is remembered of decisions; there only with `[postgres]`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub audit: Option<Audit>,
 }
 
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.
@@ -121,6 +124,29 @@ pub struct Redis {
     /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`, `"open"` or
     /// `"closed"`. Default `"local"`.
     pub on_failure: OnFailure,
+    /// `[store.redis.tls]`: for `rediss://`, where the system's certificate authorities are not enough.
+    #[serde(skip_serializing_if = "RedisTls::is_empty")]
+    pub tls: RedisTls,
+}
+
+/// `[store.redis.tls]`: for `rediss://`. Files in PEM; relative paths as in `[peers.tls]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct RedisTls {
+    /// `ca`: the authority that signed the servers' certificates. Default: the system's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+    /// `cert`: this daemon's certificate, where the servers ask for one; with `key`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cert: Option<PathBuf>,
+    /// `key`: its private key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl RedisTls {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// How the Redis servers are arranged.
@@ -220,6 +246,41 @@ pub struct Postgres {
     pub timeout: Span,
     /// `connections`: most at once, from 1 to 100, besides one that listens for changes. Default `8`.
     pub connections: u8,
+}
+
+/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one and a sample of the allowed. Without
+/// `[postgres]` nothing is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// `enabled`: whether decisions are recorded. Default `true`, if there is a database.
+    pub enabled: bool,
+    /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded to one in a
+    /// whole number. Each such record counts for those it stands for. Default `0.01`.
+    pub allowed_sample: Sample,
+    /// `spool`: the folder where records wait for the database. Relative paths begin at the configuration file's folder.
+    /// Default `"audit-spool"`.
+    pub spool: PathBuf,
+    /// `spool_max_bytes`: how much may wait there; what comes then is dropped and counted. Default `1_073_741_824`.
+    pub spool_max_bytes: u64,
+    /// `retain`: how long decisions stay in the database before their month moves to the archive, from 1d to 3650d. Sums by
+    /// minute are kept as long; those by hour and day for ever. Default `"90d"`.
+    #[serde(serialize_with = "as_text")]
+    pub retain: Span,
+    /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` in the environment). Default: nowhere, and every month stays in
+    /// the database.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
+}
+
+/// Which allowed decisions are recorded: one in so many; 0: none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample(pub u32);
+
+impl Serialize for Sample {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(if self.0 == 0 { 0.0 } else { 1.0 / f64::from(self.0) })
+    }
 }
 
 /// `[admin]`: who may look and change over HTTP.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, Rules, Source, Store,
-    Topology,
+    Admin, Audit, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
+    Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -40,7 +40,7 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);
     let listen = section(&mut fields, "listen", problems, listen);
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
-    let store = section(&mut fields, "store", problems, store);
+    let store = section(&mut fields, "store", problems, |fields, problems| store(fields, folder, problems));
     let peers = section(&mut fields, "peers", problems, |table, problems| {
         peers(table, (&region, &node), folder, problems)
     });
@@ -55,9 +55,16 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let admin = section(&mut fields, "admin", problems, |table, problems| Admin {
         tokens: path(table, "tokens", folder, problems),
     });
-    fields.refuse("audit", "[audit] is not supported by this version", problems);
+    let has_audit = fields.has("audit");
+    let audit = section(&mut fields, "audit", problems, |table, problems| audit(table, folder, problems));
+    if let (true, None, false, Some(entry)) =
+        (has_audit, &postgres, fields.has("postgres"), fields.take("audit"))
+    {
+        problems.report(&entry.at, "[audit] needs [postgres], which keeps what it records");
+    }
+    let audit = postgres.is_some().then_some(audit);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin })
+    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin, audit })
 }
 
 fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
@@ -113,14 +120,14 @@ fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     }
 }
 
-fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
+fn store(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Store {
     const MAX_KEYS_DEFAULT: u32 = 10_000_000;
     let backends = [("memory", Backend::Memory), ("redis", Backend::Redis)];
     let backend = fields.word("backend", &backends, problems).unwrap_or(Backend::Memory);
     let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
     // What only the Redis store reads may be written without it, so that a file can be prepared; it is checked all the same.
-    let redis = section(fields, "redis", problems, redis);
+    let redis = section(fields, "redis", problems, |fields, problems| redis(fields, folder, problems));
     if let (Backend::Redis, true, Some(entry)) = (backend, redis.nodes.is_empty(), fields.take("backend")) {
         let sentence = "backend \"redis\" needs servers: name at least one in store.redis.nodes";
         problems.report(&entry.node.at, sentence);
@@ -133,7 +140,7 @@ fn store(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Store {
     Store { backend, max_keys, redis, lease }
 }
 
-fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
+fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Redis {
     let topologies = [
         ("cluster", Topology::Cluster),
         ("ring", Topology::Ring),
@@ -157,7 +164,25 @@ fn redis(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Redis {
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
     let policies = [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
     let on_failure = fields.word("on_failure", &policies, problems).unwrap_or_default();
-    Redis { topology, nodes, sentinel_master, timeout: timeout.unwrap_or(Span::from_millis(20)), on_failure }
+    let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
+    let tls = redis_tls(fields, folder, secure, problems);
+    let timeout = timeout.unwrap_or(Span::from_millis(20));
+    Redis { topology, nodes, sentinel_master, timeout, on_failure, tls }
+}
+
+fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {
+    let Some(mut table) = fields.table("tls", problems) else { return RedisTls::default() };
+    if table.has("cert") != table.has("key") {
+        problems.report(table.at, "cert and key of [store.redis.tls] belong together: give both, or neither");
+    }
+    if !secure {
+        problems.report(table.at, "[store.redis.tls] is for nodes that begin with rediss://, and none does");
+    }
+    let ca = path(&mut table, "ca", folder, problems);
+    let cert = path(&mut table, "cert", folder, problems);
+    let key = path(&mut table, "key", folder, problems);
+    table.finish(problems);
+    RedisTls { ca, cert, key }
 }
 
 fn peers(
@@ -254,6 +279,37 @@ fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Post
         timeout: timeout.unwrap_or(Span::from_secs(5)),
         connections: connections.and_then(|many| u8::try_from(many).ok()).unwrap_or(8),
     })
+}
+
+fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Audit {
+    const SPOOL_BYTES_DEFAULT: u64 = 1 << 30;
+    let enabled = fields.boolean("enabled", problems).unwrap_or(true);
+    let sample = fields.number("allowed_sample", 0.0, 1.0, problems).unwrap_or(0.01);
+    let spool = path(fields, "spool", folder, problems).unwrap_or_else(|| folder.join("audit-spool"));
+    let bytes = fields.integer("spool_max_bytes", 1 << 20, 1 << 50, problems);
+    let day = Span::from_secs(86_400);
+    let retain = fields.span("retain", day, Span(day.0 * 3_650), problems).unwrap_or(Span(day.0 * 90));
+    let archive = fields.text("archive", PATH_BYTES_MAX, problems).map(str::to_owned);
+    if let (Some(url), Some(entry)) = (&archive, fields.take("archive"))
+        && !["file:///", "s3://"].iter().any(|scheme| url.starts_with(scheme) && url.len() > scheme.len())
+    {
+        let expected = "archive must be file:///folder or s3://bucket/prefix";
+        problems.report(&entry.node.at, format!("{expected}, not {url:?}"));
+    }
+    Audit {
+        enabled,
+        allowed_sample: one_in(sample),
+        spool,
+        spool_max_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(SPOOL_BYTES_DEFAULT),
+        retain,
+        archive,
+    }
+}
+
+/// A part between 0 and 1 as one in a whole number.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 1 and a billion")]
+fn one_in(part: f64) -> Sample {
+    Sample(if part < 1e-9 { 0 } else { (1.0 / part).round() as u32 })
 }
 
 /// A path; relative ones of the file begin at its folder.

@@ -250,7 +250,6 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
             "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
             "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
             "tidegate.toml:8:7: url must be postgres://user:password@host:port/database",
-            "tidegate.toml:9:2: [audit] is not supported by this version",
             "tidegate.toml:12:1: identity.jwt is not supported by this version",
         ]
     );
@@ -273,6 +272,20 @@ fn the_regions_redis_is_read_and_its_passwords_are_not_shown() {
         of_file(text).unwrap_err(),
         ["tidegate.toml:4:9: nodes must list redis://host:port or rediss://host:port"]
     );
+}
+
+#[test]
+fn the_files_for_tls_with_redis_are_read_and_belong_together() {
+    let text = |more: &str| {
+        format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"rediss://a:1\"]\n[store.redis.tls]\n{more}"
+        )
+    };
+    let tls = of_file(&text("ca = \"ca.crt\"")).unwrap().store.redis.tls;
+    assert!(tls.ca.is_some_and(|path| path.ends_with("ca.crt")) && tls.cert.is_none());
+    let problem = |text: &str| of_file(text).unwrap_err().join("; ");
+    assert!(problem(&text("cert = \"c\"")).contains("belong together"));
+    assert!(problem(&text("ca = \"c\"").replace("rediss:", "redis:")).contains("begin with rediss://"));
 }
 
 #[test]
@@ -322,4 +335,36 @@ fn rules_from_postgres_need_one() {
     assert_eq!((postgres.timeout, postgres.connections), (Span::from_secs(1), 8));
     let shown = config.to_toml();
     assert!(shown.contains("postgres://…@db/tidegate") && !shown.contains("secret"), "{shown}");
+}
+
+#[test]
+fn what_is_remembered_needs_a_place() {
+    let problems = of_file("[audit]\nretain = \"30d\"").unwrap_err();
+    assert_eq!(problems, ["tidegate.toml:1:2: [audit] needs [postgres], which keeps what it records"]);
+    assert_eq!(of_file("").unwrap().audit, None);
+    let postgres = "[postgres]\nurl = \"postgres://db/t\"\n[audit]\n";
+    let audit = |text: &str| of_file(&format!("{postgres}{text}"));
+    let bare = audit("").unwrap().audit.unwrap();
+    assert_eq!((bare.allowed_sample, bare.retain), (Sample(100), Span::from_secs(90 * 86_400)));
+    assert_eq!(bare.spool, PathBuf::from("/etc/tidegate/audit-spool"));
+    let config =
+        audit("allowed_sample = 0.3\nspool = \"/s\"\narchive = \"s3://b/p\"\nretain = \"30d\"").unwrap();
+    let given = config.audit.clone().unwrap();
+    assert_eq!((given.allowed_sample, given.archive.as_deref()), (Sample(3), Some("s3://b/p")));
+    assert_eq!(of_file(&config.to_toml()).unwrap().audit, Some(given));
+    for (none, some) in [("0", 0), ("1", 1), ("0.0", 0), ("1.0", 1)] {
+        let config = audit(&format!("allowed_sample = {none}")).unwrap();
+        assert_eq!(config.audit.unwrap().allowed_sample, Sample(some));
+    }
+    for (text, word) in [
+        ("allowed_sample = 2", "from 0 to 1"),
+        ("allowed_sample = nan", "from 0 to 1"),
+        ("archive = \"http://x\"", "s3://bucket/prefix"),
+        ("archive = \"file:///\"", "file:///folder"),
+        ("retain = \"1h\"", "from 1d"),
+        ("keep = 1", "keep"),
+    ] {
+        let problems = audit(text).unwrap_err();
+        assert!(problems.len() == 1 && problems[0].contains(word), "{problems:?}");
+    }
 }

@@ -4,6 +4,7 @@
 //! effects go out as values, so that tests and simulations run the very code that production runs.
 
 pub mod algorithm;
+pub mod audit;
 pub mod decision;
 pub mod key;
 pub mod request;

@@ -157,6 +157,8 @@ pub struct Rule {
     pub enabled: bool,
     /// `None`: each region enforces the limit on its own.
     pub global: Option<Global>,
+    /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
+    pub split_keys: u32,
 }
 
 /// What is known of a user besides the rules.

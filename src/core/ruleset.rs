@@ -43,6 +43,14 @@ pub struct Compiled {
     pub limit: Limit,
 }
 
+impl Compiled {
+    /// The same rule with another limit: a user's own.
+    #[must_use]
+    pub fn with_limit(&self, limit: Limit) -> Self {
+        Self { rule: self.rule.clone(), index: self.index, shape: self.shape, limit }
+    }
+}
+
 /// A rule that decides a request, and the bucket it counts in.
 #[derive(Debug, Clone)]
 pub struct Match<'s> {

@@ -4,6 +4,7 @@
 //! expected. Nothing here reads files.
 
 mod fields;
+mod moment;
 mod tree;
 mod words;
 
@@ -11,6 +12,7 @@ use std::fmt;
 
 pub use self::fields::Fields;
 pub(crate) use self::fields::{integer, text};
+pub use self::moment::{format_moment, parse_moment};
 pub use self::tree::{Entry, Node, Value};
 pub use self::words::{format_span, parse_span, suggestion};
 

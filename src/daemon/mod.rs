@@ -13,11 +13,18 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings};
+use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
+use crate::engine::rulebook::RuleBook;
 use crate::telemetry::Metrics;
 
+mod audit;
+mod database_rules;
+mod file_rules;
+mod peer_rules;
 mod reload;
+mod rulebook;
 mod run;
 mod schema;
 mod setup;
@@ -29,12 +36,16 @@ mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
-pub use reload::{check_rules, read_span, rules_of};
+pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
 pub use setup::{DemoRegion, DemoRule, PeersSetup, RulesSource, Setup, demo_setup};
 pub use store::StoreSetup;
 
+use audit::Remembering;
+pub use audit::{Archived, archive_audit};
+use database_rules::DatabaseRules;
+use file_rules::FileRules;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -54,7 +65,9 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
-    readiness: watch::Sender<Readiness>,
+    stored: Option<Arc<DatabaseRules>>,
+    audit: Option<Remembering>,
+    readiness: Arc<watch::Sender<Readiness>>,
     /// Doors first, then everything else.
     stop_doors: CancellationToken,
     stop: CancellationToken,
@@ -80,6 +93,7 @@ impl Daemon {
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held);
+        let (engine, audit) = Remembering::prepare(engine, &setup)?;
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
@@ -88,6 +102,22 @@ impl Daemon {
             setup.regions.clone(),
         ));
         reloader.first()?;
+        reloader.publish(None);
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let stored = match (&setup.rules, &database) {
+            (RulesSource::Database(saved), Some(database)) => {
+                let rules = DatabaseRules::new(
+                    Arc::clone(&engine),
+                    database.clone(),
+                    setup.regions.clone(),
+                    setup.shadow,
+                    saved.clone(),
+                );
+                rules.first().await;
+                Some(Arc::new(rules))
+            }
+            _ => None,
+        };
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
         let guard = Arc::new(Guard::new(tokens, &metrics));
@@ -100,8 +130,15 @@ impl Daemon {
             Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
             None => None,
         };
+        let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
+        if let Some(stored) = &stored {
+            tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            if let Some(world) = &world {
+                tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
+            }
+        }
         if let Some(path) = setup.admin_tokens.clone() {
             tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
         }
@@ -113,7 +150,17 @@ impl Daemon {
             drain: DRAIN_DOORS,
             ..Settings::default()
         };
-        let admin = Admin { guard, rule_json: Arc::new(reload::rule_json) };
+        let rules: Arc<dyn RuleBook> = match &stored {
+            Some(stored) => Arc::clone(stored) as _,
+            None => Arc::new(FileRules(Arc::clone(&reloader))),
+        };
+        let admin = Admin {
+            guard,
+            rule_json: Arc::new(reload::rule_json),
+            regions: setup.regions.clone(),
+            rules,
+            history: audit.as_ref().map(Remembering::history),
+        };
         let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
@@ -126,9 +173,31 @@ impl Daemon {
             doors.spawn(api::serve_grpc(listener, Arc::clone(&shared), stop_doors.clone()));
             bound
         });
-        readiness.send_replace(Readiness::Serving);
-        let daemon =
-            Self { engine, store, http, grpc, world, reloader, readiness, stop_doors, stop, doors, tasks };
+        let readiness = Arc::new(readiness);
+        match &stored {
+            // Without any rules gateways should ask another daemon.
+            Some(stored) if stored.offer.borrow().is_none() => {
+                tasks.spawn(serve_once_there(Arc::clone(&readiness), stored.offer.subscribe(), stop.clone()));
+            }
+            _ => {
+                readiness.send_replace(Readiness::Serving);
+            }
+        }
+        let daemon = Self {
+            stored,
+            engine,
+            store,
+            http,
+            grpc,
+            world,
+            reloader,
+            audit,
+            readiness,
+            stop_doors,
+            stop,
+            doors,
+            tasks,
+        };
         daemon.announce();
         Ok(daemon)
     }
@@ -176,6 +245,9 @@ impl Daemon {
     /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
     pub async fn reload(&self) {
         self.reloader.again().await;
+        if let Some(stored) = &self.stored {
+            stored.look().await;
+        }
         if let Some(world) = &self.world {
             world.reload_certificates().await;
         }
@@ -200,6 +272,9 @@ impl Daemon {
         }
         // No decision draws ahead any more: what was drawn goes back.
         let _ = timeout(DRAIN_STORE, self.store.drain()).await;
+        if let Some(audit) = &self.audit {
+            audit.drain().await;
+        }
         self.stop.cancel();
         let tasks = async { while self.tasks.join_next().await.is_some() {} };
         let _ = timeout(Duration::from_millis(500), tasks).await;
@@ -207,6 +282,30 @@ impl Daemon {
             world.stop(Duration::from_millis(500)).await;
         }
         tracing::info!("stopped");
+    }
+}
+
+/// Ready as soon as there is a set of rules.
+async fn serve_once_there(
+    readiness: Arc<watch::Sender<Readiness>>,
+    mut rules: watch::Receiver<Option<database_rules::Offer>>,
+    stop: CancellationToken,
+) {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        there = rules.wait_for(Option::is_some) => {
+            if there.is_ok() {
+                // Not where it drains already.
+                readiness.send_if_modified(|state| {
+                    let starting = *state == Readiness::Starting;
+                    if starting {
+                        *state = Readiness::Serving;
+                    }
+                    starting
+                });
+            }
+        }
     }
 }
 

@@ -11,9 +11,11 @@ use crate::config::Config;
 use crate::core::rule::Rule;
 use crate::core::time::Span;
 use crate::core::written::parse_span;
-use crate::database::document::{Loaded, RuleDoc};
+use crate::database::document::{self, Loaded};
+use crate::database::file::history::{Entry, History};
 use crate::database::file::{self, LOOK_INTERVAL};
 use crate::engine::Engine;
+use crate::engine::rulebook::RulesStatus;
 
 /// Keeps an engine's rules as its source has them.
 pub(super) struct Reloader {
@@ -23,17 +25,38 @@ pub(super) struct Reloader {
     regions: Vec<String>,
     /// Names the text in force, so that reading the same again changes nothing.
     hash: Mutex<Option<u64>>,
+    /// Held while the file is changed through the daemon, so that nobody else reads half of what is done.
+    pub(super) editing: tokio::sync::Mutex<()>,
 }
 
 impl Reloader {
     pub(super) fn new(engine: Arc<Engine>, source: RulesSource, shadow: bool, regions: Vec<String>) -> Self {
-        Self { engine, source, shadow, regions, hash: Mutex::default() }
+        Self {
+            engine,
+            source,
+            shadow,
+            regions,
+            hash: Mutex::default(),
+            editing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) const fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    pub(super) const fn source(&self) -> &RulesSource {
+        &self.source
+    }
+
+    pub(super) fn regions(&self) -> &[String] {
+        &self.regions
     }
 
     /// Loads the first rules. A daemon does not start on wrong ones.
     pub(super) fn first(&self) -> anyhow::Result<()> {
         match &self.source {
-            RulesSource::Nothing => Ok(()),
+            RulesSource::Nothing | RulesSource::Database(_) => Ok(()),
             RulesSource::Fixed(rules) => {
                 if let Err(conflicts) = self.engine.load(rules.clone(), Vec::new(), self.shadow) {
                     bail!("{}", lines(&conflicts));
@@ -50,10 +73,25 @@ impl Reloader {
     /// Reads the file again, whether or not it changed.
     pub(super) async fn again(&self) {
         let RulesSource::File(path) = &self.source else { return };
+        let _editing = self.editing.lock().await;
         let (path, regions) = (path.clone(), self.regions.clone());
         match tokio::task::spawn_blocking(move || file::load(&path, &regions)).await {
             Ok(change) => self.change(change),
             Err(error) => tracing::error!(%error, "the rules file was not read"),
+        }
+    }
+
+    /// Reads the file while it is being changed through the daemon.
+    ///
+    /// # Errors
+    /// Every problem, a line each; the rules before stay in force.
+    pub(super) async fn read_again(&self, path: &std::path::Path) -> Result<(), String> {
+        let (path, regions) = (path.to_owned(), self.regions.clone());
+        let read = tokio::task::spawn_blocking(move || file::load(&path, &regions)).await;
+        match read {
+            Ok(Ok(loaded)) => self.accept(loaded),
+            Ok(Err(problems)) => Err(lines(&problems)),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -69,20 +107,73 @@ impl Reloader {
                 change = changes.recv() => change,
             };
             let Some(change) = change else { return };
+            let _editing = self.editing.lock().await;
             self.change(change);
         }
     }
 
     fn change(&self, change: file::Change) {
         let refused = match change {
-            Ok(loaded) => self.accept(loaded).err(),
+            Ok(loaded) => {
+                let hash = loaded.hash;
+                self.accept(loaded).err().or_else(|| {
+                    self.note(hash);
+                    None
+                })
+            }
             Err(problems) => Some(lines(&problems)),
         };
+        self.publish(refused.clone());
         if let Some(problems) = refused {
             self.engine.metrics().rule_reload_failures.increment(1);
             let revision = self.engine.loaded().revision;
             tracing::error!(revision, "the new rules were refused, those before stay in force:\n{problems}");
         }
+    }
+
+    /// The file's history, once there is any.
+    fn history(&self) -> Option<History> {
+        let RulesSource::File(path) = &self.source else { return None };
+        Some(History::of(path)).filter(History::exists)
+    }
+
+    /// Records what somebody wrote into the file, where a history is kept.
+    fn note(&self, hash: u64) {
+        let (Some(history), RulesSource::File(path)) = (self.history(), &self.source) else { return };
+        let revision = self.engine.loaded().revision;
+        let known = history.last().is_some_and(|last| document::hash(last.text.as_bytes()) == hash);
+        let text = file::read(path).ok().filter(|text| document::hash(text.as_bytes()) == hash);
+        let Some(text) = text.filter(|_| !known) else { return };
+        let entry = Entry {
+            revision,
+            at: super::file_rules::rfc3339(self.engine.now()),
+            actor: "file".to_owned(),
+            source: None,
+            action: "file".to_owned(),
+            reason: None,
+            text,
+        };
+        if let Err(error) = history.record(&entry) {
+            tracing::warn!(%error, "the change of the rules file was not recorded in its history");
+        }
+    }
+
+    /// Tells how it stands with the rules.
+    pub(super) fn publish(&self, problem: Option<String>) {
+        let source = match &self.source {
+            RulesSource::File(_) => "file",
+            // It tells for itself.
+            RulesSource::Database(_) => return,
+            RulesSource::Fixed(_) | RulesSource::Nothing => "none",
+        };
+        let refused_revision = problem.as_ref().map(|_| self.engine.loaded().revision + 1);
+        self.engine.publish_rules(RulesStatus {
+            source,
+            from: source.to_owned(),
+            reachable: true,
+            problem: problem.map(|text| text.chars().take(2_000).collect()),
+            refused_revision,
+        });
     }
 
     fn accept(&self, loaded: Loaded) -> Result<(), String> {
@@ -91,9 +182,16 @@ impl Reloader {
             return Ok(());
         }
         let count = loaded.rules.len();
+        let history = self.history();
+        let revision = history.as_ref().and_then(|history| history.number(loaded.hash));
+        // A text from before may come back: it is a new revision all the same.
+        let revision = revision.map(|revision| match self.engine.loaded().revision {
+            current if hash.is_some() && revision <= current => current + 1,
+            _ => revision,
+        });
         let revision = self
             .engine
-            .load(loaded.rules, loaded.users, self.shadow)
+            .load_as(loaded.rules, loaded.users, self.shadow, revision)
             .map_err(|conflicts| lines(&conflicts))?;
         *hash = Some(loaded.hash);
         tracing::info!(revision, rules = count, "rules in force");
@@ -121,12 +219,27 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rul
     Ok(loaded.rules)
 }
 
+/// Reads a rules file, checks it as a whole, and gives each rule as it is written, in JSON by name.
+///
+/// # Errors
+/// Every problem, a line each.
+pub fn read_rules(path: &std::path::Path) -> Result<Vec<(String, serde_json::Value)>, Vec<String>> {
+    check_rules(path, &[])?;
+    let problem = |text: String| vec![format!("{}: {text}", path.display())];
+    let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
+    let docs = file::edit::docs(&text).map_err(problem)?;
+    Ok(docs.rules.into_iter().collect())
+}
+
 /// The rules that a configuration leads to.
 ///
 /// # Errors
 /// Every problem, a line each.
 pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
     let rules = &config.rules;
+    if config.rules.source == crate::config::Source::Postgres {
+        return Ok(Vec::new());
+    }
     if !rules.file_required && !rules.file.exists() {
         return Ok(Vec::new());
     }
@@ -135,7 +248,7 @@ pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
 
 /// A rule as the API shows it.
 pub(super) fn rule_json(rule: &Rule) -> serde_json::Value {
-    serde_json::to_value(RuleDoc::from(rule)).unwrap_or_default()
+    crate::database::set::rule_json(rule)
 }
 
 /// Reads a duration as the configuration writes it.

@@ -14,7 +14,7 @@ use crate::core::worldwide::NodeName;
 use crate::database::postgres::PostgresSettings;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
-use crate::store::redis::{LeaseSettings, RedisSettings, Topology};
+use crate::store::redis::{LeaseSettings, RedisSettings, RedisTls, Topology};
 
 /// Where rules come from.
 #[derive(Debug, Clone)]
@@ -23,6 +23,8 @@ pub enum RulesSource {
     Fixed(Vec<Rule>),
     /// A file, read again when it changes.
     File(PathBuf),
+    /// PostgreSQL, with the last set kept in this file.
+    Database(PathBuf),
     /// None: everything passes.
     Nothing,
 }
@@ -73,6 +75,8 @@ pub struct Setup {
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
     pub postgres: Option<PostgresSettings>,
+    /// What is remembered of decisions; `None` for nothing, and without a database.
+    pub audit: Option<config::Audit>,
 }
 
 impl Setup {
@@ -96,9 +100,13 @@ impl Setup {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
             grpc: Some(config.listen.grpc.to_string()),
-            rules: if missing { RulesSource::Nothing } else { RulesSource::File(rules.file.clone()) },
+            rules: match rules.source {
+                config::Source::Postgres => RulesSource::Database(rules.saved.clone()),
+                config::Source::File if missing => RulesSource::Nothing,
+                config::Source::File => RulesSource::File(rules.file.clone()),
+            },
             shadow: rules.shadow,
-            store: store_of(&config.store),
+            store: store_of(&config.store)?,
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
             shares: Some(config.peers.shares.clone()),
@@ -107,13 +115,14 @@ impl Setup {
             ipv6_prefix: config.identity.ipv6_prefix,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
+            audit: config.audit.clone().filter(|audit| audit.enabled),
         })
     }
 }
 
-fn store_of(store: &config::Store) -> StoreSetup {
+fn store_of(store: &config::Store) -> anyhow::Result<StoreSetup> {
     let keys_max = usize::try_from(store.max_keys).unwrap_or(usize::MAX);
-    match store.backend {
+    Ok(match store.backend {
         Backend::Memory => StoreSetup::Memory { keys_max },
         Backend::Redis => StoreSetup::Redis(Box::new(RedisSettings {
             topology: match store.redis.topology {
@@ -127,9 +136,20 @@ fn store_of(store: &config::Store) -> StoreSetup {
             timeout: store.redis.timeout.to_std(),
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
+            tls: redis_tls(&store.redis.tls)?,
             ..RedisSettings::default()
         })),
-    }
+    })
+}
+
+fn redis_tls(files: &config::RedisTls) -> anyhow::Result<RedisTls> {
+    let read = |what: &str, path: &Option<PathBuf>| -> anyhow::Result<Option<Vec<u8>>> {
+        let Some(path) = path else { return Ok(None) };
+        let text = std::fs::read(path);
+        text.map(Some).with_context(|| format!("store.redis.tls.{what}: {} cannot be read", path.display()))
+    };
+    let (cert, key) = (read("cert", &files.cert)?, read("key", &files.key)?);
+    Ok(RedisTls { authorities: read("ca", &files.ca)?, own: cert.zip(key) })
 }
 
 /// Reads the three files of mutual TLS.
@@ -206,6 +226,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         exact: false,
         enabled: true,
         global: Some(Global::new(demo.rule.mode)),
+        split_keys: 1,
     };
     Ok(Setup {
         name,
@@ -237,5 +258,6 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         ipv6_prefix: 64,
         admin_tokens: None,
         postgres: None,
+        audit: None,
     })
 }

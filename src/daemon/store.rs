@@ -31,7 +31,11 @@ pub(super) struct Opened {
 
 impl Opened {
     /// Opens the store. A Redis that does not answer yet is no error.
-    pub(super) async fn open(setup: &StoreSetup, now: Timestamp, metrics: &Metrics) -> Result<Self, StartError> {
+    pub(super) async fn open(
+        setup: &StoreSetup,
+        now: Timestamp,
+        metrics: &Metrics,
+    ) -> Result<Self, StartError> {
         let live = Arc::new(AtomicUsize::new(1));
         match setup {
             StoreSetup::Memory { keys_max } => {

@@ -74,6 +74,11 @@ impl World {
         Ok(Self { peers: peers_handle, address, tls_files: peers.tls_files.clone(), stop })
     }
 
+    /// The handle to the others.
+    pub(super) const fn peers(&self) -> &Arc<Peers> {
+        &self.peers
+    }
+
     /// The bound UDP address.
     pub(super) const fn address(&self) -> SocketAddr {
         self.address

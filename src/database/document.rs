@@ -68,8 +68,20 @@ pub fn from_json(json: &serde_json::Value, regions: &[String]) -> Result<Loaded,
 /// # Errors
 /// Every problem, with the path of its field.
 pub fn rule_from_json(json: &serde_json::Value, regions: &[String]) -> Result<Rule, Vec<Problem>> {
+    named_rule_from_json(json, "", regions)
+}
+
+/// The same; problems stand at fields below `place`.
+///
+/// # Errors
+/// Every problem, with the path of its field.
+pub fn named_rule_from_json(
+    json: &serde_json::Value,
+    place: &str,
+    regions: &[String],
+) -> Result<Rule, Vec<Problem>> {
     let mut problems = Problems::new("", "");
-    match rule::read(&Node::from_json(json, ""), regions, &mut problems) {
+    match rule::read(&Node::from_json(json, place), regions, &mut problems) {
         Some(rule) if problems.is_empty() => Ok(rule),
         _ => Err(problems.into_list()),
     }

@@ -3,6 +3,9 @@
 //! What matters is the content, not who wrote it or how: editors replace files and orchestrators swap links, so the file is
 //! read again at every look. Whoever listens decides what to do with a file that has problems; none of it is kept here.
 
+pub mod edit;
+pub mod history;
+
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -32,7 +35,11 @@ pub fn load(path: &Path, regions: &[String]) -> Change {
     document::from_toml(&path.display().to_string(), &text, regions)
 }
 
-fn read(path: &Path) -> Result<String, Problem> {
+/// The file's text. Blocks.
+///
+/// # Errors
+/// It cannot be read, is too long or no UTF-8.
+pub fn read(path: &Path) -> Result<String, Problem> {
     let name = path.display().to_string();
     let problem = |message: String| Problem { place: Place::File(name.clone()), message };
     let file = std::fs::File::open(path).map_err(|error| problem(reason(&error)))?;

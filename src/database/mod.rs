@@ -1,6 +1,9 @@
 //! What is remembered: rules, identities and the audit log, in files and in PostgreSQL. What is read here is checked here;
 //! the layers within trust it.
 
+pub mod audit;
 pub mod document;
 pub mod file;
 pub mod postgres;
+pub mod saved;
+pub mod set;

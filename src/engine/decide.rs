@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::each::Footprint;
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
 use super::world::Tally;
@@ -34,18 +35,20 @@ impl Engine {
     /// Never fails and never waits for another region, the database or a disk. With a store in memory the answer is
     /// [`Answer::Now`].
     pub fn decide<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
-        self.decide_with(requests, Intent::Charge)
+        self.decide_with(requests, Intent::Charge, None)
     }
 
     /// What [`Self::decide`] would answer, without charging.
     pub fn ask<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
-        self.decide_with(requests, Intent::Ask)
+        self.decide_with(requests, Intent::Ask, None)
     }
 
-    fn decide_with<'a, 'r: 'a>(
+    /// Leaves word in `footprint` of what is touched, if the answer has to be waited for.
+    pub(super) fn decide_with<'a, 'r: 'a>(
         &'a self,
         requests: &'a [Request<'r>],
         intent: Intent,
+        footprint: Option<&mut Footprint>,
     ) -> Answer<'a, Decisions> {
         let timer = self.sample();
         let now = self.clock.now();
@@ -57,6 +60,10 @@ impl Engine {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
             }
             return Answer::Now(decisions);
+        }
+        if let Some(footprint) = footprint {
+            let charges = plan.charges();
+            footprint.note(&charges, self.store.in_one_step(&charges));
         }
         drop(plan);
         let loaded = self.loaded.load_full();
@@ -74,10 +81,12 @@ impl Engine {
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
     fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
         let mut counted = outcome.counted.iter();
+        let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
         let charged = plan.intent == Intent::Charge && outcome.admitted;
         let mut decisions = Decisions::new();
         for (request, matches) in plan.requests.iter().zip(&plan.matches) {
             let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
+            let own = counted.as_slice();
             for found in matches {
                 let shadow = plan.shadow(found);
                 let ruled = match &found.key {
@@ -96,7 +105,12 @@ impl Engine {
                 }
                 rules.push(ruled);
             }
-            decisions.push(plan.decision(rules, matches));
+            let decision = plan.decision(rules, matches);
+            if let Some(audit) = audit {
+                let used = |index| used_of(matches, own, index);
+                audit.tell(request, &decision, now, || self.clock.now(), used);
+            }
+            decisions.push(decision);
         }
         decisions
     }
@@ -143,6 +157,14 @@ impl Engine {
             self.metrics.tallies_dropped.increment(1);
         }
     }
+}
+
+/// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
+fn used_of(matches: &Matches<'_>, counted: &[Counted], index: usize) -> u64 {
+    let counts = |found: &&Match<'_>| found.key.is_some();
+    let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
+    let before = matches.iter().take(index).filter(counts).count();
+    counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.

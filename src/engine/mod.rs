@@ -10,29 +10,34 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::ArcSwap;
 use metrics::Counter;
 
-use crate::core::key::identity_values;
-use crate::core::request::{Cost, Request};
-use crate::core::rule::{Mode, Rule, User};
-use crate::core::ruleset::{Conflict, RuleSet, Shapes};
+use crate::core::key::{Key, identity_values};
+use crate::core::request::Request;
+use crate::core::rule::{Rule, User};
+use crate::core::ruleset::{Compiled, Conflict, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
 pub mod admin;
+pub mod audit;
 pub mod clock;
 pub mod decide;
+mod each;
+pub mod history;
 pub mod loaded;
 pub mod port;
+pub mod rulebook;
 mod split;
 pub mod status;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
 use loaded::Loaded;
-use port::{Answer, BucketInfo, Charge, Intent, Store};
+use port::{Answer, Store};
+use rulebook::RulesStatus;
 use split::Shares;
-use status::{BucketStatus, Explanation, WorldStatus};
+use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
 use world::Tallies;
 
 /// One decision in this many is timed: a histogram costs more than a decision.
@@ -48,8 +53,10 @@ pub struct Engine {
     tallies: Tallies,
     shares: Shares,
     world: ArcSwap<WorldStatus>,
+    rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
+    audit: Option<Arc<audit::Queue>>,
 }
 
 impl std::fmt::Debug for Engine {
@@ -75,9 +82,18 @@ impl Engine {
             tallies: Tallies::default(),
             shares,
             world: ArcSwap::default(),
+            rules_status: ArcSwap::default(),
             metrics,
             degraded,
+            audit: None,
         }
+    }
+
+    /// The same engine, leaving records of its decisions in this queue.
+    #[must_use]
+    pub fn with_audit(mut self, queue: Arc<audit::Queue>) -> Self {
+        self.audit = Some(queue);
+        self
     }
 
     /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that keep their
@@ -86,9 +102,23 @@ impl Engine {
     /// # Errors
     /// What is wrong with the set as a whole; the set before stays in force.
     pub fn load(&self, rules: Vec<Rule>, users: Vec<User>, shadow: bool) -> Result<u64, Vec<Conflict>> {
+        self.load_as(rules, users, shadow, None)
+    }
+
+    /// The same under a revision that the rules' source gave it; `None`: the next one.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_as(
+        &self,
+        rules: Vec<Rule>,
+        users: Vec<User>,
+        shadow: bool,
+        revision: Option<u64>,
+    ) -> Result<u64, Vec<Conflict>> {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
-        let revision = self.loaded.load().revision + 1;
+        let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
         let mut split = self.shares.machine();
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
         let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
@@ -139,6 +169,19 @@ impl Engine {
         self.world.load_full()
     }
 
+    /// How it stands with the rules, as last published.
+    #[must_use]
+    pub fn rules_status(&self) -> Arc<RulesStatus> {
+        self.rules_status.load_full()
+    }
+
+    /// Publishes how it stands with the rules.
+    pub fn publish_rules(&self, status: RulesStatus) {
+        self.metrics.rules_source_up.set(if status.reachable { 1.0 } else { 0.0 });
+        self.metrics.rules_refused.set(if status.refused_revision.is_some() { 1.0 } else { 0.0 });
+        self.rules_status.store(Arc::new(status));
+    }
+
     /// Publishes what is known of the other daemons.
     pub fn publish(&self, status: WorldStatus) {
         self.world.store(Arc::new(status));
@@ -161,26 +204,13 @@ impl Engine {
         let found = loaded.set.bucket(name, request)?;
         let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
-        let now = self.clock.now();
-        let info = match &compiled.rule.global {
-            // Only a charge is told what this region's rights are.
-            Some(global) if global.mode == Mode::Escrow => {
-                let charge = Charge { rule: compiled, key: &key, limit, cost: Cost::Peek, enforced: true };
-                let outcome = self.store.decide(&[charge], Intent::Ask, now).await;
-                outcome.counted.first().map(|counted| BucketInfo {
-                    used: counted.used,
-                    verdict: counted.verdict,
-                    view: counted.view,
-                    error_bound: 0,
-                })
-            }
-            _ => self.store.bucket(compiled, &key, now).await,
-        };
-        let values = identity_values(key.identity()).unwrap_or_default();
-        let identity = compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect();
+        // A user's own limit, or this region's share, says what is left.
+        let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
+        let compiled = own.as_ref().unwrap_or(compiled);
+        let info = self.store.bucket(compiled, &key, self.clock.now()).await;
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
-            identity,
+            identity: identity_of(compiled, &key),
             limit: limit.permits,
             window: limit.window,
             used: info.map_or(0, |info| info.used),
@@ -188,7 +218,18 @@ impl Engine {
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             error_bound: info.map_or(0, |info| info.error_bound),
+            degraded: info.is_some_and(|info| info.degraded),
         })
+    }
+
+    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of a worldwide
+    /// limit only this region's counter is reset: what the others know of it stays counted.
+    pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
+        let loaded = self.loaded.load_full();
+        let found = loaded.set.bucket(name, request)?;
+        let (compiled, key) = (found.rule, found.key?);
+        let existed = self.store.reset(compiled, &key).await;
+        Some(BucketReset { rule: compiled.rule.name.clone(), identity: identity_of(compiled, &key), existed })
     }
 
     /// The worldwide rules in force and their revision, for the protocol between regions.
@@ -249,4 +290,10 @@ impl Engine {
         TURN.set(turn);
         turn.is_multiple_of(SAMPLE).then(Stopwatch::start)
     }
+}
+
+/// Names and values of a bucket's identity.
+fn identity_of(compiled: &Compiled, key: &Key) -> Vec<(String, String)> {
+    let values = identity_values(key.identity()).unwrap_or_default();
+    compiled.rule.per.iter().cloned().zip(values.into_iter().map(str::to_owned)).collect()
 }

@@ -11,6 +11,7 @@ use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::engine::status::StoreHealth;
 
 /// A future that lives as long as what it borrows.
 pub type Later<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -94,6 +95,8 @@ pub struct BucketInfo {
     pub view: Option<View>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
+    /// Whether this is only what the daemon knows by itself, because the store did not answer.
+    pub degraded: bool,
 }
 
 /// Where buckets are kept. One decision is atomic: all of its charges or none.
@@ -108,6 +111,13 @@ pub trait Store: Send + Sync + 'static {
     /// Decides with at most one wait, which has a deadline. Never fails: what cannot be asked is answered by each rule's
     /// failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
+
+    /// Whether these are decided in one step, so that decisions asked for after them, before they are answered, see all of
+    /// it or nothing.
+    fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
+        let _ = charges;
+        true
+    }
 
     /// What a bucket holds; `None` if it is unused.
     fn bucket<'a>(
@@ -152,6 +162,11 @@ pub trait Store: Send + Sync + 'static {
 
     /// Buckets held here, and the most there may be.
     fn len(&self) -> StoreLen;
+
+    /// The servers it counts on, and how they are. A store without servers is always well.
+    fn health(&self) -> StoreHealth {
+        StoreHealth::default()
+    }
 }
 
 /// How full a store is.

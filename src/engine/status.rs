@@ -36,6 +36,59 @@ pub struct BucketStatus {
     pub view: Option<View>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
+    /// Whether this is only what the daemon knows by itself, because the store did not answer.
+    pub degraded: bool,
+}
+
+/// A bucket that was to count from zero again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BucketReset {
+    /// The rule.
+    pub rule: String,
+    /// Names and values of the rule's `per`.
+    pub identity: Vec<(String, String)>,
+    /// Whether there was one; `None` where the store did not answer, and nothing is known to have changed.
+    pub existed: Option<bool>,
+}
+
+/// Whether a store answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum StoreState {
+    /// All of it.
+    #[default]
+    Ok,
+    /// Some servers do not: their keys follow their rules' failure policies.
+    Degraded,
+    /// Nothing does.
+    Down,
+}
+
+/// How the store is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct StoreHealth {
+    /// Whether it answers.
+    pub state: StoreState,
+    /// How its servers are arranged; `None` for a store without servers.
+    pub topology: Option<&'static str>,
+    /// Its servers.
+    pub servers: Vec<ServerHealth>,
+}
+
+/// One server of a store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerHealth {
+    /// `host:port`.
+    pub address: String,
+    /// What it is for: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are asked for the others.
+    pub role: &'static str,
+    /// Whether it is asked: `closed` yes, `half_open` a little, `open` no; `None` if it never is.
+    pub breaker: Option<&'static str>,
+    /// The newest round trip; `None` before the first, and for servers that are not asked.
+    pub rtt: Option<Span>,
+    /// The newest trouble, and how long ago it was.
+    pub error: Option<(String, Span)>,
+    /// What its operator should change.
+    pub warning: Option<String>,
 }
 
 /// What is known of another daemon.

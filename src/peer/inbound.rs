@@ -18,6 +18,7 @@ use super::contacts::{Contacts, Present};
 use super::counters::{Counters, Refusal};
 use super::endpoint::{self, Endpoint, HANDSHAKE_DEADLINE};
 use super::links::Links;
+use super::rules::{self, READERS_MAX, Shelf};
 use super::tls::STREAMS_MAX;
 use crate::core::worldwide::NodeName;
 
@@ -34,6 +35,7 @@ pub(super) struct Inbox {
     pub(super) contacts: Arc<Contacts>,
     pub(super) links: Arc<Links>,
     pub(super) counters: Arc<Counters>,
+    pub(super) rules: Arc<Shelf>,
 }
 
 /// Accepts connections until `stop`.
@@ -112,6 +114,8 @@ async fn welcome(incoming: quinn::Incoming, inbox: &Inbox) {
 async fn read(connection: &Connection, name: &NodeName, present: &Present, inbox: &Inbox) {
     // Bounded by the streams that a peer may have open.
     let mut streams = JoinSet::new();
+    let mut answers = JoinSet::new();
+    let readers = usize::try_from(READERS_MAX).unwrap_or(usize::MAX);
     let room = usize::try_from(STREAMS_MAX).unwrap_or(usize::MAX);
     loop {
         let message = tokio::select! {
@@ -123,6 +127,19 @@ async fn read(connection: &Connection, name: &NodeName, present: &Present, inbox
                     continue;
                 }
                 Err(_) => continue,
+            },
+            Some(answered) = answers.join_next() => {
+                if let Ok(Err(why)) = answered {
+                    inbox.counters.refuse(why);
+                }
+                continue;
+            }
+            asked = connection.accept_bi(), if answers.len() < readers => match asked {
+                Ok((send, receive)) => {
+                    answers.spawn(rules::answer(Arc::clone(&inbox.rules), send, receive));
+                    continue;
+                }
+                Err(_) => return,
             },
             datagram = connection.read_datagram() => match datagram {
                 Ok(message) => message,

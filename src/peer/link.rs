@@ -122,6 +122,11 @@ impl Link {
         self.lock().own
     }
 
+    /// Its connection, while it is up.
+    pub(super) fn connection(&self) -> Option<Connection> {
+        self.lock().connection.clone().filter(|connection| connection.close_reason().is_none())
+    }
+
     /// What the link is doing, without what it received.
     pub(super) fn status(&self) -> LinkStatus {
         let state = self.lock();

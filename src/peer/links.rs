@@ -67,6 +67,11 @@ impl Links {
         found.is_some()
     }
 
+    /// The connection to a node, while there is one.
+    pub(super) fn connection(&self, name: &NodeName) -> Option<quinn::Connection> {
+        self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name)?.connection()
+    }
+
     /// The link to an address, if there is one.
     pub(super) fn get(&self, address: SocketAddr) -> Option<Arc<Link>> {
         self.by_address.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned()

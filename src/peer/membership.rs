@@ -22,6 +22,7 @@ use super::contacts::Contacts;
 use super::counters::Refusal;
 use super::gossip::Carrier;
 use super::identity;
+use super::rules::{RulesWord, Shelf};
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::split::Word;
 
@@ -39,6 +40,7 @@ const INCARNATION: &str = "incarnation";
 const DRAINING: &str = "draining";
 const REVISION: &str = "revision";
 const SHARES: &str = "shares";
+const RULES: &str = "rules";
 
 /// Another node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +59,8 @@ pub struct Member {
     pub revision: u64,
     /// Which weights of `split` rules it holds, once it has said so.
     pub shares: Option<Word>,
+    /// Which set of rules it decides by, if it has one to give.
+    pub rules: Option<RulesWord>,
 }
 
 /// What we say of ourselves.
@@ -67,6 +71,7 @@ pub(super) struct Facts {
     pub(super) draining: AtomicBool,
     pub(super) revision: AtomicU64,
     pub(super) shares: Mutex<Option<Word>>,
+    pub(super) rules: Arc<Shelf>,
     /// Something of the above has changed.
     pub(super) changed: Notify,
 }
@@ -80,6 +85,7 @@ impl Facts {
         ];
         let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         pairs.extend(shares.map(|word| (SHARES, format!("{} {}", word.stamp, word.digest))));
+        pairs.extend(self.rules.word().map(|word| (RULES, word.text())));
         pairs
     }
 }
@@ -278,6 +284,7 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         live,
         revision: state.get(REVISION)?.parse().ok()?,
         shares: state.get(SHARES).and_then(word),
+        rules: state.get(RULES).and_then(RulesWord::read),
     })
 }
 

@@ -25,6 +25,7 @@ mod membership;
 mod peers;
 mod queue;
 mod rights;
+mod rules;
 mod socket;
 pub mod sync;
 
@@ -32,4 +33,5 @@ pub use link::LinkStatus;
 pub use membership::Member;
 pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};
 pub use queue::PEER_QUEUE_LEN_MAX;
+pub use rules::{FetchError, RULES_BYTES_MAX, RulesWord};
 pub use tls::{TlsError, TlsPem};

@@ -21,6 +21,7 @@ use super::join;
 use super::link::{LinkContext, LinkStatus};
 use super::links::Links;
 use super::membership::{Facts, Member, Membership};
+use super::rules::{self, FetchError, RulesWord, Shelf};
 use super::tls::{self, TlsError, TlsPem};
 use crate::core::wire::Frame;
 use crate::core::wire::rights::RightsFrame;
@@ -118,6 +119,7 @@ struct Ground {
     links: Arc<Links>,
     contacts: Arc<Contacts>,
     counters: Arc<Counters>,
+    rules: Arc<Shelf>,
     advertise: SocketAddr,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -143,7 +145,16 @@ impl Ground {
             own: config.name.clone(),
         };
         let links = Arc::new(Links::new(context, vec![advertise, bound], tasks.clone(), stop.clone()));
-        Ok(Self { endpoint, links, contacts: Arc::default(), counters, advertise, tasks, stop })
+        Ok(Self {
+            endpoint,
+            links,
+            contacts: Arc::default(),
+            counters,
+            rules: Arc::default(),
+            advertise,
+            tasks,
+            stop,
+        })
     }
 
     fn inbox(
@@ -159,6 +170,7 @@ impl Ground {
             contacts: Arc::clone(&self.contacts),
             links: Arc::clone(&self.links),
             counters: Arc::clone(&self.counters),
+            rules: Arc::clone(&self.rules),
         }
     }
 
@@ -211,6 +223,7 @@ impl Peers {
                 draining: AtomicBool::new(false),
                 revision: AtomicU64::new(0),
                 shares: Mutex::default(),
+                rules: Arc::clone(&ground.rules),
                 changed: Notify::new(),
             }),
             carrier: ground.carrier(gossip_receiver),
@@ -307,6 +320,26 @@ impl Peers {
         if before != Some(word) {
             self.facts.changed.notify_one();
         }
+    }
+
+    /// Tells the others which set of rules is in force here, and keeps its bytes for those who want them.
+    pub fn offer_rules(&self, word: RulesWord, bytes: Bytes) {
+        self.ground.rules.put(word, bytes);
+        self.facts.changed.notify_one();
+    }
+
+    /// Reads a set of rules from a node that gossips it.
+    ///
+    /// # Errors
+    /// It did not come, or not whole.
+    pub async fn fetch_rules(
+        &self,
+        from: &NodeName,
+        word: RulesWord,
+        deadline: Duration,
+    ) -> Result<Vec<u8>, FetchError> {
+        let connection = self.ground.links.connection(from).ok_or(FetchError::NotConnected)?;
+        rules::fetch(connection, word, deadline).await
     }
 
     /// Whether [`Self::leave`] was called.

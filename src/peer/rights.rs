@@ -67,7 +67,9 @@ impl Rights {
             match event {
                 Event::Gave { to, permits } => self.port.rights_moved(&to, permits),
                 Event::Took { .. } => {}
-                Event::Closed { key, window, used, limit } => self.port.window_closed(&key, window, used, limit),
+                Event::Closed { key, window, used, limit } => {
+                    self.port.window_closed(&key, window, used, limit)
+                }
             }
         }
         let now = self.port.now();

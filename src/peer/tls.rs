@@ -14,6 +14,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
 use super::identity::{self, IdentityError};
+use super::rules::READERS_MAX;
 use crate::core::worldwide::NodeName;
 
 /// What a connection speaks. Another protocol is refused in the handshake.
@@ -151,11 +152,12 @@ fn both() -> TransportConfig {
     transport
 }
 
-/// A connection that others dialled: they send, we read.
+/// A connection that others dialled: they send, we read; and they may ask for our rules.
 fn accepting() -> TransportConfig {
     let mut transport = both();
     transport
         .max_concurrent_uni_streams(VarInt::from_u32(STREAMS_MAX))
+        .max_concurrent_bidi_streams(VarInt::from_u32(READERS_MAX))
         .receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES))
         .stream_receive_window(VarInt::from_u32(RECEIVE_WINDOW_BYTES / 8))
         .datagram_receive_buffer_size(Some(DATAGRAM_BUFFER_BYTES));

@@ -4,7 +4,7 @@
 //! back changes nothing. The steps themselves are the ledger's ([`Ledger`]), the same as in `lua/rights.lua`.
 
 use super::slot::{Named, Slot};
-use crate::core::algorithm::{Algorithm, Limit, State, View};
+use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Place, WEIGHT_KEPT};
@@ -31,6 +31,17 @@ pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
 pub(super) struct Terms {
     pub(super) view: Option<View>,
     pub(super) now: Timestamp,
+    /// For how long nothing is admitted because too little of the past is known.
+    pub(super) doubt: Option<Span>,
+}
+
+impl Terms {
+    /// Denies while it must.
+    pub(super) fn hold(&self, verdict: &mut Verdict) {
+        if let Some(left) = self.doubt {
+            *verdict = Verdict { admitted: false, remaining: 0, retry: Some(left), ..*verdict };
+        }
+    }
 }
 
 impl Slot {
@@ -38,15 +49,16 @@ impl Slot {
     pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
         let now = now.max(self.newest);
         if !has_rights(rule) {
-            let doubt = Terms { view: Some(View { window: now.window_index(limit.window), ..View::default() }), now };
+            let slides = matches!(rule.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
             let known = self.begun + Span(limit.window.0.saturating_mul(2)) + DOUBT_MARGIN;
-            return match rule.rule.algorithm {
-                Algorithm::SlidingWindow | Algorithm::SlidingLog if now < known && self.begun > Timestamp(0) => doubt,
-                _ => Terms { view: None, now },
-            };
+            let doubt =
+                (slides && self.begun > Timestamp(0)).then(|| known.since(now)).filter(|left| left.0 > 0);
+            return Terms { view: None, now, doubt };
         }
         let place = self.find(named);
-        let counted = self.state(place).map_or_else(|| now.window_index(limit.window), |state| state.window_at(limit, now));
+        let counted = self
+            .state(place)
+            .map_or_else(|| now.window_index(limit.window), |state| state.window_at(limit, now));
         let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
         let minted = self.minted(limit, window);
@@ -58,7 +70,8 @@ impl Slot {
         let budget = u32::try_from(budget).unwrap_or(u32::MAX);
         let next_budget = u32::try_from(minted).unwrap_or(0);
         let view = View { window, budget, next_budget, others: 0, others_before: 0 };
-        Terms { view: Some(view), now: now.max(Timestamp::window_start(window, limit.window)) }
+        let now = now.max(Timestamp::window_start(window, limit.window));
+        Terms { view: Some(view), now, doubt: None }
     }
 
     /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not read it.

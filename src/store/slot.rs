@@ -138,8 +138,8 @@ impl Slot {
         let held = self.held(charge.rule, named);
         let (mut view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let mut at = now;
-        if is_escrowed(charge.rule) {
-            let terms = self.terms(charge.rule, &charge.limit, named, now);
+        let terms = is_escrowed(charge.rule).then(|| self.terms(charge.rule, &charge.limit, named, now));
+        if let Some(terms) = &terms {
             (view, at) = (terms.view, terms.now);
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
@@ -149,6 +149,9 @@ impl Slot {
             Some(state) => check(state),
             None => check(&self.fresh(charge.rule, &charge.limit, at)),
         };
+        if let Some(terms) = &terms {
+            terms.hold(&mut verdict);
+        }
         match charge.cost {
             Cost::Take(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
@@ -266,7 +269,9 @@ impl Slot {
             return;
         }
         let found = self.buckets.find(named.hash, named.key.bytes());
-        let Some(place) = found.or_else(|| self.insert(State::new(algorithm), named, now, |_| false)) else { return };
+        let Some(place) = found.or_else(|| self.insert(State::new(algorithm), named, now, |_| false)) else {
+            return;
+        };
         let Some(state) = self.buckets.get_mut(place) else { return };
         state.debit(&rule.limit, now, permits);
         let expiry = state.expiry(&rule.limit);
@@ -298,17 +303,25 @@ impl Slot {
     pub(super) fn info(&self, rule: &Compiled, named: Named<'_>, now: Timestamp) -> Option<BucketInfo> {
         let held = self.held(rule, named).copied();
         let state = self.state(self.find(named));
-        if held.is_none() && state.is_none() {
+        if held.is_none() && state.is_none() && !is_escrowed(rule) {
             return None;
         }
-        let unused = State::new(rule.rule.algorithm);
-        let state = state.unwrap_or(&unused);
-        let view = held.map(|held| held.view);
+        let (mut view, mut now) = (held.map(|held| held.view), now);
+        let terms = is_escrowed(rule).then(|| self.terms(rule, &rule.limit, named, now));
+        if let Some(terms) = &terms {
+            (view, now) = (terms.view, terms.now);
+        }
+        let unused = self.fresh(rule, &rule.limit, now);
+        let mut verdict = state.unwrap_or(&unused).check(&rule.limit, view.as_ref(), now, 0);
+        if let Some(terms) = &terms {
+            terms.hold(&mut verdict);
+        }
         Some(BucketInfo {
-            used: state.used(&rule.limit, now),
-            verdict: state.check(&rule.limit, view.as_ref(), now, 0),
+            used: state.unwrap_or(&unused).used(&rule.limit, now),
+            verdict,
             view,
             error_bound: held.map_or(0, |held| held.error_bound),
+            degraded: false,
         })
     }
 

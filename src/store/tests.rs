@@ -37,6 +37,7 @@ fn rule(algorithm: Algorithm, limit: u32, window: Span) -> Compiled {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     };
     let limit = Limit { permits: limit, window, burst: limit, queue: 0 };
     Compiled { rule, index: 0, shape: Shape(1), limit }

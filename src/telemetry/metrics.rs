@@ -117,6 +117,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Rule sets that were refused; the one before stayed in force",
     ),
+    ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
+    (
+        "rules_refused",
+        MetricKind::Gauge,
+        &[],
+        "1 while the newest rules of the source are refused and those before stay in force",
+    ),
     ("keys", MetricKind::Gauge, &[], "Buckets held in memory"),
     (
         "keys_evicted",
@@ -149,6 +156,22 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["door"],
         "Connections closed at once because the door was full",
     ),
+    ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
+    (
+        "audit_dropped_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
+    ),
+    ("audit_rows_total", MetricKind::Counter, &[], "Records delivered to the database"),
+    (
+        "audit_batches_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Batches by outcome: delivered, repeated, failed",
+    ),
+    ("audit_spooled_bytes", MetricKind::Gauge, &[], "Bytes in the spool, not delivered yet"),
+    ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     ("build_info", MetricKind::Gauge, &["version"], "Always 1"),
 ];
 
@@ -183,8 +206,20 @@ pub struct Metrics {
     pub rules_revision: Gauge,
     /// See `rules` in [`METRICS`].
     pub rules_count: Gauge,
+    /// See `rules_source_up` in [`METRICS`].
+    pub rules_source_up: Gauge,
+    /// See `rules_refused` in [`METRICS`].
+    pub rules_refused: Gauge,
     /// See `rule_reload_failures_total` in [`METRICS`].
     pub rule_reload_failures: Counter,
+    /// See `audit_queue` in [`METRICS`].
+    pub audit_queue: Gauge,
+    /// See `audit_spooled_bytes` in [`METRICS`].
+    pub audit_spooled_bytes: Gauge,
+    /// See `audit_rows_total` in [`METRICS`].
+    pub audit_rows: Counter,
+    /// See `audit_archived_rows_total` in [`METRICS`].
+    pub audit_archived_rows: Counter,
     /// See `keys` in [`METRICS`].
     pub keys: Gauge,
     /// See `keys_evicted` in [`METRICS`].
@@ -254,7 +289,13 @@ impl Metrics {
             tallies_dropped: counter("tallies_dropped_total"),
             rules_revision: gauge("rules_revision"),
             rules_count: gauge("rules"),
+            rules_source_up: gauge("rules_source_up"),
+            rules_refused: gauge("rules_refused"),
             rule_reload_failures: counter("rule_reload_failures_total"),
+            audit_queue: gauge("audit_queue"),
+            audit_spooled_bytes: gauge("audit_spooled_bytes"),
+            audit_rows: counter("audit_rows_total"),
+            audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),
             keys_evicted: gauge("keys_evicted"),
             keys_full: gauge("keys_full"),

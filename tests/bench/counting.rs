@@ -58,6 +58,7 @@ fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     };
     Compiled {
         rule,

@@ -46,6 +46,7 @@ fn rule(name: String, path: Option<String>) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }
 

@@ -106,6 +106,7 @@ fn rule(kind: &Kind, n: usize) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own script.
 //!
-//! `cargo bench --bench redis` prints a table. Everything, the server included, shares the machine's cores.
+//! `cargo bench --bench redis` prints tables; `-- latency`, `single`, `cluster`, `hot`, `cpu` or `memory` only one of them. Raw and own
+//! runs alternate, and medians are printed, since everything, the server included, shares the machine's cores with
+//! whatever else runs there: read the ratios.
 
 #![allow(
     missing_docs,
@@ -40,8 +42,14 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Charge, Intent, Store};
 use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, Topology, script_hash};
 
-const FOR: Duration = Duration::from_secs(3);
+/// One run, and how many of each there are.
+const FOR: Duration = Duration::from_millis(1_500);
+const ROUNDS: usize = 3;
 const KEYS: usize = 100_000;
+const KEYS_MEASURED: usize = 1_000_000;
+
+/// A key that redis-benchmark draws at random.
+const RANDOM: &str = "tg:{user=__rand_int__}:b";
 
 fn rule(name: &str, algorithm: Algorithm, shape: u32) -> Compiled {
     // Bytes without a zero: redis-benchmark takes them on its command line.
@@ -64,13 +72,33 @@ async fn ask(store: &RedisStore, rules: &[&Compiled], user: &str) -> bool {
 }
 
 /// Decisions a second, p50 and p99 in microseconds, and what was admitted in all.
+#[derive(Debug, Clone, Copy)]
 struct Figures {
     rate: f64,
-    p50: u128,
-    p99: u128,
+    p50: f64,
+    p99: f64,
+    done: usize,
     admitted: usize,
 }
 
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn medians(runs: &[Figures]) -> Figures {
+    let of = |field: fn(&Figures) -> f64| median(runs.iter().map(field).collect());
+    let sum = |field: fn(&Figures) -> usize| runs.iter().map(field).sum();
+    Figures {
+        rate: of(|run| run.rate),
+        p50: of(|run| run.p50),
+        p99: of(|run| run.p99),
+        done: sum(|run| run.done),
+        admitted: sum(|run| run.admitted),
+    }
+}
+
+/// Asks for `users` in turn, from this many tasks at once.
 fn run(store: &Arc<RedisStore>, rules: &Arc<Vec<Compiled>>, tasks: usize, users: usize) -> Figures {
     let turn = Arc::new(AtomicUsize::new(0));
     let start = now();
@@ -88,7 +116,7 @@ fn run(store: &Arc<RedisStore>, rules: &Arc<Vec<Compiled>>, tasks: usize, users:
                 admitted += usize::from(ask(&store, &rules, &format!("u{user}")).await);
                 done += 1;
                 if let Some(sampled) = sampled {
-                    latencies.push(sampled.elapsed().as_micros());
+                    latencies.push(sampled.elapsed().as_secs_f64() * 1e6);
                     tokio::task::yield_now().await;
                 }
             }
@@ -102,45 +130,60 @@ fn run(store: &Arc<RedisStore>, rules: &Arc<Vec<Compiled>>, tasks: usize, users:
         admitted += passed;
         done += count;
     }
-    latencies.sort_unstable();
-    let at = |percent: usize| latencies.get(latencies.len() * percent / 100).copied().unwrap_or(0);
-    Figures { rate: done as f64 / start.elapsed().as_secs_f64(), p50: at(50), p99: at(99), admitted }
+    latencies.sort_by(f64::total_cmp);
+    let at = |percent: usize| latencies.get(latencies.len() * percent / 100).copied().unwrap_or(0.0);
+    Figures { rate: done as f64 / start.elapsed().as_secs_f64(), p50: at(50), p99: at(99), done, admitted }
 }
 
 fn print(what: &str, figures: &Figures) {
-    println!("{what:<52} {:>10.0}/s  p50 {:>6} µs  p99 {:>6} µs", figures.rate, figures.p50, figures.p99);
+    println!(
+        "  {what:<50} {:>9.0}/s  p50 {:>6.0} µs  p99 {:>6.0} µs",
+        figures.rate, figures.p50, figures.p99
+    );
 }
 
-/// The raw rate of the script, by redis-benchmark.
-fn raw(server: &Server, key: &str, clients: usize, pipeline: usize) -> f64 {
+/// The raw limit of the script, by redis-benchmark.
+fn raw(port: u16, key: &str, clients: usize, pipeline: usize, more: &[&str]) -> Figures {
     let mut bucket = vec![1, 0x41, 0x42, 0x43];
     bucket.extend([0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 2]);
+    let count = if clients * pipeline == 1 { 20_000 } else { 60_000 };
     let mut child = Command::new("redis-benchmark")
-        .args(["-p", &server.port.to_string(), "-c", &clients.to_string(), "-P", &pipeline.to_string()])
-        .args([
-            "-n",
-            "120000",
-            "-r",
-            &KEYS.to_string(),
-            "--csv",
-            "-x",
-            "EVALSHA",
-            script_hash(),
-            "1",
-            key,
-            "",
-        ])
+        .args(["-p", &port.to_string(), "-c", &clients.to_string(), "-P", &pipeline.to_string()])
+        .args(["-n", &count.to_string(), "-r", &KEYS.to_string(), "--csv", "-x"])
+        .args(more)
+        .args(["EVALSHA", script_hash(), "1", key, ""])
         .arg(OsString::from_vec(bucket))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
+        .stderr(Stdio::null())
         .spawn()
         .expect("redis-benchmark is installed: apt-get install redis-tools");
     let decision = [0, 0, 1, 0, 1, 1 | 4, 0, 0, 0, 0, 1];
     child.stdin.take().expect("a pipe").write_all(&decision).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let line = text.lines().last().unwrap_or_default();
-    line.rsplit("\",\"").nth(6).and_then(|rate| rate.trim_matches('"').parse().ok()).unwrap_or(f64::NAN)
+    let line = text.lines().last().unwrap_or_default().to_owned();
+    // Rate, then average, least, p50, p95, p99 and greatest latency in milliseconds.
+    let field = |from_end: usize| -> f64 {
+        let text = line.rsplit("\",\"").nth(from_end).map(|text| text.trim_matches('"'));
+        text.and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
+    };
+    Figures { rate: field(6), p50: field(3) * 1e3, p99: field(1) * 1e3, done: count, admitted: count }
+}
+
+/// The same work raw and through the store, in turn.
+fn beside(
+    what: &str,
+    mut raw: impl FnMut() -> Figures,
+    mut own: impl FnMut() -> Figures,
+) -> (Figures, Figures) {
+    let (raws, owns): (Vec<_>, Vec<_>) = (0..ROUNDS).map(|_| (raw(), own())).unzip();
+    let ratio = median(raws.iter().zip(&owns).map(|(raw, own)| own.rate / raw.rate).collect());
+    let (raw, own) = (medians(&raws), medians(&owns));
+    print(&format!("{what}, raw"), &raw);
+    print(&format!("{what}, through the store"), &own);
+    println!("  {:<50} {ratio:>9.2} times the raw rate", "");
+    (raw, own)
 }
 
 /// CPU seconds that the server has used.
@@ -153,62 +196,182 @@ fn cpu(server: &Server) -> f64 {
     field("used_cpu_sys") + field("used_cpu_user")
 }
 
-fn main() {
-    let server = Server::start(&[]);
-    let single = Arc::new(store(settings(Topology::Single, vec![server.url()]), 1));
-    let rules = Arc::new(vec![rule("r", Algorithm::FixedWindow, 8)]);
-    runtime().block_on(ask(&single, &[&rules[0]], "warm"));
+fn started(topology: Topology, urls: Vec<String>) -> Arc<RedisStore> {
+    Arc::new(store(settings(topology, urls), 1))
+}
 
+fn one_rule() -> Arc<Vec<Compiled>> {
+    Arc::new(vec![rule("r", Algorithm::FixedWindow, 8)])
+}
+
+fn single() {
+    let server = Server::start(&[]);
+    let (store, rules) = (started(Topology::Single, vec![server.url()]), one_rule());
+    runtime().block_on(ask(&store, &[&rules[0]], "warm"));
     println!("distinct keys, single server");
-    for (clients, pipeline) in [(1, 1), (64, 1), (4, 16), (1, 64)] {
-        let rate = raw(&server, "tg:{user=__rand_int__}:b", clients, pipeline);
-        println!("  raw, {clients} clients, pipelines of {pipeline:<22} {rate:>20.0}/s");
+    for pipeline in [16, 64] {
+        let raws: Vec<_> = (0..ROUNDS).map(|_| raw(server.port, RANDOM, 1, pipeline, &[])).collect();
+        print(&format!("1 client, pipelines of {pipeline}, raw"), &medians(&raws));
     }
     for tasks in [1, 16, 64, 256] {
-        print(&format!("  store, {tasks} at once"), &run(&single, &rules, tasks, KEYS));
+        let raw = || raw(server.port, RANDOM, tasks, 1, &[]);
+        beside(&format!("{tasks} at once"), raw, || run(&store, &rules, tasks, KEYS));
     }
+}
 
+/// One caller: what the store adds to the bare call of an asynchronous client.
+fn latency() {
+    let server = Server::start(&[]);
+    let (store, rules) = (started(Topology::Single, vec![server.url()]), one_rule());
+    runtime().block_on(ask(&store, &[&rules[0]], "warm"));
+    println!("latency for one caller, single server");
+    let client = redis::Client::open(server.url()).expect("an address");
+    let client = runtime().block_on(client.get_multiplexed_async_connection()).expect("it answers");
+    let bare = || {
+        let mut client = client.clone();
+        let task = runtime().spawn(async move {
+            let (start, mut latencies) = (now(), Vec::new());
+            while start.elapsed() < FOR {
+                let mut bucket = vec![1, 0x41, 0x42, 0x43];
+                bucket.extend([0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 2]);
+                let key = format!("tg:{{user=u{}}}:b", latencies.len());
+                let mut call = redis::cmd("EVALSHA");
+                call.arg(script_hash()).arg(1).arg(key).arg("").arg(bucket);
+                call.arg([0_u8, 0, 1, 0, 1, 1 | 4, 0, 0, 0, 0, 1].as_slice());
+                let asked = now();
+                let answer: redis::RedisResult<redis::Value> = call.query_async(&mut client).await;
+                answer.expect("it answers");
+                latencies.push(asked.elapsed().as_secs_f64() * 1e6);
+            }
+            latencies
+        });
+        let mut latencies = runtime().block_on(task).expect("it ends");
+        latencies.sort_by(f64::total_cmp);
+        let done = latencies.len();
+        let at = |percent: usize| latencies[done * percent / 100];
+        Figures { rate: done as f64 / FOR.as_secs_f64(), p50: at(50), p99: at(99), done, admitted: done }
+    };
+    let raws: Vec<_> = (0..ROUNDS).map(|_| raw(server.port, RANDOM, 1, 1, &[])).collect();
+    print("blocking client, raw", &medians(&raws));
+    let (raw, own) = beside("asynchronous client", bare, || run(&store, &rules, 1, KEYS));
+    println!("  {:<50} {:>9.2} times the raw median", "", own.p50 / raw.p50);
+}
+
+fn clustered() {
+    let cluster = Cluster::start();
+    let (store, rules) = (started(Topology::Cluster, cluster.urls()), one_rule());
+    run(&store, &rules, 64, KEYS);
+    println!("distinct keys, cluster of three primaries with a replica each");
+    for tasks in [1, 64, 256] {
+        // It puts a tag of one of each node's slots in place of {tag}.
+        let raw = || raw(cluster.servers[0].port, "tg:{tag}:__rand_int__", tasks, 1, &["--cluster"]);
+        beside(&format!("{tasks} at once"), raw, || run(&store, &rules, tasks, KEYS));
+    }
+}
+
+fn hot() {
+    let server = Server::start(&[]);
+    let (store, rules) = (started(Topology::Single, vec![server.url()]), one_rule());
+    runtime().block_on(ask(&store, &[&rules[0]], "warm"));
     println!("one hot key, single server");
-    let hot = raw(&server, "tg:{user=hot}:b", 64, 1);
-    println!("  raw, 64 clients {hot:>47.0}/s");
-    let figures = run(&single, &rules, 256, 1);
-    print("  coalescing, 256 at once", &figures);
-    println!("  {:.1} times the raw rate", figures.rate / hot);
+    let raw = || raw(server.port, "tg:{user=hot}:b", 64, 1, &[]);
+    beside("coalescing alone, 256 at once", raw, || run(&store, &rules, 256, 1));
     let lease = LeaseSettings { permits_max: 1_000, ttl: Duration::from_millis(200) };
     let leased = RedisSettings { lease, ..settings(Topology::Single, vec![server.url()]) };
-    let leased = Arc::new(store(leased, 1));
+    let leased = Arc::new(redis_store::store(leased, 1));
     let hot_rules = Arc::new(vec![rule("leased", Algorithm::FixedWindow, 16)]);
-    let figures = run(&leased, &hot_rules, 64, 1);
-    print("  leases of 1,000, 64 at once", &figures);
+    let (_, own) = beside("leases of 1,000, 64 at once", raw, || run(&leased, &hot_rules, 64, 1));
     runtime().block_on(leased.drain());
-    let used =
-        runtime().block_on(single.bucket(&hot_rules[0], &key(&hot_rules[0], "u0"), Clock::System.now()));
-    let used = used.map_or(0, |info| info.used);
-    println!("  {:.1} times the raw rate; {} admitted, {used} charged", figures.rate / hot, figures.admitted);
+    let key = key(&hot_rules[0], "u0");
+    let used = runtime().block_on(store.bucket(&hot_rules[0], &key, Clock::System.now()));
+    println!("  {} admitted, {} charged", own.admitted, used.map_or(0, |info| info.used));
+}
 
-    println!("CPU of Redis for each decision");
-    let names = ["a", "b", "c", "d", "e"];
-    let five: Vec<Compiled> =
-        (0..).zip(names).map(|(at, name)| rule(name, Algorithm::TokenBucket, 100 + at * 8)).collect();
-    for count in [1, 5] {
-        let rules: Arc<Vec<Compiled>> = Arc::new(
-            five.iter()
+fn costs() {
+    let server = Server::start(&[]);
+    let store = started(Topology::Single, vec![server.url()]);
+    println!("CPU of Redis for each decision, 64 at once");
+    for algorithm in
+        [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket, Algorithm::Gcra]
+    {
+        for count in [1, 5] {
+            let names = ["a", "b", "c", "d", "e"];
+            let rules = (0..)
+                .zip(names)
                 .take(count)
-                .map(|own| rule(&own.rule.name, Algorithm::TokenBucket, own.shape.0))
-                .collect(),
-        );
-        let before = cpu(&server);
-        let figures = run(&single, &rules, 64, KEYS);
-        let decisions = figures.rate * FOR.as_secs_f64();
-        print(&format!("  {count} rules in one call"), &figures);
-        println!("  {:.1} µs", (cpu(&server) - before) / decisions * 1e6);
+                .map(|(at, name)| rule(&format!("{algorithm:?}{name}"), algorithm, 100 + at * 8));
+            let rules: Arc<Vec<Compiled>> = Arc::new(rules.collect());
+            let before = cpu(&server);
+            let runs: Vec<_> = (0..ROUNDS).map(|_| run(&store, &rules, 64, KEYS)).collect();
+            let own = medians(&runs);
+            print(&format!("{algorithm:?}, {count} in one call"), &own);
+            println!("  {:<50} {:>9.1} µs", "", (cpu(&server) - before) / own.done as f64 * 1e6);
+        }
     }
-    drop(server);
+}
 
-    let cluster = Cluster::start();
-    let clustered = Arc::new(store(settings(Topology::Cluster, cluster.urls()), 1));
-    println!("distinct keys, three primaries");
-    for tasks in [1, 64, 256] {
-        print(&format!("  store, {tasks} at once"), &run(&clustered, &rules, tasks, KEYS));
+/// Bytes for each key beyond its name, by `MEMORY USAGE` and by what the whole server takes.
+fn memory() {
+    println!("bytes for each of {KEYS_MEASURED} keys");
+    let levels = [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra];
+    let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    for algorithm in windows.into_iter().chain(levels) {
+        let server = Server::start(&[]);
+        let store = started(Topology::Single, vec![server.url()]);
+        let rules = Arc::new(vec![rule("m", algorithm, 8)]);
+        let used = || -> f64 {
+            let info = server.command(&["INFO", "memory"]).unwrap_or_default();
+            let line = info.lines().find_map(|line| line.strip_prefix("used_memory_dataset:"));
+            line.and_then(|text| text.trim().parse().ok()).unwrap_or(f64::NAN)
+        };
+        runtime().block_on(ask(&store, &[&rules[0]], "warm"));
+        let before = used();
+        let turn = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<_> = (0..256)
+            .map(|_| {
+                let (store, rules, turn) = (Arc::clone(&store), Arc::clone(&rules), Arc::clone(&turn));
+                runtime().spawn(async move {
+                    loop {
+                        let user = turn.fetch_add(1, Ordering::Relaxed);
+                        if user >= KEYS_MEASURED {
+                            return;
+                        }
+                        ask(&store, &[&rules[0]], &format!("{user:08}")).await;
+                    }
+                })
+            })
+            .collect();
+        tasks.into_iter().for_each(|task| runtime().block_on(task).expect("it ends"));
+        let name_len = "tg:{user=00000000}:m".len() as f64;
+        let sampled: Vec<f64> = (0..1_000)
+            .filter_map(|at| {
+                let key = format!("tg:{{user={:08}}}:m", at * (KEYS_MEASURED / 1_000));
+                let answer = server.command(&["MEMORY", "USAGE", &key])?;
+                answer.trim().trim_start_matches(':').parse().ok()
+            })
+            .collect();
+        let mean = sampled.iter().sum::<f64>() / sampled.len() as f64 - name_len;
+        let whole = (used() - before) / KEYS_MEASURED as f64 - name_len;
+        println!(
+            "  {:<50} {mean:>9.1} by MEMORY USAGE, {whole:.1} of the data set",
+            format!("{algorithm:?}")
+        );
+    }
+}
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let tables: [(&str, fn()); 6] = [
+        ("latency", latency),
+        ("single", single),
+        ("cluster", clustered),
+        ("hot", hot),
+        ("cpu", costs),
+        ("memory", memory),
+    ];
+    for (name, table) in tables {
+        if wanted.is_empty() || wanted.iter().any(|word| word == name) {
+            table();
+        }
     }
 }

@@ -11,7 +11,11 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod away;
+mod file;
 mod guard;
+mod peers;
+mod rules;
 mod schema;
 #[path = "../support/mod.rs"]
 mod support;

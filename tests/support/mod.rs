@@ -5,6 +5,7 @@
 
 #![allow(dead_code, reason = "every test binary uses its own part")]
 
+pub(crate) mod authority;
 pub(crate) mod command;
 pub(crate) mod daemon;
 pub(crate) mod http;

@@ -15,6 +15,7 @@ pub struct Server {
     pub port: u16,
     child: Child,
     dir: TempDir,
+    program: String,
     args: Vec<String>,
 }
 
@@ -48,22 +49,29 @@ pub fn free_port() -> u16 {
 impl Server {
     /// A server with these settings besides the plainest.
     pub fn start(args: &[&str]) -> Self {
-        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        Self::run(free_port(), dir, args)
+        Self::start_program("redis-server", args)
     }
 
-    fn run(port: u16, dir: TempDir, args: Vec<String>) -> Self {
-        let child = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(["--loglevel", "warning", "--logfile", "log", "--dir"])
+    /// The same of another program: another version.
+    pub fn start_program(program: &str, args: &[&str]) -> Self {
+        let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self::run(program, free_port(), dir, args)
+    }
+
+    fn run(program: &str, port: u16, dir: TempDir, args: Vec<String>) -> Self {
+        let child = Command::new(program)
+            // The folder first: older servers open the log where they are when they read of it.
+            .arg("--dir")
             .arg(dir.path())
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--loglevel", "warning", "--logfile", "log"])
             .args(&args)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("redis-server is installed: apt-get install redis-server");
-        let server = Self { port, child, dir, args };
+        let server = Self { port, child, dir, program: program.to_owned(), args };
         until("the server to answer", Duration::from_secs(10), || {
             server
                 .command(&["PING"])
@@ -92,12 +100,21 @@ impl Server {
         let _ = self.child.wait();
     }
 
+    /// Starts it anew on the same port and with the same folder: without counters, since it saves none, but with what a member
+    /// of a cluster knows of the others.
+    pub fn restart_in_place(mut self) -> Self {
+        self.kill();
+        let (port, args, program) = (self.port, self.args.clone(), self.program.clone());
+        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
+        Self::run(&program, port, dir, args)
+    }
+
     /// Starts it anew, empty, on the same port.
     pub fn restart(mut self) -> Self {
         self.kill();
-        let (port, args) = (self.port, self.args.clone());
-        let dir = std::mem::replace(&mut self.dir, tempfile::tempdir().expect("a temporary directory"));
-        Self::run(port, dir, args)
+        let (port, args, program) = (self.port, self.args.clone(), self.program.clone());
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        Self::run(&program, port, dir, args)
     }
 }
 
@@ -106,6 +123,21 @@ impl Drop for Server {
         self.kill();
     }
 }
+
+/// Another server program than the installed one, if it is there: `tests/run` fetches them into `target/`. Says so if not.
+pub fn other_program(path: &str) -> Option<String> {
+    let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join(path);
+    if !program.exists() {
+        println!("skipped: there is no {}; tests/run fetches it", program.display());
+        return None;
+    }
+    Some(program.display().to_string())
+}
+
+/// Redis 6.2, the oldest that is enough.
+pub const OLDEST: &str = "redis-6.2.14/redis-server";
+/// Valkey.
+pub const VALKEY: &str = "valkey-9.1.2/valkey-server";
 
 pub fn command_at(port: u16, words: &[&str]) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
@@ -136,6 +168,16 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn start() -> Self {
+        Self::start_with("1000")
+    }
+
+    /// One in which nobody takes over from a primary that only waits for its processor: what is not yet with the replica would
+    /// be lost.
+    pub fn start_patient() -> Self {
+        Self::start_with("60000")
+    }
+
+    fn start_with(node_timeout_ms: &str) -> Self {
         let servers: Vec<Server> = (0..6)
             .map(|_| {
                 let bus = free_port().to_string();
@@ -143,7 +185,7 @@ impl Cluster {
                     "--cluster-enabled",
                     "yes",
                     "--cluster-node-timeout",
-                    "1000",
+                    node_timeout_ms,
                     "--cluster-port",
                     &bus,
                     "--cluster-replica-validity-factor",

@@ -67,6 +67,7 @@ pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> C
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     };
     Compiled { rule, index: 0, shape: Shape(shape), limit }
 }

@@ -1,41 +1,101 @@
-//! `GET /v1/buckets?rule=…&user=…`: what one bucket holds, here and by what is known of the world.
+//! `/v1/buckets?rule=…&user=…`: what one bucket holds, here and by what is known of the world; `DELETE` has it count from
+//! zero.
+
+use std::sync::Arc;
 
 use super::rules::no_rule;
 use super::{AdminRoute, Call};
-use crate::api::error::Refusal;
+use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
-use crate::api::wire::BucketJson;
+use crate::api::wire::{BucketJson, ResetJson};
 use crate::core::request::{Attributes, Cost, Request};
-use crate::engine::admin::Role;
+use crate::core::ruleset::Compiled;
+use crate::engine::admin::{self, Change, Role};
+use crate::engine::loaded::Loaded;
+use crate::engine::status::BucketReset;
 
-pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
-    method: "GET",
-    path: "/v1/buckets",
-    role: Role::Viewer,
-    handler: |call| Box::pin(show(call)),
-}];
+pub(super) const ROUTES: &[AdminRoute] = &[
+    AdminRoute {
+        method: "GET",
+        path: "/v1/buckets",
+        role: Role::Viewer,
+        handler: |call| Box::pin(show(call)),
+    },
+    AdminRoute {
+        method: "DELETE",
+        path: "/v1/buckets",
+        role: Role::Operator,
+        handler: |call| Box::pin(reset(call)),
+    },
+];
 
 /// Shows the bucket of the rule named by `rule` for the attributes that the other parameters give.
 async fn show(call: Call<'_>) -> Answered {
-    let (doors, pairs) = (call.doors, call.query()?);
-    let rule = pairs.iter().find(|(name, _)| name == "rule").map(|(_, value)| value.as_str());
-    let rule = rule.ok_or_else(|| Refusal::of_field("rule", "say whose bucket: rule=NAME"))?;
-    let loaded = doors.engine.loaded();
-    let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == rule);
-    let compiled = compiled.ok_or_else(|| no_rule(rule))?;
-    let attributes: Attributes<'_> = pairs
-        .iter()
-        .filter(|(name, _)| name != "rule")
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
-    let request = Request { domain: &compiled.rule.domain, attributes, cost: Cost::Peek, limit: None };
-    let missing = compiled.rule.per.iter().find(|name| request.attribute(name).is_none_or(str::is_empty));
-    if let Some(name) = missing {
-        let message = format!("the rule has one bucket for each {name:?}: give its value");
-        return Err(Refusal::of_field(name.clone(), message));
-    }
-    let bucket = doors.engine.bucket(rule, &request).await;
-    let bucket =
-        bucket.ok_or_else(|| Refusal::of_field("rule", "this rule counts nothing and has no buckets"))?;
+    let asked = Asked::read(&call)?;
+    let request = asked.request()?;
+    let bucket = call.doors.engine.bucket(&asked.rule, &request).await.ok_or_else(no_buckets)?;
     Ok(reply::json(&BucketJson::new(&bucket)))
+}
+
+/// Has that bucket count from zero. A store that does not answer is a refusal: nothing is known to have changed.
+async fn reset(call: Call<'_>) -> Answered {
+    let asked = Asked::read(&call)?;
+    let request = asked.request()?;
+    let reset = call.doors.engine.reset(&asked.rule, &request).await.ok_or_else(no_buckets)?;
+    let away = "the region's store does not answer, so the bucket may be as it was: try again";
+    let existed = reset.existed.ok_or_else(|| Refusal::new(Code::NoStore, away))?;
+    let json = ResetJson::new(&reset, existed);
+    admin::log(&Change {
+        actor: call.actor,
+        action: "bucket.reset",
+        target: target(&reset),
+        before: None,
+        after: serde_json::to_value(&json).ok(),
+        reason: None,
+    });
+    Ok(reply::json(&json))
+}
+
+/// The bucket in words, as in `search-free user=u_42`.
+fn target(reset: &BucketReset) -> String {
+    let pairs = reset.identity.iter().map(|(name, value)| format!(" {name}={value}"));
+    reset.rule.clone() + &pairs.collect::<String>()
+}
+
+/// A rule and attributes, as the query names them.
+struct Asked {
+    rule: String,
+    pairs: Vec<(String, String)>,
+    loaded: Arc<Loaded>,
+}
+
+impl Asked {
+    fn read(call: &Call<'_>) -> Result<Self, Refusal> {
+        let mut pairs = call.query()?;
+        let place = pairs.iter().position(|(name, _)| name == "rule");
+        let place = place.ok_or_else(|| Refusal::of_field("rule", "say whose bucket: rule=NAME"))?;
+        let (_, rule) = pairs.remove(place);
+        Ok(Self { rule, pairs, loaded: call.doors.engine.loaded() })
+    }
+
+    fn compiled(&self) -> Result<&Compiled, Refusal> {
+        self.loaded.set.by_name(&self.rule).map(|compiled| &**compiled).ok_or_else(|| no_rule(&self.rule))
+    }
+
+    fn request(&self) -> Result<Request<'_>, Refusal> {
+        let compiled = self.compiled()?;
+        let pairs = self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let attributes: Attributes<'_> = pairs.collect();
+        let request = Request { domain: &compiled.rule.domain, attributes, cost: Cost::Peek, limit: None };
+        let missing = |name: &&String| request.attribute(name).is_none_or(str::is_empty);
+        if let Some(name) = compiled.rule.per.iter().find(missing) {
+            let message = format!("the rule has one bucket for each {name:?}: give its value");
+            return Err(Refusal::of_field(name.clone(), message));
+        }
+        Ok(request)
+    }
+}
+
+fn no_buckets() -> Refusal {
+    Refusal::of_field("rule", "this rule counts nothing and has no buckets")
 }

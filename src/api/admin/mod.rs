@@ -3,8 +3,11 @@
 //!
 //! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
 
+mod audit;
+mod audit_json;
 mod buckets;
 mod guard;
+mod quotas;
 mod regions;
 mod rules;
 mod tokens;
@@ -19,7 +22,9 @@ use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
+use crate::engine::history::History;
 use crate::engine::port::Later;
+use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
 
 pub use self::guard::Guard;
@@ -37,13 +42,21 @@ pub struct Admin {
     pub guard: std::sync::Arc<Guard>,
     /// Writes a rule.
     pub rule_json: RuleJson,
+    /// Every region that may hold a share.
+    pub regions: Vec<String>,
+    /// Where rules are kept and changed.
+    pub rules: std::sync::Arc<dyn RuleBook>,
+    /// What is remembered of decisions; `None`: nothing.
+    pub history: Option<std::sync::Arc<dyn History>>,
 }
 
 impl Admin {
     /// Admin routes without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
-        Self { guard: std::sync::Arc::new(Guard::new(None, metrics)), rule_json }
+        let rules = std::sync::Arc::new(NoRuleBook);
+        let guard = std::sync::Arc::new(Guard::new(None, metrics));
+        Self { guard, rule_json, regions: Vec::new(), rules, history: None }
     }
 }
 
@@ -56,7 +69,6 @@ pub(super) struct Call<'c> {
     /// Empty unless the method brings one.
     pub(super) body: Bytes,
     /// Who asks; whatever changes something records it.
-    #[expect(dead_code, reason = "changes record it; nothing is changed here yet")]
     pub(super) actor: Actor,
 }
 
@@ -72,7 +84,8 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] = &[rules::ROUTES, regions::ROUTES, buckets::ROUTES];
+const TABLES: &[&[AdminRoute]] =
+    &[rules::ROUTES, quotas::ROUTES, regions::ROUTES, buckets::ROUTES, audit::ROUTES];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

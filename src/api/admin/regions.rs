@@ -2,7 +2,7 @@
 
 use super::AdminRoute;
 use crate::api::http::{Reply, reply};
-use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson};
+use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson, StoreJson};
 use crate::api::{Doors, Readiness};
 use crate::engine::admin::Role;
 
@@ -13,10 +13,11 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
     handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
 }];
 
-/// Members, links, lag, who is cut off, and how far each worldwide rule may be off.
+/// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule may be off.
 fn show(doors: &Doors) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();
+    let health = doors.engine.store().health();
     let bounds = world.error_bounds.iter();
     let standings = doors.engine.shares_standing();
     let changing = standings.iter().filter(|standing| !standing.settled);
@@ -24,6 +25,7 @@ fn show(doors: &Doors) -> Reply {
         region: &name.region,
         node: &name.node,
         live: doors.readiness() == Readiness::Serving,
+        store: StoreJson::new(&health),
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
         rules: bounds.map(|(rule, bound)| ErrorBoundJson { rule, error_bound: *bound }).collect(),

@@ -1,12 +1,25 @@
-//! `GET /v1/rules` and `GET /v1/rules/{name}`: what is in force, in order of precedence. Read only.
+//! `/v1/rules…`: what is in force, in order of precedence; changes to it, each as a whole or not at all; and its history.
+//!
+//! Every answer carries `revision`, and the same as `ETag`. A change with `If-Match`, or with `revision` in its body, is
+//! refused if the rules have changed since.
 
-use serde_json::json;
+use http::HeaderValue;
+use http::header::{ETAG, IF_MATCH};
+use serde_json::{Value, json};
 
 use super::{AdminRoute, Call};
 use crate::api::Doors;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, Reply, reply};
+use crate::core::written::Place;
 use crate::engine::admin::Role;
+use crate::engine::rulebook::{Asked, Done, Edit, Refused, Shown};
+
+/// Most revisions told at once, and how many unless asked otherwise.
+const HISTORY_MAX: u32 = 1_000;
+const HISTORY_DEFAULT: u32 = 50;
+/// Longest reason for a change, in bytes.
+const REASON_BYTES_MAX: usize = 4_096;
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute {
@@ -16,10 +29,40 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         handler: |call| Box::pin(async move { Ok(all(call.doors)) }),
     },
     AdminRoute {
+        method: "PUT",
+        path: "/v1/rules",
+        role: Role::Operator,
+        handler: |call| Box::pin(replace(call)),
+    },
+    AdminRoute {
+        method: "GET",
+        path: "/v1/rules/history",
+        role: Role::Viewer,
+        handler: |call| Box::pin(history(call)),
+    },
+    AdminRoute {
+        method: "POST",
+        path: "/v1/rules/rollback",
+        role: Role::Operator,
+        handler: |call| Box::pin(rollback(call)),
+    },
+    AdminRoute {
         method: "GET",
         path: "/v1/rules/{name}",
         role: Role::Viewer,
         handler: |call| Box::pin(async move { one(&call) }),
+    },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/rules/{name}",
+        role: Role::Operator,
+        handler: |call| Box::pin(put(call)),
+    },
+    AdminRoute {
+        method: "DELETE",
+        path: "/v1/rules/{name}",
+        role: Role::Operator,
+        handler: |call| Box::pin(delete(call)),
     },
 ];
 
@@ -28,7 +71,7 @@ fn all(doors: &Doors) -> Reply {
     let loaded = doors.engine.loaded();
     let rules: Vec<_> =
         loaded.set.rules().iter().map(|compiled| (doors.admin.rule_json)(&compiled.rule)).collect();
-    reply::json(&json!({ "revision": loaded.revision, "rules": rules }))
+    tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rules": rules })))
 }
 
 /// One rule, named by the path.
@@ -37,7 +80,155 @@ fn one(call: &Call<'_>) -> Answered {
     let loaded = doors.engine.loaded();
     let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
     let compiled = compiled.ok_or_else(|| no_rule(name))?;
-    Ok(reply::json(&json!({ "revision": loaded.revision, "rule": (doors.admin.rule_json)(&compiled.rule) })))
+    let rule = (doors.admin.rule_json)(&compiled.rule);
+    Ok(tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rule": rule }))))
+}
+
+async fn replace(call: Call<'_>) -> Answered {
+    let mut body = call.json()?;
+    let expected = expected(&call, &body)?;
+    known_fields(&body, &["rules", "revision"], |key| match key {
+        "users" | "tiers" => {
+            "rules are put without users and tiers, which have routes of their own".to_owned()
+        }
+        _ => "the body knows only `rules` and `revision`".to_owned(),
+    })?;
+    let Some(Value::Array(rules)) = body.get_mut("rules").map(Value::take) else {
+        return Err(Refusal::of_field("rules", "the body must be {\"rules\": […]}, all of them"));
+    };
+    edit(&call, Edit::Replace(rules), expected).await
+}
+
+async fn put(call: Call<'_>) -> Answered {
+    let mut body = call.json()?;
+    // As GET shows it, or the rule alone.
+    let wrapped = body.get("rule").is_some_and(Value::is_object);
+    let expected = if wrapped { expected(&call, &body)? } else { expected(&call, &Value::Null)? };
+    let rule = if wrapped { body["rule"].take() } else { body };
+    edit(&call, Edit::Put { name: call.param(0).to_owned(), rule }, expected).await
+}
+
+async fn delete(call: Call<'_>) -> Answered {
+    let expected = expected(&call, &Value::Null)?;
+    edit(&call, Edit::Delete(call.param(0).to_owned()), expected).await
+}
+
+async fn rollback(call: Call<'_>) -> Answered {
+    let body = call.json()?;
+    let expected = expected(&call, &Value::Null)?;
+    known_fields(&body, &["revision"], |_| "the body knows only `revision`".to_owned())?;
+    let revision = body.get("revision").and_then(Value::as_u64);
+    let revision = revision
+        .ok_or_else(|| Refusal::of_field("revision", "say which revision to go back to: a whole number"))?;
+    edit(&call, Edit::Rollback(revision), expected).await
+}
+
+async fn history(call: Call<'_>) -> Answered {
+    let mut shown = Shown { rule: None, before: None, limit: HISTORY_DEFAULT };
+    for (name, value) in call.query()? {
+        let number =
+            || value.parse::<u64>().map_err(|_| Refusal::of_field(name.clone(), "is no whole number"));
+        match name.as_str() {
+            "rule" => shown.rule = Some(value),
+            "before" => shown.before = Some(number()?),
+            "limit" => {
+                let limit = u32::try_from(number()?).ok().filter(|limit| (1..=HISTORY_MAX).contains(limit));
+                let message = format!("must be from 1 to {HISTORY_MAX}");
+                shown.limit = limit.ok_or_else(|| Refusal::of_field("limit", message))?;
+            }
+            _ => return Err(Refusal::of_field(name, "the query knows only `rule`, `before` and `limit`")),
+        }
+    }
+    let revisions = call.doors.admin.rules.history(shown).await.map_err(refused)?;
+    let revision = call.doors.engine.loaded().revision;
+    Ok(tagged(revision, reply::json(&json!({ "revision": revision, "history": revisions }))))
+}
+
+/// Makes an edit and tells what came of it.
+pub(super) async fn edit(call: &Call<'_>, edit: Edit, expected: Option<u64>) -> Answered {
+    let (mut dry_run, mut reason) = (false, None);
+    for (name, value) in call.query()? {
+        match (name.as_str(), value.as_str()) {
+            ("dry_run", "true") => dry_run = true,
+            ("dry_run", "false") => {}
+            ("dry_run", _) => return Err(Refusal::of_field("dry_run", "must be true or false")),
+            ("reason", _) if value.len() > REASON_BYTES_MAX || value.contains('\0') => {
+                let message =
+                    format!("a reason has at most {REASON_BYTES_MAX} bytes, and none of them is NUL");
+                return Err(Refusal::of_field("reason", message));
+            }
+            ("reason", _) => reason = Some(value).filter(|reason| !reason.is_empty()),
+            _ => return Err(Refusal::of_field(name, "the query knows only `dry_run` and `reason`")),
+        }
+    }
+    let asked = Asked { edit, expected, dry_run, actor: call.actor.clone(), reason };
+    let Done { revision, changes } = call.doors.admin.rules.edit(asked).await.map_err(refused)?;
+    let body = json!({ "revision": revision, "dry_run": dry_run, "changes": changes });
+    Ok(tagged(revision, reply::json(&body)))
+}
+
+/// The revision that the change was made for: `If-Match`, else what the body says.
+pub(super) fn expected(call: &Call<'_>, body: &Value) -> Result<Option<u64>, Refusal> {
+    if let Some(tag) = call.head.headers.get(IF_MATCH) {
+        let text = tag.to_str().unwrap_or_default().trim();
+        if text == "*" {
+            return Ok(None);
+        }
+        let text = text.strip_prefix("W/").unwrap_or(text);
+        let number = text.trim_matches('"').parse();
+        return number
+            .map(Some)
+            .map_err(|_| Refusal::of_field("If-Match", "must be a revision, such as \"12\""));
+    }
+    match body.get("revision") {
+        None | Some(Value::Null) => Ok(None),
+        Some(number) => {
+            let number =
+                number.as_u64().ok_or_else(|| Refusal::of_field("revision", "must be a whole number"))?;
+            Ok(Some(number))
+        }
+    }
+}
+
+/// Refuses what the body should not have.
+pub(super) fn known_fields(
+    body: &Value,
+    known: &[&str],
+    sentence: impl Fn(&str) -> String,
+) -> Result<(), Refusal> {
+    let Some(fields) = body.as_object() else {
+        return Err(Refusal::new(Code::Invalid, "the body must be a JSON object"));
+    };
+    match fields.keys().find(|key| !known.contains(&key.as_str())) {
+        Some(key) => Err(Refusal::of_field(key.chars().take(64).collect::<String>(), sentence(key))),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn tagged(revision: u64, mut reply: Reply) -> Reply {
+    if let Ok(tag) = HeaderValue::from_str(&format!("\"{revision}\"")) {
+        reply.headers_mut().insert(ETAG, tag);
+    }
+    reply
+}
+
+/// Why an edit was not made, as an answer.
+pub(super) fn refused(refused: Refused) -> Refusal {
+    let message = refused.to_string();
+    match refused {
+        Refused::Wrong(problems) => {
+            let field = problems.first().and_then(|problem| match &problem.place {
+                Place::Field(field) if !field.is_empty() => Some(field.clone()),
+                _ => None,
+            });
+            Refusal { field, ..Refusal::new(Code::Invalid, message) }
+        }
+        Refused::NoRule(name) => no_rule(&name),
+        Refused::NoRevision(_) => Refusal::new(Code::NoRevision, message),
+        Refused::Stale(_) => Refusal::new(Code::Stale, message),
+        Refused::Away(_) => Refusal::new(Code::Away, message),
+        Refused::Impossible(_) => Refusal::new(Code::Conflict, message),
+    }
 }
 
 /// There is no rule of this name.

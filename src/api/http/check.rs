@@ -3,10 +3,12 @@
 use http::Request;
 use hyper::body::Incoming;
 
-use super::question::{self, Check, Question};
+use super::question::{self, Check, Question as Asked};
 use super::{Answered, Arriving, Visit, body, decision, reply};
 use crate::api::headers;
 use crate::api::wire::DecisionJson;
+use crate::core::decision::Decision;
+use crate::core::request::Request as Question;
 use crate::engine::port::Answer;
 
 /// Room for one decision, in bytes.
@@ -19,8 +21,8 @@ impl Visit<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         match question::read(&body)? {
-            Question::One(check) => Ok(self.one(&check).await),
-            Question::Batch(checks) => Ok(Box::pin(self.batch(&checks)).await),
+            Asked::One(check) => Ok(self.one(&check).await),
+            Asked::Batch(checks) => Ok(Box::pin(self.batch(&checks)).await),
         }
     }
 
@@ -44,19 +46,15 @@ impl Visit<'_> {
         let engine = &self.doors.engine;
         let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));
         body.extend_from_slice(b"{\"decisions\":[");
-        for (index, check) in checks.iter().enumerate() {
-            if index > 0 {
+        let asked: Vec<_> = checks.iter().map(Check::request).collect();
+        let empty = body.len();
+        let write = |request: &Question<'_>, decision: &Decision| {
+            if body.len() > empty {
                 body.push(b',');
             }
-            let asked = [check.request()];
-            let decisions = match engine.decide(&asked) {
-                Answer::Now(decisions) => decisions,
-                Answer::Later(decisions) => decisions.await,
-            };
-            if let ([request], Some(decision)) = (&asked, decisions.first()) {
-                decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
-            }
-        }
+            decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
+        };
+        engine.decide_each(&asked, write).await;
         body.extend_from_slice(b"]}");
         reply::json_bytes(body)
     }

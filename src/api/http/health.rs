@@ -6,11 +6,13 @@ use serde_json::json;
 use super::{ROUTES, Reply, reply};
 use crate::api::admin;
 use crate::api::error::ready_status;
+use crate::api::wire::store_word;
 use crate::api::{Doors, Readiness};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Whether gateways should ask this daemon: 200 or 503, and why.
+/// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no reason to
+/// ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
 pub(super) fn ready(doors: &Doors) -> Reply {
     let readiness = doors.readiness();
     let state = match readiness {
@@ -19,7 +21,11 @@ pub(super) fn ready(doors: &Doors) -> Reply {
         Readiness::Draining => "draining",
     };
     let ready = readiness == Readiness::Serving;
-    let body = json!({ "ready": ready, "state": state, "revision": doors.engine.loaded().revision });
+    let store = store_word(doors.engine.store().health().state);
+    let revision = doors.engine.loaded().revision;
+    let rules = doors.engine.rules_status();
+    let body =
+        json!({ "ready": ready, "state": state, "revision": revision, "store": store, "rules": *rules });
     reply::with_status(reply::json(&body), ready_status(ready))
 }
 

@@ -28,6 +28,7 @@ pub(super) fn rule(name: &str) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }
 

@@ -457,7 +457,11 @@ impl Bucket {
         // A demand that fades must be told, though nothing happens.
         let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 1_000_000));
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
-        [Some(expiry), Some(turn), fades, self.cut.next_instant(now)].into_iter().flatten().min().unwrap_or(turn)
+        [Some(expiry), Some(turn), fades, self.cut.next_instant(now)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(turn)
     }
 
     /// From when on it may be forgotten: nothing that it knows can matter any more.

@@ -218,7 +218,8 @@ impl Cut {
 
     /// When the next report waits for its instant, or a budget may grow.
     pub(super) fn next_instant(&self, now: Timestamp) -> Option<Timestamp> {
-        let reports = self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at));
+        let reports =
+            self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at));
         let growth = self.steps.iter().skip(1).map(|step| step.at + GROWTH_DELAY).filter(|at| *at > now);
         reports.chain(growth).min()
     }

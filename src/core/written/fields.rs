@@ -70,6 +70,28 @@ impl<'n> Fields<'n> {
         u32::try_from(number).ok()
     }
 
+    /// A number within these bounds, whole or not.
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        min: f64,
+        max: f64,
+        problems: &mut Problems<'_>,
+    ) -> Option<f64> {
+        let node = &self.take(key)?.node;
+        let number = match &node.value {
+            Value::Fraction(number) => Some(*number),
+            Value::Integer(number) => i32::try_from(*number).ok().map(f64::from),
+            Value::Loose(text) => text.parse().ok(),
+            _ => None,
+        };
+        let number = number.filter(|number| (min..=max).contains(number));
+        if number.is_none() {
+            problems.report(&node.at, format!("{key} must be a number from {min} to {max}"));
+        }
+        number
+    }
+
     /// True or false.
     pub fn boolean(&mut self, key: &'static str, problems: &mut Problems<'_>) -> Option<bool> {
         let node = &self.take(key)?.node;

@@ -23,6 +23,8 @@ pub enum Value {
     Loose(String),
     /// A whole number.
     Integer(i64),
+    /// A number that is not whole.
+    Fraction(f64),
     /// True or false.
     Boolean(bool),
     /// A list.
@@ -51,6 +53,7 @@ impl Value {
         match self {
             Self::Text(_) | Self::Loose(_) => "a text",
             Self::Integer(_) => "a number",
+            Self::Fraction(_) => "a number that is not whole",
             Self::Boolean(_) => "true or false",
             Self::List(_) => "a list",
             Self::Table(_) => "a table",
@@ -155,7 +158,9 @@ fn from_toml(spanned: &Spanned<DeValue<'_>>) -> Node {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Other("a number that is too large"), Value::Integer),
-        DeValue::Float(_) => Value::Other("a number that is not whole"),
+        DeValue::Float(number) => {
+            number.as_str().parse().map_or(Value::Other("a number that is not whole"), Value::Fraction)
+        }
         DeValue::Boolean(value) => Value::Boolean(*value),
         DeValue::Datetime(_) => Value::Other("a date or time"),
         DeValue::Array(items) => Value::List(items.iter().map(from_toml).collect()),

@@ -14,6 +14,8 @@ use crate::core::written::{At, Entry, Fields, Node, Problems, Value, integer, su
 
 /// Longest text of a denial, in bytes: it travels with every denied answer.
 const MESSAGE_BYTES_MAX: usize = 4_096;
+/// Most sub-keys of one key: where all of them deny, a check asks every one.
+const SPLIT_KEYS_MAX: u32 = 64;
 /// Longest delay that `throttle` may ask for: gateways hold a connection that long.
 const MAX_DELAY_MAX: Span = Span::from_secs(3_600);
 
@@ -83,6 +85,7 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
                         answer: remove on_failure or write \"closed\"";
         problems.report(&entry.node.at, sentence);
     }
+    let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
     fields.refuse("penalty", "penalties are not supported by this version", problems);
     fields.finish(problems);
     let Counted { algorithm, limit, window, burst } = counted;
@@ -106,7 +109,36 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
         exact,
         enabled,
         global,
+        split_keys,
     })
+}
+
+fn read_split_keys(
+    fields: &mut Fields<'_>,
+    action: Action,
+    counted: &Counted,
+    worldwide: bool,
+    problems: &mut Problems<'_>,
+) -> u32 {
+    let parts = fields.integer("split_keys", 1, i64::from(SPLIT_KEYS_MAX), problems);
+    let parts = parts.and_then(|parts| u32::try_from(parts).ok()).unwrap_or(1);
+    let Some(entry) = fields.take("split_keys").filter(|_| parts > 1) else { return parts };
+    let at = &entry.node.at;
+    if !action.counts() {
+        problems.report(at, "split_keys belongs to rules that count; allow and block have no keys");
+    } else if worldwide {
+        problems.report(at, "split_keys does not go with [rules.global]: the world counts each key as one");
+    } else if counted.algorithm == Algorithm::LeakyBucket || action == Action::Throttle {
+        problems
+            .report(at, "split_keys does not go with leaky_bucket or throttle: parts cannot keep one pace");
+    } else if counted.limit > 0 && counted.limit.min(counted.burst) < parts {
+        let limit = counted.limit.min(counted.burst);
+        let sentence = format!(
+            "split_keys must be at most the limit and burst ({limit}), so that each part has a permit"
+        );
+        problems.report(at, sentence);
+    }
+    parts
 }
 
 /// How much a rule admits.

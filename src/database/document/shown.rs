@@ -35,6 +35,8 @@ pub struct RuleDoc<'r> {
     pub on_failure: Option<OnFailure>,
     pub exact: bool,
     pub enabled: bool,
+    #[serde(skip_serializing_if = "is_one")]
+    pub split_keys: u32,
     pub per: &'r [String],
     #[serde(rename = "match")]
     pub conditions: BTreeMap<&'r str, MatchDoc>,
@@ -89,6 +91,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             on_failure: rule.on_failure,
             exact: rule.exact,
             enabled: rule.enabled,
+            split_keys: rule.split_keys,
             per: &rule.per,
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
@@ -117,4 +120,9 @@ impl<'r> From<&'r Global> for GlobalDoc<'r> {
         let (shares, minimums) = (by_region(&global.shares), by_region(&global.minimums));
         Self { mode: global.mode, on_partition: global.on_partition, shares, minimums }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_one(parts: &u32) -> bool {
+    *parts == 1
 }

@@ -183,6 +183,19 @@ fn bad_durations_and_networks_are_named() {
 }
 
 #[test]
+fn keys_are_split_where_parts_can_hold_the_limit_together() {
+    let text = |more: &str| format!("[[rules]]\nname = \"r\"\nlimit = 50\nwindow = \"1s\"\n{more}");
+    assert_eq!(read(&text("split_keys = 8")).unwrap().rules[0].split_keys, 8);
+    assert_eq!(read(&text("")).unwrap().rules[0].split_keys, 1);
+    let problem = |more: &str| read(&text(more)).unwrap_err().join("; ");
+    assert!(problem("split_keys = 65").contains("split_keys must be"));
+    assert!(problem("split_keys = 51").contains("at most the limit"));
+    assert!(problem("algorithm = \"leaky_bucket\"\nsplit_keys = 2").contains("leaky_bucket"));
+    assert!(problem("split_keys = 2\n[rules.global]\nmode = \"gossip\"").contains("[rules.global]"));
+    assert!(problem("action = \"block\"\nsplit_keys = 2").contains("rules that count"));
+}
+
+#[test]
 fn what_this_version_cannot_do_is_refused_not_ignored() {
     assert_eq!(
         problems_of("calendar = \"day\"\ntime_zone = \"UTC\""),
@@ -199,9 +212,10 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
 
 #[test]
 fn an_escrowed_rule_is_closed_while_its_store_is_away() {
-    let escrow = "[rules.global]\nmode = \"escrow\"\nshares = { eu = 1, us = 1 }";
+    let escrow = "[rules.global]\nmode = \"escrow\"";
     let rule = |lines: &str| read(&format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}"));
-    assert!(rule(escrow).is_ok() && rule(&format!("on_failure = \"closed\"\n{escrow}")).is_ok());
+    assert_eq!(rule(escrow).err(), None);
+    assert!(rule(&format!("on_failure = \"closed\"\n{escrow}")).is_ok());
     for word in ["open", "local"] {
         let problems = problems_of(&format!("on_failure = \"{word}\"\n{escrow}"));
         assert_eq!(problems.len(), 1, "{problems:?}");
@@ -334,6 +348,16 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 on_failure: exact.then_some(OnFailure::Open),
                 exact,
                 enabled: !exact,
+                split_keys: if counts
+                    && !limit.is_multiple_of(2)
+                    && limit.min(burst) > 2
+                    && algorithm != Algorithm::LeakyBucket
+                    && action != Action::Throttle
+                {
+                    3
+                } else {
+                    1
+                },
                 global: (counts && limit.is_multiple_of(2)).then_some(global),
             }
         })

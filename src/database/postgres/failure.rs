@@ -112,7 +112,7 @@ fn shown(after: Duration) -> String {
 
 impl Failure {
     /// Reads an error of the driver.
-    pub(super) fn of(error: &sqlx::Error, name: &str, timeout: Duration) -> Self {
+    pub(in crate::database) fn of(error: &sqlx::Error, name: &str, timeout: Duration) -> Self {
         let name = name.to_owned();
         match error {
             sqlx::Error::Database(error) => {
@@ -147,6 +147,8 @@ impl Failure {
             "42P01" | "3F000" | "42883" | "42703" => Self::SchemaTooOld { name },
             "42501" | "3D000" => Self::Forbidden { name, why },
             _ if code.starts_with("28") => Self::Forbidden { name, why },
+            // A text that no column can hold, such as one with NUL.
+            _ if code.starts_with("22") => Self::Refused { constraint: None, why },
             _ if code.starts_with("23") => {
                 Self::Refused { constraint: error.constraint().map(str::to_owned), why }
             }

@@ -4,7 +4,9 @@
 //! deadline, and goes on with what it had.
 
 mod failure;
+pub mod listen;
 pub mod migrate;
+pub mod rules;
 
 use std::future::Future;
 use std::str::FromStr;
@@ -96,10 +98,22 @@ impl Database {
         &self,
         call: impl Future<Output = Result<T, sqlx::Error>> + Send,
     ) -> Result<T, Failure> {
-        match tokio::time::timeout(self.timeout, call).await {
+        self.at_most(self.timeout, call).await
+    }
+
+    /// The same with a deadline of its own, for what is known to take longer.
+    ///
+    /// # Errors
+    /// As [`Self::within`].
+    pub async fn at_most<T>(
+        &self,
+        longest: Duration,
+        call: impl Future<Output = Result<T, sqlx::Error>> + Send,
+    ) -> Result<T, Failure> {
+        match tokio::time::timeout(longest, call).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(Failure::of(&error, &self.name, self.timeout)),
-            Err(_) => Err(Failure::Slow { name: self.name.to_string(), after: self.timeout }),
+            Ok(Err(error)) => Err(Failure::of(&error, &self.name, longest)),
+            Err(_) => Err(Failure::Slow { name: self.name.to_string(), after: longest }),
         }
     }
 
@@ -108,11 +122,11 @@ impl Database {
     /// # Errors
     /// It is away, too old, has no schema, or one that is too new for this build.
     pub async fn check(&self) -> Result<(), Failure> {
-        let version: i32 = self
-            .within(
-                sqlx::query_scalar("SELECT current_setting('server_version_num')::int").fetch_one(&self.pool),
-            )
-            .await?;
+        // A connection of its own says at once, and exactly, why there is none: the pool tries until its time is up.
+        let mut probe = self.connect().await?;
+        let version = sqlx::query_scalar("SELECT current_setting('server_version_num')::int");
+        let version: i32 = self.within(version.fetch_one(&mut probe)).await?;
+        let _ = tokio::time::timeout(Duration::from_secs(1), probe.close()).await;
         if version < SERVER_VERSION_MIN {
             return Err(Failure::ServerTooOld { name: self.name.to_string(), major: version / 10_000 });
         }

@@ -28,16 +28,21 @@ pub(super) const BACKGROUND_PATIENCE: u32 = 10;
 const RETURN_EVERY: Duration = Duration::from_millis(50);
 
 impl Core {
-    /// Has a part carried out in the background, and says whether it was.
+    /// Has a part carried out in the background, and says whether it will be tried. It is in line when this returns: what is
+    /// asked after it sees what it did.
     pub(super) fn in_background<F>(self: &Arc<Self>, part: Part, after: F) -> bool
     where
         F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
     {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
+        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
+        let begun = self.lanes.begin(Arc::new(part), deadline);
         let core = Arc::clone(self);
         self.runtime.spawn(async move {
-            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
-            let answer = core.lanes.ask(Arc::new(part), deadline).await;
+            let answer = match begun {
+                Ok(begun) => begun.answer().await,
+                Err(failure) => Err(failure),
+            };
             after(&core, answer);
             drop(permit);
         });

@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashMap;
-use redis::{Cmd, Value};
+use redis::Value;
 use smallvec::SmallVec;
 
 use super::failure::Failure;
 use super::names;
+use super::resp;
 use super::rights::{STINT_BYTES, Stints};
 use super::scripts::Script;
 use super::slots::Slot;
@@ -160,36 +161,43 @@ impl Call {
         }
     }
 
-    /// The command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn command(&self, script: &Script, whole: bool, clock: Option<Timestamp>, stints: &Stints) -> Cmd {
-        let views: Vec<Vec<u8>> = self
-            .buckets
-            .iter()
-            .filter(|bucket| bucket.worldwide || bucket.escrowed)
-            .map(|bucket| if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) })
-            .collect();
-        let mut command = Cmd::with_capacity(self.buckets.len() + views.len() + 6, 256);
+    /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
+    pub(super) fn write(
+        &self,
+        into: &mut Vec<u8>,
+        script: &Script,
+        whole: bool,
+        clock: Option<Timestamp>,
+        stints: &Stints,
+    ) {
+        let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
+        let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
+        let keys = self.buckets.len() + views().count();
+        resp::begin(into, keys + 6 + usize::from(escrowed));
         if whole {
-            command.arg("EVAL").arg(&script.text);
+            resp::word(into, b"EVAL");
+            resp::word(into, script.text.as_bytes());
         } else {
-            command.arg("EVALSHA").arg(&script.hash);
+            resp::word(into, b"EVALSHA");
+            resp::word(into, script.hash.as_bytes());
         }
-        command.arg(self.buckets.len() + views.len());
+        resp::word(into, itoa::Buffer::new().format(keys).as_bytes());
         for bucket in &self.buckets {
-            command.arg(&bucket.key);
+            resp::word(into, &bucket.key);
         }
-        for view in &views {
-            command.arg(view);
+        for bucket in views() {
+            let name = if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) };
+            resp::word(into, &name);
         }
         match clock {
-            Some(now) => command.arg(now.0),
-            None => command.arg(""),
-        };
-        command.arg(self.packed_buckets()).arg(self.packed_parts());
-        if self.buckets.iter().any(|bucket| bucket.escrowed) {
-            command.arg(stints.packed());
+            Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
+            None => resp::word(into, b""),
         }
-        command
+        resp::word(into, &self.packed_buckets());
+        resp::word(into, &self.packed_parts());
+        if escrowed {
+            resp::word(into, &stints.packed());
+        }
     }
 
     fn packed_buckets(&self) -> Vec<u8> {

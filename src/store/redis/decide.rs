@@ -1,24 +1,31 @@
 //! One decision from its charges to its outcome.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
+use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+use super::background::BACKGROUND_PATIENCE;
 use super::failure::Failure;
 use super::fallback::Fallback;
 use super::lanes::Lanes;
 use super::lease::Leases;
 use super::meter::Meter;
+use super::names;
 use super::plan::{self, Planned};
 use super::replay::Answered;
+use crate::core::algorithm::Algorithm;
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{Charge, Counted, Intent, Outcome};
+use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Outcome};
 
 /// What decisions and background calls share.
 #[derive(Debug)]
@@ -31,27 +38,26 @@ pub(super) struct Core {
     pub(super) meter: Arc<Meter>,
     pub(super) timeout: Duration,
     pub(super) background: Arc<Semaphore>,
+    /// Counts decisions of split keys, so that they take their sub-keys in turn.
+    pub(super) turns: AtomicU32,
     /// Views and debits come from callers outside any runtime.
     pub(super) runtime: Handle,
     pub(super) stop: CancellationToken,
 }
 
 impl Core {
-    /// Decides charges as one, within the timeout.
+    /// Decides charges as one, by `deadline`.
     pub(super) async fn decide(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
         intent: Intent,
         now: Timestamp,
+        deadline: Deadline,
     ) -> Outcome {
         if charges.is_empty() {
             return Outcome { admitted: true, counted: SmallVec::new() };
         }
-        let deadline = Deadline::after(self.timeout);
-        let planned = {
-            let map = self.lanes.places().map();
-            plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
-        };
+        let planned = self.planned(charges, intent);
         let sent = self.started.elapsed();
         let answers = self.ask_all(&planned, deadline).await;
         let outcome = self.conclude(charges, &planned, answers, intent, now);
@@ -63,28 +69,57 @@ impl Core {
         outcome
     }
 
+    /// What a bucket holds; `None` if it is unused. Where Redis does not answer, what this daemon knows by itself.
+    pub(super) async fn bucket(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
+        let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+        let deadline = Deadline::after(self.timeout);
+        let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
+        let planned = planned.first()?;
+        let Ok(answered) = self.lanes.ask(Arc::clone(&planned.part), deadline).await else {
+            let charges = [charge];
+            let missing = plan::unanswered(planned, &charges);
+            let counted = self.fallback.decide(&missing, Intent::Ask, now, true).counted;
+            return counted.first().map(info_of);
+        };
+        let charged = answered.charges.first()?;
+        let log = rule.rule.algorithm == Algorithm::SlidingLog && charged.counted.used > 0;
+        (charged.existed || log || charged.counted.view.is_some()).then(|| info_of(&charged.counted))
+    }
+
+    /// Forgets a bucket; see [`crate::engine::port::Store::reset`].
+    pub(super) async fn reset(&self, rule: &Compiled, key: &Key) -> Option<bool> {
+        let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+        let (slot, bucket) = plan::bucket_of(&charge);
+        let mut command = redis::cmd("DEL");
+        // Where daemons have two versions of the rule, either may stand beside the other.
+        command.arg(names::beside(&bucket.key, bucket.shape)).arg(bucket.key);
+        self.fallback.forget(key);
+        // Permits that were drawn are forgotten with the bucket that they were charged to.
+        self.leases.forget(key, self.started.elapsed());
+        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
+        match self.lanes.plain(&command, slot, deadline).await {
+            Ok(Value::Int(gone)) => Some(gone > 0),
+            _ => None,
+        }
+    }
+
+    /// The parts that charges fall into.
+    pub(super) fn planned(&self, charges: &[Charge<'_>], intent: Intent) -> SmallVec<[Planned; 1]> {
+        let map = self.lanes.places().map();
+        plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
+    }
+
     /// Asks all parts at once.
     async fn ask_all(
         self: &Arc<Self>,
         planned: &[Planned],
         deadline: Deadline,
     ) -> SmallVec<[Result<Answered, Failure>; 1]> {
-        let mut answers = SmallVec::new();
         if let [only] = planned {
-            answers.push(self.lanes.ask(Arc::clone(&only.part), deadline).await);
-            return answers;
+            return SmallVec::from_iter([self.lanes.ask(Arc::clone(&only.part), deadline).await]);
         }
-        let asked: Vec<_> = planned
-            .iter()
-            .map(|planned| {
-                let (lanes, part) = (Arc::clone(&self.lanes), Arc::clone(&planned.part));
-                tokio::spawn(async move { lanes.ask(part, deadline).await })
-            })
-            .collect();
-        for answer in asked {
-            answers.push(answer.await.unwrap_or(Err(Failure::Timeout)));
-        }
-        answers
+        let asked = planned.iter().map(|planned| self.lanes.ask(Arc::clone(&planned.part), deadline));
+        futures_util::future::join_all(asked).await.into()
     }
 
     /// Makes one outcome of the parts' answers; policies answer for those that have none.
@@ -160,5 +195,15 @@ impl Core {
                 self.pay(owed, now);
             }
         }
+    }
+}
+
+const fn info_of(counted: &Counted) -> BucketInfo {
+    BucketInfo {
+        used: counted.used,
+        verdict: counted.verdict,
+        view: counted.view,
+        error_bound: counted.error_bound,
+        degraded: counted.degraded,
     }
 }

@@ -1,7 +1,5 @@
 //! Why a call to Redis brought no answer, and what follows from that.
 
-use redis::{ErrorKind, RedisError, ServerErrorKind};
-
 /// Why a call brought no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
@@ -75,40 +73,64 @@ impl Failure {
         matches!(self, Self::Timeout | Self::Broken(_) | Self::NotServing(_))
     }
 
+    /// Whether an operator wants to know: not a redirect, nor what follows from a trouble that is known.
+    pub(super) const fn is_of_interest(&self) -> bool {
+        !matches!(
+            self,
+            Self::Down | Self::NoNode | Self::Moved(_) | Self::Ask(_) | Self::TryAgain | Self::NoScript
+        )
+    }
+
     /// Whether the call may have been carried out all the same.
     pub(crate) const fn is_uncertain(&self) -> bool {
         matches!(self, Self::Timeout | Self::Broken(_))
     }
 }
 
-impl From<RedisError> for Failure {
-    fn from(error: RedisError) -> Self {
-        let node = || error.redirect_node().map(|(address, _)| address.to_owned()).unwrap_or_default();
-        match error.kind() {
-            ErrorKind::Server(kind) => match kind {
-                ServerErrorKind::Moved => Self::Moved(node()),
-                ServerErrorKind::Ask => Self::Ask(node()),
-                ServerErrorKind::TryAgain => Self::TryAgain,
-                ServerErrorKind::NoScript => Self::NoScript,
-                ServerErrorKind::BusyLoading
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ReadOnly => Self::NotServing(error.to_string()),
-                ServerErrorKind::NoPerm => Self::Forbidden(error.to_string()),
-                _ if error.to_string().contains("OOM") => Self::Full,
-                _ => Self::Unexpected(error.to_string()),
-            },
-            ErrorKind::AuthenticationFailed => Self::Forbidden(error.to_string()),
-            _ if error.is_timeout() => Self::Timeout,
-            ErrorKind::Io => Self::Broken(error.to_string()),
-            ErrorKind::Extension => match error.code() {
-                Some("OOM") => Self::Full,
-                Some("NOAUTH" | "WRONGPASS") => Self::Forbidden(error.to_string()),
-                Some("MISCONF" | "NOREPLICAS" | "BUSY") => Self::NotServing(error.to_string()),
-                _ => Self::Unexpected(error.to_string()),
-            },
-            _ if error.is_unrecoverable_error() => Self::Broken(error.to_string()),
-            _ => Self::Unexpected(error.to_string()),
+impl Failure {
+    /// From the text of an error reply, which begins with a word that says what kind it is.
+    pub(super) fn from_text(text: &str) -> Self {
+        let all = || text.to_owned();
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        // "MOVED 3999 127.0.0.1:6381"
+        let node = || rest.split_whitespace().nth(1).unwrap_or_default().to_owned();
+        match word {
+            "MOVED" => Self::Moved(node()),
+            "ASK" => Self::Ask(node()),
+            "TRYAGAIN" => Self::TryAgain,
+            "NOSCRIPT" => Self::NoScript,
+            "LOADING" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "MISCONF" | "NOREPLICAS" | "BUSY" => {
+                Self::NotServing(all())
+            }
+            "NOPERM" | "NOAUTH" | "WRONGPASS" => Self::Forbidden(all()),
+            // Inside a script it comes after other words.
+            _ if text.contains("OOM") => Self::Full,
+            _ if is_of_rights(text) => Self::Forbidden(all()),
+            _ => Self::Unexpected(all()),
         }
+    }
+}
+
+/// A script that did what its user may not is told of as a plain error, in words that differ by version.
+fn is_of_rights(text: &str) -> bool {
+    text.contains("The user executing the script can't") || text.contains("ACL failure in script")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_replies_are_told_apart_by_their_first_word() {
+        let at = |text: &str| Failure::from_text(text);
+        assert_eq!(at("MOVED 3999 10.0.0.1:6381"), Failure::Moved("10.0.0.1:6381".to_owned()));
+        assert_eq!(at("ASK 3999 host:1"), Failure::Ask("host:1".to_owned()));
+        assert_eq!(at("NOSCRIPT No matching script."), Failure::NoScript);
+        assert_eq!(at("OOM command not allowed when used memory > 'maxmemory'."), Failure::Full);
+        assert_eq!(at("ERR Error running script: @user_script: 7: -OOM command not allowed"), Failure::Full);
+        assert!(matches!(at("WRONGPASS invalid username-password pair"), Failure::Forbidden(_)));
+        assert!(matches!(at("LOADING Redis is loading the dataset in memory"), Failure::NotServing(_)));
+        assert!(matches!(at("ERR unknown command"), Failure::Unexpected(_)));
+        assert!(matches!(at(""), Failure::Unexpected(_)));
     }
 }

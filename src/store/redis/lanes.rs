@@ -1,14 +1,14 @@
-//! Sends parts to their nodes, one call at a time for each lane.
+//! Sends parts to their nodes, and brings each its answer.
 //!
-//! While a call is under way, further parts of its lane wait and then go as one call that decides them in order. So a hot key
-//! costs one call a round trip, however many ask for it, and an idle one is asked for at once: there is no timer. In a cluster
-//! each slot is a lane; elsewhere a few lanes for each server join all slots, since one call may reach over them.
+//! What leaves for a node together goes as few calls: as one for all, or in a cluster as one for each slot, all in one write.
+//! So a hot key costs one call a flight, however many ask for it. What is not plainly answered (a slot that has moved, a
+//! script that is not loaded, a key that another shape holds) is followed up by a task of its own.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use metrics::Histogram;
 use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -16,25 +16,21 @@ use tokio::time::sleep;
 
 use super::call::{Call, Part};
 use super::failure::Failure;
-use super::meter::Meter;
-use super::node::Node;
+use super::lane::{Boarded, Waiting, expire_all};
+use super::link::{Landing, Link};
+use super::meter::{Meter, Timer};
+use super::node::{Node, Pass, Wire};
 use super::replay::{Answered, replay};
 use super::rights::{self, Stints};
 use super::scripts::DECIDE;
-use super::slots::{SLOTS, Slot};
+use super::slots::Slot;
 use super::topology::Places;
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::Balance;
-use crate::engine::clock::{Clock, Deadline, Stopwatch};
+use crate::engine::clock::{Clock, Deadline};
 
-/// Parts that go as one call at most: a script keeps a server from everything else while it runs.
-const BATCH_MAX: usize = 256;
 /// Buckets in one call beyond which no part is added.
 const BUCKETS_MAX: usize = 1_024;
-/// Lanes for each server where calls may reach over slots: while one call is decided, the next is on its way.
-const LANES_PER_NODE: usize = 3;
-/// Parts that wait for one slot at most. More are answered by their failure policy.
-const WAITING_MAX: usize = 16_384;
 /// Times that one call is sent: redirects, a missing script, a slot on its way.
 const TRIES_MAX: usize = 8;
 /// Before asking again for a slot that is on its way.
@@ -43,7 +39,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 /// Sends parts.
 #[derive(Debug)]
 pub(super) struct Lanes {
-    lanes: Box<[Mutex<Lane>]>,
     places: Arc<Places>,
     meter: Arc<Meter>,
     stints: Stints,
@@ -52,23 +47,16 @@ pub(super) struct Lanes {
     runtime: Handle,
 }
 
-#[derive(Debug, Default)]
-struct Lane {
-    busy: bool,
-    waiting: VecDeque<Waiting>,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    part: Arc<Part>,
-    answer: oneshot::Sender<Result<Answered, Failure>>,
-    deadline: Deadline,
+/// Parts that go as one call.
+struct Group {
+    slot: Slot,
+    call: Call,
+    waiting: Vec<Waiting>,
 }
 
 impl Lanes {
     pub(super) fn new(places: Arc<Places>, meter: Arc<Meter>, clock: Option<Arc<Clock>>) -> Arc<Self> {
-        let lanes = (0..SLOTS).map(|_| Mutex::default()).collect();
-        Arc::new(Self { lanes, places, meter, stints: Stints::default(), clock, runtime: Handle::current() })
+        Arc::new(Self { places, meter, stints: Stints::default(), clock, runtime: Handle::current() })
     }
 
     /// The topology.
@@ -76,123 +64,164 @@ impl Lanes {
         &self.places
     }
 
-    /// Has a part decided, or says why not by `deadline`.
+    /// Has a part decided, or says why not by `deadline`: the connection's timer sees to that.
     pub(super) async fn ask(
         self: &Arc<Self>,
         part: Arc<Part>,
         deadline: Deadline,
     ) -> Result<Answered, Failure> {
-        let slot = part.slot;
-        let waiting = {
-            let Some(mut lane) = self.lane(slot) else { return Err(Failure::NoNode) };
-            if !lane.busy {
-                lane.busy = true;
+        self.begin(part, deadline)?.answer().await
+    }
+
+    /// Puts a part in line. What is begun later for the same buckets is decided later, as long as they stay where they are.
+    pub(super) fn begin(self: &Arc<Self>, part: Arc<Part>, deadline: Deadline) -> Result<Begun, Failure> {
+        let node = self.places.map().node(part.slot).cloned().ok_or(Failure::NoNode)?;
+        let (waiting, answered) = Waiting::new(part, deadline);
+        let departure = match node.lane.board(waiting) {
+            Boarded::Full => return Err(Failure::Timeout),
+            Boarded::Waits => None,
+            Boarded::First { at_once: true } => {
+                self.depart(&node);
                 None
-            } else if lane.waiting.len() < WAITING_MAX {
-                let (answer, waiting) = oneshot::channel();
-                lane.waiting.push_back(Waiting { part: Arc::clone(&part), answer, deadline });
-                Some(waiting)
-            } else {
-                return Err(Failure::Timeout);
             }
+            Boarded::First { at_once: false } => Some(Departure { lanes: Arc::clone(self), node }),
         };
-        if let Some(waiting) = waiting {
-            return match deadline.wait(waiting).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) | Err(_) => Err(Failure::Timeout),
-            };
-        }
-        let _turn = Turn { lanes: self, slot };
-        let mut call = Call::new();
-        if call.add(part).is_err() {
-            return Err(Failure::Unexpected("a part that contradicts itself".to_owned()));
-        }
-        let answers = self.send(&mut call, slot, deadline).await?;
-        answers.into_iter().next().ok_or_else(|| Failure::Unexpected("no answer".to_owned()))
+        Ok(Begun { departure, answered })
     }
 
-    fn lane(&self, slot: Slot) -> Option<MutexGuard<'_, Lane>> {
-        let index = if self.places.joins_slots() {
-            self.places.map().place(slot) * LANES_PER_NODE + usize::from(slot.0) % LANES_PER_NODE
-        } else {
-            usize::from(slot.0)
-        };
-        let lane = self.lanes.get(index % SLOTS)?;
-        Some(lane.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Sends what waits for a slot until nothing does.
-    async fn drive(self: Arc<Self>, slot: Slot) {
-        while let Some((mut call, waiting)) = self.next_batch(slot) {
-            let deadline = waiting
-                .iter()
-                .map(|waiting| waiting.deadline)
-                .max()
-                .unwrap_or_else(|| Deadline::after(Duration::ZERO));
-            self.meter.coalesced(waiting.len().saturating_sub(1));
-            match self.send(&mut call, slot, deadline).await {
-                Ok(answers) => {
-                    for (waiting, answer) in waiting.into_iter().zip(answers) {
-                        let _ = waiting.answer.send(Ok(answer));
-                    }
-                }
-                Err(failure) => {
-                    for waiting in waiting {
-                        let _ = waiting.answer.send(Err(failure.clone()));
-                    }
-                }
+    /// Sends what waits for a node.
+    fn depart(self: &Arc<Self>, node: &Arc<Node>) {
+        loop {
+            let leaving = node.lane.depart();
+            if leaving.is_empty() || !self.fly(node, leaving) || !node.lane.landed() {
+                return;
             }
         }
     }
 
-    /// What goes next, in one call; `None` marks the lane as free.
-    fn next_batch(&self, slot: Slot) -> Option<(Call, Vec<Waiting>)> {
-        let mut lane = self.lane(slot)?;
-        let mut call = Call::new();
-        let mut batch: Vec<Waiting> = Vec::new();
-        while batch.len() < BATCH_MAX
-            && call.buckets.len() < BUCKETS_MAX
-            && let Some(next) = lane.waiting.pop_front()
-        {
-            // Nobody waits for it any more, so it was not carried out, for certain.
-            if next.answer.is_closed() {
+    /// Sends parts to a node. Whether that flight is over already, since nothing could be sent.
+    fn fly(self: &Arc<Self>, node: &Arc<Node>, leaving: Vec<Waiting>) -> bool {
+        let Some(wire) = node.wire() else {
+            self.refuse(leaving, &Failure::Down);
+            return true;
+        };
+        let groups = self.grouped(leaving);
+        // One more than there are, so that it is not over before all have left.
+        let left = Arc::new(AtomicUsize::new(groups.len() + 1));
+        for group in groups {
+            self.post(&wire, &left, group);
+        }
+        wire.flush();
+        is_last(&left)
+    }
+
+    fn refuse(&self, leaving: Vec<Waiting>, failure: &Failure) {
+        self.meter.failed(failure);
+        for mut waiting in leaving {
+            waiting.answer(Err(failure.clone()));
+        }
+    }
+
+    /// Parts of one slot (of any, where calls may reach over slots) together, in their order.
+    fn grouped(&self, leaving: Vec<Waiting>) -> Vec<Group> {
+        let joins_slots = self.places.joins_slots();
+        let mut groups: Vec<Group> = Vec::new();
+        let mut newest: HashMap<Slot, usize, foldhash::fast::FixedState> = HashMap::default();
+        for waiting in leaving {
+            let slot = waiting.part.slot;
+            let place = if joins_slots { Slot(0) } else { slot };
+            if let Some(group) = newest.get(&place).and_then(|index| groups.get_mut(*index))
+                && group.call.buckets.len() < BUCKETS_MAX
+                && group.call.add(Arc::clone(&waiting.part)).is_ok()
+            {
+                group.waiting.push(waiting);
                 continue;
             }
-            if call.add(Arc::clone(&next.part)).is_err() {
-                lane.waiting.push_front(next);
-                break;
+            let mut call = Call::new();
+            if call.add(Arc::clone(&waiting.part)).is_err() {
+                self.refuse(vec![waiting], &Failure::Unexpected("a part that contradicts itself".to_owned()));
+                continue;
             }
-            batch.push(next);
+            newest.insert(place, groups.len());
+            groups.push(Group { slot, call, waiting: vec![waiting] });
         }
-        if batch.is_empty() {
-            lane.busy = false;
-            return None;
-        }
-        Some((call, batch))
+        groups
     }
 
-    async fn send(&self, call: &mut Call, slot: Slot, deadline: Deadline) -> Result<Vec<Answered>, Failure> {
-        let timer = self.meter.sample();
-        let answer = self.send_untimed(call, slot, deadline).await;
-        if let Some((timer, histogram)) = timer {
-            record(timer, histogram);
+    fn post(self: &Arc<Self>, wire: &Wire, left: &Arc<AtomicUsize>, group: Group) {
+        self.meter.coalesced(group.waiting.len().saturating_sub(1));
+        let Some(pass) = wire.pass() else {
+            left.fetch_sub(1, Ordering::AcqRel);
+            return self.refuse(group.waiting, &Failure::Down);
+        };
+        let mut bytes = Vec::new();
+        group.call.write(&mut bytes, &DECIDE, false, self.clock(), &self.stints);
+        let flown = Flown {
+            lanes: Arc::clone(self),
+            link: wire.link(),
+            pass,
+            left: Arc::clone(left),
+            group,
+            timer: self.meter.sample(),
+        };
+        if let Err(refused) = wire.post(|into| into.extend_from_slice(&bytes), Box::new(flown)) {
+            refused.land(Err(Failure::Down));
         }
-        if let Err(failure) = &answer {
-            self.meter.failed(failure);
-        }
-        answer
     }
 
-    async fn send_untimed(
+    /// Answers what a call decided.
+    fn settle(self: &Arc<Self>, mut group: Group, answer: Result<Value, Failure>) {
+        let failure = match answer.and_then(|value| group.call.reply(value)) {
+            Ok(Ok(reply)) => {
+                self.stints.learn(&reply.stint);
+                let answers = replay(&group.call, &reply);
+                for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
+                    waiting.answer(Ok(answer));
+                }
+                return;
+            }
+            Ok(Err(strangers)) => {
+                group.call.step_aside(&strangers);
+                None
+            }
+            Err(failure) => Some(failure),
+        };
+        match failure {
+            None | Some(Failure::NoScript | Failure::Moved(_) | Failure::Ask(_) | Failure::TryAgain) => {
+                self.runtime.spawn(Arc::clone(self).follow_up(group, failure));
+            }
+            Some(failure) => self.refuse(group.waiting, &failure),
+        }
+    }
+
+    /// Sends a call again and again, to wherever it belongs, until it is answered.
+    async fn follow_up(self: Arc<Self>, mut group: Group, first: Option<Failure>) {
+        let deadline = group.waiting.iter().map(|waiting| waiting.deadline).max();
+        let deadline = deadline.unwrap_or_else(|| Deadline::after(Duration::ZERO));
+        let answers = self.insist(&mut group.call, group.slot, first, deadline).await;
+        match answers {
+            Ok(answers) => {
+                for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
+                    waiting.answer(Ok(answer));
+                }
+            }
+            Err(failure) => self.refuse(group.waiting, &failure),
+        }
+    }
+
+    async fn insist(
         &self,
         call: &mut Call,
         slot: Slot,
+        mut before: Option<Failure>,
         deadline: Deadline,
     ) -> Result<Vec<Answered>, Failure> {
         let mut whole = false;
         for _ in 0..TRIES_MAX {
-            let command = call.command(&DECIDE, whole, self.clock(), &self.stints);
-            match self.redirected(&command, slot, deadline).await {
+            whole |= before == Some(Failure::NoScript);
+            let mut packed = Vec::new();
+            call.write(&mut packed, &DECIDE, whole, self.clock(), &self.stints);
+            match self.redirected(&packed, slot, before.take(), deadline).await {
                 Ok(value) => match call.reply(value)? {
                     Ok(reply) => {
                         self.stints.learn(&reply.stint);
@@ -200,7 +229,7 @@ impl Lanes {
                     }
                     Err(strangers) => call.step_aside(&strangers),
                 },
-                Err(Failure::NoScript) => whole = true,
+                Err(Failure::NoScript) => before = Some(Failure::NoScript),
                 Err(failure) => return Err(failure),
             }
         }
@@ -210,9 +239,10 @@ impl Lanes {
     /// Has a step carried out on the rights of a bucket. `None`: no answer came in time.
     pub(super) async fn rights(&self, call: &rights::Call, deadline: Deadline) -> Option<Balance> {
         let slot = call.name.slot;
-        let mut answer = self.redirected(&call.command(false, self.clock(), &self.stints), slot, deadline).await;
+        let packed = |whole| call.command(whole, self.clock(), &self.stints).get_packed_command();
+        let mut answer = self.redirected(&packed(false), slot, None, deadline).await;
         if matches!(answer, Err(Failure::NoScript)) {
-            answer = self.redirected(&call.command(true, self.clock(), &self.stints), slot, deadline).await;
+            answer = self.redirected(&packed(true), slot, None, deadline).await;
         }
         match answer {
             Ok(value) => rights::read(value, &self.stints),
@@ -230,22 +260,29 @@ impl Lanes {
         slot: Slot,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
-        let answer = self.redirected(command, slot, deadline).await;
+        let answer = self.redirected(&command.get_packed_command(), slot, None, deadline).await;
         if let Err(failure) = &answer {
             self.meter.failed(failure);
         }
         answer
     }
 
-    /// Sends a command to wherever the slot is now.
-    async fn redirected(&self, command: &Cmd, slot: Slot, deadline: Deadline) -> Result<Value, Failure> {
+    /// Sends a command to wherever the slot is now; `before` is what it was told already.
+    async fn redirected(
+        &self,
+        packed: &[u8],
+        slot: Slot,
+        before: Option<Failure>,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
         let mut node = self.places.map().node(slot).cloned().ok_or(Failure::NoNode)?;
         let mut asking = false;
+        let mut before = before.filter(|failure| *failure != Failure::NoScript);
         for _ in 0..TRIES_MAX {
-            let answer = if asking {
-                node.call_asking(command, deadline).await
-            } else {
-                node.call(command, deadline).await
+            let answer = match before.take() {
+                Some(failure) => Err(failure),
+                None if asking => node.call_asking(packed, deadline).await,
+                None => node.call(packed, deadline).await,
             };
             asking = false;
             match answer {
@@ -277,24 +314,66 @@ impl Lanes {
     }
 }
 
-fn record(timer: Stopwatch, histogram: &Histogram) {
-    histogram.record(timer.elapsed().as_secs_f64());
+fn is_last(left: &AtomicUsize) -> bool {
+    left.fetch_sub(1, Ordering::AcqRel) == 1
 }
 
-/// The right to send for a slot. Given up, also by a caller who goes away, it passes to a task that sends what waits.
-struct Turn<'a> {
-    lanes: &'a Arc<Lanes>,
-    slot: Slot,
+/// A part that is in line.
+pub(super) struct Begun {
+    departure: Option<Departure>,
+    answered: oneshot::Receiver<Result<Answered, Failure>>,
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        let Some(mut lane) = self.lanes.lane(self.slot) else { return };
-        if lane.waiting.is_empty() {
-            lane.busy = false;
-            return;
+impl Begun {
+    /// Waits for its answer.
+    pub(super) async fn answer(self) -> Result<Answered, Failure> {
+        if let Some(departure) = self.departure {
+            // Who else is about to ask comes along. Only where something is under way anyway: to yield wakes another thread.
+            tokio::task::yield_now().await;
+            drop(departure);
         }
-        drop(lane);
-        self.lanes.runtime.spawn(Arc::clone(self.lanes).drive(self.slot));
+        self.answered.await.unwrap_or(Err(Failure::Timeout))
+    }
+}
+
+/// Sees to a flight, also for a caller who goes away.
+struct Departure {
+    lanes: Arc<Lanes>,
+    node: Arc<Node>,
+}
+
+impl Drop for Departure {
+    fn drop(&mut self) {
+        self.lanes.depart(&self.node);
+    }
+}
+
+/// One call of a flight that is under way.
+struct Flown {
+    lanes: Arc<Lanes>,
+    link: Weak<Link>,
+    pass: Pass,
+    /// Calls of the flight without an answer.
+    left: Arc<AtomicUsize>,
+    group: Group,
+    timer: Option<Timer>,
+}
+
+impl Landing for Flown {
+    fn land(self: Box<Self>, answer: Result<Value, Failure>) {
+        let Self { lanes, link, pass, left, group, timer } = *self;
+        let node = Arc::clone(pass.node());
+        if let Some(timer) = timer {
+            lanes.meter.record(timer);
+        }
+        node.judge(&link, pass, &answer);
+        lanes.settle(group, answer);
+        if is_last(&left) && node.lane.landed() {
+            lanes.depart(&node);
+        }
+    }
+
+    fn expire(&mut self, now: Deadline) -> Option<Deadline> {
+        expire_all(&mut self.group.waiting, now)
     }
 }

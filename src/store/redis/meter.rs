@@ -24,6 +24,10 @@ pub(super) struct Meter {
     turn: AtomicU32,
 }
 
+/// A call that is timed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Timer(Stopwatch);
+
 /// What happened to leased permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Leased {
@@ -64,9 +68,15 @@ impl Meter {
         }
     }
 
-    pub(super) fn sample(&self) -> Option<(Stopwatch, &Histogram)> {
+    /// Begins to time a call, now and then.
+    pub(super) fn sample(&self) -> Option<Timer> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        turn.is_multiple_of(SAMPLE).then(|| (Stopwatch::start(), &self.call_seconds))
+        turn.is_multiple_of(SAMPLE).then(|| Timer(Stopwatch::start()))
+    }
+
+    /// Records a call that was timed.
+    pub(super) fn record(&self, timer: Timer) {
+        self.call_seconds.record(timer.0.elapsed().as_secs_f64());
     }
 
     pub(super) fn failed(&self, failure: &Failure) {

@@ -9,15 +9,22 @@ mod background;
 mod breaker;
 mod call;
 mod decide;
+mod dial;
 mod failure;
 mod fallback;
+mod health;
+mod inspect;
+mod lane;
 mod lanes;
 mod lease;
+mod link;
 mod meter;
 mod names;
 mod node;
+mod notes;
 mod plan;
 mod replay;
+mod resp;
 mod rights;
 mod ring;
 #[cfg(test)]
@@ -25,13 +32,13 @@ mod sample;
 mod scripts;
 mod settings;
 mod slots;
+mod split;
 mod topology;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
-use redis::Value;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
@@ -39,15 +46,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::background::{BACKGROUND_MAX, BACKGROUND_PATIENCE};
 use self::breaker::Phase;
-use self::call::{Action, Bucket, Item, Part, pack_view};
+use self::call::{Action, Item, Part, pack_view};
 use self::decide::Core;
 use self::fallback::Fallback;
 use self::lanes::Lanes;
 use self::lease::Leases;
 use self::meter::Meter;
-use self::node::Common;
+use self::node::{Common, Node};
 use self::plan::bucket_of;
-use self::settings::check_server;
 use self::topology::Places;
 use super::rights::has_rights;
 use crate::core::algorithm::{Algorithm, Limit, View};
@@ -55,12 +61,13 @@ use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::clock::{Deadline, Stopwatch};
 use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
-pub use self::settings::{LeaseSettings, NodeHealth, RedisSettings, StartError, Topology};
+pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
 
 /// How long a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
@@ -98,9 +105,16 @@ impl RedisStore {
         let stop = CancellationToken::new();
         let started = Stopwatch::start();
         let trouble = Arc::new(Notify::new());
-        let common =
-            Common { trouble: Arc::clone(&trouble), started, timeout: settings.timeout, stop: stop.clone() };
-        let places = Places::new(settings.topology, &settings.sentinel_master, &settings.nodes, common)?;
+        let tls = (settings.tls != RedisTls::default()).then(|| dial::secured(&settings.tls));
+        let tls = tls.transpose().map_err(StartError::Tls)?;
+        let common = Common {
+            trouble: Arc::clone(&trouble),
+            started,
+            timeout: settings.timeout,
+            tls,
+            stop: stop.clone(),
+        };
+        let places = Places::new(&settings, common)?;
         let meter = Arc::new(Meter::new(metrics));
         let lanes = Lanes::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
         let core = Arc::new(Core {
@@ -112,6 +126,7 @@ impl RedisStore {
             meter,
             timeout: settings.timeout,
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
+            turns: AtomicU32::new(0),
             runtime: Handle::current(),
             stop: stop.clone(),
         });
@@ -125,20 +140,19 @@ impl RedisStore {
     async fn first_look(&self, places: &Arc<Places>, topology: Topology) -> Result<(), StartError> {
         let deadline = Deadline::after(START_MAX);
         for node in places.witnesses() {
-            if !node.connected(deadline.left()).await {
+            if !reached(&node, deadline).await? {
                 tracing::warn!(node = %node.address, "redis does not answer; starting without it");
-                continue;
-            }
-            if topology != Topology::Sentinel {
-                check_server(&node, topology).await?;
+            } else if topology != Topology::Sentinel {
+                inspect::identify(&node, topology).await?;
             }
         }
         while places.look().await.is_err() && !deadline.left().is_zero() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        for node in places.map().nodes().to_vec() {
-            if node.connected(deadline.left()).await && topology == Topology::Sentinel {
-                check_server(&node, topology).await?;
+        let map = places.map().clone();
+        for node in map.nodes() {
+            if reached(node, deadline).await? {
+                places.inspect(node, &map).await?;
             }
         }
         Ok(())
@@ -154,55 +168,41 @@ impl RedisStore {
             self.core.returned(leftover.permits, answer.is_ok());
         }
     }
+}
 
-    /// The servers that hold counters, and whether they are asked.
-    #[must_use]
-    pub fn health(&self) -> Vec<NodeHealth> {
-        let word = |phase| match phase {
-            Phase::Closed => "closed",
-            Phase::HalfOpen => "half_open",
-            Phase::Open => "open",
-        };
-        let map = self.core.lanes.places().map();
-        let health = |node: &Arc<node::Node>| NodeHealth {
-            address: node.address.clone(),
-            breaker: word(node.phase()),
-        };
-        map.nodes().iter().map(health).collect()
+/// Whether there is a connection in time; an error where the server refuses this user.
+async fn reached(node: &Node, deadline: Deadline) -> Result<bool, StartError> {
+    let connected = node.connected(deadline.left()).await;
+    match node.notes.refusal() {
+        Some(why) if !connected => Err(StartError::Forbidden(node.address.clone(), why)),
+        _ => Ok(connected),
     }
 }
 
 impl Store for RedisStore {
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, _: Timestamp) -> Option<Outcome> {
         match (charges, intent) {
-            ([charge], Intent::Charge) => self.core.decide_from_lease(charge),
+            ([charge], Intent::Charge) => self.core.decide_from_leases(charge),
             _ => None,
         }
     }
 
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome> {
-        Box::pin(self.core.decide(charges, intent, now))
+        Box::pin(self.core.decide_whole(charges, intent, now))
     }
 
-    fn bucket<'a>(&'a self, rule: &'a Compiled, key: &'a Key, _: Timestamp) -> Later<'a, Option<BucketInfo>> {
-        Box::pin(async move {
-            let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
-            let (slot, bucket) = bucket_of(&charge);
-            let item = Item { bucket: 0, cost: Cost::Peek, enforced: true, lease: None };
-            let buckets: SmallVec<[Bucket; 2]> = SmallVec::from_iter([bucket]);
-            let part = Part { slot, action: Action::Ask, buckets, charges: SmallVec::from_iter([item]) };
-            let deadline = Deadline::after(self.core.timeout);
-            let answered = self.core.lanes.ask(Arc::new(part), deadline).await.ok()?;
-            let charged = answered.charges.first()?;
-            let counted = &charged.counted;
-            let log = rule.rule.algorithm == Algorithm::SlidingLog && counted.used > 0;
-            (charged.existed || log || counted.view.is_some()).then_some(BucketInfo {
-                used: counted.used,
-                verdict: counted.verdict,
-                view: counted.view,
-                error_bound: counted.error_bound,
-            })
-        })
+    fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
+        let split = charges.iter().any(|charge| split::parts_of(&charge.rule.rule) > 1);
+        !split && (charges.len() < 2 || self.core.planned(charges, Intent::Charge).len() < 2)
+    }
+
+    fn bucket<'a>(
+        &'a self,
+        rule: &'a Compiled,
+        key: &'a Key,
+        now: Timestamp,
+    ) -> Later<'a, Option<BucketInfo>> {
+        Box::pin(self.core.bucket_whole(rule, key, now))
     }
 
     /// Redis names buckets by their rules, so this does nothing: see [`Store::set_view_of`].
@@ -216,19 +216,7 @@ impl Store for RedisStore {
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
-        Box::pin(async move {
-            let name = names::bucket(&rule.rule, key, rule.rule.window);
-            let mut command = redis::cmd("DEL");
-            command.arg(&name.key);
-            self.core.fallback.forget(key);
-            // Permits that were drawn are forgotten with the bucket that they were charged to.
-            self.core.leases.forget(key, self.core.started.elapsed());
-            let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
-            match self.core.lanes.plain(&command, name.slot, deadline).await {
-                Ok(Value::Int(gone)) => Some(gone > 0),
-                _ => None,
-            }
-        })
+        Box::pin(self.core.reset_whole(rule, key))
     }
 
     fn rights<'a>(
@@ -272,6 +260,10 @@ impl Store for RedisStore {
             core.pay(owed, now);
         }
         core.fallback.sweep(now);
+    }
+
+    fn health(&self) -> StoreHealth {
+        health::of(self.core.lanes.places())
     }
 
     fn len(&self) -> StoreLen {

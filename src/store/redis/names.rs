@@ -9,7 +9,8 @@ use crate::core::key::{Key, identity_values};
 use crate::core::rule::Rule;
 use crate::core::time::Span;
 
-use super::slots::{Slot, slot_of_tag};
+use super::slots::{SLOTS, Slot, checksum, slot_of_checksum, slot_of_tag};
+use super::split::parts_of;
 
 /// A bucket's key and where it lies.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,10 @@ pub(super) fn bucket(rule: &Rule, key: &Key, window: Span) -> Name {
     let mut name = Vec::with_capacity(64);
     name.extend_from_slice(b"tg:{");
     let tag_start = name.len();
-    push_tag(&mut name, rule, key);
+    let index = push_tag(&mut name, rule, key);
+    if let Some(index) = index {
+        push_number_within(&mut name, tag_start, index, parts_of(rule));
+    }
     let slot = slot_of_tag(name.get(tag_start..).unwrap_or_default());
     name.extend_from_slice(b"}:");
     push_escaped(&mut name, rule.name.as_bytes());
@@ -66,19 +70,19 @@ pub(super) fn rights(key: &[u8]) -> Vec<u8> {
     name
 }
 
-fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) {
-    if rule.per.is_empty() {
-        name.extend_from_slice(b"rule:");
-        push_escaped(name, rule.name.as_bytes());
-        return;
-    }
-    let values = identity_values(key.identity()).filter(|values| values.len() == rule.per.len());
+/// Appends the tag. Gives back which sub-key of a split key it is for.
+fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) -> Option<u32> {
+    let (values, index) = values_of(rule, key);
     let Some(values) = values else {
         // No identity of ours, but still one bucket of its own.
         name.push(b'#');
         name.extend(key.identity().iter().flat_map(|byte| [hex(byte >> 4), hex(byte & 15)]));
-        return;
+        return None;
     };
+    if rule.per.is_empty() {
+        name.extend_from_slice(b"rule:");
+        push_escaped(name, rule.name.as_bytes());
+    }
     for (index, (attribute, value)) in rule.per.iter().zip(values).enumerate() {
         if index > 0 {
             name.push(b',');
@@ -87,7 +91,39 @@ fn push_tag(name: &mut Vec<u8>, rule: &Rule, key: &Key) {
         name.push(b'=');
         push_escaped(name, value.as_bytes());
     }
+    index
 }
+
+/// The values of the rule's `per`, if the key has them, and the number of the sub-key behind them.
+fn values_of<'k>(rule: &Rule, key: &'k Key) -> (Option<Vec<&'k str>>, Option<u32>) {
+    let Some(mut values) = identity_values(key.identity()) else { return (None, None) };
+    let mut index = None;
+    if parts_of(rule) > 1 && values.len() == rule.per.len() + 1 {
+        index = values.pop().and_then(|text| text.parse().ok());
+    }
+    // A rule without `per` has one bucket, whatever the key says.
+    let fits = rule.per.is_empty() || values.len() == rule.per.len();
+    (fits.then_some(values), index)
+}
+
+/// Appends `#` and the first number with which the tag's slot lies in part `index` of `parts` equal parts of all slots.
+fn push_number_within(name: &mut Vec<u8>, tag_start: usize, index: u32, parts: u32) {
+    name.push(b'#');
+    let before = checksum(0, name.get(tag_start..).unwrap_or_default());
+    let within = |number: &u32| {
+        let slot = slot_of_checksum(checksum(before, number.to_string().as_bytes()));
+        u32::from(slot.0) * parts / SLOTS_U32 == index
+    };
+    // One in `parts` fits, so this finds one; if not, a name that no number has.
+    let number = (0..NUMBERS_MAX).find(within);
+    let text = number.map_or_else(|| format!("s{index}"), |number| number.to_string());
+    name.extend_from_slice(text.as_bytes());
+}
+
+/// Numbers tried for a sub-key.
+const NUMBERS_MAX: u32 = 100_000;
+#[expect(clippy::cast_possible_truncation, reason = "16,384")]
+const SLOTS_U32: u32 = SLOTS as u32;
 
 /// Letters, digits and a few marks stand for themselves; every other byte is `%` and two hexadecimal digits.
 fn push_escaped(name: &mut Vec<u8>, bytes: &[u8]) {

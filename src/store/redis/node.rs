@@ -1,39 +1,46 @@
 //! One Redis server as seen from here: a connection, the breaker around it, and a task that mends it.
 //!
-//! A call never waits for a connection: without one it fails at once. The client's own waits have no bound that a decision
-//! could live with, so every wait here carries the caller's deadline, and a connection that fails is not repaired but
-//! replaced, in the background.
+//! A call never waits for a connection: without one it fails at once. Every wait carries its caller's deadline, and a
+//! connection that fails is not repaired but replaced, in the background.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
-use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
-use redis::{AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, Pipeline, Value};
-use tokio::sync::Notify;
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, Value};
+use rustls::ClientConfig;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::{Breaker, Phase};
+use super::dial::{Opened, dial};
 use super::failure::Failure;
+use super::lane::Lane;
+use super::link::{Awaiting, Landing, Link};
+use super::notes::Notes;
+use super::resp;
+use crate::core::time::Span;
 use crate::engine::clock::{Deadline, Stopwatch};
 
 /// For a connection with its greeting.
 const CONNECT_MAX: Duration = Duration::from_millis(250);
 /// Between attempts to connect.
 const RECONNECT: Duration = Duration::from_millis(100);
-/// Commands that wait for one connection's socket. Full: the caller waits, until its deadline.
-const QUEUE_LEN_MAX: usize = 512;
-/// Commands without an answer on one connection. Full: the caller waits, until its deadline.
-const IN_FLIGHT_MAX: usize = 1_024;
+/// Between looks at whether it still answers, so that an idle daemon knows.
+const FEEL_EVERY: Duration = Duration::from_secs(1);
 
 /// One server.
 pub(super) struct Node {
     /// `host:port`.
     pub(super) address: String,
-    client: Client,
-    link: ArcSwapOption<MultiplexedConnection>,
+    /// Parts on their way to it.
+    pub(super) lane: Lane,
+    info: ConnectionInfo,
+    tls: Option<Arc<ClientConfig>>,
+    /// For its operator.
+    pub(super) notes: Notes,
+    link: ArcSwapOption<Link>,
     breaker: Mutex<Breaker>,
     broken: Notify,
     /// Told when something is wrong that a new look at the topology may cure.
@@ -56,6 +63,8 @@ pub(super) struct Common {
     pub(super) trouble: Arc<Notify>,
     pub(super) started: Stopwatch,
     pub(super) timeout: Duration,
+    /// For `rediss://`, where the system's certificate authorities are not to be used.
+    pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) stop: CancellationToken,
 }
 
@@ -85,12 +94,13 @@ pub(super) fn elsewhere(info: &ConnectionInfo, host: &str, port: u16) -> Connect
 
 impl Node {
     /// Begins to keep a connection to it. The task ends with `common.stop`.
-    pub(super) fn start(info: ConnectionInfo, common: &Common) -> Result<Arc<Self>, redis::RedisError> {
-        let address = address_of(&info);
-        let client = Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?;
+    pub(super) fn start(info: ConnectionInfo, common: &Common) -> Arc<Self> {
         let node = Arc::new(Self {
-            address,
-            client,
+            address: address_of(&info),
+            lane: Lane::default(),
+            info,
+            tls: common.tls.clone(),
+            notes: Notes::default(),
             link: ArcSwapOption::empty(),
             breaker: Mutex::default(),
             broken: Notify::new(),
@@ -100,13 +110,15 @@ impl Node {
             stop: common.stop.child_token(),
         });
         tokio::spawn(Arc::clone(&node).tend());
-        Ok(node)
+        node
     }
 
     /// Ends its task.
     pub(super) fn stop(&self) {
         self.stop.cancel();
-        self.link.store(None);
+        if let Some(link) = self.link.swap(None) {
+            link.close();
+        }
     }
 
     /// Where its breaker stands; open without a connection.
@@ -121,62 +133,101 @@ impl Node {
         self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What commands are sent through now; `None` without a connection.
+    pub(super) fn wire(self: &Arc<Self>) -> Option<Wire> {
+        let link = self.link.load_full()?;
+        Some(Wire { node: Arc::clone(self), link })
+    }
+
     /// Sends one command and waits for its answer, at most until `deadline`.
-    pub(super) async fn call(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
-        self.guarded(deadline, async |link| command.query_async(link).await).await
+    pub(super) async fn call(self: &Arc<Self>, packed: &[u8], deadline: Deadline) -> Result<Value, Failure> {
+        let wire = self.wire().ok_or(Failure::Down)?;
+        let pass = wire.pass().ok_or(Failure::Down)?;
+        wire.ask(packed, false, Some(pass), deadline).await
     }
 
     /// The same after `ASKING`, for a slot that is on its way to this node.
-    pub(super) async fn call_asking(&self, command: &Cmd, deadline: Deadline) -> Result<Value, Failure> {
-        let mut both = Pipeline::new();
-        both.cmd("ASKING").ignore().add_command(command.clone());
-        let answers = self.guarded(deadline, async |link| both.query_async(link).await).await?;
-        match answers {
-            Value::Array(mut answers) => {
-                answers.pop().ok_or_else(|| Failure::Unexpected("no answer".to_owned()))
-            }
-            _ => Err(Failure::Unexpected("no array".to_owned())),
-        }
+    pub(super) async fn call_asking(
+        self: &Arc<Self>,
+        packed: &[u8],
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        let wire = self.wire().ok_or(Failure::Down)?;
+        let pass = wire.pass().ok_or(Failure::Down)?;
+        wire.ask(packed, true, Some(pass), deadline).await
     }
 
-    async fn guarded(
-        &self,
-        deadline: Deadline,
-        send: impl AsyncFnOnce(&mut MultiplexedConnection) -> redis::RedisResult<Value>,
+    /// Sends a command of upkeep, past the breaker.
+    pub(super) async fn upkeep(self: &Arc<Self>, command: &Cmd, most: Duration) -> Result<Value, Failure> {
+        self.upkeep_packed(&command.get_packed_command(), most).await
+    }
+
+    /// The same of a command that is packed already.
+    pub(super) async fn upkeep_packed(
+        self: &Arc<Self>,
+        packed: &[u8],
+        most: Duration,
     ) -> Result<Value, Failure> {
-        let link = self.link.load_full().ok_or(Failure::Down)?;
-        let mut pass = Pass::get(self).ok_or(Failure::Down)?;
-        let mut own = MultiplexedConnection::clone(&link);
-        let answer = match deadline.wait(send(&mut own)).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(Failure::from(error)),
-            Err(_) => Err(Failure::Timeout),
+        let wire = self.wire().ok_or(Failure::Down)?;
+        wire.ask(packed, false, None, Deadline::after(most)).await
+    }
+
+    /// Whether there is a connection.
+    pub(super) fn is_connected(&self) -> bool {
+        self.link.load().is_some()
+    }
+
+    /// Waits for the first connection, at most `most`, or until the server refuses this user. Says whether there is one.
+    pub(super) async fn connected(&self, most: Duration) -> bool {
+        let wait = async {
+            while !self.is_connected() && self.notes.refusal().is_none() {
+                sleep(Duration::from_millis(5)).await;
+            }
         };
-        match &answer {
-            Ok(_) => pass.ended(true),
+        timeout(most, wait).await.is_ok() && self.is_connected()
+    }
+
+    /// Notes a trouble.
+    pub(super) fn note(&self, trouble: &str) {
+        self.notes.trouble(trouble, self.started.elapsed());
+    }
+
+    /// The newest trouble, and how long ago it was.
+    pub(super) fn newest_trouble(&self) -> Option<(String, Span)> {
+        self.notes.newest_trouble(self.started.elapsed())
+    }
+
+    /// Takes in how a call ended.
+    pub(super) fn judge(&self, link: &Weak<Link>, mut pass: Pass, answer: &Result<Value, Failure>) {
+        match answer {
+            Ok(_) => {
+                pass.ended(true);
+            }
             Err(failure) => {
+                self.notes.failed(failure, self.started.elapsed());
                 if pass.ended(!failure.is_the_nodes()) || matches!(failure, Failure::Broken(_)) {
-                    self.give_up(&link);
+                    self.give_up(link);
                 }
                 if matches!(failure, Failure::NotServing(_) | Failure::Moved(_)) {
                     self.trouble.notify_one();
                 }
-                true
             }
-        };
-        answer
+        }
     }
 
     /// Lets go of a connection that does not serve. A later one is left alone.
-    fn give_up(&self, link: &Arc<MultiplexedConnection>) {
+    fn give_up(&self, link: &Weak<Link>) {
         let current = self.link.load();
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
-            self.link.store(None);
-            self.breaker().open(self.started.elapsed());
-            tracing::warn!(node = %self.address, "redis does not answer; its rules' failure policies apply");
-            self.trouble.notify_one();
-            self.broken.notify_one();
-        }
+        let Some(current) = current.as_ref().filter(|current| Weak::as_ptr(link) == Arc::as_ptr(current))
+        else {
+            return;
+        };
+        self.link.store(None);
+        self.breaker().open(self.started.elapsed());
+        tracing::warn!(node = %self.address, "redis does not answer; its rules' failure policies apply");
+        self.trouble.notify_one();
+        self.broken.notify_one();
+        current.close();
     }
 
     async fn tend(self: Arc<Self>) {
@@ -186,79 +237,168 @@ impl Node {
                 () = self.stop.cancelled() => return,
                 () = self.mend() => {}
             }
+            let Some(link) = self.link.load_full() else { continue };
             tokio::select! {
                 biased;
                 () = self.stop.cancelled() => return,
                 () = self.broken.notified() => {}
+                () = link.ended() => {
+                    self.note("the connection broke");
+                    self.give_up(&Arc::downgrade(&link));
+                }
+                () = self.feel() => {}
             }
         }
     }
 
-    /// Connects, as often as it takes.
-    async fn mend(&self) {
+    /// Asks now and then whether it is there. An answer or none counts like a decision's. Ends with the connection.
+    async fn feel(self: &Arc<Self>) {
+        let ping = resp::command(&[b"PING"]);
+        while self.is_connected() {
+            let sent = Stopwatch::start();
+            if self.call(&ping, Deadline::after(self.timeout)).await.is_ok() {
+                self.notes.answered(sent.elapsed());
+            }
+            sleep(FEEL_EVERY).await;
+        }
+    }
+
+    /// Connects where there is no connection, as often as it takes.
+    async fn mend(self: &Arc<Self>) {
         let mut logged = false;
-        loop {
-            match timeout(CONNECT_MAX, self.connect()).await {
-                Ok(Ok(link)) => {
+        while self.link.load().is_none() {
+            let dialled = timeout(CONNECT_MAX, dial(&self.info, self.tls.as_ref(), self.timeout)).await;
+            let failure = match dialled {
+                Ok(Ok((link, opened))) => {
                     tracing::info!(node = %self.address, "redis connected");
-                    self.link.store(Some(Arc::new(link)));
+                    let link = Arc::new(link);
+                    self.serve(&link, opened);
+                    self.notes.connected(None);
+                    self.link.store(Some(link));
                     self.trouble.notify_one();
                     return;
                 }
-                Ok(Err(error)) if !logged => {
-                    logged = true;
-                    tracing::warn!(node = %self.address, %error, "cannot connect to redis; trying on");
-                }
-                _ => {}
+                Ok(Err(failure)) => failure,
+                Err(_) => Failure::Timeout,
+            };
+            self.notes.failed(&failure, self.started.elapsed());
+            if let Failure::Forbidden(why) = &failure {
+                self.notes.connected(Some(why.clone()));
+            }
+            if !std::mem::replace(&mut logged, true) {
+                tracing::warn!(node = %self.address, error = %failure, "cannot connect to redis; trying on");
             }
             sleep(RECONNECT).await;
         }
     }
 
-    /// A connection that has proven to answer as soon as decisions need.
-    async fn connect(&self) -> Result<MultiplexedConnection, Failure> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_MAX))
-            .set_response_timeout(Some(CONNECT_MAX))
-            .set_pipeline_buffer_size(QUEUE_LEN_MAX)
-            .set_concurrency_limit(IN_FLIGHT_MAX);
-        let mut link = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-        let ping = redis::cmd("PING");
-        timeout(self.timeout, ping.query_async::<Value>(&mut link)).await.map_err(|_| Failure::Timeout)??;
-        Ok(link)
-    }
-
-    /// Sends a command of upkeep, past the breaker.
-    pub(super) async fn upkeep(&self, command: &Cmd, most: Duration) -> Result<Value, Failure> {
-        let link = self.link.load_full().ok_or(Failure::Down)?;
-        let mut own = MultiplexedConnection::clone(&link);
-        timeout(most, command.query_async(&mut own))
-            .await
-            .map_err(|_| Failure::Timeout)?
-            .map_err(Failure::from)
-    }
-
-    /// Waits for the first connection, at most `most`. Says whether there is one.
-    pub(super) async fn connected(&self, most: Duration) -> bool {
-        let wait = async {
-            while self.link.load().is_none() {
-                sleep(Duration::from_millis(5)).await;
+    /// Starts the tasks of a connection. They end with it.
+    fn serve(self: &Arc<Self>, link: &Arc<Link>, opened: Opened) {
+        let node = Arc::downgrade(self);
+        let tick = move |now| node.upgrade().and_then(|node| node.lane.expire(now));
+        let own = Arc::clone(link);
+        match opened {
+            Opened::Plain(reader) => {
+                tokio::spawn(Arc::clone(link).write_backlog());
+                tokio::spawn(own.read(reader, self.timeout, tick));
             }
+            Opened::Tls(socket) => {
+                let (reader, writer) = tokio::io::split(*socket);
+                tokio::spawn(Arc::clone(link).write(writer));
+                tokio::spawn(own.read(reader, self.timeout, tick));
+            }
+        }
+    }
+}
+
+/// A node's connection, for as long as some commands take.
+#[derive(Debug)]
+pub(super) struct Wire {
+    node: Arc<Node>,
+    link: Arc<Link>,
+}
+
+impl Wire {
+    /// Leave to make one call; `None` from a breaker that is open.
+    pub(super) fn pass(&self) -> Option<Pass> {
+        let node = &self.node;
+        let admitted = node.breaker().admit(node.started.elapsed());
+        admitted.then(|| Pass { node: Arc::clone(node), open: true })
+    }
+
+    /// The connection, to tell of how a call ended.
+    pub(super) fn link(&self) -> Weak<Link> {
+        Arc::downgrade(&self.link)
+    }
+
+    /// Puts a command in line; it leaves with the next [`Self::flush`].
+    pub(super) fn post(&self, write: impl FnOnce(&mut Vec<u8>), awaiting: Awaiting) -> Result<(), Awaiting> {
+        self.link.post(write, 0, awaiting)
+    }
+
+    /// Sends what was posted.
+    pub(super) fn flush(&self) {
+        self.link.flush();
+    }
+
+    async fn ask(
+        self,
+        packed: &[u8],
+        asking: bool,
+        pass: Option<Pass>,
+        deadline: Deadline,
+    ) -> Result<Value, Failure> {
+        let (answer, answered) = oneshot::channel();
+        let single = Single { link: self.link(), pass, answer, deadline };
+        let write = |bytes: &mut Vec<u8>| {
+            if asking {
+                bytes.extend_from_slice(&resp::command(&[b"ASKING"]));
+            }
+            bytes.extend_from_slice(packed);
         };
-        timeout(most, wait).await.is_ok()
+        // Its answer comes at the deadline at the latest: the connection sees to that.
+        match self.link.post(write, usize::from(asking), Box::new(single)) {
+            Ok(()) => self.link.flush(),
+            Err(awaiting) => awaiting.land(Err(Failure::Down)),
+        }
+        drop(self);
+        answered.await.unwrap_or(Err(Failure::Timeout))
+    }
+}
+
+/// One caller who waits for one reply.
+struct Single {
+    link: Weak<Link>,
+    pass: Option<Pass>,
+    answer: oneshot::Sender<Result<Value, Failure>>,
+    deadline: Deadline,
+}
+
+impl Landing for Single {
+    fn land(self: Box<Self>, answer: Result<Value, Failure>) {
+        let Self { link, pass, answer: waiting, .. } = *self;
+        if let Some(pass) = pass {
+            let node = Arc::clone(&pass.node);
+            node.judge(&link, pass, &answer);
+        }
+        let _ = waiting.send(answer);
+    }
+
+    fn expire(&mut self, now: Deadline) -> Option<Deadline> {
+        (self.deadline > now).then_some(self.deadline)
     }
 }
 
 /// One call that the breaker has let through. Dropped without an end, it gives a probe's place back.
-struct Pass<'a> {
-    node: &'a Node,
+pub(super) struct Pass {
+    node: Arc<Node>,
     open: bool,
 }
 
-impl<'a> Pass<'a> {
-    fn get(node: &'a Node) -> Option<Self> {
-        let admitted = node.breaker().admit(node.started.elapsed());
-        admitted.then_some(Self { node, open: true })
+impl Pass {
+    /// Whose call it is.
+    pub(super) const fn node(&self) -> &Arc<Node> {
+        &self.node
     }
 
     /// Says whether this opened the breaker.
@@ -268,7 +408,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Pass {
     fn drop(&mut self) {
         if self.open {
             self.node.breaker().ended(None, self.node.started.elapsed());

@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::super::rights::is_escrowed;
 use super::call::{Action, Bucket, Item, Part};
 use super::fallback::Unanswered;
 use super::names;
 use super::replay::Answered;
 use super::slots::Slot;
 use super::topology::Map;
-use super::super::rights::is_escrowed;
 use crate::core::algorithm::Algorithm;
 use crate::core::request::Cost;
 use crate::core::rule::Mode;

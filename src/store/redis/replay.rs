@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::call::{Action, Before, Bucket, Call, Item, Reply, Told};
-use crate::core::algorithm::{Limit, State, Verdict, View};
+use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
 use crate::core::request::Cost;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::Counted;
@@ -18,7 +18,7 @@ pub(super) struct Charged {
     pub(super) counted: Counted,
     /// Permits leased.
     pub(super) leased: u64,
-    /// The bucket after the part; `None` for a log.
+    /// The bucket after the part; of a log only what is used, as one admission. `None` where the script tells nothing.
     pub(super) state: Option<State>,
     /// Whether there was a bucket before.
     pub(super) existed: bool,
@@ -97,6 +97,17 @@ impl Live {
         matches!(self.state, State::SlidingLog(_))
     }
 
+    /// A log of what is used as one admission at the instant of the newest: it frees no permit sooner than the real one. It
+    /// stands in for the log where Redis is away.
+    fn as_if_at_once(&self, told: Told, now: Timestamp) -> State {
+        let mut state = State::new(Algorithm::SlidingLog);
+        let newest = now.0.saturating_add(told.reset).saturating_sub(self.limit.window.0);
+        if told.used > 0 {
+            state.take(&self.limit, Timestamp(newest), told.used);
+        }
+        state
+    }
+
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
         self.state.check(&self.limit, self.view.as_ref().map(|(view, _)| view), now, cost)
     }
@@ -138,6 +149,7 @@ impl Live {
                 counted.verdict = told.verdict();
                 counted.used = told.used;
                 counted.returned = if matches!(item.cost, Cost::Refund(_)) { told.moved } else { 0 };
+                charged.state = Some(self.as_if_at_once(told, now));
             }
             return;
         }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use redis::{Cmd, Value};
 
-use super::call::{push, pull};
+use super::call::{pull, push};
 use super::names::{self, Name};
 use super::scripts::{RIGHTS, Script};
 use crate::core::algorithm::Limit;
@@ -122,8 +122,13 @@ impl Call {
 /// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
 pub(super) fn read(value: Value, stints: &Stints) -> Option<Balance> {
     let Value::Array(values) = value else { return None };
-    let [Value::Int(_), Value::BulkString(ledger), Value::Int(used), Value::BulkString(session), Value::BulkString(stint)] =
-        values.as_slice()
+    let [
+        Value::Int(_),
+        Value::BulkString(ledger),
+        Value::Int(used),
+        Value::BulkString(session),
+        Value::BulkString(stint),
+    ] = values.as_slice()
     else {
         return None;
     };

@@ -25,5 +25,6 @@ pub(super) fn rule(name: &str, algorithm: Algorithm) -> Rule {
         exact: false,
         enabled: true,
         global: None,
+        split_keys: 1,
     }
 }

@@ -3,17 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::Value;
-
-use super::failure::Failure;
-use super::node::Node;
 use crate::core::rule::OnFailure;
 use crate::engine::clock::Clock;
-
-/// Oldest server that the scripts and commands need.
-const VERSION_MIN: (u32, u32) = (6, 2);
-/// For the server's answer to what it is.
-const INFO_MAX: Duration = Duration::from_secs(2);
 
 /// How the servers are arranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
@@ -28,6 +19,33 @@ pub enum Topology {
     Sentinel,
     /// One server.
     Single,
+}
+
+impl Topology {
+    /// Its word in the configuration.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Cluster => "cluster",
+            Self::Ring => "ring",
+            Self::Sentinel => "sentinel",
+            Self::Single => "single",
+        }
+    }
+
+    /// What those are for that are asked only for the others.
+    pub(super) const fn adviser(self) -> &'static str {
+        if matches!(self, Self::Sentinel) { "sentinel" } else { "seed" }
+    }
+}
+
+/// How `rediss://` servers prove who they are, and this daemon to them; all in PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RedisTls {
+    /// The authorities that signed the servers' certificates; `None`: the system's.
+    pub authorities: Option<Vec<u8>>,
+    /// This daemon's certificate and private key, where servers ask for one.
+    pub own: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 /// Permits drawn ahead for hot keys.
@@ -47,6 +65,8 @@ pub struct RedisSettings {
     /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the cluster's, or
     /// the sentinels.
     pub nodes: Vec<String>,
+    /// For `rediss://`.
+    pub tls: RedisTls,
     /// What the sentinels call the primary; the other topologies do not read it.
     pub sentinel_master: String,
     /// For one decision, everything included.
@@ -66,6 +86,7 @@ impl Default for RedisSettings {
         Self {
             topology: Topology::Cluster,
             nodes: Vec::new(),
+            tls: RedisTls::default(),
             sentinel_master: "tidegate".to_owned(),
             timeout: Duration::from_millis(20),
             on_failure: OnFailure::Local,
@@ -99,43 +120,18 @@ pub enum StartError {
     /// A cluster member where none may be.
     #[error("{0} is part of a Redis Cluster; use topology \"cluster\"")]
     IsCluster(String),
-    /// The user or password is refused.
-    #[error("{0} refuses this user: {1}")]
+    /// A sentinel where servers are needed.
+    #[error("{0} is a sentinel; use topology \"sentinel\", or name the servers themselves")]
+    IsSentinel(String),
+    /// The user or password is refused, or may not do what is needed.
+    #[error(
+        "{0} refuses this user: {1}. Check the user and password in store.redis.nodes; deploy/redis/users.acl lists the commands that are needed"
+    )]
     Forbidden(String, String),
-}
-
-/// Health of one server, as this daemon sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeHealth {
-    /// `host:port`.
-    pub address: String,
-    /// Whether decisions are sent to it: `closed` yes, `half_open` a few, `open` no.
-    pub breaker: &'static str,
-}
-
-/// Whether a server can do what is needed.
-pub(super) async fn check_server(node: &Node, topology: Topology) -> Result<(), StartError> {
-    let text = match node.upkeep(redis::cmd("INFO").arg("server"), INFO_MAX).await {
-        Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
-        Ok(Value::VerbatimString { text, .. }) => text,
-        Err(Failure::Forbidden(why)) => return Err(StartError::Forbidden(node.address.clone(), why)),
-        // Not allowed to ask: then the operator has to know.
-        _ => return Ok(()),
-    };
-    let field = |name: &str| text.lines().find_map(|line| line.trim().strip_prefix(name)?.strip_prefix(':'));
-    if let Some(version) = field("redis_version") {
-        let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0_u32));
-        let version_found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        if version_found < VERSION_MIN {
-            return Err(StartError::TooOld(node.address.clone(), version.to_owned()));
-        }
-    }
-    let clustered = field("redis_mode") == Some("cluster");
-    match (topology, clustered) {
-        (Topology::Cluster, false) => Err(StartError::NoCluster(node.address.clone())),
-        (Topology::Single | Topology::Ring | Topology::Sentinel, true) => {
-            Err(StartError::IsCluster(node.address.clone()))
-        }
-        _ => Ok(()),
-    }
+    /// The script that decides does not run there.
+    #[error("{0} cannot run the script that decides: {1}")]
+    Unusable(String, String),
+    /// What was given for TLS cannot be used.
+    #[error("store.redis.tls: {0}")]
+    Tls(String),
 }

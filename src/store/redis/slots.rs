@@ -29,12 +29,22 @@ const fn table() -> [u16; 256] {
 
 /// The slot of a key with this hash tag.
 pub(super) fn slot_of_tag(tag: &[u8]) -> Slot {
+    slot_of_checksum(checksum(0, tag))
+}
+
+/// The checksum of what has the checksum `before` and then these bytes; zero for nothing.
+pub(super) fn checksum(before: u16, bytes: &[u8]) -> u16 {
     let step = |crc: u16, byte: &u8| {
         let [high, low] = crc.to_be_bytes();
         let next = TABLE.get(usize::from(high ^ byte)).copied().unwrap_or(0);
         u16::from_be_bytes([low, 0]) ^ next
     };
-    Slot(tag.iter().fold(0, step) & 0x3fff)
+    bytes.iter().fold(before, step)
+}
+
+/// The slot of a hash tag with this checksum.
+pub(super) const fn slot_of_checksum(checksum: u16) -> Slot {
+    Slot(checksum & 0x3fff)
 }
 
 /// The slot of a whole key, by Redis Cluster's rule for hash tags.

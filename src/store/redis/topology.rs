@@ -10,11 +10,13 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::dial::can_dial;
 use super::failure::Failure;
-use super::node::{Common, Node, address_of, elsewhere};
+use super::inspect;
+use super::node::{Common, Node, elsewhere};
 use super::ring;
 use super::slots::{SLOTS, Slot};
-use super::{StartError, Topology};
+use super::{RedisSettings, StartError, Topology};
 
 /// For one question about the topology.
 const QUESTION_MAX: Duration = Duration::from_millis(250);
@@ -31,6 +33,8 @@ pub(super) struct Map {
     nodes: Vec<Arc<Node>>,
     /// One for each slot: the node's place, or beyond them all for none.
     slots: Vec<u16>,
+    /// Who stands by, by `host:port`.
+    replicas: Vec<String>,
 }
 
 impl Map {
@@ -40,9 +44,18 @@ impl Map {
         self.nodes.get(usize::from(*place))
     }
 
-    /// The place of the node that serves a slot.
-    pub(super) fn place(&self, slot: Slot) -> usize {
-        self.slots.get(usize::from(slot.0)).map_or(0, |place| usize::from(*place))
+    /// Whether every slot has a node.
+    pub(super) fn is_whole(&self) -> bool {
+        self.slots.iter().all(|place| usize::from(*place) < self.nodes.len())
+    }
+
+    /// Who stands by.
+    pub(super) fn replicas(&self) -> &[String] {
+        &self.replicas
+    }
+
+    fn empty() -> Self {
+        Self { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS], replicas: Vec::new() }
     }
 
     /// All nodes that serve.
@@ -71,17 +84,9 @@ impl std::fmt::Debug for Places {
 
 impl Places {
     /// Reads the addresses and begins to connect.
-    pub(super) fn new(
-        topology: Topology,
-        master: &str,
-        urls: &[String],
-        common: Common,
-    ) -> Result<Arc<Self>, StartError> {
-        let mut seeds = Vec::new();
-        for url in urls {
-            let info = url.as_str().into_connection_info();
-            seeds.push(info.map_err(|error| StartError::Address(url.clone(), error.to_string()))?);
-        }
+    pub(super) fn new(settings: &RedisSettings, common: Common) -> Result<Arc<Self>, StartError> {
+        let topology = settings.topology;
+        let seeds = settings.nodes.iter().map(|url| read_seed(url)).collect::<Result<Vec<_>, _>>()?;
         if seeds.is_empty() {
             return Err(StartError::NoNodes);
         }
@@ -90,40 +95,47 @@ impl Places {
         }
         let places = Self {
             topology,
-            master: master.to_owned(),
+            master: settings.sentinel_master.clone(),
             seeds,
             common,
             known: Mutex::default(),
             advisers: Vec::new(),
-            map: ArcSwap::from_pointee(Map { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS] }),
+            map: ArcSwap::from_pointee(Map::empty()),
         };
-        places.begin()
+        Ok(places.begin())
     }
 
-    fn begin(mut self) -> Result<Arc<Self>, StartError> {
-        let start = |info: &ConnectionInfo| {
-            Node::start(info.clone(), &self.common)
-                .map_err(|error| StartError::Address(address_of(info), error.to_string()))
-        };
+    fn begin(mut self) -> Arc<Self> {
+        let start = |info: &ConnectionInfo| Node::start(info.clone(), &self.common);
         match self.topology {
             Topology::Single | Topology::Ring => {
-                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let nodes = self.seeds.iter().map(start).collect::<Vec<_>>();
                 let addresses: Vec<String> = nodes.iter().map(|node| node.address.clone()).collect();
                 let slots = ring::place(&addresses);
-                self.map = ArcSwap::from_pointee(Map { nodes, slots });
+                self.map = ArcSwap::from_pointee(Map { nodes, slots, replicas: Vec::new() });
             }
             Topology::Cluster => {
-                let nodes = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                let nodes = self.seeds.iter().map(start).collect::<Vec<_>>();
                 let known = nodes.iter().map(|node| (node.address.clone(), Arc::clone(node))).collect();
                 self.known = Mutex::new(known);
                 self.advisers = nodes;
             }
             Topology::Sentinel => {
                 // A sentinel is asked with the nodes' own user and password, but has no databases.
-                self.advisers = self.seeds.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+                self.advisers = self.seeds.iter().map(start).collect::<Vec<_>>();
             }
         }
-        Ok(Arc::new(self))
+        Arc::new(self)
+    }
+
+    /// How the servers are arranged.
+    pub(super) const fn topology(&self) -> Topology {
+        self.topology
+    }
+
+    /// Those that are asked only for the others.
+    pub(super) fn advisers(&self) -> &[Arc<Node>] {
+        &self.advisers
     }
 
     /// The topology as last seen.
@@ -153,7 +165,7 @@ impl Places {
             return None;
         }
         let info = elsewhere(self.seeds.first()?, host, port);
-        let node = Node::start(info, &self.common).ok()?;
+        let node = Node::start(info, &self.common);
         known.insert(address.to_owned(), Arc::clone(&node));
         Some(node)
     }
@@ -170,7 +182,8 @@ impl Places {
         if let (Some(own), Ok(place)) = (slots.get_mut(usize::from(slot.0)), u16::try_from(place)) {
             *own = place;
         }
-        self.map.store(Arc::new(Map { nodes, slots }));
+        let replicas = map.replicas.clone();
+        self.map.store(Arc::new(Map { nodes, slots, replicas }));
     }
 
     /// Looks again, now and then, and soon where there is trouble. Ends with the store.
@@ -187,8 +200,29 @@ impl Places {
             } else if !self.is_well() {
                 trouble.notify_one();
             }
+            self.inspect_newly_connected().await;
             sleep(LOOK_TROUBLE).await;
         }
+    }
+
+    /// Looks whether servers that came back are still enough. What is not is told, and asked all the same.
+    async fn inspect_newly_connected(&self) {
+        let map = self.map.load_full();
+        for node in map.nodes().iter().filter(|node| node.is_connected()) {
+            if let Err(error) = self.inspect(node, &map).await {
+                tracing::error!("{error}");
+                node.note(&error.to_string());
+            }
+        }
+    }
+
+    /// Whether a connected server can do what is needed; asked once for each connection.
+    pub(super) async fn inspect(&self, node: &Arc<Node>, map: &Map) -> Result<(), StartError> {
+        if !node.notes.begin_inspection() {
+            return Ok(());
+        }
+        inspect::identify(node, self.topology).await?;
+        inspect::try_script(node, map, self.topology).await
     }
 
     fn is_well(&self) -> bool {
@@ -227,11 +261,16 @@ impl Places {
 
     fn read_slots(&self, value: &Value, adviser: &Node) -> Result<Map, Failure> {
         let own_host = adviser.address.rsplit_once(':').map_or("", |(host, _)| host);
-        let mut map = Map { nodes: Vec::new(), slots: vec![u16::MAX; SLOTS] };
+        let mut map = Map::empty();
         let Value::Array(ranges) = value else { return Err(Failure::NoNode) };
         for range in ranges {
-            let Some((from, to, address)) = read_range(range, own_host) else { continue };
-            let Some(node) = self.named(&address) else { continue };
+            let Some(Range { from, to, primary, replicas }) = read_range(range, own_host) else { continue };
+            for replica in replicas.into_iter().take(NODES_MAX) {
+                if !map.replicas.contains(&replica) {
+                    map.replicas.push(replica);
+                }
+            }
+            let Some(node) = self.named(&primary) else { continue };
             let place = map.nodes.iter().position(|own| Arc::ptr_eq(own, &node)).unwrap_or_else(|| {
                 map.nodes.push(node);
                 map.nodes.len() - 1
@@ -270,7 +309,7 @@ impl Places {
                     let node = self.named(&format!("{}:{}", address.0, address.1)).ok_or(Failure::NoNode)?;
                     if self.map.load().nodes().first().is_none_or(|own| !Arc::ptr_eq(own, &node)) {
                         tracing::info!(master = %node.address, "sentinel names the primary");
-                        self.replace(Map { nodes: vec![node], slots: vec![0; SLOTS] });
+                        self.replace(Map { nodes: vec![node], slots: vec![0; SLOTS], replicas: Vec::new() });
                     }
                     return Ok(());
                 }
@@ -288,16 +327,45 @@ impl Places {
     }
 }
 
-/// First and last slot and the primary's address, of one range of `CLUSTER SLOTS`.
-fn read_range(range: &Value, own_host: &str) -> Option<(usize, usize, String)> {
+/// Reads an address. One that cannot be read is told without what may be a password.
+fn read_seed(url: &str) -> Result<ConnectionInfo, StartError> {
+    let refused = |why: String| match (url.split_once("://"), url.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => StartError::Address(format!("{scheme}://…@{host}"), why),
+        _ => StartError::Address(url.to_owned(), why),
+    };
+    let info = url.into_connection_info().map_err(|error| refused(error.to_string()))?;
+    can_dial(&info).map_err(|why| refused(why.to_owned()))?;
+    Ok(info)
+}
+
+/// One range of `CLUSTER SLOTS`.
+struct Range {
+    from: usize,
+    to: usize,
+    /// The primary's address.
+    primary: String,
+    replicas: Vec<String>,
+}
+
+fn read_range(range: &Value, own_host: &str) -> Option<Range> {
     let Value::Array(range) = range else { return None };
-    let [Value::Int(from), Value::Int(to), Value::Array(primary), ..] = range.as_slice() else { return None };
-    let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+    let [Value::Int(from), Value::Int(to), primary, replicas @ ..] = range.as_slice() else { return None };
+    Some(Range {
+        from: usize::try_from(*from).ok()?,
+        to: usize::try_from(*to).ok()?,
+        primary: read_address(primary, own_host)?,
+        replicas: replicas.iter().filter_map(|replica| read_address(replica, own_host)).collect(),
+    })
+}
+
+fn read_address(server: &Value, own_host: &str) -> Option<String> {
+    let Value::Array(server) = server else { return None };
+    let [host, Value::Int(port), ..] = server.as_slice() else { return None };
     let host = match host {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) => text.clone(),
         _ => String::new(),
     };
-    let host = if host.is_empty() { own_host.to_owned() } else { host };
-    Some((usize::try_from(*from).ok()?, usize::try_from(*to).ok()?, format!("{host}:{port}")))
+    let host = if host.is_empty() { own_host } else { &host };
+    Some(format!("{host}:{port}"))
 }

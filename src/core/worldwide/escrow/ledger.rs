@@ -170,10 +170,12 @@ fn add(totals: &mut Vec<Total>, region: &str, session: u64, change: impl FnOnce(
             let after = change(total.permits);
             after != std::mem::replace(&mut total.permits, after)
         }
-        None if room => {
-            totals.push(Total { region: region.to_owned(), session, permits: change(0) });
-            true
+        None => {
+            let permits = change(0);
+            if room && permits > 0 {
+                totals.push(Total { region: region.to_owned(), session, permits });
+            }
+            room && permits > 0
         }
-        None => false,
     }
 }

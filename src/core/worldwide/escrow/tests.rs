@@ -30,6 +30,7 @@ struct Region {
     ahead: i64,
     sessions: u64,
     cut_off: bool,
+    asks: Vec<Ask>,
 }
 
 struct World {
@@ -44,6 +45,8 @@ struct World {
     offered: u64,
     events: Vec<Event>,
     tallies: Vec<Touched>,
+    /// The store answers a tick later, and decides meanwhile.
+    slow: bool,
 }
 
 fn key() -> WorldKey {
@@ -69,12 +72,21 @@ impl World {
             offered: 0,
             events: Vec::new(),
             tallies: Vec::new(),
+            slow: false,
         };
         for place in 0..count {
             let name = NodeName { region: format!("r{place}"), node: "n".into() };
             let machine = world.machine(&name, count);
             let vault = world.vault(place, count, 1, Timestamp(0));
-            world.regions.push(Region { name, machine, vault, ahead: 0, sessions: 1, cut_off: false });
+            world.regions.push(Region {
+                name,
+                machine,
+                vault,
+                ahead: 0,
+                sessions: 1,
+                cut_off: false,
+                asks: Vec::new(),
+            });
             world.tallies.push(nothing());
         }
         for place in 0..count {
@@ -94,7 +106,12 @@ impl World {
             ..EscrowConfig::new(name.clone())
         };
         let mut machine = Escrow::new(config);
-        let global = Global { mode: Mode::Escrow, shares: Vec::new(), minimums: Vec::new(), on_partition: OnPartition::Share };
+        let global = Global {
+            mode: Mode::Escrow,
+            shares: Vec::new(),
+            minimums: Vec::new(),
+            on_partition: OnPartition::Share,
+        };
         let rule =
             WorldRule { name: rule_name(), algorithm: Algorithm::FixedWindow, limit: self.limit, global };
         machine.handle_rules(self.now, &[rule]);
@@ -182,7 +199,12 @@ impl World {
         for place in 0..self.regions.len() {
             let now = self.clock(place);
             let touched = std::mem::replace(&mut self.tallies[place], nothing());
-            let machine = &mut self.regions[place].machine;
+            let region = &mut self.regions[place];
+            for ask in std::mem::take(&mut region.asks) {
+                let balance = region.vault.carry_out(now, &ask);
+                region.machine.handle_balance(now, &ask.key, Some(balance));
+            }
+            let machine = &mut region.machine;
             if touched.offered > 0 {
                 machine.handle_touched(now, &touched);
             }
@@ -195,6 +217,10 @@ impl World {
         let now = self.clock(place);
         let region = &mut self.regions[place];
         while let Some(ask) = region.machine.poll_ask() {
+            if self.slow {
+                region.asks.push(ask);
+                continue;
+            }
             let balance = region.vault.carry_out(now, &ask);
             region.machine.handle_balance(now, &ask.key, Some(balance));
         }
@@ -213,10 +239,6 @@ impl World {
                 }
             }
         }
-    }
-
-    fn worst(&self) -> u64 {
-        self.admitted.values().copied().max().unwrap_or(0)
     }
 
     /// Nothing is anywhere that was not minted: what is taken was given, and all budgets fit the limit.
@@ -445,7 +467,6 @@ fn weathers() -> impl Strategy<Value = Weather> {
 /// Plays a history. Why it is wrong, if it is.
 fn play(count: usize, permits: u32, weather: Weather, acts: &[Act], safety: Safety) -> Result<(), String> {
     let mut world = World::new(count, permits, weather, safety);
-    let hold_clocks = true;
     for act in acts {
         match act {
             Act::Requests { place, count: times, cost } => {
@@ -462,11 +483,10 @@ fn play(count: usize, permits: u32, weather: Weather, acts: &[Act], safety: Safe
             Act::Crash(place) => world.crash(place % count),
             Act::CutOff(place, cut) => world.regions[place % count].cut_off = *cut,
             // A clock may be set at any time, but not back over a crash by more than the margin.
-            Act::Clock(place, ahead) if hold_clocks => {
+            Act::Clock(place, ahead) => {
                 let place = place % count;
                 world.regions[place].ahead = (*ahead).clamp(-400_000, 400_000);
             }
-            Act::Clock(..) => {}
         }
         world.check()?;
     }
@@ -474,7 +494,7 @@ fn play(count: usize, permits: u32, weather: Weather, acts: &[Act], safety: Safe
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
     fn no_history_admits_more_than_the_limit_or_creates_a_right(
@@ -487,19 +507,37 @@ proptest! {
     }
 }
 
-/// Switching off any one rule is found: no rule is there for nothing.
+/// Demand that jumps between regions, a bad network and stores that forget. Why it goes wrong, if it does.
+fn torment(seed: u64, safety: Safety) -> Result<(), String> {
+    let weather =
+        Weather { owd: Span::from_millis(20), jitter: Span::from_millis(900), loss: 50, doubled: 500 };
+    let mut world = World::new(3, 60, weather, safety);
+    world.dice = seed;
+    world.slow = seed % 2 == 0;
+    for step in 0..400_usize {
+        let busy = (step / 40 + usize::try_from(seed).unwrap_or(0)) % 3;
+        for place in 0..3 {
+            let count = if place == busy { 8 } else { world.roll(3) };
+            for _ in 0..count {
+                world.request(place, 1);
+            }
+        }
+        if world.roll(100) == 0 {
+            let place = usize::try_from(world.roll(3)).unwrap_or(0);
+            world.crash(place);
+        }
+        world.tick();
+        world.check()?;
+    }
+    Ok(())
+}
+
 #[test]
 fn without_any_one_safety_rule_some_history_goes_wrong() {
-    use proptest::strategy::ValueTree;
-    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
     for (name, safety) in Safety::WITHOUT_ONE {
-        let mut runner =
-            TestRunner::new_with_rng(Config::default(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-        let strategy = (2..6_usize, 1..200_u32, weathers(), acts());
-        let found = (0..3_000).any(|_| {
-            let (count, permits, weather, acts) = strategy.new_tree(&mut runner).unwrap().current();
-            play(count, permits, weather, &acts, safety).is_err()
-        });
-        assert!(found, "{name} could be left out");
+        assert!((0..100).any(|seed| torment(seed, safety).is_err()), "{name} could be left out");
+    }
+    for seed in 0..20 {
+        assert_eq!(torment(seed, Safety::ALL), Ok(()), "seed {seed}");
     }
 }

@@ -1,0 +1,199 @@
+//! `GET /v1/audit`: single decisions, newest first. `GET /v1/usage`: sums of them, and what a user has left.
+
+use std::net::IpAddr;
+
+use super::audit_json::{AuditJson, DecidedJson, QuotaJson, UsageJson, UsageRowJson};
+use super::{AdminRoute, Call};
+use crate::api::error::{Code, Refusal};
+use crate::api::http::{Answered, reply};
+use crate::core::audit::Outcome;
+use crate::core::request::{Attributes, Cost, Request};
+use crate::core::time::{Span, Timestamp};
+use crate::core::written::{format_moment, parse_moment, parse_span};
+use crate::engine::admin::Role;
+use crate::engine::history::{Cursor, DecisionsAsked, Group, History, ROWS_MAX, StepOfTime, UsageAsked};
+use crate::engine::status::BucketStatus;
+
+pub(super) const ROUTES: &[AdminRoute] = &[
+    AdminRoute {
+        method: "GET",
+        path: "/v1/audit",
+        role: Role::Viewer,
+        handler: |call| Box::pin(decisions(call)),
+    },
+    AdminRoute {
+        method: "GET",
+        path: "/v1/usage",
+        role: Role::Viewer,
+        handler: |call| Box::pin(usage(call)),
+    },
+];
+
+/// Rows of an answer that does not say how many.
+const ROWS_DEFAULT: u32 = 100;
+/// Most rules of which a user's remaining quota is told.
+const QUOTAS_MAX: usize = 100;
+const HOUR: Span = Span::from_secs(3_600);
+
+/// The parameters of a query, each taken once.
+struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    fn take(&mut self, name: &str) -> Option<String> {
+        let place = self.0.iter().position(|(own, _)| own == name)?;
+        Some(self.0.remove(place).1)
+    }
+
+    fn moment(&mut self, name: &str, now: Timestamp) -> Result<Option<Timestamp>, Refusal> {
+        let Some(text) = self.take(name) else { return Ok(None) };
+        let ago = || parse_span(&text).map(|span| Timestamp(now.micros().saturating_sub(span.micros())));
+        let moment = parse_moment(&text).or_else(ago);
+        moment.map(Some).ok_or_else(|| {
+            let message = "must be a moment such as 2026-12-01T00:00:00Z, or how long ago, such as 24h";
+            Refusal::of_field(name.to_owned(), message)
+        })
+    }
+
+    fn limit(&mut self) -> Result<u32, Refusal> {
+        let Some(text) = self.take("limit") else { return Ok(ROWS_DEFAULT) };
+        let limit = text.parse().ok().filter(|limit| (1..=ROWS_MAX).contains(limit));
+        limit.ok_or_else(|| Refusal::of_field("limit", format!("must be a number from 1 to {ROWS_MAX}")))
+    }
+
+    fn finish(self) -> Result<(), Refusal> {
+        match self.0.into_iter().next() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let message = "there is no such parameter here, or it is given twice";
+                Err(Refusal::of_field(name, message))
+            }
+        }
+    }
+}
+
+fn history<'c>(call: &Call<'c>) -> Result<&'c dyn History, Refusal> {
+    call.doors.admin.history.as_deref().ok_or_else(|| {
+        let message = "this daemon remembers no decisions: it has no database. Name one in [postgres] url";
+        Refusal::new(Code::Conflict, message)
+    })
+}
+
+async fn decisions(call: Call<'_>) -> Answered {
+    let history = history(&call)?;
+    let now = call.doors.engine.now();
+    let mut given = Parameters(call.query()?);
+    let asked = DecisionsAsked {
+        from: given
+            .moment("from", now)?
+            .unwrap_or(Timestamp(now.micros().saturating_sub(24 * HOUR.micros()))),
+        to: given.moment("to", now)?.unwrap_or(now + HOUR),
+        user: given.take("user"),
+        key: given.take("key"),
+        address: given.take("address").map(address).transpose()?,
+        rule: given.take("rule"),
+        region: given.take("region"),
+        outcome: given.take("outcome").map(|text| outcome(&text)).transpose()?,
+        limit: given.limit()?,
+        after: given.take("after").map(|text| cursor(&text)).transpose()?,
+    };
+    given.finish()?;
+    let decided = history.decisions(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?;
+    let full = decided.len() >= usize::try_from(asked.limit).unwrap_or(usize::MAX);
+    let next = decided.last().filter(|_| full).map(|last| {
+        let same = decided.iter().filter(|row| row.at == last.at).count();
+        let before = asked.after.filter(|after| after.at == last.at).map_or(0, |after| after.shown);
+        format!("{}-{}", last.at.micros(), u32::try_from(same).unwrap_or(u32::MAX).saturating_add(before))
+    });
+    Ok(reply::json(&AuditJson { decisions: decided.iter().map(DecidedJson::new).collect(), next }))
+}
+
+fn address(text: String) -> Result<IpAddr, Refusal> {
+    text.parse().map_err(|_| Refusal::of_field("address", "must be an address such as 203.0.113.7"))
+}
+
+fn outcome(text: &str) -> Result<Outcome, Refusal> {
+    Outcome::from_text(text)
+        .ok_or_else(|| Refusal::of_field("outcome", "must be allowed, denied or shadow_denied"))
+}
+
+fn cursor(text: &str) -> Result<Cursor, Refusal> {
+    let read = || {
+        let (at, shown) = text.split_once('-')?;
+        Some(Cursor { at: Timestamp(at.parse().ok()?), shown: shown.parse().ok()? })
+    };
+    read().ok_or_else(|| Refusal::of_field("after", "must be the `next` of an earlier answer"))
+}
+
+async fn usage(call: Call<'_>) -> Answered {
+    let history = history(&call)?;
+    let now = call.doors.engine.now();
+    let mut given = Parameters(call.query()?);
+    let steps = [StepOfTime::Minute, StepOfTime::Hour, StepOfTime::Day];
+    let by = match given.take("by") {
+        None => StepOfTime::Hour,
+        Some(text) => steps
+            .into_iter()
+            .find(|step| step.as_str() == text)
+            .ok_or_else(|| Refusal::of_field("by", "must be minute, hour or day"))?,
+    };
+    let group = match given.take("group") {
+        None => ("time", Group::Time),
+        Some(text) => Group::ALL
+            .into_iter()
+            .find(|(name, _)| *name == text)
+            .ok_or_else(|| Refusal::of_field("group", "must be time, rule, user, path or region"))?,
+    };
+    let since = match by {
+        StepOfTime::Minute => HOUR,
+        StepOfTime::Hour => Span(HOUR.micros() * 24),
+        StepOfTime::Day => Span(HOUR.micros() * 24 * 30),
+    };
+    let asked = UsageAsked {
+        by,
+        from: given.moment("from", now)?.unwrap_or(Timestamp(now.micros().saturating_sub(since.micros()))),
+        to: given.moment("to", now)?.unwrap_or(now + HOUR),
+        group: group.1,
+        rule: given.take("rule"),
+        user: given.take("user").filter(|user| !user.is_empty()),
+        path: given.take("path").filter(|path| !path.is_empty()),
+        region: given.take("region"),
+        limit: given.limit()?,
+    };
+    given.finish()?;
+    let of_users = asked.user.is_some() || asked.group == Group::User;
+    let of_paths = asked.path.is_some() || asked.group == Group::Path;
+    if of_users && of_paths {
+        let message = "sums are kept for each user and for each path, not for both: ask /v1/audit";
+        return Err(Refusal::of_field("path", message));
+    }
+    let rows = history.usage(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?;
+    let quotas = match &asked.user {
+        Some(user) => quotas(&call, user, asked.rule.as_deref()).await,
+        None => Vec::new(),
+    };
+    Ok(reply::json(&UsageJson {
+        by: by.as_str(),
+        group: group.0,
+        from: format_moment(asked.from),
+        to: format_moment(asked.to),
+        rows: rows.iter().map(|row| UsageRowJson::new(row, group.0)).collect(),
+        quotas: asked.user.is_some().then(|| quotas.iter().map(QuotaJson::new).collect()),
+    }))
+}
+
+/// What every rule that counts by user alone leaves this one now.
+async fn quotas(call: &Call<'_>, user: &str, only: Option<&str>) -> Vec<BucketStatus> {
+    let engine = &call.doors.engine;
+    let loaded = engine.loaded();
+    let rules = loaded.set.rules().iter().map(|compiled| &compiled.rule);
+    let by_user = rules
+        .filter(|rule| rule.enabled && rule.per.iter().eq(["user"]))
+        .filter(|rule| only.is_none_or(|only| rule.name == only));
+    let mut found = Vec::new();
+    for rule in by_user.take(QUOTAS_MAX) {
+        let attributes: Attributes<'_> = [("user", user)].into_iter().collect();
+        let request = Request { domain: &rule.domain, attributes, cost: Cost::Peek, limit: None };
+        found.extend(engine.bucket(&rule.name, &request).await);
+    }
+    found
+}

@@ -1,0 +1,166 @@
+//! `tidegate rules diff|apply|delete|history|rollback`: what a change would do, and doing it.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+
+use super::escape;
+use crate::cli::table::table;
+use crate::cli::{Ended, Failure, Server, say};
+use crate::daemon;
+
+/// Longest value shown in a difference, in characters.
+const VALUE_CHARS_MAX: usize = 60;
+
+/// Makes the rules what the file says, or only shows what that would change.
+pub(super) fn apply(file: &Path, prune: bool, dry_run: bool, reason: &str, server: &Server) -> Ended {
+    let written = daemon::read_rules(file).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    let in_force = server.get("/v1/rules")?;
+    let revision = in_force.json["revision"].as_u64();
+    let mut rules: BTreeMap<String, Value> = BTreeMap::new();
+    if !prune {
+        for rule in in_force.json["rules"].as_array().into_iter().flatten() {
+            rules.insert(rule["name"].as_str().unwrap_or_default().to_owned(), rule.clone());
+        }
+    }
+    rules.extend(written);
+    let body = json!({ "rules": rules.into_values().collect::<Vec<_>>() });
+    let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };
+    let reply = server.put(&format!("/v1/rules{query}"), &body, revision)?;
+    finish(&reply, server, dry_run)
+}
+
+pub(super) fn delete(name: &str, reason: &str, server: &Server) -> Ended {
+    let reply = server.delete(&format!("/v1/rules/{}{}", escape(name), reason_query(reason)))?;
+    finish(&reply, server, false)
+}
+
+pub(super) fn rollback(revision: u64, reason: &str, server: &Server) -> Ended {
+    let reply = server
+        .post(&format!("/v1/rules/rollback{}", reason_query(reason)), &json!({ "revision": revision }))?;
+    finish(&reply, server, false)
+}
+
+pub(super) fn history(name: Option<&str>, limit: u32, server: &Server) -> Ended {
+    let rule = name.map(|name| format!("&rule={}", escape(name))).unwrap_or_default();
+    let reply = server.get(&format!("/v1/rules/history?limit={limit}{rule}"))?;
+    if server.json {
+        say(reply.text.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let revisions = reply.json["history"].as_array().map_or(&[][..], Vec::as_slice);
+    if revisions.is_empty() {
+        say("No changes are recorded: a file's history begins with the first change made through a daemon.");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut rows = table(&["revision", "at", "who", "from", "what", "changes", "why"], &[0]);
+    for revision in revisions {
+        let text = |field: &str| revision[field].as_str().unwrap_or_default().to_owned();
+        let changes = revision["changes"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut told: Vec<String> = changes.iter().take(3).map(short).collect();
+        let total = revision["changes_total"].as_u64().unwrap_or(0);
+        if total > 3 {
+            told.push(format!("{} more", total - 3));
+        }
+        rows.add_row([
+            revision["revision"].to_string(),
+            text("at"),
+            text("actor"),
+            text("source"),
+            text("action"),
+            told.join(", "),
+            text("reason"),
+        ]);
+    }
+    say(rows);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn reason_query(reason: &str) -> String {
+    if reason.is_empty() { String::new() } else { format!("?reason={}", escape(reason)) }
+}
+
+/// One change in a word.
+fn short(change: &Value) -> String {
+    let sign = match (change["before"].is_null(), change["after"].is_null()) {
+        (true, _) => '+',
+        (_, true) => '-',
+        _ => '~',
+    };
+    let region = change["region"].as_str().map(|region| format!(" in {region}")).unwrap_or_default();
+    format!("{sign}{}{region}", change["rule"].as_str().unwrap_or_default())
+}
+
+/// Prints what a change did, or would do.
+pub(in crate::cli) fn finish(reply: &crate::cli::client::Reply, server: &Server, dry_run: bool) -> Ended {
+    if server.json {
+        say(reply.text.trim_end());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let changes = reply.json["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    let revision = &reply.json["revision"];
+    if changes.is_empty() {
+        say(format_args!("No difference. Revision {revision}"));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for change in changes {
+        say(short(change));
+        let empty = Map::new();
+        let fields = |side: &str| change[side].as_object().unwrap_or(&empty).clone();
+        for line in differences(&fields("before"), &fields("after")) {
+            say(format_args!("    {line}"));
+        }
+    }
+    let many = changes.len();
+    if dry_run {
+        say(format_args!("\n{many} to change. Revision {revision} stays"));
+    } else {
+        say(format_args!("\n{many} changed. Revision {revision}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The fields that differ, a line each.
+fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
+    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let shown = |value: &Value| -> String {
+        let text = value.to_string();
+        if text.chars().count() <= VALUE_CHARS_MAX {
+            return text;
+        }
+        let cut: String = text.chars().take(VALUE_CHARS_MAX).collect();
+        format!("{cut}…")
+    };
+    let line = |name: &String| match (before.get(name), after.get(name)) {
+        (Some(old), Some(new)) if old != new => Some(format!("{name}: {} → {}", shown(old), shown(new))),
+        (Some(old), None) => {
+            Some(format!("{name}: {} → (default)", shown(old))).filter(|_| !after.is_empty())
+        }
+        (None, Some(new)) => Some(format!("{name}: {}", shown(new))),
+        _ => None,
+    };
+    names.into_iter().filter_map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_tells_old_and_new() {
+        let of = |json: Value| json.as_object().cloned().unwrap_or_default();
+        let before = of(json!({ "name": "r", "limit": 1, "status": 429 }));
+        let after = of(json!({ "name": "r", "limit": 2, "window": "1s" }));
+        assert_eq!(
+            differences(&before, &after),
+            ["limit: 1 → 2", "status: 429 → (default)", "window: \"1s\""]
+        );
+        assert!(differences(&after, &after).is_empty());
+        assert_eq!(short(&json!({ "rule": "r", "before": null, "after": {} })), "+r");
+        assert_eq!(short(&json!({ "rule": "r", "region": "eu", "before": {}, "after": {} })), "~r in eu");
+    }
+}

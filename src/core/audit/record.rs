@@ -1,0 +1,311 @@
+//! One decision as it is remembered, and its bytes.
+//!
+//! The bytes are this daemon's own, kept in memory and in its spool: they begin with a length, so that a reader of
+//! another version could skip what it does not know, and a damaged one ends the reading instead of inventing rows.
+
+use std::borrow::Cow;
+
+use crate::core::time::Timestamp;
+
+/// What became of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// It passed.
+    Allowed,
+    /// It was denied.
+    Denied,
+    /// It passed, but a rule that only logs would have denied it.
+    ShadowDenied,
+}
+
+impl Outcome {
+    /// Every one.
+    pub const ALL: [Self; 3] = [Self::Allowed, Self::Denied, Self::ShadowDenied];
+
+    /// As metrics, the database and the API spell it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Denied => "denied",
+            Self::ShadowDenied => "shadow_denied",
+        }
+    }
+
+    /// Reads what [`Self::as_str`] writes.
+    #[must_use]
+    pub fn from_text(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.as_str() == text)
+    }
+
+    const fn byte(self) -> u8 {
+        match self {
+            Self::Allowed => 0,
+            Self::Denied => 1,
+            Self::ShadowDenied => 2,
+        }
+    }
+}
+
+/// One decision as it is remembered. Region and node are those of the daemon that holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// When it was decided.
+    pub at: Timestamp,
+    /// The request's domain.
+    pub domain: &'a str,
+    /// The deciding rule; `None` where none applied.
+    pub rule: Option<&'a str>,
+    /// Who asked: the user.
+    pub user: Option<&'a str>,
+    /// Who asked: the name of the API key, never the key.
+    pub key: Option<&'a str>,
+    /// Who asked: the address, as it was given.
+    pub address: Option<&'a str>,
+    /// What was asked for.
+    pub path: Option<&'a str>,
+    /// How it was asked for.
+    pub method: Option<&'a str>,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Permits asked for; negative for a refund.
+    pub cost: i64,
+    /// Permits in use after it.
+    pub count: u64,
+    /// The limit that held, in permits.
+    pub limit: u32,
+    /// HTTP status.
+    pub status: u16,
+    /// Until it could pass, in milliseconds; `None` where it passed, or never can.
+    pub retry_ms: Option<u64>,
+    /// Time to decide, in microseconds.
+    pub latency_us: u32,
+    /// How many decisions this one stands for: 1 for a denial, the sampling's inverse for an allowed one.
+    pub weight: u32,
+}
+
+const NONE: u16 = u16::MAX;
+const NO_RETRY: u64 = u64::MAX;
+/// Bytes of everything but the texts, without the length.
+const FIXED: usize = 8 + 1 + 8 + 8 + 4 + 2 + 8 + 4 + 4;
+/// Longest text, in bytes; a longer one is cut.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+impl<'a> Record<'a> {
+    fn texts(&self) -> [Option<&'a str>; 7] {
+        [Some(self.domain), self.rule, self.user, self.key, self.address, self.path, self.method]
+    }
+
+    /// Appends its bytes.
+    pub fn write(&self, into: &mut Vec<u8>) {
+        let texts = self.texts().map(|text| text.map(cut));
+        let len = FIXED + texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
+        into.reserve(4 + len);
+        into.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        into.extend_from_slice(&self.at.0.to_le_bytes());
+        into.push(self.outcome.byte());
+        into.extend_from_slice(&self.cost.to_le_bytes());
+        into.extend_from_slice(&self.count.to_le_bytes());
+        into.extend_from_slice(&self.limit.to_le_bytes());
+        into.extend_from_slice(&self.status.to_le_bytes());
+        into.extend_from_slice(&self.retry_ms.unwrap_or(NO_RETRY).to_le_bytes());
+        into.extend_from_slice(&self.latency_us.to_le_bytes());
+        into.extend_from_slice(&self.weight.to_le_bytes());
+        for text in texts {
+            let len = text.map_or(NONE, |text| u16::try_from(text.len()).unwrap_or(0));
+            into.extend_from_slice(&len.to_le_bytes());
+            into.extend_from_slice(text.unwrap_or_default().as_bytes());
+        }
+    }
+
+    fn read(bytes: &'a [u8]) -> Option<Self> {
+        let mut bytes = Bytes(bytes);
+        let at = Timestamp(u64::from_le_bytes(bytes.array()?));
+        let [outcome] = bytes.array()?;
+        let outcome = Outcome::ALL.into_iter().find(|known| known.byte() == outcome)?;
+        let cost = i64::from_le_bytes(bytes.array()?);
+        let count = u64::from_le_bytes(bytes.array()?);
+        let limit = u32::from_le_bytes(bytes.array()?);
+        let status = u16::from_le_bytes(bytes.array()?);
+        let retry_ms = Some(u64::from_le_bytes(bytes.array()?)).filter(|millis| *millis != NO_RETRY);
+        let latency_us = u32::from_le_bytes(bytes.array()?);
+        let weight = u32::from_le_bytes(bytes.array()?);
+        Some(Self {
+            at,
+            domain: bytes.text()?.unwrap_or_default(),
+            rule: bytes.text()?,
+            user: bytes.text()?,
+            key: bytes.text()?,
+            address: bytes.text()?,
+            path: bytes.text()?,
+            method: bytes.text()?,
+            outcome,
+            cost,
+            count,
+            limit,
+            status,
+            retry_ms,
+            latency_us,
+            weight,
+        })
+    }
+}
+
+/// The text as PostgreSQL can hold it: without NUL, which becomes the replacement character.
+#[must_use]
+pub fn storable(text: &str) -> Cow<'_, str> {
+    if text.as_bytes().contains(&0) {
+        Cow::Owned(text.replace('\0', "\u{FFFD}"))
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+fn cut(text: &str) -> &str {
+    if text.len() <= TEXT_BYTES_MAX {
+        return text;
+    }
+    let end = (0..=TEXT_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
+}
+
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let (first, rest) = self.0.split_at_checked(len)?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    fn text(&mut self) -> Option<Option<&'a str>> {
+        let len = u16::from_le_bytes(self.array()?);
+        if len == NONE {
+            return Some(None);
+        }
+        Some(Some(std::str::from_utf8(self.take(usize::from(len))?).ok()?))
+    }
+}
+
+/// Reads records one after the other. Stops at the first that is no record: [`Self::is_whole`] then says no.
+#[derive(Debug, Clone)]
+pub struct Records<'a> {
+    rest: &'a [u8],
+    whole: bool,
+}
+
+impl<'a> Records<'a> {
+    /// Reads what [`Record::write`] has appended.
+    #[must_use]
+    pub const fn of(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes, whole: true }
+    }
+
+    /// Whether everything so far was a record.
+    #[must_use]
+    pub const fn is_whole(&self) -> bool {
+        self.whole
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Record<'a>;
+
+    fn next(&mut self) -> Option<Record<'a>> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let mut bytes = Bytes(self.rest);
+        let record = bytes
+            .array()
+            .and_then(|len| bytes.take(usize::try_from(u32::from_le_bytes(len)).ok()?))
+            .and_then(Record::read);
+        self.whole = record.is_some();
+        self.rest = if self.whole { bytes.0 } else { &[] };
+        record
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Texts = (String, [Option<String>; 6]);
+
+    fn text() -> impl Strategy<Value = Option<String>> {
+        proptest::option::of(".{0,40}")
+    }
+
+    fn texts() -> impl Strategy<Value = Texts> {
+        (".{0,40}", [text(), text(), text(), text(), text(), text()])
+    }
+
+    fn record<'a>((domain, others): &'a Texts, at: u64, cost: i64, retry_ms: Option<u64>) -> Record<'a> {
+        let [rule, user, key, address, path, method] = others.each_ref().map(Option::as_deref);
+        Record {
+            at: Timestamp(at),
+            domain,
+            rule,
+            user,
+            key,
+            address,
+            path,
+            method,
+            outcome: Outcome::ALL[usize::try_from(at % 3).unwrap()],
+            cost,
+            count: at ^ 7,
+            limit: 9,
+            status: 429,
+            retry_ms,
+            latency_us: 5,
+            weight: 100,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn records_come_back_as_they_were(
+            all in proptest::collection::vec((texts(), any::<u64>(), any::<i64>(), proptest::option::of(0..u64::MAX)), 0..5),
+        ) {
+            let records: Vec<_> = all.iter().map(|(texts, at, cost, retry)| record(texts, *at, *cost, *retry)).collect();
+            let mut bytes = Vec::new();
+            records.iter().for_each(|record| record.write(&mut bytes));
+            let mut read = Records::of(&bytes);
+            prop_assert_eq!(read.by_ref().collect::<Vec<_>>(), records);
+            prop_assert!(read.is_whole());
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Records::of(&bytes).count();
+        }
+
+        #[test]
+        fn a_record_cut_short_is_no_record(texts in texts(), cut in any::<proptest::sample::Index>()) {
+            let mut bytes = Vec::new();
+            record(&texts, 1, 2, None).write(&mut bytes);
+            let mut read = Records::of(&bytes[..1 + cut.index(bytes.len() - 1)]);
+            if cut.index(bytes.len() - 1) + 1 < bytes.len() {
+                prop_assert_eq!(read.next(), None);
+                prop_assert!(!read.is_whole());
+            }
+        }
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_between_letters() {
+        let long = "ä".repeat(1_000);
+        let texts = (String::new(), [Some(long), None, None, None, None, None]);
+        let mut bytes = Vec::new();
+        record(&texts, 1, 1, None).write(&mut bytes);
+        let read = Records::of(&bytes).next().unwrap();
+        assert_eq!(read.rule.map(str::len), Some(TEXT_BYTES_MAX));
+    }
+}

@@ -1,0 +1,128 @@
+//! What is remembered of decisions: from the engine's queue through the spool into the database, and later the archive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::Setup;
+use crate::config;
+use crate::core::worldwide::NodeName;
+pub use crate::database::audit::archive::Archived;
+use crate::database::audit::archive::{self, ArchiveError};
+use crate::database::audit::{Keeper, Past, Pipeline, PipelineSetup, Settings, Spool, Steps};
+use crate::database::postgres::Database;
+use crate::engine::Engine;
+use crate::engine::audit::Queue;
+use crate::engine::clock::{Clock, Deadline};
+use crate::engine::history::History;
+
+/// How long records are collected before they are written.
+const FLUSH: Duration = Duration::from_millis(500);
+/// Longest time for the last records when the daemon drains; the rest waits in the spool.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// The queue is there, and nobody reads it yet.
+pub(super) struct Prepared {
+    queue: Arc<Queue>,
+    database: Database,
+    audit: config::Audit,
+}
+
+/// The running pipeline.
+pub(super) struct Remembering {
+    pipeline: Pipeline,
+    past: Past,
+}
+
+impl Remembering {
+    /// Gives the engine a queue, where decisions are to be remembered.
+    pub(super) fn prepare(engine: Engine, setup: &Setup) -> anyhow::Result<(Engine, Option<Prepared>)> {
+        let (Some(audit), Some(postgres)) = (&setup.audit, &setup.postgres) else {
+            return Ok((engine, None));
+        };
+        let queue = Queue::new(audit.allowed_sample.0, engine.metrics());
+        let database = Database::open(postgres)?;
+        let prepared = Prepared { queue: Arc::clone(&queue), database, audit: audit.clone() };
+        Ok((engine.with_audit(queue), Some(prepared)))
+    }
+
+    /// What is remembered, for whoever asks.
+    pub(super) fn history(&self) -> Arc<dyn History> {
+        Arc::new(self.past.clone())
+    }
+
+    /// Delivers what can be delivered soon.
+    pub(super) async fn drain(&self) {
+        self.pipeline.drain(Deadline::after(DRAIN)).await;
+    }
+}
+
+impl Prepared {
+    /// Starts the tasks.
+    pub(super) fn start(
+        self,
+        engine: &Engine,
+        stop: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) -> Remembering {
+        let metrics = Arc::clone(engine.metrics());
+        let steps = Steps::default();
+        let spool = Arc::new(Spool::open(&self.audit.spool, self.audit.spool_max_bytes, steps.clone()));
+        let waiting = spool.len();
+        if waiting > 0 {
+            tracing::info!(waiting, bytes = spool.bytes(), "batches of an earlier run are delivered first");
+        }
+        let keeper = Keeper::new(
+            self.database.clone(),
+            settings(&self.audit, engine.name().clone(), steps.clone()),
+            Arc::clone(&metrics),
+        );
+        tasks.spawn(keeper.run(stop.clone()));
+        let setup = PipelineSetup {
+            node: engine.name().clone(),
+            incarnation: engine.now().micros() / 1_000,
+            queue: self.queue,
+            spool,
+            database: self.database.clone(),
+            flush: FLUSH,
+            steps,
+            metrics,
+        };
+        Remembering { pipeline: Pipeline::start(setup, stop, tasks), past: Past::new(self.database) }
+    }
+}
+
+/// What the configuration says of partitions and the archive.
+fn settings(audit: &config::Audit, node: NodeName, steps: Steps) -> Settings {
+    Settings {
+        node,
+        retain: audit.retain,
+        archive: audit.archive.clone(),
+        scratch: audit.spool.clone(),
+        steps,
+    }
+}
+
+/// Moves old months to the archive now, or says which would go. Blocks.
+///
+/// # Errors
+/// No database or archive is configured, or a month has to stay.
+pub fn archive_audit(config: &config::Config, dry_run: bool) -> anyhow::Result<Vec<Archived>> {
+    let (Some(postgres), Some(audit)) = (super::schema::settings(config), &config.audit) else {
+        bail!("no database is configured: name it in [postgres] url, or in TIDEGATE_POSTGRES__URL");
+    };
+    let node = NodeName { region: config.region.clone(), node: config.node.clone() };
+    let settings = settings(audit, node, Steps::default());
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("the runtime did not start")?;
+    let archived: Result<_, ArchiveError> = runtime.block_on(async {
+        archive::run(&Database::open(&postgres)?, &settings, Clock::System.now(), dry_run).await
+    });
+    Ok(archived?)
+}

@@ -1,0 +1,32 @@
+//! The rules as operators change them: the engine's port, carried out on the database.
+
+use super::database_rules::DatabaseRules;
+use crate::database::postgres::rules;
+use crate::engine::port::Later;
+use crate::engine::rulebook::{Asked, Done, Refused, Revision, RuleBook, Shown};
+
+impl RuleBook for DatabaseRules {
+    fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>> {
+        Box::pin(async move {
+            let in_force = self.in_force().await;
+            let done = rules::edit(&self.database, &asked, &self.regions, in_force).await?;
+            if !asked.dry_run && !done.changes.is_empty() {
+                tracing::info!(
+                    revision = done.revision,
+                    changes = done.changes.len(),
+                    actor = %asked.actor.name,
+                    "rules changed by an operator"
+                );
+                // Whoever asked may count on it when the answer comes.
+                self.look().await;
+            }
+            Ok(done)
+        })
+    }
+
+    fn history(&self, shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>> {
+        Box::pin(async move {
+            rules::history(&self.database, &shown).await.map_err(|failure| Refused::Away(failure.to_string()))
+        })
+    }
+}

@@ -1,0 +1,337 @@
+//! Old months leave the database: written as Parquet to the archive, read back and compared, and only then dropped.
+//!
+//! One daemon at a time, by a lock of the database's. Whatever happens in between, the month is either still in the
+//! database, and everything is done again over the same file, or it is gone and noted in `audit_archives`. What a spool
+//! delivers for a month that has left makes the month anew and leaves later as another part.
+
+mod columns;
+mod place;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use parquet::errors::ParquetError;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use tokio::task::spawn_blocking;
+
+use self::columns::{COLUMNS, Cells, GROUP_ROWS, Kind, Sum, Writer};
+use self::place::Place;
+use super::keeper::Settings;
+use super::step::{Ended, Step, Steps};
+use crate::core::time::Timestamp;
+use crate::database::postgres::{Database, Failure};
+
+pub use self::place::PlaceError;
+
+/// Longest wait for the next row, or for any other answer of the database.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A month that has left, or would.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Archived {
+    /// The month, as `2026-08`.
+    pub month: String,
+    /// Where it is.
+    pub location: String,
+    /// Rows; of a month that has not left yet: about how many.
+    pub rows: u64,
+    /// Size of the file; of a month that has not left yet: of its table with indexes.
+    pub bytes: u64,
+}
+
+/// Why a month stays.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// None is configured.
+    #[error(
+        "no archive is configured: name it in audit.archive, such as \"file:///var/lib/tidegate/archive\""
+    )]
+    Nowhere,
+    /// The archive does not do what it should.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// The database does not do what it should.
+    #[error(transparent)]
+    Database(#[from] Failure),
+    /// What came back from the archive is not what went there.
+    #[error(
+        "{location} does not hold what was written: {rows_read} of {rows} rows, or a checksum that differs. The month stays in the database"
+    )]
+    Different {
+        /// Where.
+        location: String,
+        /// Rows written.
+        rows: u64,
+        /// Rows read back.
+        rows_read: u64,
+    },
+    /// Rows came while the month was written.
+    #[error("rows of {month} arrived while it was archived: it is done again later")]
+    Changed {
+        /// Which.
+        month: String,
+    },
+    /// The file cannot be written here, or what came back cannot be read.
+    #[error("{}: {why}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        why: String,
+    },
+    /// A test ended it.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+}
+
+/// A month that is due.
+struct Due {
+    table: String,
+    month: String,
+    rows: i64,
+    bytes: i64,
+}
+
+/// Archives every month that ended longer ago than what is retained. With `dry_run` only says which.
+///
+/// Does nothing while another daemon does it.
+///
+/// # Errors
+/// Why a month stays; those before it have left.
+pub async fn run(
+    database: &Database,
+    settings: &Settings,
+    now: Timestamp,
+    dry_run: bool,
+) -> Result<Vec<Archived>, ArchiveError> {
+    let url = settings.archive.as_deref().ok_or(ArchiveError::Nowhere)?;
+    let mut run = Run {
+        database,
+        settings,
+        steps: &settings.steps,
+        place: Place::open(url)?,
+        connection: database.connect().await?,
+    };
+    let done = run.all(now, dry_run).await;
+    // Closing gives back the lock.
+    let _ = tokio::time::timeout(Duration::from_secs(1), run.connection.close()).await;
+    done
+}
+
+struct Run<'a> {
+    database: &'a Database,
+    settings: &'a Settings,
+    steps: &'a Steps,
+    place: Place,
+    connection: PgConnection,
+}
+
+/// Waits for the database, at most [`DEADLINE`].
+async fn wait<T>(
+    database: &Database,
+    call: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Failure> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(answer) => answer.map_err(|error| Failure::of(&error, database.name(), DEADLINE)),
+        Err(_) => Err(Failure::Slow { name: database.name().to_owned(), after: DEADLINE }),
+    }
+}
+
+impl Run<'_> {
+    async fn all(&mut self, now: Timestamp, dry_run: bool) -> Result<Vec<Archived>, ArchiveError> {
+        wait(self.database, self.connection.execute("SET lock_timeout = '10s'")).await?;
+        let due = self.due(now).await?;
+        let mut archived = Vec::new();
+        if dry_run {
+            for due in due {
+                let name = self.name(&due).await?.0;
+                archived.push(Archived {
+                    location: self.place.location(&name),
+                    month: due.month,
+                    rows: due.rows.try_into().unwrap_or(0),
+                    bytes: due.bytes.try_into().unwrap_or(0),
+                });
+            }
+            return Ok(archived);
+        }
+        let lock = sqlx::query_scalar("SELECT pg_try_advisory_lock(hashtext('tidegate_audit_archive'))");
+        let alone: bool = wait(self.database, lock.fetch_one(&mut self.connection)).await?;
+        if !alone {
+            return Ok(archived);
+        }
+        for due in self.due(now).await? {
+            archived.push(self.one(&due).await?);
+        }
+        Ok(archived)
+    }
+
+    async fn due(&mut self, now: Timestamp) -> Result<Vec<Due>, Failure> {
+        let before = Timestamp(now.micros().saturating_sub(self.settings.retain.micros()));
+        let query = sqlx::query_as::<_, (String, String, i64, i64)>(
+            "SELECT name, to_char(month, 'YYYY-MM'), rows_about, bytes FROM audit_partitions \
+             WHERE (month + interval '1 month') AT TIME ZONE 'UTC' <= to_timestamp($1::double precision) \
+             ORDER BY month",
+        );
+        let rows = query.bind(super::seconds(before)).fetch_all(&mut self.connection);
+        let rows = wait(self.database, rows).await?;
+        let due = |(table, month, rows, bytes)| Due { table, month, rows, bytes };
+        Ok(rows.into_iter().map(due).collect())
+    }
+
+    /// The name of the file, and which part of the month it is.
+    async fn name(&mut self, due: &Due) -> Result<(String, i32), Failure> {
+        let query =
+            "SELECT coalesce(max(part), 0) + 1 FROM audit_archives WHERE to_char(month, 'YYYY-MM') = $1";
+        let part = sqlx::query_scalar(query).bind(&due.month).fetch_one(&mut self.connection);
+        let part: i32 = wait(self.database, part).await?;
+        let month = &due.month;
+        let name = if part == 1 { month.clone() } else { format!("{month}-part{part}") };
+        Ok((format!("audit_log/{name}.parquet"), part))
+    }
+
+    async fn one(&mut self, due: &Due) -> Result<Archived, ArchiveError> {
+        let (name, part) = self.name(due).await?;
+        let scratch = Scratch::new(&self.settings.scratch, &due.month)?;
+        let written = self.export(due, &scratch).await?;
+        self.steps.done(Step::PartitionExported)?;
+        let bytes = self.place.put(&name, &scratch.path).await?;
+        self.steps.done(Step::ArchiveUploaded)?;
+        self.verify(&name, &scratch, &written).await?;
+        self.steps.done(Step::ArchiveVerified)?;
+        let archived = Archived {
+            month: due.month.clone(),
+            location: self.place.location(&name),
+            rows: written.rows,
+            bytes,
+        };
+        self.drop(due, part, &archived, &written.checksum).await?;
+        Ok(archived)
+    }
+
+    /// Writes the month into a file here.
+    async fn export(&mut self, due: &Due, scratch: &Scratch) -> Result<Sum, ArchiveError> {
+        let fail = |error: ParquetError| scratch.fail(error);
+        let mut writer = Writer::new(scratch.create()?).map_err(fail)?;
+        // All from one moment, so that what is counted later can be compared.
+        let query = sqlx::query(
+            "SELECT (extract(epoch FROM at) * 1000000)::bigint, region, node, domain, rule, user_id, key_id, \
+                 address::text, path, method, outcome, cost, count, permits, status::bigint, retry_after_ms, \
+                 latency_us, weight::bigint \
+             FROM audit_log \
+             WHERE at >= ($1 || '-01')::date::timestamp AT TIME ZONE 'UTC' \
+                 AND at < (($1 || '-01')::date + interval '1 month') AT TIME ZONE 'UTC' \
+             ORDER BY at",
+        );
+        let mut rows = query.bind(&due.month).fetch(&mut self.connection);
+        let (mut group, mut len) = (columns::empty(), 0);
+        while let Some(row) = wait(self.database, rows.try_next()).await? {
+            for (place, (cells, (_, kind))) in group.iter_mut().zip(COLUMNS).enumerate() {
+                let read = match kind {
+                    Kind::Moment | Kind::Number => row.try_get(place).map(|number| cells.push_number(number)),
+                    Kind::Text => row.try_get(place).map(|text| cells.push_text(text)),
+                };
+                read.map_err(|error| Failure::of(&error, self.database.name(), DEADLINE))?;
+            }
+            len += 1;
+            if len == GROUP_ROWS {
+                let full = std::mem::replace(&mut group, columns::empty());
+                writer = write(writer, full, std::mem::take(&mut len)).await.map_err(fail)?;
+            }
+        }
+        if len > 0 {
+            writer = write(writer, group, len).await.map_err(fail)?;
+        }
+        writer.finish().map_err(fail)
+    }
+
+    /// Fetches the file back and compares.
+    async fn verify(&self, name: &str, scratch: &Scratch, written: &Sum) -> Result<(), ArchiveError> {
+        let mut file = scratch.create()?;
+        self.place.get(name, &mut file).await?;
+        let path = scratch.path.clone();
+        let read = spawn_blocking(move || columns::read(File::open(path)?)).await;
+        let read = match read {
+            Ok(read) => read.map_err(|error| scratch.fail(error))?,
+            // A file so damaged that its reader gave up.
+            Err(_) => Sum { rows: 0, checksum: String::new() },
+        };
+        if read == *written {
+            return Ok(());
+        }
+        let location = self.place.location(name);
+        Err(ArchiveError::Different { location, rows: written.rows, rows_read: read.rows })
+    }
+
+    /// Drops the month and notes where it is, in one.
+    async fn drop(
+        &mut self,
+        due: &Due,
+        part: i32,
+        archived: &Archived,
+        checksum: &str,
+    ) -> Result<(), ArchiveError> {
+        let (database, node) = (self.database, &self.settings.node);
+        let mut transaction = wait(database, self.connection.begin()).await?;
+        let count = sqlx::query_scalar("SELECT tidegate_close_audit_partition($1)").bind(&due.table);
+        let rows: i64 = wait(database, count.fetch_one(&mut *transaction)).await?;
+        self.steps.done(Step::PartitionLocked)?;
+        if u64::try_from(rows).ok() != Some(archived.rows) {
+            return Err(ArchiveError::Changed { month: due.month.clone() });
+        }
+        let dropped = sqlx::query("SELECT tidegate_drop_audit_partition($1)").bind(&due.table);
+        wait(database, dropped.execute(&mut *transaction)).await?;
+        self.steps.done(Step::PartitionDropped)?;
+        let noted = sqlx::query(
+            "INSERT INTO audit_archives (month, part, location, rows, bytes, checksum, region, node) \
+             VALUES (($1 || '-01')::date, $2, $3, $4, $5, $6, $7, $8)",
+        )
+        .bind(&due.month)
+        .bind(part)
+        .bind(&archived.location)
+        .bind(rows)
+        .bind(i64::try_from(archived.bytes).unwrap_or(i64::MAX))
+        .bind(checksum)
+        .bind(&node.region)
+        .bind(&node.node);
+        wait(database, noted.execute(&mut *transaction)).await?;
+        wait(database, transaction.commit()).await?;
+        self.steps.done(Step::ArchiveCommitted)?;
+        Ok(())
+    }
+}
+
+/// Compresses a row group off the runtime's threads.
+async fn write(mut writer: Writer, group: Vec<Cells>, rows: usize) -> Result<Writer, ParquetError> {
+    let written = spawn_blocking(move || writer.group(rows, &group).map(|()| writer));
+    written.await.map_err(|error| ParquetError::General(error.to_string()))?
+}
+
+/// A file of this machine's that is gone afterwards.
+struct Scratch {
+    path: PathBuf,
+}
+
+impl Scratch {
+    fn new(folder: &Path, month: &str) -> Result<Self, ArchiveError> {
+        let made = std::fs::create_dir_all(folder);
+        let path = folder.join(format!("archive-{month}-{}.parquet.part", std::process::id()));
+        made.map_err(|error| ArchiveError::File { path: folder.to_owned(), why: error.to_string() })?;
+        Ok(Self { path })
+    }
+
+    fn create(&self) -> Result<File, ArchiveError> {
+        File::create(&self.path).map_err(|error| self.fail(error))
+    }
+
+    fn fail(&self, error: impl std::fmt::Display) -> ArchiveError {
+        ArchiveError::File { path: self.path.clone(), why: error.to_string() }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,115 @@
+//! Where the archive is: a folder, or a bucket of an S3-compatible store.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::path::Path;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use object_store::path::Path as Key;
+use object_store::{ObjectStore, ObjectStoreExt as _, WriteMultipart, parse_url_opts};
+
+/// Bytes of one part of an upload.
+const PART_BYTES: usize = 8 << 20;
+/// Parts on their way at once.
+const PARTS_MAX: usize = 4;
+/// Longest wait for one answer of the store.
+const DEADLINE: Duration = Duration::from_secs(120);
+/// What settings of the store begin with in the environment.
+const SETTINGS: &str = "AWS_";
+
+/// The archive does not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[error("the archive {url}: {why}")]
+pub struct PlaceError {
+    url: String,
+    why: String,
+}
+
+/// An archive.
+#[derive(Debug)]
+pub(super) struct Place {
+    url: String,
+    store: Box<dyn ObjectStore>,
+    prefix: Key,
+}
+
+impl Place {
+    /// Opens it; nothing is asked of it yet.
+    pub(super) fn open(url: &str) -> Result<Self, PlaceError> {
+        let fail = |why: String| PlaceError { url: url.to_owned(), why };
+        let parsed = reqwest::Url::parse(url).map_err(|error| fail(format!("is no URL: {error}")))?;
+        let settings = std::env::vars()
+            .filter(|(name, _)| name.starts_with(SETTINGS))
+            .map(|(name, value)| (name.to_lowercase(), value));
+        let (store, prefix) = parse_url_opts(&parsed, settings).map_err(|error| fail(error.to_string()))?;
+        Ok(Self { url: url.trim_end_matches('/').to_owned(), store, prefix })
+    }
+
+    /// How people name a file in it.
+    pub(super) fn location(&self, name: &str) -> String {
+        format!("{}/{name}", self.url)
+    }
+
+    fn key(&self, name: &str) -> Key {
+        name.split('/').fold(self.prefix.clone(), |key, part| key.join(part))
+    }
+
+    fn fail(&self, name: &str, why: impl std::fmt::Display) -> PlaceError {
+        PlaceError { url: self.location(name), why: why.to_string() }
+    }
+
+    async fn wait<T>(
+        &self,
+        name: &str,
+        call: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, PlaceError> {
+        match tokio::time::timeout(DEADLINE, call).await {
+            Ok(answer) => answer.map_err(|error| self.fail(name, error)),
+            Err(_) => Err(self.fail(name, "no answer within 2m")),
+        }
+    }
+
+    /// Writes a file, replacing one of this name. It is there as a whole or not at all. Returns its size.
+    pub(super) async fn put(&self, name: &str, from: &Path) -> Result<u64, PlaceError> {
+        let mut file = File::open(from).map_err(|error| self.fail(name, error))?;
+        let upload = self.wait(name, self.store.put_multipart(&self.key(name))).await?;
+        let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES);
+        let mut part = vec![0; PART_BYTES];
+        let mut bytes = 0;
+        loop {
+            let read = match file.read(&mut part) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) => {
+                    let _ = upload.abort().await;
+                    return Err(self.fail(name, error));
+                }
+            };
+            if let Err(error) = self.wait(name, upload.wait_for_capacity(PARTS_MAX)).await {
+                let _ = tokio::time::timeout(DEADLINE, upload.abort()).await;
+                return Err(error);
+            }
+            upload.write(&part[..read]);
+            bytes += u64::try_from(read).unwrap_or(u64::MAX);
+        }
+        self.wait(name, upload.finish()).await?;
+        Ok(bytes)
+    }
+
+    /// Fetches a file into this one.
+    pub(super) async fn get(&self, name: &str, into: &mut File) -> Result<(), PlaceError> {
+        let found = self.wait(name, self.store.get(&self.key(name))).await?;
+        let mut parts = found.into_stream();
+        loop {
+            let next = tokio::time::timeout(DEADLINE, parts.next()).await;
+            match next.map_err(|_| self.fail(name, "no answer within 2m"))? {
+                None => return Ok(()),
+                Some(part) => {
+                    let part = part.map_err(|error| self.fail(name, error))?;
+                    into.write_all(&part).map_err(|error| self.fail(name, error))?;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Looks after the tables of the audit log: months made ahead, what is old removed, old months to the archive.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::archive::{self, ArchiveError};
+use super::seconds;
+use super::step::Steps;
+use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::NodeName;
+use crate::database::postgres::{Database, Failure};
+use crate::engine::clock::Clock;
+use crate::telemetry::Metrics;
+
+/// How often it looks.
+const PERIOD: Duration = Duration::from_secs(3_600);
+/// How soon it looks again after a failure.
+const RETRY: Duration = Duration::from_secs(60);
+/// Months made ahead: this one and so many further.
+const AHEAD: u64 = 2;
+/// Shorter than every month: steps of it skip none.
+const MONTH: Span = Span::from_secs(27 * 86_400);
+/// How long a batch's id is remembered at least: no batch waits longer in a spool without people noticing.
+const BATCHES_KEPT: Span = Span::from_secs(35 * 86_400);
+
+/// What the audit log's tables are kept by.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Who does it, for the notes in `audit_archives`.
+    pub node: NodeName,
+    /// How long decisions stay.
+    pub retain: Span,
+    /// Where they go then; `None`: they stay.
+    pub archive: Option<String>,
+    /// A folder for files on their way to the archive.
+    pub scratch: std::path::PathBuf,
+    /// What tests are told.
+    pub steps: Steps,
+}
+
+/// Looks after the tables.
+#[derive(Debug)]
+pub struct Keeper {
+    database: Database,
+    settings: Settings,
+    metrics: Arc<Metrics>,
+}
+
+impl Keeper {
+    /// One for these tables.
+    #[must_use]
+    pub const fn new(database: Database, settings: Settings, metrics: Arc<Metrics>) -> Self {
+        Self { database, settings, metrics }
+    }
+
+    /// Looks now and then until `stop`.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut failing = false;
+        loop {
+            let now = Clock::System.now();
+            let done = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                done = self.once(now) => done,
+            };
+            let wait = if done.is_ok() { PERIOD } else { RETRY };
+            match done {
+                Err(error) if !std::mem::replace(&mut failing, true) => {
+                    tracing::warn!("the tables of the audit log are not looked after: {error}");
+                }
+                Ok(()) => failing = false,
+                Err(_) => {}
+            }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Looks once.
+    ///
+    /// # Errors
+    /// What could not be done; it is tried again.
+    pub async fn once(&self, now: Timestamp) -> Result<(), ArchiveError> {
+        self.make_ahead(now).await?;
+        self.forget(now).await?;
+        if self.settings.archive.is_none() {
+            return Ok(());
+        }
+        for archived in archive::run(&self.database, &self.settings, now, false).await? {
+            self.metrics.audit_archived_rows.increment(archived.rows);
+            let archive::Archived { month, location, rows, bytes } = archived;
+            tracing::info!(month, location, rows, bytes, "a month of the audit log is in the archive");
+        }
+        Ok(())
+    }
+
+    /// Makes the partitions of this month and the next ones.
+    async fn make_ahead(&self, now: Timestamp) -> Result<(), Failure> {
+        for months in 0..=AHEAD + 1 {
+            let moment = now + Span(MONTH.micros() * months);
+            let made = sqlx::query("SELECT tidegate_audit_partition(to_timestamp($1::double precision))")
+                .bind(seconds(moment))
+                .execute(self.database.pool());
+            self.database.within(made).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets ids of batches and sums by minute that are old, a bounded part at a time.
+    async fn forget(&self, now: Timestamp) -> Result<(), Failure> {
+        let before = |kept: Span| seconds(Timestamp(now.micros().saturating_sub(kept.micros())));
+        let batches = sqlx::query(
+            "DELETE FROM audit_batches WHERE ctid = ANY (ARRAY(SELECT ctid FROM audit_batches \
+             WHERE at < to_timestamp($1::double precision) LIMIT 50000))",
+        )
+        .bind(before(self.settings.retain.max(BATCHES_KEPT)))
+        .execute(self.database.pool());
+        self.database.within(batches).await?;
+        let minutes = sqlx::query(
+            "DELETE FROM usage_minute WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_minute \
+             WHERE bucket < to_timestamp($1::double precision) LIMIT 50000))",
+        )
+        .bind(before(self.settings.retain))
+        .execute(self.database.pool());
+        self.database.within(minutes).await?;
+        Ok(())
+    }
+}

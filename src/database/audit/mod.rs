@@ -1,0 +1,28 @@
+//! What becomes of the records that decisions leave: they wait in a spool on disk, are delivered to PostgreSQL exactly
+//! once, are asked for there, and leave for the archive when they are old.
+
+pub mod archive;
+mod copy;
+mod deliver;
+mod keeper;
+mod pipeline;
+mod query;
+mod segment;
+mod spool;
+mod step;
+
+use crate::core::time::Timestamp;
+
+pub use deliver::{DeliverError, Delivered, Deliverer};
+pub use keeper::{Keeper, Settings};
+pub use pipeline::{Pipeline, PipelineSetup};
+pub use query::Past;
+pub use segment::{Batch, BatchId, Damaged};
+pub use spool::{ReadError, Segment, Spool, SpoolError};
+pub use step::{Ended, Step, Steps};
+
+/// A moment as PostgreSQL's `to_timestamp` takes it.
+#[expect(clippy::cast_precision_loss, reason = "whole seconds of this age of the world fit exactly")]
+const fn seconds(at: Timestamp) -> f64 {
+    (at.micros() / 1_000_000) as f64
+}

@@ -1,0 +1,396 @@
+//! The way of records: from the queue in memory into the spool, and from there into the database.
+//!
+//! Two tasks that never wait for each other. One empties the queue into a file of the spool, about once a second or when
+//! a storm fills it; the other delivers the oldest file until the database has it. Where the spool cannot be written, a
+//! few batches wait in memory instead; what finds no room there either is dropped and counted.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use metrics::Counter;
+use tokio::sync::Notify;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio_util::sync::CancellationToken;
+
+use super::deliver::{DeliverError, Delivered, Deliverer};
+use super::segment::{Batch, BatchId};
+use super::spool::{ReadError, Segment, Spool, SpoolError};
+use super::step::Steps;
+use crate::core::worldwide::NodeName;
+use crate::database::postgres::{Database, Failure};
+use crate::engine::audit::{Queue, Taken};
+use crate::engine::clock::Deadline;
+use crate::telemetry::Metrics;
+
+/// Batches that wait in memory while the spool cannot be written. Full: the newest is dropped and counted.
+const HELD_MAX: usize = 4;
+/// First wait after a failure; each further one is twice as long.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+/// Longest wait between two attempts.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// Attempts for a batch that the database takes exception to, before it is set aside.
+const REFUSALS_MAX: u32 = 8;
+
+/// What a pipeline is made of.
+#[derive(Debug)]
+pub struct PipelineSetup {
+    /// Who decides.
+    pub node: NodeName,
+    /// When this process began, in milliseconds since the epoch.
+    pub incarnation: u64,
+    /// Where records come from.
+    pub queue: Arc<Queue>,
+    /// Where they wait.
+    pub spool: Arc<Spool>,
+    /// Where they go.
+    pub database: Database,
+    /// How long they are collected.
+    pub flush: Duration,
+    /// What tests are told.
+    pub steps: Steps,
+    /// Where it is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// The running tasks.
+#[derive(Debug)]
+pub struct Pipeline {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    node: NodeName,
+    incarnation: u64,
+    sequence: AtomicU64,
+    queue: Arc<Queue>,
+    spool: Arc<Spool>,
+    held: Mutex<VecDeque<Batch>>,
+    changed: Notify,
+    counts: Counts,
+    metrics: Arc<Metrics>,
+}
+
+struct Counts {
+    spool_full: Counter,
+    spool_failed: Counter,
+    damaged: Counter,
+    refused: Counter,
+    delivered: Counter,
+    repeated: Counter,
+    failed: Counter,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("spool", &self.spool).finish_non_exhaustive()
+    }
+}
+
+impl Counts {
+    fn new(metrics: &Metrics) -> Self {
+        let dropped = |reason| metrics.counter("audit_dropped_total", "reason", reason);
+        let batches = |outcome| metrics.counter("audit_batches_total", "outcome", outcome);
+        Self {
+            spool_full: dropped("spool_full"),
+            spool_failed: dropped("spool_failed"),
+            damaged: dropped("damaged"),
+            refused: dropped("refused"),
+            delivered: batches("delivered"),
+            repeated: batches("repeated"),
+            failed: batches("failed"),
+        }
+    }
+}
+
+impl Pipeline {
+    /// Starts both tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the next start.
+    pub fn start(setup: PipelineSetup, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Self {
+        let shared = Arc::new(Shared {
+            node: setup.node,
+            incarnation: setup.incarnation,
+            sequence: AtomicU64::new(1),
+            queue: setup.queue,
+            spool: setup.spool,
+            held: Mutex::default(),
+            changed: Notify::new(),
+            counts: Counts::new(&setup.metrics),
+            metrics: setup.metrics,
+        });
+        tasks.spawn(collect(Arc::clone(&shared), setup.flush, stop.clone()));
+        let deliverer = Deliverer::new(setup.database, setup.steps);
+        tasks.spawn(Courier::new(Arc::clone(&shared), deliverer).run(stop.clone()));
+        Self { shared }
+    }
+
+    /// Empties the queue into the spool and waits until everything is delivered, at most until the deadline.
+    pub async fn drain(&self, deadline: Deadline) {
+        let everything = async {
+            self.shared.collect_once().await;
+            while self.shared.waits() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        if deadline.wait(everything).await.is_err() && self.shared.waits() {
+            let bytes = self.shared.spool.bytes();
+            tracing::warn!(
+                bytes,
+                "not everything is in the database yet: the rest waits in the spool for the next start"
+            );
+        }
+    }
+}
+
+async fn collect(shared: Arc<Shared>, flush: Duration, stop: CancellationToken) {
+    let mut unwritable = false;
+    loop {
+        let last = tokio::select! {
+            biased;
+            () = stop.cancelled() => true,
+            () = shared.queue.urgent() => false,
+            () = tokio::time::sleep(flush) => false,
+        };
+        match shared.collect_once().await {
+            Some(Err(error)) if !unwritable => {
+                unwritable = true;
+                tracing::warn!("records of decisions wait in memory only: {error}");
+            }
+            Some(Ok(())) if unwritable => {
+                unwritable = false;
+                tracing::info!("records of decisions are spooled again");
+            }
+            _ => {}
+        }
+        if last {
+            return;
+        }
+    }
+}
+
+impl Shared {
+    /// Whether anything is still to be delivered.
+    fn waits(&self) -> bool {
+        !self.spool.is_empty() || !self.held().is_empty()
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, VecDeque<Batch>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a batch of what waits in memory. `None`: there was nothing; else how the spool liked it.
+    async fn collect_once(self: &Arc<Self>) -> Option<Result<(), SpoolError>> {
+        gauge(&self.metrics.audit_queue, self.queue.len());
+        let Taken { bytes, rows } = self.queue.take();
+        if rows == 0 {
+            return None;
+        }
+        let batch = Batch {
+            id: BatchId {
+                incarnation: self.incarnation,
+                sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
+            },
+            node: self.node.clone(),
+            rows: u32::try_from(rows).unwrap_or(u32::MAX),
+            bytes,
+        };
+        let put = self.put(batch).await;
+        let put = put.map_err(|(batch, error)| {
+            self.hold(batch, &error);
+            error
+        });
+        self.changed.notify_one();
+        Some(put)
+    }
+
+    /// Puts a batch into the spool, or gives it back.
+    async fn put(self: &Arc<Self>, batch: Batch) -> Result<(), (Batch, SpoolError)> {
+        let own = Arc::clone(self);
+        let put = spawn_blocking(move || own.spool.put(&batch).map_err(|error| (batch, error)));
+        // The runtime ends: so does the process.
+        let put = put.await.unwrap_or(Ok(()));
+        gauge(&self.metrics.audit_spooled_bytes, self.spool.bytes());
+        put
+    }
+
+    fn hold(&self, batch: Batch, error: &SpoolError) {
+        let mut held = self.held();
+        if held.len() < HELD_MAX {
+            held.push_back(batch);
+            return;
+        }
+        let counter = match error {
+            SpoolError::Full { .. } => &self.counts.spool_full,
+            SpoolError::Disk { .. } | SpoolError::Ended(_) => &self.counts.spool_failed,
+        };
+        counter.increment(u64::from(batch.rows));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+fn gauge(gauge: &metrics::Gauge, value: u64) {
+    gauge.set(value as f64);
+}
+
+/// Where a batch came from.
+enum Source {
+    Spool(Segment),
+    Memory,
+}
+
+/// The task that delivers.
+struct Courier {
+    shared: Arc<Shared>,
+    deliverer: Deliverer,
+    /// How often the database took exception to the batch at hand.
+    refusals: u32,
+    failing: bool,
+}
+
+impl Courier {
+    const fn new(shared: Arc<Shared>, deliverer: Deliverer) -> Self {
+        Self { shared, deliverer, refusals: 0, failing: false }
+    }
+
+    async fn run(mut self, stop: CancellationToken) {
+        let mut wait = RETRY_FIRST;
+        loop {
+            let delivered = tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                delivered = self.everything() => delivered,
+            };
+            let retry = if delivered { Duration::from_secs(60) } else { wait };
+            wait = if delivered { RETRY_FIRST } else { (wait * 2).min(RETRY_MAX) };
+            let shared = Arc::clone(&self.shared);
+            let news = async {
+                if delivered {
+                    shared.changed.notified().await;
+                } else {
+                    // New batches do not make a database come back.
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = news => {}
+                () = tokio::time::sleep(retry) => {}
+            }
+        }
+    }
+
+    /// Delivers until nothing waits. `false`: the database does not take the oldest now.
+    async fn everything(&mut self) -> bool {
+        while let Some((batch, source)) = self.next().await {
+            match self.deliverer.deliver(&batch).await {
+                Ok(delivered) => self.arrived(&batch, delivered, source).await,
+                Err(error) => {
+                    if !self.failed(batch, &source, &error).await {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    async fn next(&mut self) -> Option<(Batch, Source)> {
+        // In its own order: what waits in memory came when the spool could take no more.
+        while let Some(segment) = self.shared.spool.oldest() {
+            let shared = Arc::clone(&self.shared);
+            match spawn_blocking(move || shared.spool.read(segment)).await {
+                Ok(Ok(batch)) => return Some((batch, Source::Spool(segment))),
+                Ok(Err(error @ ReadError::Damaged { .. })) => {
+                    self.shared.counts.damaged.increment(1);
+                    tracing::error!("a batch of records is lost: {error}; it was set aside");
+                }
+                Ok(Err(error @ ReadError::Disk { .. })) => {
+                    tracing::error!("a batch of records cannot be read: {error}");
+                    break;
+                }
+                Err(_) => return None,
+            }
+        }
+        let batch = self.shared.held().front().cloned()?;
+        Some((batch, Source::Memory))
+    }
+
+    async fn arrived(&mut self, batch: &Batch, delivered: Delivered, source: Source) {
+        let shared = &self.shared;
+        match delivered {
+            Delivered::Now => shared.counts.delivered.increment(1),
+            Delivered::Before => shared.counts.repeated.increment(1),
+        }
+        shared.metrics.audit_rows.increment(u64::from(batch.rows));
+        self.done(batch, source).await;
+        self.refusals = 0;
+        if std::mem::take(&mut self.failing) {
+            let waiting = self.shared.spool.bytes();
+            tracing::info!(waiting, "records of decisions reach the database again");
+        }
+    }
+
+    async fn done(&self, batch: &Batch, source: Source) {
+        match source {
+            Source::Spool(segment) => {
+                let shared = Arc::clone(&self.shared);
+                let _ = spawn_blocking(move || shared.spool.remove(segment)).await;
+                gauge(&self.shared.metrics.audit_spooled_bytes, self.shared.spool.bytes());
+            }
+            Source::Memory => {
+                let mut held = self.shared.held();
+                if held.front().is_some_and(|front| front.id == batch.id) {
+                    held.pop_front();
+                }
+            }
+        }
+    }
+
+    /// Whether to go on with the next batch.
+    async fn failed(&mut self, batch: Batch, source: &Source, error: &DeliverError) -> bool {
+        self.shared.counts.failed.increment(1);
+        if !std::mem::replace(&mut self.failing, true) {
+            tracing::warn!("records of decisions wait in the spool: {error}");
+        }
+        let refused = matches!(error, DeliverError::Database(failure) if is_refusal(failure));
+        if refused {
+            self.refusals += 1;
+            if self.refusals >= REFUSALS_MAX {
+                self.refusals = 0;
+                self.give_up(&batch, source, error).await;
+                return true;
+            }
+        } else if matches!(source, Source::Memory) {
+            // The spool may have room by now, where it is safer.
+            let id = batch.id;
+            if self.shared.put(batch).await.is_ok() {
+                self.shared.held().retain(|held| held.id != id);
+            }
+        }
+        false
+    }
+
+    async fn give_up(&self, batch: &Batch, source: &Source, error: &DeliverError) {
+        self.shared.counts.refused.increment(u64::from(batch.rows));
+        let BatchId { incarnation, sequence } = batch.id;
+        tracing::error!(
+            rows = batch.rows,
+            "a batch of records was set aside as {incarnation:016x}-{sequence:016x}.refused: {error}. Rename it to .batch to have it tried again at the next start"
+        );
+        match source {
+            Source::Spool(segment) => {
+                let (shared, segment) = (Arc::clone(&self.shared), *segment);
+                let _ = spawn_blocking(move || shared.spool.set_aside(segment, "refused")).await;
+            }
+            Source::Memory => {
+                self.shared.held().retain(|held| held.id != batch.id);
+            }
+        }
+    }
+}
+
+/// Whether the batch itself is what the database does not like.
+const fn is_refusal(failure: &Failure) -> bool {
+    !failure.passes()
+}

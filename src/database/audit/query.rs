@@ -1,0 +1,196 @@
+//! What operators ask of the past, as SQL.
+//!
+//! Statements are planned anew for each question: what is asked for decides which index helps, and a plan that fits all
+//! questions fits none.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use sqlx::Row as _;
+use sqlx::postgres::PgRow;
+
+use super::seconds;
+use crate::core::audit::{Histogram, Outcome, storable};
+use crate::core::time::{Span, Timestamp};
+use crate::database::postgres::Database;
+use crate::engine::history::{
+    Decided, DecisionsAsked, Group, History, HistoryError, StepOfTime, UsageAsked, UsageRow,
+};
+use crate::engine::port::Later;
+
+/// Sums of one table. Latencies are only added up where few rows are: not for every user or path.
+macro_rules! usage_of {
+    ($table:literal, $step:literal) => {
+        concat!(
+            "SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM bucket)::bigint END AS second, \
+                 CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id WHEN 'path' THEN path \
+                     WHEN 'region' THEN region END AS name, \
+                 sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, sum(cost)::bigint AS cost, \
+                 tidegate_sum_counts(latency) FILTER (WHERE $4 NOT IN ('user', 'path')) AS latency \
+             FROM ",
+            $table,
+            " WHERE bucket >= date_trunc('",
+            $step,
+            "', to_timestamp($1::double precision), 'UTC') \
+                 AND bucket < to_timestamp($2::double precision) \
+                 AND CASE $3 WHEN 'user' THEN user_id <> '' WHEN 'path' THEN path <> '' \
+                     ELSE user_id = '' AND path = '' END \
+                 AND ($5::text IS NULL OR rule = $5) \
+                 AND ($6::text IS NULL OR user_id = $6) \
+                 AND ($7::text IS NULL OR path = $7) \
+                 AND ($8::text IS NULL OR region = $8) \
+             GROUP BY 1, 2 \
+             ORDER BY 1 DESC, CASE WHEN $4 <> 'time' THEN sum(denied) END DESC, sum(allowed) DESC, 2 \
+             LIMIT $9"
+        )
+    };
+}
+
+/// The past, as PostgreSQL remembers it.
+#[derive(Debug, Clone)]
+pub struct Past(Database);
+
+impl Past {
+    /// Asks this database.
+    #[must_use]
+    pub const fn new(database: Database) -> Self {
+        Self(database)
+    }
+
+    async fn rows(
+        &self,
+        query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
+    ) -> Result<Vec<PgRow>, HistoryError> {
+        let rows = self.0.within(query.persistent(false).fetch_all(self.0.pool())).await;
+        rows.map_err(|failure| HistoryError(failure.to_string()))
+    }
+
+    fn unreadable(&self, error: &sqlx::Error) -> HistoryError {
+        HistoryError(format!("PostgreSQL at {} holds rows that cannot be read: {error}", self.0.name()))
+    }
+}
+
+impl History for Past {
+    fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>> {
+        Box::pin(async move {
+            let (to, skip) = match asked.after {
+                // The moment itself again, without what was shown of it.
+                Some(cursor) => (cursor.at + Span(1), cursor.shown),
+                None => (asked.to, 0),
+            };
+            let query = sqlx::query(DECISIONS)
+                .bind(micros(asked.from))
+                .bind(micros(to))
+                .bind(stored(&asked.user))
+                .bind(stored(&asked.key))
+                .bind(asked.address.map(network))
+                .bind(stored(&asked.rule))
+                .bind(stored(&asked.region))
+                .bind(asked.outcome.map(Outcome::as_str))
+                .bind(i64::from(asked.limit))
+                .bind(i64::from(skip));
+            let rows = self.rows(query).await?;
+            let read: Result<Vec<Decided>, sqlx::Error> = rows.iter().map(decided).collect();
+            read.map_err(|error| self.unreadable(&error))
+        })
+    }
+
+    fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>> {
+        Box::pin(async move {
+            let statement = match asked.by {
+                StepOfTime::Minute => usage_of!("usage_minute", "minute"),
+                StepOfTime::Hour => usage_of!("usage_hour", "hour"),
+                StepOfTime::Day => usage_of!("usage_day", "day"),
+            };
+            let kind = match (asked.group, &asked.user, &asked.path) {
+                (Group::User, ..) | (_, Some(_), _) => "user",
+                (Group::Path, ..) | (_, _, Some(_)) => "path",
+                _ => "total",
+            };
+            let group = Group::ALL.iter().find(|(_, group)| *group == asked.group).map(|(name, _)| *name);
+            let query = sqlx::query(statement)
+                .bind(seconds(asked.from))
+                .bind(seconds(asked.to))
+                .bind(kind)
+                .bind(group)
+                .bind(stored(&asked.rule))
+                .bind(stored(&asked.user))
+                .bind(stored(&asked.path))
+                .bind(stored(&asked.region))
+                .bind(i64::from(asked.limit));
+            let rows = self.rows(query).await?;
+            let read: Result<Vec<UsageRow>, sqlx::Error> = rows.iter().map(usage_row).collect();
+            read.map_err(|error| self.unreadable(&error))
+        })
+    }
+}
+
+const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at, region, node, domain, rule, user_id, \
+         key_id, host(address) || CASE WHEN masklen(address) < CASE family(address) WHEN 4 THEN 32 ELSE 128 END \
+             THEN '/' || masklen(address) ELSE '' END AS address, \
+         path, method, outcome, cost, count, permits, status::bigint AS status, retry_after_ms, latency_us, \
+         weight::bigint AS weight \
+     FROM audit_log \
+     WHERE at >= 'epoch'::timestamptz + $1 * interval '1 microsecond' \
+         AND at < 'epoch'::timestamptz + $2 * interval '1 microsecond' \
+         AND ($3::text IS NULL OR user_id = $3) \
+         AND ($4::text IS NULL OR key_id = $4) \
+         AND ($5::inet IS NULL OR address && $5) \
+         AND ($6::text IS NULL OR rule = $6) \
+         AND ($7::text IS NULL OR region = $7) \
+         AND ($8::text IS NULL OR outcome = $8) \
+     ORDER BY at DESC, region, node, tableoid, ctid \
+     LIMIT $9 OFFSET $10";
+
+fn micros(at: Timestamp) -> i64 {
+    // The end of what `timestamptz` can say is far beyond; the end of what an interval can, too.
+    i64::try_from(at.micros().min(253_402_300_800_000_000)).unwrap_or(0)
+}
+
+/// What is looked for, as it would have been stored.
+fn stored(text: &Option<String>) -> Option<Cow<'_, str>> {
+    text.as_deref().map(storable)
+}
+
+fn network(address: IpAddr) -> IpNet {
+    IpNet::from(address)
+}
+
+fn decided(row: &PgRow) -> Result<Decided, sqlx::Error> {
+    let at: i64 = row.try_get("at")?;
+    Ok(Decided {
+        at: Timestamp(u64::try_from(at).unwrap_or(0)),
+        region: row.try_get("region")?,
+        node: row.try_get("node")?,
+        domain: row.try_get("domain")?,
+        rule: row.try_get("rule")?,
+        user: row.try_get("user_id")?,
+        key: row.try_get("key_id")?,
+        address: row.try_get("address")?,
+        path: row.try_get("path")?,
+        method: row.try_get("method")?,
+        outcome: row.try_get("outcome")?,
+        cost: row.try_get("cost")?,
+        count: row.try_get("count")?,
+        limit: row.try_get("permits")?,
+        status: row.try_get("status")?,
+        retry_after_ms: row.try_get("retry_after_ms")?,
+        latency_us: row.try_get("latency_us")?,
+        weight: row.try_get("weight")?,
+    })
+}
+
+fn usage_row(row: &PgRow) -> Result<UsageRow, sqlx::Error> {
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
+    let second: Option<i64> = row.try_get("second")?;
+    let counts: Option<Vec<i64>> = row.try_get("latency")?;
+    Ok(UsageRow {
+        at: second.map(|second| Timestamp(unsigned(second) * 1_000_000)),
+        name: row.try_get("name")?,
+        allowed: unsigned(row.try_get("allowed")?),
+        denied: unsigned(row.try_get("denied")?),
+        cost: row.try_get("cost")?,
+        latency: counts.map(|counts| Histogram::from_counts(counts.into_iter().map(unsigned).collect())),
+    })
+}

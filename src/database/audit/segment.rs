@@ -1,0 +1,166 @@
+//! One batch of records as bytes: what a file of the spool holds.
+//!
+//! `TGA1`, then the checksum (CRC-32) of all that follows: length, incarnation, sequence, rows, region, node, records. A
+//! file that is not exactly that is damaged, and none of it is believed.
+
+use crate::core::audit::Records;
+use crate::core::worldwide::NodeName;
+
+const MAGIC: [u8; 4] = *b"TGA1";
+/// Magic, checksum and length.
+const HEAD: usize = 12;
+
+/// Names a batch for ever. Two batches never share one: a daemon begins a new incarnation each time it starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BatchId {
+    /// When the process began, in milliseconds since the epoch.
+    pub incarnation: u64,
+    /// Which of its batches.
+    pub sequence: u64,
+}
+
+/// Records on their way to the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Batch {
+    /// Its name, with the node's.
+    pub id: BatchId,
+    /// Who decided.
+    pub node: NodeName,
+    /// How many records.
+    pub rows: u32,
+    /// The records.
+    pub bytes: Vec<u8>,
+}
+
+/// A file that is no whole batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("it is cut short or was changed: its checksum does not fit")]
+pub struct Damaged;
+
+impl Batch {
+    /// Its bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(HEAD + 64 + self.bytes.len());
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[0; 8]);
+        out.extend_from_slice(&self.id.incarnation.to_le_bytes());
+        out.extend_from_slice(&self.id.sequence.to_le_bytes());
+        out.extend_from_slice(&self.rows.to_le_bytes());
+        for name in [&self.node.region, &self.node.node] {
+            out.extend_from_slice(&u16::try_from(name.len()).unwrap_or(0).to_le_bytes());
+            out.extend_from_slice(name.as_bytes());
+        }
+        out.extend_from_slice(&self.bytes);
+        let len = u32::try_from(out.len() - HEAD).unwrap_or(u32::MAX);
+        out[8..12].copy_from_slice(&len.to_le_bytes());
+        let checksum = crc32fast::hash(&out[8..]);
+        out[4..8].copy_from_slice(&checksum.to_le_bytes());
+        out
+    }
+
+    /// Reads what [`Self::to_bytes`] wrote.
+    ///
+    /// # Errors
+    /// It is anything else.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, Damaged> {
+        Self::read(bytes).ok_or(Damaged)
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (magic, rest) = bytes.split_first_chunk::<4>()?;
+        let (checksum, rest) = rest.split_first_chunk::<4>()?;
+        if *magic != MAGIC || crc32fast::hash(rest) != u32::from_le_bytes(*checksum) {
+            return None;
+        }
+        let (len, rest) = rest.split_first_chunk::<4>()?;
+        if usize::try_from(u32::from_le_bytes(*len)).ok()? != rest.len() {
+            return None;
+        }
+        let (incarnation, rest) = rest.split_first_chunk::<8>()?;
+        let (sequence, rest) = rest.split_first_chunk::<8>()?;
+        let (rows, rest) = rest.split_first_chunk::<4>()?;
+        let (region, rest) = name(rest)?;
+        let (node, rest) = name(rest)?;
+        let mut records = Records::of(rest);
+        let rows = u32::from_le_bytes(*rows);
+        let whole = records.by_ref().count() == usize::try_from(rows).ok()? && records.is_whole();
+        whole.then(|| Self {
+            id: BatchId {
+                incarnation: u64::from_le_bytes(*incarnation),
+                sequence: u64::from_le_bytes(*sequence),
+            },
+            node: NodeName { region, node },
+            rows,
+            bytes: rest.to_vec(),
+        })
+    }
+}
+
+fn name(bytes: &[u8]) -> Option<(String, &[u8])> {
+    let (len, rest) = bytes.split_first_chunk::<2>()?;
+    let (name, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*len)))?;
+    Some((std::str::from_utf8(name).ok()?.to_owned(), rest))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::core::audit::{Outcome, Record};
+    use crate::core::time::Timestamp;
+
+    /// A batch of so many denials.
+    pub(in crate::database::audit) fn batch(sequence: u64, rows: u32) -> Batch {
+        let mut bytes = Vec::new();
+        for row in 0..rows {
+            let user = format!("u_{sequence}_{row}");
+            let record = Record {
+                at: Timestamp(1_700_000_000_000_000 + u64::from(row)),
+                domain: "default",
+                rule: Some("search"),
+                user: Some(&user),
+                key: None,
+                address: Some("10.0.0.1"),
+                path: Some("/search"),
+                method: Some("GET"),
+                outcome: Outcome::Denied,
+                cost: 1,
+                count: 10,
+                limit: 10,
+                status: 429,
+                retry_ms: Some(1_000),
+                latency_us: 12,
+                weight: 1,
+            };
+            record.write(&mut bytes);
+        }
+        let node = NodeName { region: "eu".to_owned(), node: "eu-1".to_owned() };
+        Batch { id: BatchId { incarnation: 7, sequence }, node, rows, bytes }
+    }
+
+    #[test]
+    fn a_batch_comes_back_as_it_was() {
+        for rows in [0, 1, 100] {
+            assert_eq!(Batch::from_bytes(&batch(3, rows).to_bytes()), Ok(batch(3, rows)));
+        }
+    }
+
+    #[test]
+    fn a_file_cut_at_any_byte_is_damaged() {
+        let whole = batch(3, 3).to_bytes();
+        for end in 0..whole.len() {
+            assert_eq!(Batch::from_bytes(&whole[..end]), Err(Damaged), "cut at {end}");
+        }
+        assert_eq!(Batch::from_bytes(&[whole.as_slice(), &[0]].concat()), Err(Damaged));
+    }
+
+    #[test]
+    fn a_file_with_any_bit_changed_is_damaged() {
+        let whole = batch(3, 3).to_bytes();
+        for at in 0..whole.len() * 8 {
+            let mut changed = whole.clone();
+            changed[at / 8] ^= 1 << (at % 8);
+            assert_eq!(Batch::from_bytes(&changed), Err(Damaged), "bit {at}");
+        }
+    }
+}

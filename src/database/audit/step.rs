@@ -1,0 +1,82 @@
+//! The steps between which a process may die.
+//!
+//! Everything that must survive that says where it stands; tests end it there, as a power cut would, and look at what is
+//! left. Outside of tests a step does nothing.
+
+use std::sync::Arc;
+
+/// Where something stands. Each is named after what has just been done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Step {
+    SegmentCreated,
+    SegmentHalfWritten,
+    SegmentWritten,
+    SegmentSynced,
+    SegmentNamed,
+    BatchBegun,
+    BatchNoted,
+    RowsCopied,
+    UsageAdded,
+    BatchCommitted,
+    PartitionExported,
+    ArchiveUploaded,
+    ArchiveVerified,
+    PartitionLocked,
+    PartitionDropped,
+    ArchiveCommitted,
+}
+
+impl Step {
+    /// From records in memory to a file in the spool.
+    pub const SPOOLING: [Self; 5] = [
+        Self::SegmentCreated,
+        Self::SegmentHalfWritten,
+        Self::SegmentWritten,
+        Self::SegmentSynced,
+        Self::SegmentNamed,
+    ];
+    /// From the spool to the database.
+    pub const DELIVERING: [Self; 5] =
+        [Self::BatchBegun, Self::BatchNoted, Self::RowsCopied, Self::UsageAdded, Self::BatchCommitted];
+    /// From a partition to the archive.
+    pub const ARCHIVING: [Self; 6] = [
+        Self::PartitionExported,
+        Self::ArchiveUploaded,
+        Self::ArchiveVerified,
+        Self::PartitionLocked,
+        Self::PartitionDropped,
+        Self::ArchiveCommitted,
+    ];
+}
+
+/// The process would have died here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("ended after {0:?}")]
+pub struct Ended(pub Step);
+
+/// What is told of each step.
+#[derive(Clone, Default)]
+pub struct Steps(Option<Arc<dyn Fn(Step) -> bool + Send + Sync>>);
+
+impl std::fmt::Debug for Steps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Steps")
+    }
+}
+
+impl Steps {
+    /// Ends where `dies` says so.
+    #[must_use]
+    pub fn dying(dies: impl Fn(Step) -> bool + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(dies)))
+    }
+
+    /// Tells of a step.
+    pub(super) fn done(&self, step: Step) -> Result<(), Ended> {
+        match &self.0 {
+            Some(dies) if dies(step) => Err(Ended(step)),
+            _ => Ok(()),
+        }
+    }
+}

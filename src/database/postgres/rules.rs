@@ -1,0 +1,358 @@
+//! Rules and quotas in PostgreSQL: read as one set, changed as one set, with their history.
+//!
+//! Who writes takes the lock of `rules_head` first, so that a set is checked against what it will really replace. The
+//! tables' own triggers write the history, for plain SQL as for this.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+use sqlx::{Postgres, Transaction};
+
+use super::{Database, Failure};
+use crate::core::time::Span;
+use crate::core::written::format_span;
+use crate::database::set::RuleDocs;
+use crate::engine::rulebook::{Asked, Done, Edit, Quota, Refused, Revision, RuleChange, Shown};
+
+/// Longest time for an edit: a hundred thousand rules take seconds.
+const EDIT_DEADLINE: Duration = Duration::from_secs(30);
+/// Most changes told of one revision in a history.
+const CHANGES_SHOWN_MAX: i64 = 100;
+
+/// Orders sets of rules: a later generation is newer whatever its revision.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
+pub struct Version {
+    /// Raised by a recovery to a point in time.
+    pub generation: u64,
+    /// Raised by every change.
+    pub revision: u64,
+}
+
+/// A set as the tables hold it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stored {
+    /// Which.
+    pub version: Version,
+    /// The rules and quotas.
+    pub docs: RuleDocs,
+}
+
+const VERSION: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint FROM rules_head";
+
+/// Which set the tables hold.
+///
+/// # Errors
+/// The database does not answer, or has no such tables.
+pub async fn version(database: &Database) -> Result<Version, Failure> {
+    let (revision, generation): (i64, i64) =
+        database.within(sqlx::query_as(VERSION).fetch_one(database.pool())).await?;
+    Ok(version_of(revision, generation))
+}
+
+fn version_of(revision: i64, generation: i64) -> Version {
+    Version {
+        generation: u64::try_from(generation).unwrap_or(0),
+        revision: u64::try_from(revision).unwrap_or(0),
+    }
+}
+
+/// Reads the whole set, at one moment.
+///
+/// # Errors
+/// The database does not answer, or has no such tables.
+pub async fn load(database: &Database) -> Result<Stored, Failure> {
+    let read = async {
+        let mut transaction = database.pool().begin().await?;
+        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            .execute(&mut *transaction)
+            .await?;
+        sqlx::query("SELECT set_config('statement_timeout', '30s', true)").execute(&mut *transaction).await?;
+        let stored = read_all(&mut transaction, false).await?;
+        transaction.rollback().await?;
+        Ok(stored)
+    };
+    database.at_most(EDIT_DEADLINE, read).await
+}
+
+async fn read_all(transaction: &mut Transaction<'_, Postgres>, lock: bool) -> Result<Stored, sqlx::Error> {
+    if lock {
+        sqlx::query("SELECT FROM rules_head FOR UPDATE").execute(&mut **transaction).await?;
+    }
+    let (revision, generation): (i64, i64) = sqlx::query_as(VERSION).fetch_one(&mut **transaction).await?;
+    let rules: Vec<(String, Value)> =
+        sqlx::query_as("SELECT name, document FROM rules").fetch_all(&mut **transaction).await?;
+    let rows: Vec<(String, String, i64, i16)> =
+        sqlx::query_as("SELECT rule, region, weight, min_percent FROM region_quotas ORDER BY rule, region")
+            .fetch_all(&mut **transaction)
+            .await?;
+    let mut quotas: BTreeMap<String, Vec<Quota>> = BTreeMap::new();
+    for (rule, region, weight, min_percent) in rows {
+        // The tables' constraints keep both within their types.
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
+        let min_percent = u8::try_from(min_percent).unwrap_or(100);
+        quotas.entry(rule).or_default().push(Quota { region, weight, min_percent });
+    }
+    let docs = RuleDocs { rules: rules.into_iter().collect(), quotas };
+    Ok(Stored { version: version_of(revision, generation), docs })
+}
+
+/// Makes an edit in one transaction. `in_force` is what the daemon decides by, which the new revision exceeds.
+///
+/// # Errors
+/// What is wrong with it, or why the database does not take it. Nothing was changed.
+pub async fn edit(
+    database: &Database,
+    asked: &Asked,
+    regions: &[String],
+    in_force: Version,
+) -> Result<Done, Refused> {
+    let away = |failure: Failure| match failure {
+        Failure::Refused { why, .. } => Refused::Impossible(why),
+        other => Refused::Away(other.to_string()),
+    };
+    let fail = |error: sqlx::Error| away(Failure::of(&error, database.name(), EDIT_DEADLINE));
+    let work = async {
+        let mut transaction = begin(database, asked, in_force).await.map_err(fail)?;
+        let stored = read_all(&mut transaction, true).await.map_err(fail)?;
+        if asked.expected.is_some_and(|expected| expected != stored.version.revision) {
+            return Err(Refused::Stale(stored.version.revision));
+        }
+        if stored.version < in_force && !matches!(asked.edit, Edit::Replace(_)) {
+            return Err(Refused::Impossible(behind(stored.version, in_force)));
+        }
+        let before = match asked.edit {
+            Edit::Rollback(revision) => {
+                at_revision(&mut transaction, &stored, revision).await.map_err(fail)?
+            }
+            _ => None,
+        };
+        let after = stored.docs.edited(&asked.edit, before)?;
+        let changes = check(stored.docs.clone(), after, regions.to_vec()).await?;
+        if asked.dry_run || changes.is_empty() {
+            return Ok(Done { revision: stored.version.revision, changes });
+        }
+        write(&mut transaction, &changes).await.map_err(fail)?;
+        let revision: i64 = sqlx::query_scalar("SELECT revision FROM rules_head")
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(fail)?;
+        transaction.commit().await.map_err(fail)?;
+        Ok(Done { revision: u64::try_from(revision).unwrap_or(0), changes })
+    };
+    match tokio::time::timeout(EDIT_DEADLINE, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Refused::Away(format!(
+            "PostgreSQL at {} did not make the change within {}: it may still have been made; look before trying again",
+            database.name(),
+            format_span(Span::from_secs(EDIT_DEADLINE.as_secs()))
+        ))),
+    }
+}
+
+/// A small change made to an old set would take away, everywhere, what is in force and not in it.
+fn behind(stored: Version, in_force: Version) -> String {
+    format!(
+        "PostgreSQL holds revision {}, which is older than revision {} in force here: it lags, or it is another database. \
+         Put the whole set to make it current: GET /v1/rules and PUT it back, or `tidegate rules apply FILE --prune`",
+        stored.revision, in_force.revision
+    )
+}
+
+/// A set of very many rules takes a while to check: not on a thread that serves requests.
+async fn check(before: RuleDocs, after: RuleDocs, regions: Vec<String>) -> Result<Vec<RuleChange>, Refused> {
+    let checked = tokio::task::spawn_blocking(move || {
+        let after = before.keeping(after, &regions);
+        after.check(&regions, &[])?;
+        Ok(before.changes_to(&after))
+    });
+    let checked = checked.await;
+    checked
+        .map_err(|error| Refused::Impossible(format!("the rules could not be checked: {error}")))?
+        .map_err(Refused::Wrong)
+}
+
+async fn begin(
+    database: &Database,
+    asked: &Asked,
+    in_force: Version,
+) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
+    let mut transaction = database.pool().begin().await?;
+    let source = asked.actor.source.map_or_else(String::new, |address| address.to_string());
+    let action = match asked.edit {
+        Edit::Replace(_) => "replace",
+        Edit::Put { .. } => "put",
+        Edit::Delete(_) => "delete",
+        Edit::Rollback(_) => "rollback",
+        Edit::Quotas { .. } => "quotas",
+    };
+    let said = sqlx::query(
+        "SELECT set_config('tidegate.actor', $1, true), set_config('tidegate.source', $2, true), \
+         set_config('tidegate.action', $3, true), set_config('tidegate.reason', $4, true), \
+         set_config('tidegate.revision', $5, true), set_config('tidegate.generation', $6, true), \
+         set_config('statement_timeout', '30s', true)",
+    );
+    said.bind(&asked.actor.name)
+        .bind(source)
+        .bind(action)
+        .bind(asked.reason.as_deref().unwrap_or_default())
+        .bind(in_force.revision.to_string())
+        .bind(in_force.generation.to_string())
+        .execute(&mut *transaction)
+        .await?;
+    Ok(transaction)
+}
+
+/// The set as it was at a revision: today's with everything since taken back, newest first.
+async fn at_revision(
+    transaction: &mut Transaction<'_, Postgres>,
+    stored: &Stored,
+    revision: u64,
+) -> Result<Option<RuleDocs>, sqlx::Error> {
+    let Ok(revision) = i64::try_from(revision) else { return Ok(None) };
+    let known: bool =
+        sqlx::query_scalar("SELECT $1 = 0 OR EXISTS (SELECT FROM rule_revisions WHERE revision = $1)")
+            .bind(revision)
+            .fetch_one(&mut **transaction)
+            .await?;
+    if !known {
+        return Ok(None);
+    }
+    let rows: Vec<ChangeRow> = sqlx::query_as(
+        "SELECT revision, kind, rule, region, before, after FROM rule_changes WHERE revision > $1 ORDER BY revision DESC",
+    )
+    .bind(revision)
+    .fetch_all(&mut **transaction)
+    .await?;
+    let changes: Vec<RuleChange> = rows.into_iter().map(|row| change_of(row).1).collect();
+    Ok(Some(stored.docs.clone().without(&changes)))
+}
+
+async fn write(
+    transaction: &mut Transaction<'_, Postgres>,
+    changes: &[RuleChange],
+) -> Result<(), sqlx::Error> {
+    let rules = |gone: bool| {
+        changes.iter().filter(move |change| change.region.is_none() && change.after.is_none() == gone)
+    };
+    // Quotas go first and come last: a rule must be there for them.
+    let (mut gone_rules, mut gone_regions): (Vec<&str>, Vec<&str>) = (Vec::new(), Vec::new());
+    let (mut set_rules, mut set_regions, mut weights, mut minimums) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for change in changes {
+        let Some(region) = &change.region else { continue };
+        match &change.after {
+            None => {
+                gone_rules.push(change.rule.as_str());
+                gone_regions.push(region.as_str());
+            }
+            Some(quota) => {
+                set_rules.push(change.rule.as_str());
+                set_regions.push(region.as_str());
+                weights.push(quota["weight"].as_i64().unwrap_or(0));
+                minimums.push(i16::try_from(quota["min_percent"].as_i64().unwrap_or(0)).unwrap_or(0));
+            }
+        }
+    }
+    if !gone_rules.is_empty() {
+        sqlx::query("DELETE FROM region_quotas WHERE (rule, region) IN (SELECT * FROM unnest($1::text[], $2::text[]))")
+            .bind(gone_rules)
+            .bind(gone_regions)
+            .execute(&mut **transaction)
+            .await?;
+    }
+    let gone: Vec<&str> = rules(true).map(|change| change.rule.as_str()).collect();
+    if !gone.is_empty() {
+        sqlx::query("DELETE FROM rules WHERE name = ANY($1)").bind(gone).execute(&mut **transaction).await?;
+    }
+    let put: Vec<String> =
+        rules(false).filter_map(|change| change.after.as_ref().map(Value::to_string)).collect();
+    if !put.is_empty() {
+        sqlx::query(
+            "INSERT INTO rules (document) SELECT text::jsonb FROM unnest($1::text[]) AS text \
+             ON CONFLICT (name) DO UPDATE SET document = excluded.document",
+        )
+        .bind(put)
+        .execute(&mut **transaction)
+        .await?;
+    }
+    if !set_rules.is_empty() {
+        sqlx::query(
+            "INSERT INTO region_quotas (rule, region, weight, min_percent) \
+             SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[], $4::smallint[]) \
+             ON CONFLICT (rule, region) DO UPDATE SET weight = excluded.weight, min_percent = excluded.min_percent",
+        )
+        .bind(set_rules)
+        .bind(set_regions)
+        .bind(weights)
+        .bind(minimums)
+        .execute(&mut **transaction)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Revision, kind, rule, region, before, after.
+type ChangeRow = (i64, String, String, String, Option<Value>, Option<Value>);
+
+fn change_of((revision, kind, rule, region, before, after): ChangeRow) -> (i64, RuleChange) {
+    let kind = if kind == "quota" { "quota" } else { "rule" };
+    let region = (kind == "quota").then_some(region);
+    (revision, RuleChange { kind, rule, region, before, after })
+}
+
+/// What became of the rules, newest first.
+///
+/// # Errors
+/// The database does not answer.
+pub async fn history(database: &Database, shown: &Shown) -> Result<Vec<Revision>, Failure> {
+    type Row = (i64, String, String, Option<String>, String, Option<String>, i64);
+    let before = shown.before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
+    let rows: Vec<Row> = database
+        .within(
+            sqlx::query_as(
+                "SELECT revision, to_char(at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.MS\"Z\"'), actor, host(source), \
+                 action, reason, (SELECT count(*) FROM rule_changes AS own WHERE own.revision = rule_revisions.revision) \
+                 FROM rule_revisions WHERE revision < $1 AND ($2::text IS NULL OR EXISTS ( \
+                 SELECT FROM rule_changes AS own WHERE own.revision = rule_revisions.revision AND own.rule = $2)) \
+                 ORDER BY revision DESC LIMIT $3",
+            )
+            .bind(before)
+            .bind(&shown.rule)
+            .bind(i64::from(shown.limit))
+            .fetch_all(database.pool()),
+        )
+        .await?;
+    let revisions: Vec<i64> = rows.iter().map(|row| row.0).collect();
+    let changes: Vec<ChangeRow> = database
+        .within(
+            sqlx::query_as(
+                "SELECT told.* FROM unnest($1::bigint[]) AS wanted(revision), LATERAL ( \
+                 SELECT revision, kind, rule, region, before, after FROM rule_changes \
+                 WHERE rule_changes.revision = wanted.revision AND ($2::text IS NULL OR rule = $2) \
+                 ORDER BY kind DESC, rule, region LIMIT $3) AS told",
+            )
+            .bind(&revisions)
+            .bind(&shown.rule)
+            .bind(CHANGES_SHOWN_MAX)
+            .fetch_all(database.pool()),
+        )
+        .await?;
+    let mut by_revision: BTreeMap<i64, Vec<RuleChange>> = BTreeMap::new();
+    for (revision, change) in changes.into_iter().map(change_of) {
+        by_revision.entry(revision).or_default().push(change);
+    }
+    let revision = |(revision, at, actor, source, action, reason, total): Row| Revision {
+        revision: u64::try_from(revision).unwrap_or(0),
+        at,
+        actor,
+        source,
+        action,
+        reason,
+        changes_total: u64::try_from(total).unwrap_or(0),
+        changes: by_revision.remove(&revision).unwrap_or_default(),
+    };
+    Ok(rows.into_iter().map(revision).collect())
+}

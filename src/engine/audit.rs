@@ -1,0 +1,320 @@
+//! Where decisions leave their records: a bounded queue that a decision never waits for.
+//!
+//! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A record that
+//! finds its slot full is counted and dropped, which costs less than writing it: a storm of denials slows nothing down.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metrics::Counter;
+use tokio::sync::Notify;
+
+use crate::core::audit::{Outcome, Record};
+use crate::core::decision::Decision;
+use crate::core::request::Request;
+use crate::core::time::Timestamp;
+use crate::telemetry::Metrics;
+
+/// Slots; threads are dealt out over them.
+const SLOTS: usize = 16;
+/// Most bytes that wait in one slot, about ten thousand records. Full: records are dropped and counted.
+pub const SLOT_BYTES_MAX: usize = 1 << 20;
+/// A slot this full asks to be read before its time.
+const SLOT_BYTES_URGENT: usize = SLOT_BYTES_MAX / 4;
+/// Bytes of a key's fingerprint, in hexadecimal digits.
+const FINGERPRINT_DIGITS: usize = 32;
+
+#[derive(Debug, Default)]
+struct Slot {
+    bytes: Vec<u8>,
+    rows: u64,
+}
+
+/// Records that were taken out of the queue.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// As [`Record::write`] wrote them.
+    pub bytes: Vec<u8>,
+    /// How many.
+    pub rows: u64,
+}
+
+/// The queue between decisions and what remembers them.
+pub struct Queue {
+    slots: Vec<Mutex<Slot>>,
+    /// An allowed decision is recorded with this probability of 2^32; see [`Self::weight`].
+    threshold: u64,
+    /// How many decisions a recorded allowed one stands for.
+    weight: u32,
+    urgent: Notify,
+    asked: AtomicBool,
+    dropped: Counter,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("weight", &self.weight).finish_non_exhaustive()
+    }
+}
+
+impl Queue {
+    /// A queue that takes every denied decision and one of each `one_in` allowed; 0: none of them.
+    #[must_use]
+    pub fn new(one_in: u32, metrics: &Metrics) -> Arc<Self> {
+        let threshold = match one_in {
+            0 => 0,
+            one_in => (1 << 32) / u64::from(one_in),
+        };
+        Arc::new(Self {
+            slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
+            threshold,
+            weight: one_in.max(1),
+            urgent: Notify::new(),
+            asked: AtomicBool::new(false),
+            dropped: metrics.counter("audit_dropped_total", "reason", "queue_full"),
+        })
+    }
+
+    /// How many decisions this one stands for if it is to be recorded; `None` if it is not.
+    fn weight(&self, outcome: Outcome) -> Option<u32> {
+        match outcome {
+            Outcome::Denied | Outcome::ShadowDenied => Some(1),
+            Outcome::Allowed => (draw() < self.threshold).then_some(self.weight),
+        }
+    }
+
+    /// Leaves a record. Never waits for more than another thread's record.
+    pub fn push(&self, record: &Record<'_>) {
+        let mut slot = self.slots[own_slot()].lock().unwrap_or_else(PoisonError::into_inner);
+        if slot.bytes.len() >= SLOT_BYTES_MAX {
+            drop(slot);
+            self.dropped.increment(1);
+            return;
+        }
+        record.write(&mut slot.bytes);
+        slot.rows += 1;
+        let urgent = slot.bytes.len() >= SLOT_BYTES_URGENT;
+        drop(slot);
+        if urgent && !self.asked.swap(true, Ordering::Relaxed) {
+            self.urgent.notify_one();
+        }
+    }
+
+    /// Takes everything that waits.
+    #[must_use]
+    pub fn take(&self) -> Taken {
+        self.asked.store(false, Ordering::Relaxed);
+        let mut taken = Taken::default();
+        for slot in &self.slots {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let rows = std::mem::take(&mut slot.rows);
+            if rows == 0 {
+                continue;
+            }
+            // Memory that a storm needed is not kept for the calm after it.
+            let bytes = std::mem::take(&mut slot.bytes);
+            drop(slot);
+            taken.rows += rows;
+            if taken.bytes.is_empty() {
+                taken.bytes = bytes;
+            } else {
+                taken.bytes.extend_from_slice(&bytes);
+            }
+        }
+        taken
+    }
+
+    /// Records that wait now.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).rows).sum()
+    }
+
+    /// Whether none waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns once a slot is so full that it should be read before its time.
+    pub async fn urgent(&self) {
+        self.urgent.notified().await;
+    }
+
+    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the rule of this
+    /// index.
+    pub(super) fn tell(
+        &self,
+        request: &Request<'_>,
+        decision: &Decision,
+        now: Timestamp,
+        end: impl FnOnce() -> Timestamp,
+        used: impl FnOnce(usize) -> u64,
+    ) {
+        let shadow = || decision.rules.iter().position(|ruled| ruled.shadow && !ruled.allowed);
+        let (outcome, index) = match (decision.allowed, shadow()) {
+            (false, _) => (Outcome::Denied, decision.tightest),
+            (true, Some(index)) => (Outcome::ShadowDenied, Some(index)),
+            (true, None) => (Outcome::Allowed, decision.tightest),
+        };
+        let Some(weight) = self.weight(outcome) else { return };
+        let ruled = index.and_then(|index| decision.rules.get(index));
+        let key = request.attribute("api_key").map(key_name);
+        self.push(&Record {
+            at: now,
+            domain: request.domain,
+            rule: ruled.map(|ruled| &*ruled.rule),
+            user: request.attribute("user"),
+            key: key.as_ref().map(KeyName::as_str),
+            address: request.attribute("ip"),
+            path: request.attribute("path"),
+            method: request.attribute("method"),
+            outcome,
+            cost: request.cost.to_signed(),
+            count: index.map_or(0, used),
+            limit: ruled.map_or(0, |ruled| ruled.limit),
+            status: decision.status,
+            retry_ms: ruled
+                .filter(|ruled| !ruled.allowed)
+                .and_then(|ruled| ruled.retry)
+                .map(|wait| wait.millis_up()),
+            latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
+            weight,
+        });
+    }
+}
+
+/// What a key is called in a record.
+enum KeyName<'a> {
+    Given(&'a str),
+    Made(String),
+}
+
+impl KeyName<'_> {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Given(name) => name,
+            Self::Made(name) => name,
+        }
+    }
+}
+
+/// A fingerprint stays what it is; anything else may be the secret itself, and only its fingerprint is kept.
+fn key_name(value: &str) -> KeyName<'_> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    if value.len() == FINGERPRINT_DIGITS && value.bytes().all(is_digit) {
+        return KeyName::Given(value);
+    }
+    let digest = ring::digest::digest(&ring::digest::SHA256, value.as_bytes());
+    let nibbles = digest.as_ref().iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digit = |nibble| char::from_digit(u32::from(nibble), 16).unwrap_or_default();
+    KeyName::Made(nibbles.take(FINGERPRINT_DIGITS).map(digit).collect())
+}
+
+/// The slot of this thread.
+fn own_slot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static OWN: usize = NEXT.fetch_add(1, Ordering::Relaxed) % SLOTS);
+    OWN.with(|own| *own)
+}
+
+/// A number below 2^32 from this thread's own sequence (xorshift): patterns of the traffic do not line up with it, as they
+/// would with every n-th decision.
+fn draw() -> u64 {
+    thread_local!(static STATE: Cell<u64> = Cell::new(0x9E37_79B9_7F4A_7C15 ^ (u64::try_from(own_slot()).unwrap_or(0) << 17)));
+    let mut state = STATE.get();
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    STATE.set(state);
+    state >> 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::audit::Records;
+
+    fn record(user: &str) -> Record<'_> {
+        Record {
+            at: Timestamp(1),
+            domain: "default",
+            rule: None,
+            user: Some(user),
+            key: None,
+            address: None,
+            path: None,
+            method: None,
+            outcome: Outcome::Denied,
+            cost: 1,
+            count: 1,
+            limit: 1,
+            status: 429,
+            retry_ms: None,
+            latency_us: 1,
+            weight: 1,
+        }
+    }
+
+    #[test]
+    fn what_many_threads_push_is_taken_once_and_whole() {
+        let queue = Queue::new(100, &Metrics::new());
+        let taken: Vec<Taken> = std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let queue = &queue;
+                scope.spawn(move || (0..5_000).for_each(|n| queue.push(&record(&format!("{thread}-{n}")))));
+            }
+            (0..200).map(|_| queue.take()).collect()
+        });
+        let mut users = std::collections::BTreeSet::new();
+        for taken in taken.iter().chain([&queue.take()]) {
+            let mut records = Records::of(&taken.bytes);
+            users.extend(records.by_ref().map(|record| record.user.unwrap().to_owned()));
+            assert!(records.is_whole());
+        }
+        assert_eq!(users.len(), 20_000);
+        assert!(queue.is_empty());
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let metrics = Metrics::new();
+        let queue = Queue::new(0, &metrics);
+        let user = "u".repeat(1_000);
+        let pushed = 2 * SLOT_BYTES_MAX / 1_000;
+        (0..pushed).for_each(|_| queue.push(&record(&user)));
+        let taken = queue.take();
+        assert!(taken.bytes.len() < SLOT_BYTES_MAX + 1_200, "{}", taken.bytes.len());
+        let dropped = u64::try_from(pushed).unwrap() - taken.rows;
+        assert!(dropped > 0);
+        let line = format!("tidegate_audit_dropped_total{{reason=\"queue_full\"}} {dropped}");
+        assert!(metrics.render().contains(&line), "{}", metrics.render());
+    }
+
+    #[tokio::test]
+    async fn a_queue_that_fills_up_asks_to_be_read() {
+        let queue = Queue::new(0, &Metrics::new());
+        let user = "u".repeat(1_000);
+        (0..SLOT_BYTES_URGENT / 1_000 + 1).for_each(|_| queue.push(&record(&user)));
+        tokio::time::timeout(std::time::Duration::from_secs(5), queue.urgent()).await.unwrap();
+    }
+
+    #[test]
+    fn about_one_in_so_many_allowed_is_sampled_and_every_denial() {
+        let queue = Queue::new(100, &Metrics::new());
+        let sampled = (0..1_000_000).filter(|_| queue.weight(Outcome::Allowed) == Some(100)).count();
+        assert!((9_000..11_000).contains(&sampled), "{sampled}");
+        let none = Queue::new(0, &Metrics::new());
+        assert!((0..10_000).all(|_| none.weight(Outcome::Allowed).is_none()));
+        assert!((0..10_000).all(|_| none.weight(Outcome::Denied) == Some(1)));
+        let all = Queue::new(1, &Metrics::new());
+        assert!((0..10_000).all(|_| all.weight(Outcome::Allowed) == Some(1)));
+    }
+
+    #[test]
+    fn a_secret_is_remembered_by_its_fingerprint_only() {
+        assert_eq!(key_name("abc").as_str(), "ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(key_name("ba7816bf8f01cfea414140de5dae2223").as_str(), "ba7816bf8f01cfea414140de5dae2223");
+    }
+}

@@ -1,0 +1,170 @@
+//! What operators ask of the past: single decisions, and sums of them.
+
+use crate::core::audit::{Histogram, Outcome};
+use crate::core::time::Timestamp;
+
+use super::port::Later;
+
+/// Most rows of one answer.
+pub const ROWS_MAX: u32 = 1_000;
+
+/// Which decisions to show, newest first. `None`: any.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecisionsAsked {
+    /// From this moment on.
+    pub from: Timestamp,
+    /// Before this moment.
+    pub to: Timestamp,
+    /// Of this user.
+    pub user: Option<String>,
+    /// Of this API key, by its fingerprint.
+    pub key: Option<String>,
+    /// From this address or network.
+    pub address: Option<std::net::IpAddr>,
+    /// By this rule.
+    pub rule: Option<String>,
+    /// In this region.
+    pub region: Option<String>,
+    /// With this outcome.
+    pub outcome: Option<Outcome>,
+    /// At most so many.
+    pub limit: u32,
+    /// After the last one of an earlier answer.
+    pub after: Option<Cursor>,
+}
+
+/// Where an answer ended: the moment of its last row, and how many rows of that very moment were shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cursor {
+    /// The moment.
+    pub at: Timestamp,
+    /// Rows of it that were shown.
+    pub shown: u32,
+}
+
+/// One decision as it is remembered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(missing_docs, reason = "as in the record")]
+pub struct Decided {
+    pub at: Timestamp,
+    pub region: String,
+    pub node: String,
+    pub domain: String,
+    pub rule: Option<String>,
+    pub user: Option<String>,
+    pub key: Option<String>,
+    pub address: Option<String>,
+    pub path: Option<String>,
+    pub method: Option<String>,
+    pub outcome: String,
+    pub cost: i64,
+    pub count: Option<i64>,
+    pub limit: Option<i64>,
+    pub status: i64,
+    pub retry_after_ms: Option<i64>,
+    pub latency_us: Option<i64>,
+    pub weight: i64,
+}
+
+/// How long one step of time is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepOfTime {
+    /// A minute.
+    Minute,
+    /// An hour.
+    Hour,
+    /// A day, in UTC.
+    Day,
+}
+
+impl StepOfTime {
+    /// As the API spells it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Minute => "minute",
+            Self::Hour => "hour",
+            Self::Day => "day",
+        }
+    }
+}
+
+/// What each row of an answer is the sum of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Group {
+    /// One step of time.
+    Time,
+    /// One rule.
+    Rule,
+    /// One user.
+    User,
+    /// One path.
+    Path,
+    /// One region.
+    Region,
+}
+
+impl Group {
+    /// Every one, as the API spells it.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("time", Self::Time),
+        ("rule", Self::Rule),
+        ("user", Self::User),
+        ("path", Self::Path),
+        ("region", Self::Region),
+    ];
+}
+
+/// Which sums to show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageAsked {
+    /// How fine.
+    pub by: StepOfTime,
+    /// From the step that holds this moment.
+    pub from: Timestamp,
+    /// To the step that begins before this moment.
+    pub to: Timestamp,
+    /// What a row is.
+    pub group: Group,
+    /// Of this rule.
+    pub rule: Option<String>,
+    /// Of this user. Not together with a path: sums are kept for each of them, not for both.
+    pub user: Option<String>,
+    /// Of this path.
+    pub path: Option<String>,
+    /// In this region.
+    pub region: Option<String>,
+    /// At most so many rows: the latest of time, else those with the most denials.
+    pub limit: u32,
+}
+
+/// One sum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageRow {
+    /// Where the step begins, if rows are steps of time.
+    pub at: Option<Timestamp>,
+    /// The rule, user, path or region, if rows are those.
+    pub name: Option<String>,
+    /// Decisions that let pass, by estimate where not all were recorded.
+    pub allowed: u64,
+    /// Decisions that denied.
+    pub denied: u64,
+    /// Permits let pass, by the same estimate.
+    pub cost: i64,
+    /// How long they took; not for users and paths.
+    pub latency: Option<Histogram>,
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct HistoryError(pub String);
+
+/// Who remembers.
+pub trait History: Send + Sync + 'static {
+    /// Single decisions, newest first.
+    fn decisions<'a>(&'a self, asked: &'a DecisionsAsked) -> Later<'a, Result<Vec<Decided>, HistoryError>>;
+
+    /// Sums.
+    fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>>;
+}

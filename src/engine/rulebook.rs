@@ -1,0 +1,180 @@
+//! Where rules are kept and changed: the port between the admin routes and the file or the database that holds them.
+
+use serde_json::Value;
+
+use super::admin::Actor;
+use super::port::Later;
+use crate::core::written::Problem;
+
+/// What somebody wants of the rules.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Edit {
+    /// These rules and no others, each in the shape of `rules.toml`.
+    Replace(Vec<Value>),
+    /// This rule, new or in place of the one of its name.
+    Put {
+        /// Its name.
+        name: String,
+        /// The rule.
+        rule: Value,
+    },
+    /// This rule no longer.
+    Delete(String),
+    /// The set as it was at this revision.
+    Rollback(u64),
+    /// These shares of a rule, and no others.
+    Quotas {
+        /// The rule.
+        rule: String,
+        /// Its regions.
+        quotas: Vec<Quota>,
+    },
+}
+
+/// What one region may spend of a rule's limit.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Quota {
+    /// The region.
+    pub region: String,
+    /// Its weight among the others.
+    pub weight: u32,
+    /// Its share is never below this part of the limit.
+    pub min_percent: u8,
+}
+
+/// An edit with its circumstances.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asked {
+    /// What to do.
+    pub edit: Edit,
+    /// The revision that the edit was made for; another one refuses it. `None`: whichever it is.
+    pub expected: Option<u64>,
+    /// Only say what would change.
+    pub dry_run: bool,
+    /// Who asks.
+    pub actor: Actor,
+    /// Why, in the actor's words.
+    pub reason: Option<String>,
+}
+
+/// One rule, or one region's quota of it, before and after.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct RuleChange {
+    /// `rule` or `quota`.
+    pub kind: &'static str,
+    /// The rule.
+    pub rule: String,
+    /// The region, of a quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub region: Option<String>,
+    /// As it was; null: it was not there.
+    pub before: Option<Value>,
+    /// As it is; null: it is gone.
+    pub after: Option<Value>,
+}
+
+/// What an edit came to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Done {
+    /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
+    pub revision: u64,
+    /// What changed.
+    pub changes: Vec<RuleChange>,
+}
+
+/// One revision of the rules.
+#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+pub struct Revision {
+    /// Its number.
+    pub revision: u64,
+    /// When, RFC 3339 in UTC.
+    pub at: String,
+    /// Who: a token's name, or a role of the database.
+    pub actor: String,
+    /// From which address.
+    pub source: Option<String>,
+    /// What: `put`, `delete`, `replace`, `rollback`, `quotas`, `sql`, `file`.
+    pub action: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// How many rules and quotas it changed.
+    pub changes_total: u64,
+    /// What it changed; the first of them where they are very many.
+    pub changes: Vec<RuleChange>,
+}
+
+/// Which revisions to show, newest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Only those that changed this rule.
+    pub rule: Option<String>,
+    /// Only those before this one.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: u32,
+}
+
+/// Why an edit was not made. Nothing was changed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Refused {
+    /// The rules would be wrong: every problem.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Wrong(Vec<Problem>),
+    /// There is no such rule.
+    #[error("there is no rule {0:?}")]
+    NoRule(String),
+    /// There is no such revision, or it is not kept any more.
+    #[error("there is no revision {0}, or it is not kept any more")]
+    NoRevision(u64),
+    /// Somebody changed the rules meanwhile.
+    #[error("the rules are at revision {0} by now: look at what changed, and try again with that revision")]
+    Stale(u64),
+    /// The place where rules are kept does not answer or takes no changes now.
+    #[error("{0}")]
+    Away(String),
+    /// Rules cannot be changed here, and what to do instead.
+    #[error("{0}")]
+    Impossible(String),
+}
+
+/// Where rules are kept and changed.
+pub trait RuleBook: Send + Sync + 'static {
+    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this returns, the
+    /// daemon decides by it.
+    fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>>;
+
+    /// What became of the rules, newest first.
+    fn history(&self, shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>>;
+}
+
+/// Rules that nobody can change.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoRuleBook;
+
+impl RuleBook for NoRuleBook {
+    fn edit(&self, _asked: Asked) -> Later<'_, Result<Done, Refused>> {
+        let refused = Refused::Impossible("the rules of this daemon cannot be changed".to_owned());
+        Box::pin(std::future::ready(Err(refused)))
+    }
+
+    fn history(&self, _shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+}
+
+/// How it stands with the rules in force, for `/readyz`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct RulesStatus {
+    /// `file`, `postgres`, or `none`.
+    pub source: &'static str,
+    /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there is one.
+    pub from: String,
+    /// Whether the source answers; a file does while it can be read.
+    pub reachable: bool,
+    /// Why it does not, or why its newest set is not in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// The revision that the source holds, where it is not the one in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_revision: Option<u64>,
+}

@@ -1,0 +1,205 @@
+//! Old months leave for the archive: nothing lost, nothing twice, wherever it ends.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tempfile::TempDir;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::NodeName;
+use tidegate::database::audit::archive::{self, ArchiveError};
+use tidegate::database::audit::{Deliverer, Keeper, Settings, Step, Steps};
+use tidegate::telemetry::Metrics;
+
+use super::records::{NOON, Server, batch, denial, runtime};
+
+const DAY: u64 = 86_400_000_000;
+
+fn settings(folder: &Path, steps: Steps) -> Settings {
+    Settings {
+        node: NodeName { region: "eu".to_owned(), node: "eu-1".to_owned() },
+        retain: Span(90 * DAY),
+        archive: Some(format!("file://{}", folder.join("archive").display())),
+        scratch: folder.join("spool"),
+        steps,
+    }
+}
+
+fn fill(server: &Server, sequence: u64, at: Timestamp, rows: usize) {
+    let users: Vec<String> = (0..rows).map(|user| format!("u{sequence}_{user}")).collect();
+    let batch = batch(sequence, users.iter().map(|user| denial(at, user)));
+    runtime().block_on(async {
+        Deliverer::new(server.open(), Steps::default()).deliver(&batch).await.unwrap();
+    });
+}
+
+fn run(server: &Server, settings: &Settings, now: Timestamp) -> Result<Vec<archive::Archived>, ArchiveError> {
+    runtime().block_on(async { archive::run(&server.open(), settings, now, false).await })
+}
+
+fn files(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = std::fs::read_dir(folder.join("archive/audit_log"))
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The last moment of March's retention: 90 days after its end, and a second.
+fn due() -> Timestamp {
+    Timestamp(1_775_001_600_000_000 + 90 * DAY)
+}
+
+#[test]
+fn a_month_leaves_when_its_time_has_come_and_not_before() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 1_000);
+    fill(&server, 2, NOON + Span(40 * DAY), 10);
+    let settings = settings(folder.path(), Steps::default());
+    assert_eq!(run(&server, &settings, Timestamp(due().0 - 1_000_000)).unwrap(), []);
+    let archived = run(&server, &settings, due()).unwrap();
+    assert_eq!((archived.len(), archived[0].month.as_str(), archived[0].rows), (1, "2026-03", 1_000));
+    assert_eq!(files(folder.path()), ["2026-03.parquet"]);
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 10);
+    assert_eq!(server.sql("SELECT to_regclass('audit_log_2026_03')"), "");
+    assert_eq!(server.sql("SELECT month, part, rows, region FROM audit_archives"), "2026-03-01|1|1000|eu");
+    let location = server.sql("SELECT location FROM audit_archives");
+    assert!(location.ends_with("/archive/audit_log/2026-03.parquet"), "{location}");
+    assert!(
+        std::fs::read_dir(folder.path().join("spool")).unwrap().next().is_none(),
+        "scratch files are left"
+    );
+    // What was asked for once is not asked again.
+    assert_eq!(run(&server, &settings, due()).unwrap(), []);
+}
+
+#[test]
+fn wherever_it_dies_nothing_is_lost_and_nothing_is_there_twice() {
+    let server = Server::start();
+    for dies in Step::ARCHIVING {
+        let folder = TempDir::new().unwrap();
+        server.sql("TRUNCATE audit_log, audit_batches, audit_archives");
+        fill(&server, 1, NOON, 300);
+        let dying = settings(folder.path(), Steps::dying(move |step| step == dies));
+        let died = run(&server, &dying, due());
+        assert!(matches!(died, Err(ArchiveError::Ended(_))), "{dies:?}: {died:?}");
+        let there = server.number("SELECT count(*) FROM audit_log");
+        let gone = dies == Step::ArchiveCommitted;
+        assert_eq!(there, if gone { 0 } else { 300 }, "{dies:?}");
+        let again = run(&server, &settings(folder.path(), Steps::default()), due()).unwrap();
+        assert_eq!(again.len(), usize::from(!gone), "{dies:?}");
+        assert_eq!(server.number("SELECT count(*) FROM audit_log"), 0);
+        assert_eq!(server.sql("SELECT part, rows FROM audit_archives"), "1|300", "{dies:?}");
+        assert_eq!(files(folder.path()), ["2026-03.parquet"], "{dies:?}");
+    }
+}
+
+#[test]
+fn what_comes_late_follows_as_another_part() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let settings = settings(folder.path(), Steps::default());
+    fill(&server, 1, NOON, 100);
+    run(&server, &settings, due()).unwrap();
+    fill(&server, 2, NOON, 7);
+    let archived = run(&server, &settings, due()).unwrap();
+    assert_eq!((archived.len(), archived[0].rows), (1, 7));
+    assert_eq!(files(folder.path()), ["2026-03-part2.parquet", "2026-03.parquet"]);
+    assert_eq!(server.sql("SELECT part, rows FROM audit_archives ORDER BY 1"), "1|100\n2|7");
+}
+
+#[test]
+fn rows_that_arrive_meanwhile_keep_their_month() {
+    let server = Arc::new(Server::start());
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 100);
+    let (late, first) = (Arc::clone(&server), AtomicBool::new(true));
+    let steps = Steps::dying(move |step| {
+        if step == Step::ArchiveVerified && first.swap(false, Ordering::Relaxed) {
+            late.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) VALUES ('2026-03-10', 'eu', 'n', 'd', 'denied', 1, 429)");
+        }
+        false
+    });
+    let settings = settings(folder.path(), steps);
+    assert!(matches!(run(&server, &settings, due()), Err(ArchiveError::Changed { .. })));
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 101);
+    assert_eq!(run(&server, &settings, due()).unwrap()[0].rows, 101);
+}
+
+#[test]
+fn a_file_that_does_not_come_back_as_it_was_keeps_the_month() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 100);
+    let file = folder.path().join("archive/audit_log/2026-03.parquet");
+    let steps = Steps::dying(move |step| {
+        if step == Step::ArchiveUploaded {
+            let whole = std::fs::read(&file).unwrap();
+            std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+        }
+        false
+    });
+    let failed = run(&server, &settings(folder.path(), steps), due()).unwrap_err();
+    assert!(matches!(failed, ArchiveError::File { .. } | ArchiveError::Different { .. }), "{failed}");
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 100);
+}
+
+#[test]
+fn an_archive_that_cannot_be_written_keeps_the_month() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 100);
+    std::fs::write(folder.path().join("archive"), "a file, not a folder").unwrap();
+    let failed = run(&server, &settings(folder.path(), Steps::default()), due()).unwrap_err();
+    assert!(failed.to_string().contains("/archive/audit_log/2026-03.parquet"), "{failed}");
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 100);
+}
+
+#[test]
+fn one_daemon_archives_at_a_time() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 1_000);
+    let settings = settings(folder.path(), Steps::default());
+    let rows: Vec<u64> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..4)
+            .map(|n| {
+                let mut own = settings.clone();
+                own.scratch = own.scratch.join(n.to_string());
+                let server = &server;
+                scope.spawn(move || run(server, &own, due()).unwrap())
+            })
+            .collect();
+        runs.into_iter().flat_map(|run| run.join().unwrap()).map(|archived| archived.rows).collect()
+    });
+    assert_eq!(rows, [1_000]);
+    assert_eq!(files(folder.path()), ["2026-03.parquet"]);
+}
+
+#[test]
+fn months_are_made_ahead_and_what_is_old_is_forgotten() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 10);
+    server.sql("UPDATE audit_batches SET at = '2026-01-01'");
+    runtime().block_on(async {
+        let settings = settings(folder.path(), Steps::default());
+        let keeper = Keeper::new(server.open(), settings, Metrics::new());
+        // The evening before a month ends, and the morning after.
+        for now in [Timestamp(1_790_812_799_000_000), Timestamp(1_790_812_801_000_000)] {
+            keeper.once(now).await.unwrap();
+        }
+    });
+    let months =
+        "SELECT string_agg(name, ' ' ORDER BY name) FROM audit_partitions WHERE month > '2026-08-31'";
+    let months = server.sql(months);
+    for month in ["2026_09", "2026_10", "2026_11", "2026_12"] {
+        assert!(months.contains(month), "{month} is not among {months}");
+    }
+    let left = server.sql("SELECT (SELECT count(*) FROM audit_batches), (SELECT count(*) FROM usage_minute), (SELECT count(*) > 0 FROM usage_hour)");
+    assert_eq!(left, "0|0|t");
+    assert_eq!(files(folder.path()), ["2026-03.parquet"]);
+}

@@ -1,0 +1,220 @@
+//! From the spool to the database: exactly once, whatever dies.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use tidegate::core::audit::Outcome;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::database::audit::{DeliverError, Delivered, Deliverer, Spool, Step, Steps};
+
+use super::records::{NOON, Server, batch, denial, runtime};
+
+const BYTES_MAX: u64 = 1 << 20;
+
+/// Delivers like a process that may die: everything it knew is gone, and it starts again from the folder.
+async fn deliver_through_deaths(server: &Server, folder: &std::path::Path, steps: &Steps) -> usize {
+    let mut deaths = 0;
+    loop {
+        let spool = Spool::open(folder, BYTES_MAX, Steps::default());
+        let mut deliverer = Deliverer::new(server.open(), steps.clone());
+        loop {
+            let Some(segment) = spool.oldest() else { return deaths };
+            let batch = spool.read(segment).unwrap();
+            match deliverer.deliver(&batch).await {
+                Ok(_) => spool.remove(segment),
+                Err(DeliverError::Ended(_)) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        deaths += 1;
+    }
+}
+
+#[test]
+fn a_batch_arrives_once_wherever_its_writer_dies() {
+    let server = Server::start();
+    for (round, dies) in Step::DELIVERING.into_iter().enumerate() {
+        let folder = TempDir::new().unwrap();
+        let spool = Spool::open(folder.path(), BYTES_MAX, Steps::default());
+        let region = format!("r{round}");
+        for sequence in 1..=3 {
+            let users: Vec<String> = (0..50).map(|user| format!("u{sequence}_{user}")).collect();
+            let mut batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
+            batch.node.region.clone_from(&region);
+            spool.put(&batch).unwrap();
+        }
+        // Every batch meets its death once.
+        let met = Arc::new(AtomicUsize::new(0));
+        let steps = Steps::dying(move |step| step == dies && met.fetch_add(1, Ordering::Relaxed) % 2 == 0);
+        let deaths = runtime().block_on(deliver_through_deaths(&server, folder.path(), &steps));
+        assert!(deaths >= 2, "{dies:?} was met {deaths} times");
+        let of = |sql: &str| server.number(&format!("{sql} WHERE region = '{region}'"));
+        assert_eq!(of("SELECT count(*) FROM audit_log"), 150, "{dies:?}");
+        assert_eq!(of("SELECT count(DISTINCT user_id) FROM audit_log"), 150, "{dies:?}");
+        assert_eq!(of("SELECT count(*) FROM audit_batches"), 3, "{dies:?}");
+        for table in ["usage_minute", "usage_hour", "usage_day"] {
+            let total = format!(
+                "SELECT sum(denied) FROM {table} WHERE user_id = '' AND path = '' AND region = '{region}'"
+            );
+            assert_eq!(server.number(&total), 150, "{table} after {dies:?}");
+        }
+    }
+}
+
+#[test]
+fn every_field_arrives_as_it_was() {
+    let server = Server::start();
+    let strange = "a\0b\\N\t\n\"ä{}";
+    let mut records = vec![denial(NOON, strange), denial(NOON, "plain")];
+    records[0].address = Some("no address");
+    records[0].retry_ms = None;
+    records[0].rule = None;
+    records[0].cost = -5;
+    records[0].count = u64::MAX;
+    records[1].outcome = Outcome::Allowed;
+    records[1].weight = 100;
+    records[1].key = Some("k");
+    let delivered = runtime().block_on(async {
+        Deliverer::new(server.open(), Steps::default()).deliver(&batch(1, records)).await.unwrap()
+    });
+    assert_eq!(delivered, Delivered::Now);
+    let columns = "at AT TIME ZONE 'UTC', region, node, domain, rule, user_id, key_id, address, path, method, outcome, cost, \
+                   count, permits, status, retry_after_ms, latency_us, weight";
+    let row = |filter: &str| server.sql(&format!("SELECT {columns} FROM audit_log WHERE {filter}"));
+    assert_eq!(
+        row("user_id = 'plain'"),
+        "2026-03-10 12:00:00|eu|eu-1|default|search|plain|k|2001:db8::/64|/search?q=1|GET|allowed|1|10|10|429|1000|12|100"
+    );
+    let strange = format!("2026-03-10 12:00:00|eu|eu-1|default||{}||", strange.replace('\0', "\u{fffd}"));
+    assert!(row("user_id <> 'plain'").starts_with(&strange), "{}", row("user_id <> 'plain'"));
+    assert_eq!(
+        server.sql("SELECT allowed, denied, cost, latency FROM usage_minute WHERE user_id = 'plain'"),
+        "100|0|100|{0,0,0,0,0,0,0,0,0,0,100}"
+    );
+}
+
+#[test]
+fn sums_of_many_batches_are_the_sums_of_everything() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let mut deliverer = Deliverer::new(server.open(), Steps::default());
+        for sequence in 1..=5_u64 {
+            let at = |n: u64| NOON + Span::from_secs(sequence * 1_200 + n * 30);
+            let records = (0..20).map(|n| {
+                let mut record = denial(at(n), if n % 2 == 0 { "even" } else { "odd" });
+                record.latency_us = u32::try_from(n * sequence).unwrap();
+                record
+            });
+            deliverer.deliver(&batch(sequence, records)).await.unwrap();
+        }
+    });
+    for (table, step) in [("usage_minute", "minute"), ("usage_hour", "hour"), ("usage_day", "day")] {
+        let summed = format!(
+            "SELECT bucket, user_id, denied, (SELECT sum(n) FROM unnest(latency) n) FROM {table} WHERE path = '' AND user_id <> '' ORDER BY 1, 2"
+        );
+        let counted = format!(
+            "SELECT date_trunc('{step}', at, 'UTC'), user_id, count(*), count(*) FROM audit_log GROUP BY 1, 2 ORDER BY 1, 2"
+        );
+        assert_eq!(server.sql(&summed), server.sql(&counted));
+    }
+    let days = "SELECT latency[1:4] FROM usage_day WHERE user_id = '' AND path = ''";
+    let counted = "SELECT array_agg((SELECT count(*) FROM audit_log WHERE latency_us = n) ORDER BY n) FROM generate_series(0, 3) n";
+    assert_eq!(server.sql(days), server.sql(counted));
+}
+
+#[test]
+fn a_clock_that_jumps_over_months_loses_nothing() {
+    let server = Server::start();
+    let moments = [0, NOON.0, NOON.0 + 40 * 86_400_000_000, 4_102_444_800_000_000, u64::MAX];
+    runtime().block_on(async {
+        let mut deliverer = Deliverer::new(server.open(), Steps::default());
+        let records = moments.iter().map(|at| denial(Timestamp(*at), "u"));
+        assert_eq!(deliverer.deliver(&batch(1, records)).await.unwrap(), Delivered::Now);
+        // The clock steps back: the months are there.
+        assert_eq!(deliverer.deliver(&batch(2, [denial(NOON, "u")])).await.unwrap(), Delivered::Now);
+    });
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 6);
+    let months = "SELECT string_agg(DISTINCT tableoid::regclass::text, ' ') FROM audit_log";
+    assert_eq!(
+        server.sql(months),
+        "audit_log_1970_01 audit_log_2026_03 audit_log_2026_04 audit_log_2100_01 audit_log_2199_12"
+    );
+}
+
+#[test]
+fn a_month_that_was_dropped_meanwhile_is_made_again() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let mut deliverer = Deliverer::new(server.open(), Steps::default());
+        deliverer.deliver(&batch(1, [denial(NOON, "a")])).await.unwrap();
+        server.sql("DROP TABLE audit_log_2026_03");
+        // It believes the month to be there; the next attempt knows better.
+        assert!(deliverer.deliver(&batch(2, [denial(NOON, "b")])).await.is_err());
+        assert_eq!(deliverer.deliver(&batch(2, [denial(NOON, "b")])).await.unwrap(), Delivered::Now);
+    });
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 1);
+}
+
+#[test]
+fn many_writers_at_once_wait_for_each_other_and_lose_nothing() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let mut writers = tokio::task::JoinSet::new();
+        for writer in 0..4_u64 {
+            let database = server.open();
+            writers.spawn(async move {
+                let mut deliverer = Deliverer::new(database, Steps::default());
+                for sequence in 0..10 {
+                    let users: Vec<String> =
+                        (0..100).map(|user| format!("u{}", (user * 7 + writer) % 100)).collect();
+                    let mut batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
+                    batch.node.node = format!("eu-{writer}");
+                    while deliverer.deliver(&batch).await.is_err() {}
+                }
+            });
+        }
+        while let Some(done) = writers.join_next().await {
+            done.unwrap();
+        }
+    });
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 4_000);
+    assert_eq!(server.sql("SELECT DISTINCT denied FROM usage_day WHERE user_id <> ''"), "40");
+}
+
+#[test]
+fn a_connection_cut_at_any_moment_leaves_no_double_and_no_loss() {
+    let server = Server::start();
+    let stop = Arc::new(AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let (server, stopped) = (&server, Arc::clone(&stop));
+        scope.spawn(move || {
+            let mut pause = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                let cut =
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'test'";
+                let _ = server.postgres.try_sql(&server.database, cut);
+                // Long enough for some batches to pass, and never in step with them.
+                pause = pause % 190 + 37;
+                std::thread::sleep(Duration::from_millis(pause));
+            }
+        });
+        let failures = runtime().block_on(async {
+            let mut deliverer = Deliverer::new(server.open(), Steps::default());
+            let mut failures = 0;
+            for sequence in 0..30 {
+                let users: Vec<String> = (0..500).map(|user| format!("u{sequence}_{user}")).collect();
+                let batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
+                while deliverer.deliver(&batch).await.is_err() {
+                    failures += 1;
+                }
+            }
+            failures
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(failures > 0, "no delivery was ever cut");
+    });
+    assert_eq!(server.sql("SELECT count(*), count(DISTINCT user_id) FROM audit_log"), "15000|15000");
+    assert_eq!(server.number("SELECT denied FROM usage_day WHERE user_id = '' AND path = ''"), 15_000);
+}

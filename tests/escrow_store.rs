@@ -1,0 +1,309 @@
+//! Rights in both stores: the same steps do the same in memory, in a real Redis and in the smallest store there can be, and
+//! what a store has forgotten it burns.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and measures real time"
+)]
+
+#[path = "support/redis_servers.rs"]
+mod redis_servers;
+#[path = "support/redis_store.rs"]
+mod redis_store;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use redis_servers::{Server, command_at, until};
+use redis_store::{compiled, key, runtime, settings, store};
+use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::request::Cost;
+use tidegate::core::rule::{Global, Mode};
+use tidegate::core::ruleset::Compiled;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::RuleName;
+use tidegate::core::worldwide::WorldKey;
+use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Step, Vault};
+use tidegate::engine::clock::Clock;
+use tidegate::engine::port::{Charge, Counted, Intent, Store};
+use tidegate::store::MemoryStore;
+use tidegate::store::redis::{RedisSettings, Topology};
+
+const START: Timestamp = Timestamp(1_790_000_000_000_000);
+const SECOND: Span = Span::from_secs(1);
+
+/// A rule of which this region mints `minted` of `permits`.
+fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window: Span) -> Compiled {
+    let windowed = algorithm == Algorithm::FixedWindow;
+    let permits = if windowed { permits } else { minted };
+    let limit = Limit { permits, window, burst: minted, queue: 0 };
+    let mut rule = compiled(name, algorithm, limit, 1);
+    rule.rule.global = Some(Global::new(Mode::Escrow));
+    rule
+}
+
+fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timestamp) -> Counted {
+    let key = key(rule, user);
+    let charge = Charge { rule, key: &key, limit: rule.limit, cost: Cost::Take(cost), enforced: true };
+    let charges = [charge];
+    let outcome = match store.try_decide(&charges, Intent::Charge, now) {
+        Some(outcome) => outcome,
+        None => runtime().block_on(store.decide(&charges, Intent::Charge, now)),
+    };
+    assert_eq!(outcome.admitted, outcome.counted[0].verdict.admitted);
+    outcome.counted[0]
+}
+
+fn ask(window: u64, step: Step) -> Ask {
+    let rule = RuleName { domain: "default".into(), name: "r".into() };
+    Ask { key: WorldKey { rule, identity: Vec::new() }, window, step }
+}
+
+fn rights(store: &dyn Store, rule: &Compiled, user: &str, ask: &Ask, now: Timestamp) -> Option<Balance> {
+    let key = key(rule, user);
+    runtime().block_on(store.rights(rule, &key, rule.limit, ask, now).get())
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Charge(u64),
+    Read,
+    Give { to: usize, session: u64, permits: u64 },
+    Take { from: usize, session: u64, fenced: bool, late: bool, permits: u64 },
+    Pass(u64),
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let act = prop_oneof![
+        6 => (1..6_u64).prop_map(Act::Charge),
+        2 => Just(Act::Read),
+        3 => (0..2_usize, 1..3_u64, 0..9_u64).prop_map(|(to, session, permits)| Act::Give { to, session, permits }),
+        3 => (0..2_usize, 1..3_u64, any::<bool>(), any::<bool>(), 0..12_u64).prop_map(
+            |(from, session, fenced, late, permits)| Act::Take { from, session, fenced, late: late && fenced, permits }
+        ),
+        2 => (0..900_000_u64).prop_map(Act::Pass),
+    ];
+    proptest::collection::vec(act, 1..60)
+}
+
+const REGIONS: [&str; 2] = ["eu-west", "us-east"];
+
+fn step_of(act: &Act, own: u64, window: u64) -> Option<Ask> {
+    Some(match act {
+        Act::Read => ask(window, Step::Read),
+        Act::Give { to, session, permits } => {
+            let to = REGIONS[*to].to_owned();
+            ask(window, Step::Give { to, session: *session, permits: *permits })
+        }
+        Act::Take { from, session, fenced, late, permits } => {
+            let from = REGIONS[*from].to_owned();
+            let to_session = own + u64::from(*fenced && !*late);
+            let window = window - u64::from(*late);
+            ask(window, Step::Take { from, session: *session, to_session, permits: *permits })
+        }
+        Act::Charge(_) | Act::Pass(_) => return None,
+    })
+}
+
+/// All that must be equal whatever the store calls its own memory.
+fn shown(balance: &Balance) -> String {
+    let mut ledger = balance.ledger.clone();
+    ledger.session = 0;
+    ledger.given.sort();
+    ledger.taken.sort();
+    format!("{ledger:?} {}", balance.used)
+}
+
+#[test]
+fn the_same_steps_do_the_same_in_memory_and_in_redis() {
+    let server = Server::start(&[]);
+    let clock = Arc::new(Clock::Manual(START.0.into()));
+    let settings =
+        RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
+    let redis = store(settings, 1);
+    // Room for all that may be taken: the store never admits above the limit itself.
+    let rule = escrowed("r", Algorithm::FixedWindow, 500, 8, SECOND);
+    // Redis began shortly before this, as far as this clock says.
+    let _ = charge(&redis, &rule, "first", 1, START);
+    let begin = Timestamp(START.0 + 60_000_000);
+    let users = std::cell::Cell::new(0);
+    let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&acts(), |acts| {
+        users.set(users.get() + 1);
+        let user = format!("u{}", users.get());
+        let memory = MemoryStore::new(100).begun(START);
+        let mut vault = Vault::new(7, START, SECOND, 8, Safety::ALL);
+        let mut now = begin;
+        for act in &acts {
+            clock.set(now);
+            match act {
+                Act::Pass(micros) => now = now + Span(*micros),
+                Act::Charge(cost) => {
+                    let one = charge(&memory, &rule, &user, *cost, now);
+                    let two = charge(&redis, &rule, &user, *cost, now);
+                    prop_assert_eq!(one, two);
+                    prop_assert_eq!(vault.decide(now, *cost).is_some(), one.verdict.admitted);
+                }
+                _ => {
+                    let window = now.window_index(SECOND);
+                    let read = ask(window, Step::Read);
+                    let sessions = [&memory as &dyn Store, &redis]
+                        .map(|store| rights(store, &rule, &user, &read, now).unwrap().ledger.session);
+                    let step = |own| step_of(act, own, window).unwrap();
+                    let one = rights(&memory, &rule, &user, &step(sessions[0]), now).unwrap();
+                    let two = rights(&redis, &rule, &user, &step(sessions[1]), now).unwrap();
+                    prop_assert_eq!(shown(&one), shown(&two));
+                    let three = vault.carry_out(now, &step(7));
+                    prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
+                }
+            }
+        }
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[test]
+fn a_store_burns_the_window_in_which_it_began() {
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, SECOND);
+    let begun = Timestamp(START.0 + 500_000);
+    let store = MemoryStore::new(100).begun(begun);
+    let admitted = |at: u64| charge(&store, &rule, "u", 1, Timestamp(START.0 + at)).verdict.admitted;
+    assert_eq!([600_000, 1_100_000, 2_100_000].map(admitted), [false, false, true]);
+    // What others give to its new memory may be spent all the same.
+    let late = MemoryStore::new(100).begun(begun);
+    let now = Timestamp(START.0 + 700_000);
+    let window = now.window_index(SECOND);
+    let session = rights(&late, &rule, "u", &ask(window, Step::Read), now).unwrap().ledger.session;
+    let take = Step::Take { from: "eu-west".into(), session: 1, to_session: session, permits: 2 };
+    assert!(!charge(&late, &rule, "u", 1, now).verdict.admitted);
+    assert_eq!(rights(&late, &rule, "u", &ask(window, take), now).unwrap().free(), 2);
+    assert!(charge(&late, &rule, "u", 2, now).verdict.admitted);
+    assert!(!charge(&late, &rule, "u", 1, now).verdict.admitted);
+}
+
+#[test]
+fn a_level_is_full_when_its_store_begins_and_a_slide_waits_until_the_past_is_past() {
+    for (algorithm, waits) in [
+        (Algorithm::TokenBucket, 110_000),
+        (Algorithm::Gcra, 110_000),
+        (Algorithm::LeakyBucket, 110_000),
+        (Algorithm::SlidingWindow, 3_100_000),
+        (Algorithm::SlidingLog, 3_100_000),
+    ] {
+        let rule = escrowed("r", algorithm, 10, 10, SECOND);
+        let store = MemoryStore::new(100).begun(START);
+        let admitted = |at: u64| charge(&store, &rule, "u", 1, Timestamp(START.0 + at)).verdict.admitted;
+        assert!(!admitted(10_000), "{algorithm:?}");
+        assert!(admitted(waits), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn a_store_without_room_denies_and_forgets_nothing() {
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, Span::from_secs(60));
+    let now = Timestamp(START.0 + 600_000_000);
+    let store = MemoryStore::new(4).begun(START);
+    let admitted: Vec<bool> =
+        (0..40).map(|user| charge(&store, &rule, &format!("u{user}"), 8, now).verdict.admitted).collect();
+    assert_eq!(admitted.iter().filter(|admitted| **admitted).count(), 4);
+    for user in 0..4 {
+        assert!(!charge(&store, &rule, &format!("u{user}"), 1, now).verdict.admitted);
+    }
+}
+
+#[test]
+fn a_clock_that_steps_back_admits_nothing_twice() {
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, SECOND);
+    let store = MemoryStore::new(100).begun(START);
+    let later = Timestamp(START.0 + 20_300_000);
+    let window = later.window_index(SECOND);
+    let give = Step::Give { to: "eu-west".into(), session: 1, permits: 5 };
+    assert_eq!(rights(&store, &rule, "u", &ask(window, give), later).unwrap().free(), 3);
+    assert!(charge(&store, &rule, "u", 3, later).verdict.admitted);
+    let earlier = Timestamp(START.0 + 18_000_000);
+    assert!(!charge(&store, &rule, "u", 1, earlier).verdict.admitted);
+    store.sweep(Timestamp(START.0 + 90_000_000));
+    assert!(!charge(&store, &rule, "u", 9, later).verdict.admitted);
+}
+
+/// Until the beginning of a window of two seconds, with a little of it passed.
+fn fresh_window(length: Span) {
+    let clock = Clock::System;
+    until("a window begins", Duration::from_secs(5), || clock.now().0 % length.0 < 300_000);
+}
+
+#[test]
+fn a_redis_that_lost_its_data_burns_what_it_may_have_admitted() {
+    let window = Span::from_secs(3);
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, window);
+    let server = Server::start(&["--save", "", "--appendonly", "no"]);
+    let redis = store(settings(Topology::Single, vec![server.url()]), 1);
+    let clock = Clock::System;
+    // It has to run for a moment before it knows a whole window.
+    until("it mints", Duration::from_secs(10), || {
+        charge(&redis, &rule, "u", 1, clock.now()).verdict.admitted
+    });
+    fresh_window(window);
+    assert!(charge(&redis, &rule, "v", 8, clock.now()).verdict.admitted);
+    let _server = server.restart();
+    let before = clock.now().window_index(window);
+    until("it answers again", Duration::from_secs(10), || {
+        !charge(&redis, &rule, "v", 1, clock.now()).degraded
+    });
+    let mut refused = 0;
+    while clock.now().window_index(window) == before {
+        refused += u64::from(!charge(&redis, &rule, "v", 1, clock.now()).verdict.admitted);
+        std::thread::sleep(Duration::from_millis(20));
+        if clock.now().window_index(window) == before {
+            assert!(
+                !charge(&redis, &rule, "w", 1, clock.now()).verdict.admitted
+                    || clock.now().window_index(window) != before
+            );
+        }
+    }
+    assert!(refused > 0);
+    until("it mints again", Duration::from_secs(10), || {
+        charge(&redis, &rule, "v", 1, clock.now()).verdict.admitted
+    });
+}
+
+#[test]
+fn a_promoted_replica_burns_what_it_may_not_have_heard_of() {
+    let window = Span::from_secs(3);
+    let rule = escrowed("r", Algorithm::FixedWindow, 20, 8, window);
+    let primary = Server::start(&[]);
+    let port = primary.port.to_string();
+    let replica = Server::start(&["--replicaof", "127.0.0.1", &port]);
+    until("the replica follows", Duration::from_secs(10), || {
+        replica.command(&["INFO", "replication"]).is_some_and(|info| info.contains("master_link_status:up"))
+    });
+    let clock = Clock::System;
+    let before = store(settings(Topology::Single, vec![primary.url()]), 1);
+    until("it mints", Duration::from_secs(10), || {
+        charge(&before, &rule, "u", 1, clock.now()).verdict.admitted
+    });
+    fresh_window(window);
+    assert!(charge(&before, &rule, "v", 5, clock.now()).verdict.admitted);
+    command_at(replica.port, &["REPLICAOF", "NO", "ONE"]);
+    let after = store(settings(Topology::Single, vec![replica.url()]), 1);
+    let index = clock.now().window_index(window);
+    let counted = charge(&after, &rule, "v", 1, clock.now());
+    let other = charge(&after, &rule, "never seen", 1, clock.now());
+    if clock.now().window_index(window) == index {
+        assert!(!counted.degraded && !counted.verdict.admitted, "{counted:?}");
+        assert!(!other.degraded && !other.verdict.admitted, "{other:?}");
+    }
+    until("it mints", Duration::from_secs(10), || {
+        charge(&after, &rule, "v", 1, clock.now()).verdict.admitted
+    });
+}

@@ -1,0 +1,179 @@
+//! PostgreSQL is away, or not well: the daemon goes on, says so, and takes up again.
+
+use std::time::{Duration, Instant};
+
+use super::rules::{Place, insert, limit, rule, send, wait_for};
+use super::support::command;
+use super::support::daemon::Daemon;
+use super::support::eventually;
+use super::support::postgres::Postgres;
+
+fn status(daemon: &Daemon) -> serde_json::Value {
+    daemon.get("/readyz").json()["rules"].clone()
+}
+
+#[test]
+fn a_daemon_starts_from_what_it_saved_and_follows_again_when_the_database_is_back() {
+    let mut place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    let saved = tempfile::tempdir().unwrap();
+    let path = saved.path().join("rules.json");
+    let config = place.config().replace("[postgres]", &format!("saved = {path:?}\n[postgres]"));
+    let first = Daemon::with("", &config, &[]);
+    eventually("the rules are saved", || path.exists().then_some(()));
+    drop(first);
+
+    place.server.kill();
+    let daemon = Daemon::with("", &config, &[]);
+    assert_eq!((&status(&daemon)["from"], &status(&daemon)["reachable"]), (&"saved".into(), &false.into()));
+    assert!(status(&daemon)["problem"].as_str().unwrap().contains("does not answer"));
+    assert!(daemon.log().contains("starting from the rules that were saved"), "{}", daemon.log());
+    assert_eq!(daemon.admitted(&[("user", "u")], 5), 3);
+    let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
+    assert!(put.status == 503 && put.body.contains("does not answer"), "{put:?}");
+
+    place.server.run();
+    place.sql("UPDATE rules SET document = document || '{\"limit\": 9}'");
+    wait_for(&daemon, "r", Some(9));
+    assert_eq!(status(&daemon)["reachable"], true);
+    assert_eq!(daemon.metric("tidegate_rules_source_up"), Some(1.0));
+}
+
+#[test]
+fn a_database_that_dies_under_load_changes_no_decision() {
+    let mut place = Place::new();
+    place.sql(&insert(&rule("r", 1_000_000)));
+    let daemon = place.daemon();
+    let slowest = |checks: usize| {
+        let one = |_| {
+            let begin = Instant::now();
+            assert_eq!(daemon.check(&[("user", "u")])["allowed"], true);
+            begin.elapsed()
+        };
+        (0..checks).map(one).max().unwrap()
+    };
+    slowest(50);
+    place.server.kill();
+    assert!(slowest(300) < Duration::from_secs(1));
+    eventually("the daemon says so", || (status(&daemon)["reachable"] == false).then_some(()));
+    place.server.run();
+    place.server.signal_all("STOP");
+    assert!(slowest(300) < Duration::from_secs(1));
+    place.server.signal_all("CONT");
+    place.sql("UPDATE rules SET document = document || '{\"limit\": 7}'");
+    wait_for(&daemon, "r", Some(7));
+}
+
+#[test]
+fn without_any_rules_a_daemon_is_not_ready_until_there_are() {
+    let mut place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    place.server.stop();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("tidegate.toml"), place.config()).unwrap();
+    let (http, grpc) = (super::support::free_tcp(), super::support::free_tcp());
+    let mut command = command::command(folder.path());
+    command.args([
+        "serve",
+        "--config",
+        "tidegate.toml",
+        "--http",
+        &http.to_string(),
+        "--grpc",
+        &grpc.to_string(),
+    ]);
+    let process = super::support::process::Process::start(&mut command, &folder.path().join("daemon.log"));
+    let ready = || {
+        let probe = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
+        super::support::http::raw(http, probe.as_bytes())
+    };
+    let waiting = eventually("it answers", ready);
+    assert_eq!((waiting.status, &waiting.json()["state"]), (503, &"starting".into()), "{waiting:?}");
+    place.server.run();
+    eventually("it is ready", || (ready()?.status == 200).then_some(()));
+    drop(process);
+}
+
+#[test]
+fn each_bad_day_has_its_sentence() {
+    let place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    let daemon = place.daemon();
+    let name = &place.database;
+    let put = |limit| send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", limit));
+    let refused = |what: &str, limit: u32| {
+        let reply = put(limit);
+        assert!(reply.status == 503 && reply.body.contains(what), "{what}: {reply:?}");
+        assert_eq!(daemon.check(&[("user", "x"), ("n", what)])["allowed"], true);
+    };
+    // Read only: connections made from now on are.
+    place.sql(&format!("ALTER DATABASE {name} SET default_transaction_read_only = on"));
+    place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()");
+    eventually("the pool has connected anew", || (put(4).status == 503).then_some(()));
+    refused("is read only", 4);
+    place.server.sql("postgres", &format!("ALTER DATABASE {name} RESET default_transaction_read_only"));
+    place.server.sql(
+        "postgres",
+        &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"),
+    );
+    eventually("changes are taken again", || (put(5).status == 200).then_some(()));
+
+    // Slow: somebody holds the lock that a change needs.
+    let locker = std::thread::scope(|scope| {
+        let lock =
+            scope.spawn(|| place.sql("BEGIN; SELECT FROM rules_head FOR UPDATE; SELECT pg_sleep(4); COMMIT"));
+        std::thread::sleep(Duration::from_millis(500));
+        let begin = Instant::now();
+        let reply = put(6);
+        assert!(reply.status == 503 && begin.elapsed() < Duration::from_secs(4), "{reply:?}");
+        assert_eq!(daemon.check(&[("user", "y")])["allowed"], true);
+        lock.join().unwrap()
+    });
+    drop(locker);
+
+    // A newer schema that this build cannot work with.
+    place.sql("UPDATE schema_compatibility SET oldest_version = 9000");
+    place.server.sql(
+        "postgres",
+        &format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"),
+    );
+    let fresh = tempfile::tempdir().unwrap();
+    let config = place.config().replace(
+        "[postgres]",
+        &format!("saved = {:?}\n[postgres]", daemon.folder().join("rules.saved.json")),
+    );
+    drop(fresh);
+    let newer = Daemon::with("", &config, &[]);
+    assert!(status(&newer)["problem"].as_str().unwrap().contains("newer tidegate"), "{}", status(&newer));
+    assert_eq!(limit(&newer, "r"), Some(5));
+}
+
+#[test]
+fn a_server_in_recovery_gives_rules_and_takes_no_changes() {
+    let mut place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    place.server.stop();
+    std::fs::write(place.server.data().join("standby.signal"), "").unwrap();
+    place.server.run();
+    let daemon = place.daemon();
+    assert_eq!((limit(&daemon, "r"), &status(&daemon)["from"]), (Some(3), &"database".into()));
+    let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
+    assert!(put.status == 503 && put.body.contains("read only"), "{put:?}");
+}
+
+#[test]
+fn a_full_disk_refuses_the_change_and_nothing_else() {
+    let server = Postgres::start();
+    let database = server.migrated(command::TIDEGATE);
+    let place = Place { server, database };
+    place.sql(&insert(&rule("r", 3)));
+    // What a full disk makes of a write, without filling this one.
+    place.sql(
+        "CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$; \
+         CREATE TRIGGER full_disk BEFORE UPDATE ON rules FOR EACH ROW EXECUTE FUNCTION full_disk()",
+    );
+    let daemon = place.daemon();
+    let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
+    assert!(put.status == 503 && put.body.contains("No space left"), "{put:?}");
+    assert_eq!((limit(&daemon, "r"), daemon.admitted(&[("user", "u")], 5)), (Some(3), 3));
+}

@@ -1,0 +1,63 @@
+//! The same commands on a rules file: rewritten in one step, with its comments kept.
+
+use serde_json::json;
+
+use super::rules::{limit, rule, send};
+use super::support::daemon::Daemon;
+use super::support::eventually;
+
+const RULES: &str = "# House rules.\n\n[[rules]]\nname = \"a\"   # the first\nlimit = 1    # low\nwindow = \"24h\"\n\n[[tiers]]\nname = \"pro\"\n";
+
+#[test]
+fn a_file_is_changed_with_its_comments_kept_and_its_history_told() {
+    let daemon = Daemon::with_rules(RULES);
+    let text = || std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
+    let put = send(&daemon, "PUT", "/v1/rules/b", &[("if-match", "\"1\"")], &rule("b", 5));
+    assert_eq!((put.status, &put.json()["revision"]), (200, &json!(2)), "{put:?}");
+    assert_eq!(limit(&daemon, "b"), Some(5));
+    assert!(text().contains("name = \"a\"   # the first") && text().contains("name = \"b\""), "{}", text());
+    let stale = send(&daemon, "PUT", "/v1/rules/b", &[("if-match", "\"1\"")], &rule("b", 6));
+    assert_eq!(stale.status, 412, "{stale:?}");
+
+    // Somebody edits the file: that counts too.
+    daemon.reload(&text().replace("limit = 1 ", "limit = 3 "), "a", 3);
+    let history = |n: usize| daemon.get("/v1/rules/history").json()["history"][n].clone();
+    eventually("the edit is in the history", || (history(0)["action"] == "file").then_some(()));
+    assert_eq!((&history(0)["revision"], &history(1)["action"]), (&json!(3), &json!("put")));
+    assert_eq!(history(0)["changes"][0]["after"]["limit"], 3);
+
+    assert_eq!(daemon.run(&["rules", "delete", "b"]).code, 0);
+    assert_eq!(daemon.run(&["rules", "rollback", "1"]).code, 0);
+    assert_eq!(text(), RULES);
+    assert_eq!(limit(&daemon, "a"), Some(1));
+
+    let wrong = send(&daemon, "PUT", "/v1/rules/b", &[], &json!({ "limit": 1 }));
+    assert!(wrong.status == 400 && wrong.body.contains("window is missing"), "{wrong:?}");
+    daemon.set_rules("[[rules]]\nname = 1");
+    let broken = send(&daemon, "PUT", "/v1/rules/b", &[], &rule("b", 5));
+    assert!(broken.status == 409 && broken.body.contains("put it right first"), "{broken:?}");
+    assert_eq!(limit(&daemon, "a"), Some(1));
+}
+
+#[test]
+fn quotas_are_written_into_the_rule() {
+    let rules = "[[rules]]\nname = \"w\"\nlimit = 100\nwindow = \"1s\"\n[rules.global]\nmode = \"split\"   # fixed\nshares = { eu = 1, us = 1 }\n";
+    let daemon = Daemon::with(rules, "region = \"eu\"\n[peers]\nregions = [\"eu\", \"us\"]\n", &[]);
+    let set = daemon.run(&["quota", "set", "w", "eu=3", "us=1"]);
+    assert_eq!(set.code, 0, "{set:?}");
+    assert_eq!(daemon.get("/v1/quotas/w").json()["permits"], json!({ "eu": 75, "us": 25 }));
+    let text = std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
+    assert!(text.contains("# fixed") && text.contains("eu = 3"), "{text}");
+    let unknown = daemon.run(&["quota", "set", "w", "ap=3"]);
+    assert!(unknown.code == 1 && unknown.err.contains("peers.regions"), "{unknown:?}");
+}
+
+#[test]
+fn a_daemon_without_a_file_says_where_rules_could_be_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(folder);
+    let daemon = Daemon::with_rules("");
+    // The file is there and empty: it gets its first rule.
+    assert_eq!(send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 1)).status, 200);
+    assert_eq!(limit(&daemon, "r"), Some(1));
+}

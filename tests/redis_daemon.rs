@@ -1,0 +1,169 @@
+//! Whole daemons on real Redis servers, from outside: buckets looked at and reset, and the store's health.
+
+#![allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a test fails by panicking, and measures real time"
+)]
+
+#[path = "support/redis_servers.rs"]
+mod redis_servers;
+#[path = "support/mod.rs"]
+mod support;
+
+use redis_servers::{Cluster, Server};
+use serde_json::{Value, json};
+use support::daemon::Daemon;
+use support::{eventually, http};
+
+const RULES: &str = r#"
+[[rules]]
+name = "per-user"
+match = { path = "/a" }
+per = ["user"]
+algorithm = "fixed_window"
+limit = 5
+window = "24h"
+
+[[rules]]
+name = "logged"
+match = { path = "/b" }
+per = ["user"]
+algorithm = "sliding_log"
+limit = 5
+window = "24h"
+
+[[rules]]
+name = "open"
+match = { path = "/c" }
+algorithm = "gcra"
+limit = 5
+window = "24h"
+action = "allow"
+
+[[users]]
+id = "vip"
+overrides = { "per-user" = { limit = 50 } }
+"#;
+
+fn on(topology: &str, nodes: &[String]) -> String {
+    format!(
+        "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\nnodes = {nodes:?}\ntimeout = \"500ms\"\n"
+    )
+}
+
+fn delete(daemon: &Daemon, query: &str) -> http::Reply {
+    http::request(daemon.http, "DELETE", &format!("/v1/buckets?{query}"), &[], b"")
+}
+
+fn used(daemon: &Daemon, query: &str) -> Value {
+    let bucket = daemon.get(&format!("/v1/buckets?{query}")).json();
+    assert_eq!(bucket["degraded"], false, "{bucket}");
+    bucket["used"].clone()
+}
+
+fn buckets_can_be_looked_at_and_reset(daemon: &Daemon) {
+    for (rule, path) in [("per-user", "/a"), ("logged", "/b")] {
+        let (ann, bob) = ([("user", "ann"), ("path", path)], [("user", "bob"), ("path", path)]);
+        assert_eq!((daemon.admitted(&ann, 7), daemon.admitted(&bob, 2)), (5, 2));
+        let of = |user: &str| format!("rule={rule}&user={user}");
+        let bucket = daemon.get(&format!("/v1/buckets?{}", of("ann"))).json();
+        assert_eq!(bucket["identity"], json!({ "user": "ann" }), "{bucket}");
+        assert_eq!((&bucket["used"], &bucket["remaining"]), (&json!(5), &json!(0)), "{bucket}");
+
+        let reply = delete(daemon, &of("ann"));
+        let expected = json!({ "rule": rule, "identity": { "user": "ann" }, "existed": true });
+        assert_eq!((reply.status, reply.json()), (200, expected));
+        assert_eq!((used(daemon, &of("ann")), used(daemon, &of("bob"))), (json!(0), json!(2)));
+        assert_eq!(daemon.admitted(&ann, 7), 5, "it counts from zero again");
+        assert_eq!(delete(daemon, &of("nobody")).json()["existed"], false);
+    }
+    assert_eq!(daemon.admitted(&[("user", "vip"), ("path", "/a")], 7), 7);
+    let vip = daemon.get("/v1/buckets?rule=per-user&user=vip").json();
+    assert_eq!((&vip["limit"], &vip["remaining"]), (&json!(50), &json!(43)), "{vip}");
+    for (query, status) in
+        [("rule=nothing&user=ann", 404), ("user=ann", 400), ("rule=per-user", 400), ("rule=open", 400)]
+    {
+        assert_eq!((delete(daemon, query).status, query), (status, query));
+    }
+    let wrong = http::request(daemon.http, "PUT", "/v1/buckets?rule=per-user&user=ann", &[], b"");
+    assert_eq!((wrong.status, wrong.header("allow")), (405, Some("GET, HEAD, DELETE")));
+}
+
+#[test]
+fn buckets_in_memory_can_be_looked_at_and_reset() {
+    buckets_can_be_looked_at_and_reset(&Daemon::with_rules(RULES));
+}
+
+#[test]
+fn buckets_of_a_cluster_can_be_looked_at_and_reset_from_every_daemon() {
+    let cluster = Cluster::start();
+    let config = on("cluster", &cluster.urls());
+    let (one, other) = (Daemon::with(RULES, &config, &[]), Daemon::with(RULES, &config, &[]));
+    buckets_can_be_looked_at_and_reset(&one);
+    let query = "rule=per-user&user=ann";
+    assert_eq!(used(&other, query), json!(5), "both count in the same bucket");
+    assert_eq!(delete(&other, query).json()["existed"], true);
+    assert_eq!(used(&one, query), json!(0));
+
+    let health = eventually("every member is known by its role", || {
+        let health = one.get("/v1/regions").json()["store"].clone();
+        let servers = health["servers"].as_array().unwrap();
+        let count = |role: &str| servers.iter().filter(|server| server["role"] == role).count();
+        ((count("primary"), count("replica"), count("seed")) == (3, 3, 0)).then_some(health)
+    });
+    assert_eq!((&health["backend"], &health["topology"]), (&json!("redis"), &json!("cluster")));
+}
+
+#[test]
+fn the_health_of_the_store_can_be_seen_and_the_daemon_stays_ready() {
+    let mut server = Server::start(&[]);
+    let daemon = Daemon::with(RULES, &on("single", &[server.url()]), &[]);
+    let store = || daemon.get("/v1/regions").json()["store"].clone();
+    let ann = [("user", "ann"), ("path", "/a")];
+    assert_eq!(daemon.admitted(&ann, 2), 2);
+    let well = eventually("a round trip is known", || {
+        let store = store();
+        store["servers"][0]["rtt_ms"].is_f64().then_some(store)
+    });
+    assert_eq!((&well["state"], &well["servers"][0]["breaker"]), (&json!("ok"), &json!("closed")), "{well}");
+    assert_eq!(daemon.get("/readyz").json()["store"], "ok");
+    let told = daemon.run(&["regions"]);
+    assert!(told.code == 0 && told.out.contains("Store: redis single, ok"), "{told:?}");
+
+    server.kill();
+    // Nobody asks for anything: the daemon notices by itself.
+    let down = eventually("the store is told to be down", || {
+        let store = store();
+        (store["state"] == "down").then_some(store)
+    });
+    assert_eq!(down["servers"][0]["breaker"], "open", "{down}");
+    assert!(down["servers"][0]["error"].is_string(), "{down}");
+    let ready = daemon.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["store"]), (200, &json!("down")), "policies answer");
+    let told = daemon.run(&["regions"]);
+    assert!(told.out.contains("down") && told.out.contains("ago"), "{told:?}");
+    // What is shown now is the daemon's own, and nothing can be reset.
+    assert_eq!(daemon.get("/v1/buckets?rule=per-user&user=ann").json()["degraded"], true);
+    let refused = delete(&daemon, "rule=per-user&user=ann");
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (503, &json!("store_unavailable")));
+
+    let _server = server.restart();
+    eventually("the store is well again", || (store()["state"] == "ok").then_some(()));
+    assert_eq!(daemon.get("/readyz").json()["store"], "ok");
+}
+
+#[test]
+fn a_policy_that_evicts_is_warned_of() {
+    let server = Server::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
+    let daemon = Daemon::with(RULES, &on("single", &[server.url()]), &[]);
+    let told = daemon.get("/v1/regions").json()["store"]["servers"][0]["warning"].to_string();
+    assert!(told.contains("allkeys-lru") && told.contains("noeviction"), "{told}");
+    assert!(daemon.log().contains("allkeys-lru"), "{}", daemon.log());
+}
