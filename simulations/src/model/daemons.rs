@@ -7,7 +7,7 @@ use tidegate::core::worldwide::escrow::Safety;
 use tidegate::core::worldwide::{Member, NodeName};
 
 use super::node::{Books, Message, Node, Setting};
-use super::shell::{RuleInForce, mode, windowed};
+use super::shell::{RuleInForce, mode};
 use super::{Answer, Ask, Late, Model, START};
 use crate::dice::Dice;
 use crate::network::{Network, Traffic};
@@ -79,8 +79,8 @@ impl World {
 
     /// The same with some rules of `escrow` switched off.
     pub(crate) fn with_safety(plan: &Plan, way: Way, safety: Safety) -> anyhow::Result<Self> {
-        let rule = RuleInForce::new(plan, way)
-            .with_context(|| format!("{} cannot be simulated", way.title()))?;
+        let rule =
+            RuleInForce::new(plan, way).with_context(|| format!("{} cannot be simulated", way.title()))?;
         let mut plan = plan.clone();
         // Shares and rights belong to a region: several daemons of one have to share its store.
         plan.shared_store |= mode(way) != Mode::Gossip;
@@ -274,10 +274,7 @@ impl World {
     pub(crate) fn ask_daemon(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
         let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
         let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
-        let admitted = daemon.node.decide(user, cost, now);
-        let length = self.plan.rule.window;
-        let window = if windowed(self.plan.rule.algorithm) { now.window_index(length) } else { 0 };
-        admitted.then_some(window)
+        daemon.node.decide(user, cost, now)
     }
 
     /// Everything that arrives by `end`.

@@ -32,7 +32,9 @@ pub(crate) struct Ask {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// Admitted, counted in this window by the clock of whoever decided.
-    Admitted { window: u64 },
+    Admitted {
+        window: u64,
+    },
     Refused,
     /// The answer comes later, by [`Model::late`].
     Waits,

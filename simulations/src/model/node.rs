@@ -14,12 +14,10 @@ use tidegate::core::worldwide::escrow::{
     Escrow, EscrowConfig, EscrowStatus, Event, Safety, rights_frame_bytes,
 };
 use tidegate::core::worldwide::split::{Saved, Split, Word};
-use tidegate::core::worldwide::{
-    Member, NodeName, Policy, Replica, ReplicaConfig, frame_bytes,
-};
+use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, frame_bytes};
 
 use super::rights::{Memory, Vaults, part};
-use super::shell::{RuleInForce, Store, Tallies, mode, world_key};
+use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
 use crate::plan::{Plan, Way};
 
 /// How often a store forgets what has expired: as in the daemon.
@@ -213,15 +211,18 @@ impl Node {
         }
     }
 
-    /// Decides one request.
-    pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> bool {
+    /// Decides one request. The window that it was admitted in, if it was.
+    pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
         let admitted = if self.mode == Mode::Escrow && self.algorithm == Algorithm::FixedWindow {
-            self.books.vaults.borrow_mut().decide(&world_key(user), now, cost).is_some()
+            // A clock that went back does not bring back a window: rights of the newest one are used.
+            self.books.vaults.borrow_mut().decide(&world_key(user), now, cost)
         } else {
             let limit = self.share().unwrap_or_else(|| self.rule.limit());
-            limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now)
+            let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
+            let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
+            fits.then_some(window)
         };
-        self.tallies.note(&self.rule, user, cost, admitted, now);
+        self.tallies.note(&self.rule, user, cost, admitted.is_some(), now);
         admitted
     }
 
@@ -229,9 +230,7 @@ impl Node {
     pub(crate) fn hear(&mut self, now: Timestamp, from: &NodeName, message: Message) -> bool {
         match message {
             Message::Frame(frame) => self.replica.handle_frame(now, from, Frame::clone(&frame)).is_ok(),
-            Message::Rights(frame) => {
-                self.escrow.handle_frame(now, from, RightsFrame::clone(&frame)).is_ok()
-            }
+            Message::Rights(frame) => self.escrow.handle_frame(now, from, RightsFrame::clone(&frame)).is_ok(),
             Message::Word(word) => {
                 if let Some(known) = self.words.iter_mut().find(|(name, _)| name == from) {
                     known.1 = Some(word);

@@ -40,9 +40,7 @@ impl Vaults {
 
     fn vault(&mut self, key: &WorldKey) -> &mut Vault {
         let Self { session, begun, window, minted, safety, by_key } = self;
-        by_key
-            .entry(key.clone())
-            .or_insert_with(|| Vault::new(*session, *begun, *window, *minted, *safety))
+        by_key.entry(key.clone()).or_insert_with(|| Vault::new(*session, *begun, *window, *minted, *safety))
     }
 
     /// Decides one request. The window that it was admitted in, if it was.

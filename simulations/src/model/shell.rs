@@ -162,7 +162,14 @@ impl Store {
     }
 
     /// Decides one request against `limit`.
-    pub(crate) fn decide(&self, rule: &RuleInForce, limit: Limit, user: u64, cost: u64, now: Timestamp) -> bool {
+    pub(crate) fn decide(
+        &self,
+        rule: &RuleInForce,
+        limit: Limit,
+        user: u64,
+        cost: u64,
+        now: Timestamp,
+    ) -> bool {
         let key = rule.key(user);
         let charge =
             Charge { rule: &rule.compiled, key: &key, limit, cost: Cost::Take(cost), enforced: true };

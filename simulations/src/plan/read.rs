@@ -214,12 +214,7 @@ fn rule(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<RulePlan
     Some(plan)
 }
 
-fn weather(
-    fields: &mut Fields<'_>,
-    regions: &[Region],
-    seed: u64,
-    problems: &mut Problems<'_>,
-) -> Weather {
+fn weather(fields: &mut Fields<'_>, regions: &[Region], seed: u64, problems: &mut Problems<'_>) -> Weather {
     let mut dice = Dice::new(seed, 3);
     let mut network = fields.table("network", problems);
     let rtt = network
@@ -308,7 +303,8 @@ fn demand(
             _ => None,
         };
         if zipf.is_none() {
-            problems.report(&node.at, "zipf must be a number in quotes from \"0\" to \"10\", such as \"1.1\"");
+            problems
+                .report(&node.at, "zipf must be a number in quotes from \"0\" to \"10\", such as \"1.1\"");
         }
         zipf
     });

@@ -53,11 +53,7 @@ pub(crate) fn png(plan: &Plan, outcome: &Outcome, path: &Path) -> anyhow::Result
         .with_context(|| format!("{} cannot be written", path.display()))
 }
 
-fn draw<B: DrawingBackend>(
-    area: &DrawingArea<B, Shift>,
-    plan: &Plan,
-    outcome: &Outcome,
-) -> anyhow::Result<()>
+fn draw<B: DrawingBackend>(area: &DrawingArea<B, Shift>, plan: &Plan, outcome: &Outcome) -> anyhow::Result<()>
 where
     B::ErrorType: 'static,
 {

@@ -85,7 +85,8 @@ impl Case {
             }
             let ahead = i64::try_from(dice.below(clock_max + 1)).unwrap_or(0);
             region.ahead = if dice.chance(0.5) { ahead } else { -ahead };
-            region.drift_ppm = if clock_max > 0 { i64::try_from(dice.between(0, 400)).unwrap_or(0) - 200 } else { 0 };
+            region.drift_ppm =
+                if clock_max > 0 { i64::try_from(dice.between(0, 400)).unwrap_or(0) - 200 } else { 0 };
         }
         if plan.regions.iter().all(|region| region.weight == 0) {
             plan.regions.iter_mut().for_each(|region| region.weight = 1);

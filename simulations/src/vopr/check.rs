@@ -55,7 +55,8 @@ impl Books {
         Self {
             limit: u64::from(rule.limit),
             // A store that is lost with its daemon begins full again, unless rights are burnt.
-            exact: case.way == Way::Escrow && windowed || (case.way != Way::Gossip && case.faults.crash == 0.0),
+            exact: case.way == Way::Escrow && windowed
+                || (case.way != Way::Gossip && case.faults.crash == 0.0),
             windowed,
             truth: Truth::new(),
             untold: BTreeMap::new(),
@@ -83,7 +84,10 @@ impl Books {
         let sum = self.world.entry((user, window)).or_default();
         *sum += cost;
         if self.exact && *sum > self.limit {
-            return Err(format!("{sum} permits admitted of {} in window {window} of user {user}", self.limit));
+            return Err(format!(
+                "{sum} permits admitted of {} in window {window} of user {user}",
+                self.limit
+            ));
         }
         Ok(())
     }
@@ -102,7 +106,8 @@ impl Books {
 
     /// A daemon is gone, and with it what it had not told.
     pub(crate) fn lost_daemon(&mut self, at: usize) {
-        let lost: Vec<_> = self.untold.range((at, 0, 0)..(at + 1, 0, 0)).map(|(name, count)| (*name, *count)).collect();
+        let lost: Vec<_> =
+            self.untold.range((at, 0, 0)..(at + 1, 0, 0)).map(|(name, count)| (*name, *count)).collect();
         for ((_, user, window), (region, count)) in lost {
             self.truth.entry((region, user, window)).or_default().1 += count;
             self.untold.remove(&(at, user, window));
@@ -151,19 +156,30 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
             let Some(balance) = balance else { continue };
             budgets += if balance.ledger.window == newest { balance.ledger.budget() } else { 0 };
             if balance.used > balance.ledger.budget() {
-                return Err(format!("{} used {} of {} rights", names[one], balance.used, balance.ledger.budget()));
+                return Err(format!(
+                    "{} used {} of {} rights",
+                    names[one],
+                    balance.used,
+                    balance.ledger.budget()
+                ));
             }
             for taken in &balance.ledger.taken {
                 let Some(giver) = names.iter().position(|name| *name == taken.region) else {
                     return Err(format!("rights came from nowhere: {}", taken.region));
                 };
-                let Some(other) = balances.get(giver).and_then(Option::as_ref).map(|other| &other.ledger) else { continue };
+                let Some(other) = balances.get(giver).and_then(Option::as_ref).map(|other| &other.ledger)
+                else {
+                    continue;
+                };
                 if other.window != balance.ledger.window || other.session != taken.session {
                     continue;
                 }
                 let given = other.given_to(names[one], balance.ledger.session);
                 if taken.permits > given {
-                    return Err(format!("{} took {} of {given} rights that {} gave", names[one], taken.permits, names[giver]));
+                    return Err(format!(
+                        "{} took {} of {given} rights that {} gave",
+                        names[one], taken.permits, names[giver]
+                    ));
                 }
             }
         }
@@ -179,7 +195,11 @@ fn shares(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let of_region = |region: usize| {
         let daemons = world.daemons.iter().filter(|daemon| daemon.region == region && daemon.alive);
-        daemons.filter_map(|daemon| daemon.node.share()).map(|limit| u64::from(limit.permits)).max().unwrap_or(0)
+        daemons
+            .filter_map(|daemon| daemon.node.share())
+            .map(|limit| u64::from(limit.permits))
+            .max()
+            .unwrap_or(0)
     };
     let sum: u64 = (0..world.plan.regions.len()).map(of_region).sum();
     if sum > u64::from(world.plan.rule.limit) {
@@ -254,7 +274,9 @@ fn budgets(game: &Game<'_>) -> Result<(), String> {
         let admitted = game.books.world.get(&(user, window)).copied().unwrap_or(0);
         if sum > limit.max(admitted) {
             let budgets: Vec<u32> = views.iter().map(|view| view.budget).collect();
-            return Err(format!("budgets {budgets:?} of user {user} add up to {sum} of {limit}; {admitted} are admitted"));
+            return Err(format!(
+                "budgets {budgets:?} of user {user} add up to {sum} of {limit}; {admitted} are admitted"
+            ));
         }
     }
     Ok(())
@@ -299,7 +321,8 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
             let Some((own, others)) = daemon.node.admitted(user, window) else { continue };
             for (region, believed) in others.into_iter().chain([(daemon.name.region.clone(), own)]) {
                 let place = names.get(region.as_str()).copied().unwrap_or(usize::MAX);
-                let (admitted, doubtful) = game.books.truth.get(&(place, user, window)).copied().unwrap_or_default();
+                let (admitted, doubtful) =
+                    game.books.truth.get(&(place, user, window)).copied().unwrap_or_default();
                 if believed > admitted || believed + doubtful < admitted {
                     return Err(format!(
                         "{} of {} believes that {region} admitted {believed} for user {user}; it was {admitted}, {doubtful} of it before a crash",

@@ -67,7 +67,8 @@ fn commit() -> String {
         .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])
         .output();
     let said = asked.ok().filter(|said| said.status.success());
-    said.and_then(|said| String::from_utf8(said.stdout).ok()).map_or_else(|| "unknown".to_owned(), |text| text.trim().to_owned())
+    said.and_then(|said| String::from_utf8(said.stdout).ok())
+        .map_or_else(|| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 impl Vopr {
@@ -108,7 +109,8 @@ fn play_all(seeds: impl ParallelIterator<Item = u64>, safety: Safety) -> anyhow:
 impl Check {
     /// Plays the seeds that are kept, and reads every scenario.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let text = std::fs::read_to_string(Path::new(SEEDS)).with_context(|| format!("{SEEDS} cannot be read"))?;
+        let text =
+            std::fs::read_to_string(Path::new(SEEDS)).with_context(|| format!("{SEEDS} cannot be read"))?;
         let seeds = text
             .lines()
             .map(|line| line.split('#').next().unwrap_or("").trim())
@@ -140,7 +142,8 @@ impl Meta {
                     return Ok(one.len());
                 }
                 let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
-                let line = one.get(..same).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count() + 1;
+                let line =
+                    one.get(..same).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count() + 1;
                 bail!("seed {seed} at commit {}: two runs differ from line {line} on", commit())
             })
             .try_reduce(|| 0, |a, b| Ok(a + b))?;

@@ -40,7 +40,11 @@ pub(crate) struct Game<'c> {
 ///
 /// # Errors
 /// The first violation, in a sentence.
-pub(crate) fn play(case: &Case, safety: Safety, trace: Option<Vec<u8>>) -> Result<(Summary, Option<Vec<u8>>), String> {
+pub(crate) fn play(
+    case: &Case,
+    safety: Safety,
+    trace: Option<Vec<u8>>,
+) -> Result<(Summary, Option<Vec<u8>>), String> {
     let world = World::with_safety(&case.plan, case.way, safety).map_err(|error| format!("{error:#}"))?;
     let mut game = Game {
         busy: vec![1.0; world.daemons.len()],
@@ -126,7 +130,8 @@ impl Game<'_> {
         let region = |dice: &mut Dice| index(dice.below(place(regions)));
         if self.dice.chance(rates.cut) {
             let one = region(&mut self.dice);
-            let (inward, outward) = *self.dice.pick(&[(true, true), (true, false), (false, true)]).unwrap_or(&(true, true));
+            let (inward, outward) =
+                *self.dice.pick(&[(true, true), (true, false), (false, true)]).unwrap_or(&(true, true));
             let cut = self.dice.chance(0.6);
             self.world.network.cut(&[one], inward, outward, cut);
             self.faults += 1;
@@ -163,7 +168,13 @@ impl Game<'_> {
     fn reload(&mut self) {
         if self.dice.chance(0.5) {
             let split = self.case.way == crate::plan::Way::Split;
-            let weights: Vec<u32> = self.world.plan.regions.iter().map(|_| u32::try_from(self.dice.between(1, 5)).unwrap_or(1)).collect();
+            let weights: Vec<u32> = self
+                .world
+                .plan
+                .regions
+                .iter()
+                .map(|_| u32::try_from(self.dice.between(1, 5)).unwrap_or(1))
+                .collect();
             if split {
                 self.world.change(|plan| {
                     for (region, weight) in plan.regions.iter_mut().zip(&weights) {
