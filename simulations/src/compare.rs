@@ -84,7 +84,9 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         let rows = if limit == "buckets" { buckets()? } else { windows(limit)? };
         let rows = chosen(rows, settings);
         if rows.is_empty() {
-            return Err(BadInput(format!("no table has {limit} with these regions, round trips and ways")).into());
+            return Err(
+                BadInput(format!("no table has {limit} with these regions, round trips and ways")).into()
+            );
         }
         let measured: Vec<(Row, Measured, Vec<Outcome>)> = rows
             .into_par_iter()
@@ -95,7 +97,11 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
             })
             .collect::<anyhow::Result<_>>()?;
         writeln!(out, "### {}\n", if limit == "buckets" { "token buckets" } else { limit })?;
-        if limit == "buckets" { print_buckets(&measured, out)? } else { print(&measured, out)? }
+        if limit == "buckets" {
+            print_buckets(&measured, out)?
+        } else {
+            print(&measured, out)?
+        }
         if settings.patterns && limit != "buckets" {
             print_patterns(&measured, out)?;
         }
@@ -131,7 +137,14 @@ fn windows(limit: &str) -> anyhow::Result<Vec<Row>> {
             wait: Span(rtt * 800),
         };
         let given = line[4..].iter().map(|&text| text.to_owned()).collect();
-        Ok(Row { limit: limit.to_owned(), regions: line[1].parse()?, rtt, way: way_of(line[3])?, rule, given })
+        Ok(Row {
+            limit: limit.to_owned(),
+            regions: line[1].parse()?,
+            rtt,
+            way: way_of(line[3])?,
+            rule,
+            given,
+        })
     };
     lines(SUMMARY).filter(|line| line.len() == 12 && line[0] == limit).map(row).collect()
 }
@@ -197,7 +210,8 @@ fn plan(row: &Row, name: &str, settings: &Settings) -> anyhow::Result<Plan> {
     plan.length = Span(row.rule.window.0 * whole(windows * settings.long).max(4));
     plan.seed = settings.seed;
     for region in &mut plan.regions {
-        region.ahead = i64::try_from(dice.between(0, 2 * SKEW)).unwrap_or(0) - i64::try_from(SKEW).unwrap_or(0);
+        region.ahead =
+            i64::try_from(dice.between(0, 2 * SKEW)).unwrap_or(0) - i64::try_from(SKEW).unwrap_or(0);
     }
     Ok(plan)
 }
@@ -291,7 +305,8 @@ fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) 
     for (row, _, outcomes) in rows {
         writeln!(out, "{} regions, {} ms, {}:", row.regions, row.rtt, row.way.title())?;
         for (name, outcome) in TABLE.iter().zip(outcomes) {
-            let names = [row.limit.as_str(), &row.regions.to_string(), &row.rtt.to_string(), row.way.word(), name];
+            let names =
+                [row.limit.as_str(), &row.regions.to_string(), &row.rtt.to_string(), row.way.word(), name];
             let given = lines(PATTERNS).find(|line| line.get(..5) == Some(&names));
             let given = given.map_or_else(|| "-".to_owned(), |line| line[5..].join("/"));
             let figures = &outcome.figures;

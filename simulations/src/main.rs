@@ -3,6 +3,7 @@
 //! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same seed prints
 //! the same bytes. Only `load` knows sockets and a real clock.
 
+mod cluster;
 mod compare;
 mod dice;
 mod drive;
@@ -48,6 +49,8 @@ enum Command {
     Meta(vopr::Meta),
     /// Each safety rule of `escrow` switched off in turn: does something go wrong?
     Mutate(vopr::Mutate),
+    /// The daemon's own network code, quinn included, on simulated UDP: the same seed, the same packets.
+    Cluster(cluster::Settings),
     /// Fifty regions and ten million keys: memory, bytes, CPU time and error.
     Scale(scale::Settings),
     /// Asks a running daemon as fast as it answers, and says what that cost.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Check(settings) => settings.run(&mut out),
         Command::Meta(settings) => settings.run(&mut out),
         Command::Mutate(settings) => settings.run(&mut out),
+        Command::Cluster(settings) => cluster::run(&settings, &mut out),
         Command::Scale(settings) => scale::run(&settings, &mut out),
         Command::Load(load) => load.run(&mut out),
     };

@@ -251,8 +251,7 @@ impl Measure {
             // A thousandth of a permit is the reference bucket's own rounding.
             let debt = if level.debt < 1e-3 { 0.0 } else { level.debt };
             figures.over_max = figures.over_max.max(debt / capacity.max(1.0) * 100.0);
-            let allowed = capacity
-                + rate(&self.limit) * seconds(self.end.since(START));
+            let allowed = capacity + rate(&self.limit) * seconds(self.end.since(START));
             let over = (float(level.admitted) / allowed - 1.0).max(0.0) * 100.0;
             figures.over_mean = figures.over_mean.max(over);
             did += float(level.admitted.min(level.perfect_admitted));

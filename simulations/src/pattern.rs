@@ -6,9 +6,8 @@ use crate::dice::Dice;
 use crate::number::{index, len, seconds, whole};
 
 /// The patterns of the results page, in the order of its tables.
-pub(crate) const TABLE: [&str; 11] = [
-    "bal0.9", "bal1.1", "bal2", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10", "walk1.5",
-];
+pub(crate) const TABLE: [&str; 11] =
+    ["bal0.9", "bal1.1", "bal2", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10", "walk1.5"];
 
 /// All that `sim patterns` prints.
 pub(crate) const NAMES: [&str; 15] = [
@@ -146,8 +145,20 @@ impl Pattern {
             Kind::One => if_place(0, load),
             Kind::Skewed => load * [0.7, 0.2, 0.1].get(place).copied().unwrap_or(0.0),
             Kind::Moving => if_place(self.place, load),
-            Kind::OnOff => if self.on.get(place) == Some(&true) { load } else { 0.0 },
-            Kind::Sync => if at % 8.0 >= 4.37 { load / len(regions) } else { 0.0 },
+            Kind::OnOff => {
+                if self.on.get(place) == Some(&true) {
+                    load
+                } else {
+                    0.0
+                }
+            }
+            Kind::Sync => {
+                if at % 8.0 >= 4.37 {
+                    load / len(regions)
+                } else {
+                    0.0
+                }
+            }
             Kind::Walk => {
                 let sum = self.weights.iter().sum::<f64>().max(0.001);
                 load * self.weights.get(place).copied().unwrap_or(0.0) / sum

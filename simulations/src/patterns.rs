@@ -117,8 +117,7 @@ fn plan(settings: &Settings, name: &str) -> anyhow::Result<Plan> {
     }
     if settings.cut {
         let third = Span(plan.length.0 / 3);
-        let kind =
-            FaultKind::Cut { regions: vec![settings.regions - 1], inward: true, outward: true };
+        let kind = FaultKind::Cut { regions: vec![settings.regions - 1], inward: true, outward: true };
         plan.faults.push(Fault { at: third, lasts: third, kind });
     }
     Ok(plan)

@@ -87,9 +87,8 @@ fn stem(path: &Path) -> String {
 
 /// Reads a scenario file.
 pub(crate) fn load(path: &Path) -> anyhow::Result<Plan> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        BadInput(format!("{}: {error}. Scenarios are in {SCENARIOS}", path.display()))
-    })?;
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| BadInput(format!("{}: {error}. Scenarios are in {SCENARIOS}", path.display())))?;
     plan::read(&path.display().to_string(), &text).map_err(|problems| {
         let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         BadInput(problems.join("\n")).into()

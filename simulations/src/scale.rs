@@ -214,7 +214,10 @@ fn told_of_tail(world: &World, way: Way, head: u64) -> u64 {
     let window = world.now.window_index(world.plan.rule.window);
     let known = |user: &u64| {
         world.daemons.iter().any(|daemon| {
-            daemon.node.admitted(*user, window).is_some_and(|(_, others)| others.iter().any(|(_, count)| *count > 0))
+            daemon
+                .node
+                .admitted(*user, window)
+                .is_some_and(|(_, others)| others.iter().any(|(_, count)| *count > 0))
         })
     };
     let last = head + 20_000_000;
