@@ -75,9 +75,9 @@ local function bucket_refund(b, now, cost)
   return returned
 end
 
--- Writes what changed, to expire in the first millisecond in which it can no longer matter. A clock given by a test says
+-- Writes what changed, to expire `kept` microseconds after it can no longer matter, to the next millisecond. A clock given by a test says
 -- nothing of the server's, so there it stays for a minute.
-local function bucket_write(b, now, ttl_fixed)
+local function bucket_write(b, now, ttl_fixed, kept)
   local expiry, value
   if b.kind == FIXED_WINDOW then
     expiry, value = fixed_window_expiry(b), struct.pack(">I4I7I4", b.shape, b.at, b.first)
@@ -88,7 +88,7 @@ local function bucket_write(b, now, ttl_fixed)
   else
     expiry, value = level_expiry(b), struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
   end
-  local ttl = ttl_fixed or math.min(math.max(1, math.ceil((expiry - now) / 1000)), 4e12)
+  local ttl = ttl_fixed or math.min(math.max(1, math.ceil((expiry + kept - now) / 1000)), 4e12)
   ttl = string.format("%.0f", ttl)
   if value then
     redis.call("SET", b.key, value, "PX", ttl)

@@ -154,13 +154,13 @@ end
 for i = 1, count do
   local b = buckets[i]
   if b.changed then
-    bucket_write(b, now, ttl_fixed)
+    bucket_write(b, now, ttl_fixed, b.rights and KEPT or 0)
     -- The first charge of a window closes the one before.
     local l = b.ledger
     if l and b.view.window > l.window then
       local used = rights_used({ window = b.window, at = b.before_at, first = b.before_first }, l.window)
       ledger_enter(l, stint, b.view.window, minted(b, stint, b.view.window), used)
-      local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((l.window + 2) * b.window - now) / 1000)), 4e12)
+      local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((l.window + 2) * b.window + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
     end
   end

@@ -30,9 +30,26 @@ local function level_capacity(b)
   return math.min(b.burst + b.queue, U32_MAX)
 end
 
+-- What a worldwide view holds back for others at `now`: whole permits and the part of one.
+local function level_held(b, now)
+  local view, window = b.view, math.max(b.window, 1)
+  if not view then return 0, 0 end
+  local whole, part = view.others, 0
+  if now > view.window then
+    local windows, rest = divide(now - view.window, window)
+    local grown, grown_part = multiply_divide(rest, view.next_budget, window)
+    whole, part = whole + windows * view.next_budget + grown, grown_part
+  end
+  if whole >= view.budget then return view.budget, 0 end
+  return whole, part
+end
+
 local function level_free(b, now)
   local whole, part = level_amount(b, now)
-  return math.max(0, level_capacity(b) - whole - (part > 0 and 1 or 0))
+  local held, held_part = level_held(b, math.max(now, b.at))
+  whole, part = whole + held, part + held_part
+  local started = part > math.max(b.window, 1) and 2 or part > 0 and 1 or 0
+  return math.max(0, level_capacity(b) - whole - started)
 end
 
 local function level_hold(b, now, whole, part)

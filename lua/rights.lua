@@ -36,7 +36,7 @@ local mint = minted(b, stint, at)
 local l = b.ledger
   or { window = at, stint = stint.id, minted = mint, given = 0, taken = 0, closed_window = 0, closed_used = 0, entries = "" }
 ledger_enter(l, stint, at, mint, rights_used(b, l.window))
-l.minted = math.min(l.minted, mint)
+l.minted = math.min(l.minted, b.burst)
 local used = rights_used(b, at)
 
 local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
@@ -78,6 +78,6 @@ end
 
 -- It says how its window ended until the next one ends.
 local value = write_ledger(l)
-local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((at + 2) * window - now) / 1000)), 4e12)
+local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((at + 2) * window + KEPT - now) / 1000)), 4e12)
 redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl))
 return { now, value, used, session_of(stint), stint.learned or "" }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::RuleName;
+use tidegate::core::wire::{Count, Frame, Report, RuleName, Scope};
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::status::WorldStatus;
@@ -109,6 +109,9 @@ impl WorldPort for Remembered {
     fn updates(&self, frames: u64) {
         self.count("updates", frames);
     }
+    fn overshoot(&self, rule: &str, permits: u64) {
+        self.count(rule, permits);
+    }
 }
 
 struct Region {
@@ -141,6 +144,8 @@ impl Region {
             (Arc::new(peers), Arc::new(Remembered::default()), CancellationToken::new());
         let mut replica = ReplicaConfig::new(name, incarnation);
         replica.regions = vec!["eu".into(), "us".into()];
+        // Seven of a thousand would not be worth a word.
+        replica.thrift = false;
         let task = tokio::spawn(sync::run(
             Arc::clone(&port) as Arc<dyn WorldPort>,
             Arc::clone(&peers),
@@ -218,5 +223,90 @@ async fn a_region_that_falls_silent_is_cut_off_and_its_return_is_noticed() {
     // What the one before it admitted stays counted.
     eventually("both are counted", || eu.port.others() == 12).await;
     us.end().await;
+    eu.end().await;
+}
+
+fn report(scope: Scope, rule: &str, admitted: u64, stamp: Timestamp) -> Report {
+    Report {
+        rule: RuleName { domain: "default".into(), name: rule.into() },
+        identity: b"u_42".to_vec(),
+        scope,
+        window: stamp.window_index(WINDOW),
+        stamp,
+        counts: vec![Count { node: "us-1".into(), since: Timestamp(1), admitted, returned: 0 }],
+        demand: 0,
+    }
+}
+
+/// A member with a good certificate sends what no honest one would: each is counted by its reason, and none of it counts.
+#[tokio::test]
+async fn lies_of_a_member_are_refused_and_counted_by_reason() {
+    let ca = create_ca(Clock::System.now()).unwrap();
+    let eu = Region::start(&ca, "eu", None).await;
+    let us = Region::start(&ca, "us", Some(&eu)).await;
+    eventually("they see each other", || {
+        let status = us.port.status();
+        status.peers.iter().any(|peer| peer.connected && peer.lag.is_some())
+    })
+    .await;
+    // From here on the test speaks for us.
+    let Region { peers, stop, task, .. } = us;
+    stop.cancel();
+    task.await.unwrap();
+    let to = NodeName { region: "eu".into(), node: "eu-1".into() };
+    // A process that began later than the one before.
+    let incarnation = Clock::System.now().micros() / 1_000;
+    let mut seq = 0;
+    let mut send = |reports: Vec<Report>, ahead: Span| {
+        seq += 1;
+        let now = Clock::System.now();
+        let frame = Frame { incarnation, seq, sent: now + ahead, seen: None, slowest: Span::ZERO, reports };
+        peers.send(&to, &frame);
+        frame
+    };
+    let us_region = || Scope::Region("us".into());
+    let now = || Clock::System.now();
+    let counted = |reason: &'static str| eventually(reason, || eu.port.counted(reason) > 0);
+
+    let good = send(vec![report(us_region(), "search", 20, now())], Span::ZERO);
+    eventually("twenty are believed", || eu.port.others() == 20).await;
+    peers.send(&to, &good);
+    counted("replayed").await;
+    send(vec![report(us_region(), "search", 30, now())], Span::from_secs(60));
+    counted("future").await;
+    send(vec![report(Scope::Region("eu".into()), "search", 30, now())], Span::ZERO);
+    counted("foreign").await;
+    send(vec![report(us_region(), "nothing", 30, now())], Span::ZERO);
+    counted("unknown_rule").await;
+    send(vec![report(us_region(), "search", 19, now())], Span::ZERO);
+    counted("backwards").await;
+    send(vec![report(us_region(), "search", 2_001, now())], Span::ZERO);
+    counted("beyond_limit").await;
+    let mut old = report(us_region(), "search", 30, now());
+    old.window -= 5;
+    send(vec![old], Span::ZERO);
+    counted("other_window").await;
+    assert_eq!(eu.port.others(), 20);
+    send(vec![report(us_region(), "search", 21, now())], Span::ZERO);
+    eventually("the truth is still believed", || eu.port.others() == 21).await;
+    peers.stop(Duration::from_secs(2)).await;
+    eu.end().await;
+}
+
+/// Whoever has no certificate of the cluster's authority gets no word in.
+#[tokio::test]
+async fn frames_from_outside_the_cluster_do_nothing_but_raise_a_counter() {
+    let ca = create_ca(Clock::System.now()).unwrap();
+    let eu = Region::start(&ca, "eu", None).await;
+    let stranger = Region::start(&create_ca(Clock::System.now()).unwrap(), "us", Some(&eu)).await;
+    stranger.port.admit(700);
+    let refused = || {
+        let counted = eu.port.counted.lock().unwrap();
+        ["handshake", "certificate", "identity", "tls"].iter().any(|why| counted.contains_key(*why))
+    };
+    eventually("the stranger is refused", refused).await;
+    assert_eq!(eu.port.others(), 0);
+    assert!(eu.port.status().peers.is_empty());
+    stranger.end().await;
     eu.end().await;
 }

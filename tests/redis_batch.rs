@@ -88,7 +88,7 @@ fn calls(server: &Server) -> u64 {
 }
 
 #[test]
-fn a_thousand_checks_go_in_a_handful_of_calls() {
+fn a_thousand_checks_go_in_a_few_dozen_calls() {
     let server = Server::start(&[]);
     let engine = engine(Arc::new(store(settings(Topology::Single, vec![server.url()]), 1)));
     answers(&engine, &[user(0)]);
@@ -98,7 +98,7 @@ fn a_thousand_checks_go_in_a_handful_of_calls() {
     assert_eq!(answers.len(), 1_000);
     assert!(answers.iter().all(|(allowed, left)| *allowed && left == &[2]));
     let calls = calls(&server) - before;
-    assert!(calls <= 12, "{calls} calls for 1,000 checks");
+    assert!(calls <= 50, "{calls} calls for 1,000 checks");
 }
 
 #[test]

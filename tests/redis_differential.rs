@@ -270,10 +270,17 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
     let clock = Arc::new(Clock::Manual(0.into()));
     let settings = settings(Topology::Single, vec![server.url()]);
     let redis = store(RedisSettings { clock: Some(Arc::clone(&clock)), ..settings }, 1);
-    let windowed = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    let algorithms = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingLog,
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Gcra,
+    ];
     let turn = std::cell::Cell::new(0_u32);
     let strategy = (
-        0..3_usize,
+        0..6_usize,
         1..40_u32,
         (0..3_u64, 0..50_u32, 0..50_u32, 0..40_u64, 0..60_u64),
         proptest::collection::vec((0..400_000_u64, 1..6_u64), 1..25),
@@ -284,13 +291,14 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         turn.set(turn.get() + 1);
         let memory = MemoryStore::new(1_000);
         let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
-        let mut rule = compiled(&format!("w{}", turn.get()), windowed[kind], limit, turn.get() * 8);
+        let mut rule = compiled(&format!("w{}", turn.get()), algorithms[kind], limit, turn.get() * 8);
         rule.rule.global = Some(redis_store::gossip());
         let key = key(&rule, "u");
         let mut now = 1_790_000_000_000_000_u64;
         let (before, budget, next_budget, others, others_before) = view;
-        let view =
-            View { window: now / 1_000_000 + 1 - before.min(2), budget, next_budget, others, others_before };
+        // Where there are no windows, what is held back was said a moment ago.
+        let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
+        let view = View { window, budget, next_budget, others, others_before };
         memory.set_view(&key, view, 7, Timestamp(now));
         redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
         clock.set(Timestamp(now));

@@ -32,6 +32,7 @@ use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
 use tidegate::engine::clock::Clock;
+use tidegate::engine::identity::Shelf;
 use tidegate::engine::port::{Charge, Intent, Outcome, Store};
 use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, StartError, Topology};
 use tidegate::telemetry::Metrics;
@@ -286,6 +287,30 @@ fn users_with_passwords_and_few_rights_work() {
         let rule = compiled(&format!("r{index}"), algorithm, per_second(10), index * 8);
         assert!(!runtime().block_on(take(&store, &rule, "u", 1)).counted[0].degraded);
     }
+}
+
+#[test]
+fn daemons_find_each_others_facts_on_the_shelf_until_a_change_bars_them() {
+    let server = Server::start(&[]);
+    let stores = [(); 2].map(|()| store(settings(Topology::Single, vec![server.url()]), 2));
+    let [one, two] = stores.each_ref().map(RedisStore::shelf);
+    let names: Vec<String> = ["1:user:u}{", "1:key:k"].map(str::to_owned).to_vec();
+    let fact = |name: &str, text: &str| vec![(name.to_owned(), text.as_bytes().to_vec())];
+    runtime().block_on(async {
+        let minute = Duration::from_secs(60);
+        assert_eq!(one.fetch(&names).await, [None, None]);
+        one.keep(&fact(&names[0], "first"), minute).await;
+        two.keep(&fact(&names[0], "second"), minute).await;
+        assert_eq!(two.fetch(&names).await, [Some(b"first".to_vec()), None], "what lies there stays");
+        one.bar(&names[..1], Duration::from_millis(300)).await;
+        two.keep(&fact(&names[0], "outdated"), minute).await;
+        assert_eq!(two.fetch(&names).await, [None, None], "what was read before the change stays away");
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        two.keep(&fact(&names[0], "after"), Duration::from_millis(100)).await;
+        assert_eq!(one.fetch(&names).await, [Some(b"after".to_vec()), None]);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert_eq!(one.fetch(&names).await, [None, None], "nothing lies there for ever");
+    });
 }
 
 #[test]

@@ -87,6 +87,27 @@ mod tests {
     }
 
     #[test]
+    fn ten_malformed_hops_leave_the_peer_and_never_the_claim_beside_them() {
+        for bad in [
+            "256.1.1.1",
+            "1.1.1",
+            "01.1.1.1",
+            "1.1.1.1:",
+            "1.1.1.1:x",
+            "[2001:db8::1",
+            "[2001:db8::1]x",
+            "2001:db8:::1",
+            "for=1.1.1.1",
+            "_hidden",
+            "1.1.1.1;2.2.2.2",
+            "2001:db8::1%eth0",
+            "\u{ff11}.1.1.1",
+        ] {
+            assert_eq!(read(&[&format!("6.6.6.6, {bad}")], 1), "9.9.9.9", "{bad}");
+        }
+    }
+
+    #[test]
     fn ports_and_brackets_are_no_part_of_an_address() {
         assert_eq!(read(&["1.1.1.1:4711"], 1), "1.1.1.1");
         assert_eq!(read(&["[2001:db8::1]:4711"], 1), "2001:db8::1");

@@ -17,10 +17,18 @@ pub(super) enum Code {
     TooLarge,
     /// The body ended before its time.
     Incomplete,
+    /// A token that is not valid, where these are refused.
+    Token,
     /// No such route.
     NoRoute,
     /// No such rule.
     NoRule,
+    /// No such user.
+    NoUser,
+    /// No such API key.
+    NoKey,
+    /// No such tier.
+    NoTier,
     /// No such revision of the rules.
     NoRevision,
     /// The rules have changed since they were looked at.
@@ -71,8 +79,12 @@ impl Code {
             }
             Self::TooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, RESOURCE_EXHAUSTED),
             Self::Incomplete => ("body_incomplete", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::Token => ("invalid_token", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
             Self::NoRule => ("rule_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::NoUser => ("user_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::NoKey => ("key_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
+            Self::NoTier => ("tier_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
             Self::NoRevision => ("revision_not_found", StatusCode::NOT_FOUND, NOT_FOUND),
             Self::Stale => ("revision_mismatch", StatusCode::PRECONDITION_FAILED, FAILED_PRECONDITION),
             Self::Conflict => ("conflict", StatusCode::CONFLICT, FAILED_PRECONDITION),

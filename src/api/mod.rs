@@ -6,12 +6,15 @@
 
 mod address;
 mod admin;
+mod asker;
 mod connection;
 mod error;
 mod headers;
 mod http;
 mod listener;
+mod openapi;
 mod rls;
+pub mod token;
 
 pub mod wire;
 
@@ -22,11 +25,13 @@ use metrics::{Counter, Gauge};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::token::TokenReader;
 use crate::engine::Engine;
 
 pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
 pub use http::fingerprint;
 pub use listener::Listener;
+pub use openapi::openapi_json;
 
 /// What an operator may set of the doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +79,7 @@ pub struct Doors {
     settings: Settings,
     readiness: watch::Receiver<Readiness>,
     admin: Admin,
+    tokens: Option<Arc<TokenReader>>,
     http: Gate,
     rls: Gate,
     others: rls::Others,
@@ -117,7 +123,13 @@ impl Doors {
     ) -> Self {
         let (http, rls) = (Gate::new(&engine, "http"), Gate::new(&engine, "rls"));
         let others = rls::Others::new(&readiness);
-        Self { engine, settings, readiness, admin, http, rls, others }
+        Self { engine, settings, readiness, admin, tokens: None, http, rls, others }
+    }
+
+    /// The same doors, which check JSON web tokens.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<TokenReader>) -> Self {
+        Self { tokens: Some(tokens), ..self }
     }
 
     fn readiness(&self) -> Readiness {

@@ -325,6 +325,9 @@ pub struct ErrorBoundJson<'a> {
     pub rule: &'a str,
     /// In permits: the worst of its buckets.
     pub error_bound: u64,
+    /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too long),
+    /// `partition`, `untold` (far from the limit, which is not told).
+    pub because: &'a str,
 }
 
 /// A `split` rule whose new weights are not held by everybody yet.

@@ -46,6 +46,25 @@ impl Server {
         self.finish(request.send_json(body))
     }
 
+    /// Sends a request of any method, with a JSON body where one is given.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(super) fn ask(&self, method: &str, route: &str, body: Option<&Value>) -> Result<Reply, Failure> {
+        let mut request = http::Request::builder().method(method).uri(self.url(route));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let text = body.map(Value::to_string).unwrap_or_default();
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        let request = request
+            .body(text)
+            .map_err(|error| Failure::Usage(format!("--server {}: {error}", self.server)))?;
+        self.finish(Self::agent().run(request))
+    }
+
     /// Puts JSON to a route, for the revision that was looked at.
     ///
     /// # Errors
@@ -78,6 +97,7 @@ impl Server {
             .timeout_global(Some(DEADLINE))
             .timeout_connect(Some(CONNECT_DEADLINE))
             .http_status_as_error(false)
+            .allow_non_standard_methods(true)
             .build()
             .into()
     }

@@ -14,13 +14,17 @@ mod cert;
 mod client;
 mod config;
 mod demo;
+mod keys;
 mod migrate;
+mod people;
 mod quota;
 mod regions;
 mod rules;
 mod serve;
 mod table;
+mod tiers;
 mod usage;
+mod users;
 
 /// A command that did not succeed.
 #[derive(Debug)]
@@ -93,6 +97,15 @@ enum Command {
     /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
+    /// Users, their tiers, limits of their own, and blocks.
+    #[command(subcommand)]
+    Users(users::Users),
+    /// API keys: made here, shown once, kept as a hash.
+    #[command(subcommand)]
+    Keys(keys::Keys),
+    /// The tiers that users and keys may have.
+    #[command(subcommand)]
+    Tiers(tiers::Tiers),
     /// Shows and sets what each region may spend of a rule's limit.
     #[command(subcommand)]
     Quota(quota::Quota),
@@ -146,6 +159,9 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Rules(rules) => rules.run(),
+        Command::Users(users) => users.run(),
+        Command::Keys(keys) => keys.run(),
+        Command::Tiers(tiers) => tiers.run(),
         Command::Quota(quota) => quota.run(),
         Command::Regions(server) => regions::run(&server),
         Command::Usage(usage) => usage.run(),

@@ -55,6 +55,7 @@ pub(super) fn run(server: &Server) -> Ended {
             cut_off.join(", ")
         ));
     }
+    show_bounds(own["rules"].as_array().map_or(&[][..], Vec::as_slice));
     for changing in own["changing"].as_array().into_iter().flatten() {
         let waiting: Vec<String> =
             changing["waiting_for"].as_array().into_iter().flatten().map(word).collect();
@@ -69,6 +70,25 @@ pub(super) fn run(server: &Server) -> Ended {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// How far each worldwide rule may be off, and why; nothing where all is known.
+fn show_bounds(rules: &[Value]) {
+    for rule in rules {
+        let bound = rule["error_bound"].as_u64().unwrap_or(0);
+        let because = match rule["because"].as_str() {
+            Some("partition") => "a region is cut off",
+            Some("stale") => "a region has not been heard of it for too long",
+            Some("untold") => "regions far from the limit do not tell",
+            _ => "news is on its way",
+        };
+        if bound > 0 {
+            say(format_args!(
+                "{}: up to {bound} more may have been admitted: {because}.",
+                word(&rule["rule"])
+            ));
+        }
+    }
 }
 
 /// The region's store: one line, and its servers where it has some.

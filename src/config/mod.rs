@@ -233,6 +233,55 @@ pub struct Identity {
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
+    /// `default_tier`: the tier of requests that bring none, and of whose user and key no other is known. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_tier: Option<String>,
+    /// `source`: where users and API keys are looked up who are not in the rules file: `"postgres"`, or `"file"` for nowhere
+    /// else. Default: `"postgres"` where `[postgres]` is configured.
+    pub source: Source,
+    /// `lookup_timeout`: longest time that a decision waits for a user or key that is not held in memory, from 0ms to 1s.
+    /// After it the request is decided as the default tier, and the answer is there for the next one. Default `"5ms"`.
+    #[serde(serialize_with = "as_text")]
+    pub lookup_timeout: Span,
+    /// `cache_mib`: most memory for users and keys, in MiB; 1 to 65536. Default `64`, for about 150,000 of them.
+    pub cache_mib: u32,
+    /// `cache_ttl`: how long they are used before they are looked up again, from 1s to 1d; changes are heard of at once.
+    /// Default `"5m"`.
+    #[serde(serialize_with = "as_text")]
+    pub cache_ttl: Span,
+    /// `[identity.jwt]`: JSON web tokens; absent: none are read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jwt: Option<Jwt>,
+}
+
+/// `[identity.jwt]`: users out of JSON web tokens, signed with HS256, RS256, ES256 or EdDSA.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Jwt {
+    /// `keys`: a JWKS file with the keys that sign tokens, watched. Relative paths begin at the configuration file's folder,
+    /// those of variables at the working directory.
+    pub keys: PathBuf,
+    /// `user_claim`: the claim that names the user. Default `"sub"`.
+    pub user_claim: String,
+    /// `issuers`: accepted values of `iss`. Default `[]`: any.
+    pub issuers: Vec<String>,
+    /// `audiences`: accepted values of `aud`, one of which a token must name. Default `[]`: any.
+    pub audiences: Vec<String>,
+    /// `leeway`: how far clocks may differ, from 0ms to 10m. Default `"30s"`.
+    #[serde(serialize_with = "as_text")]
+    pub leeway: Span,
+    /// `on_invalid`: `"address"` counts a request with an invalid token by its address, `"refuse"` answers it with 401.
+    /// Default `"address"`.
+    pub on_invalid: OnInvalid,
+}
+
+/// What happens with an invalid token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnInvalid {
+    /// The request counts by its address.
+    Address,
+    /// It is refused.
+    Refuse,
 }
 
 /// `[postgres]`: the database. A daemon decides without it.

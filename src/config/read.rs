@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, Audit, Backend, Config, Identity, Lease, Listen, PeerTls, Peers, Postgres, Redis, RedisTls, Rules,
-    Sample, Source, Store, Topology,
+    Admin, Audit, Backend, Config, Identity, Jwt, Lease, Listen, OnInvalid, PeerTls, Peers, Postgres, Redis,
+    RedisTls, Rules, Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -44,7 +44,12 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let peers = section(&mut fields, "peers", problems, |table, problems| {
         peers(table, (&region, &node), folder, problems)
     });
-    let identity = section(&mut fields, "identity", problems, identity);
+    let identity = {
+        let has_postgres = fields.has("postgres");
+        section(&mut fields, "identity", problems, |table, problems| {
+            identity(table, has_postgres, folder, problems)
+        })
+    };
     let postgres = postgres(&mut fields, problems);
     if let (Source::Postgres, None, false) = (rules.source, &postgres, fields.has("postgres")) {
         problems.report(
@@ -245,15 +250,59 @@ fn tls(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> O
     Some(PeerTls { ca: ca?, cert: cert?, key: key? })
 }
 
-fn identity(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Identity {
+fn identity(
+    fields: &mut Fields<'_>,
+    has_postgres: bool,
+    folder: &Path,
+    problems: &mut Problems<'_>,
+) -> Identity {
     let mut small = |key, min, max, default| {
         let number = fields.integer(key, min, max, problems);
         number.and_then(|number| u8::try_from(number).ok()).unwrap_or(default)
     };
     let trusted_proxies = small("trusted_proxies", 0, 64, 1);
     let ipv6_prefix = small("ipv6_prefix", 1, 128, 64);
-    fields.refuse("jwt", "identity.jwt is not supported by this version", problems);
-    Identity { trusted_proxies, ipv6_prefix }
+    let default_tier = fields.text("default_tier", TEXT_BYTES_MAX, problems).map(str::to_owned);
+    let sources = [("file", Source::File), ("postgres", Source::Postgres)];
+    let source = fields.word("source", &sources, problems);
+    if let (Some(Source::Postgres), false, Some(entry)) = (source, has_postgres, fields.take("source")) {
+        problems.report(&entry.node.at, "identity.source = \"postgres\" needs [postgres] with url");
+    }
+    let source = source.unwrap_or(if has_postgres { Source::Postgres } else { Source::File });
+    let lookup_timeout = fields.span("lookup_timeout", Span::ZERO, Span::from_secs(1), problems);
+    let cache_mib = fields.integer("cache_mib", 1, 65_536, problems);
+    let cache_ttl = fields.span("cache_ttl", Span::from_secs(1), Span::from_secs(86_400), problems);
+    let jwt = jwt(fields, folder, problems);
+    Identity {
+        trusted_proxies,
+        ipv6_prefix,
+        default_tier,
+        source,
+        lookup_timeout: lookup_timeout.unwrap_or(Span::from_millis(5)),
+        cache_mib: cache_mib.and_then(|mib| u32::try_from(mib).ok()).unwrap_or(64),
+        cache_ttl: cache_ttl.unwrap_or(Span::from_secs(300)),
+        jwt,
+    }
+}
+
+fn jwt(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<Jwt> {
+    let mut table = fields.table("jwt", problems)?;
+    if !table.has("keys") {
+        problems.report(
+            table.at,
+            "keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"",
+        );
+    }
+    let keys = path(&mut table, "keys", folder, problems);
+    let user_claim = table.text("user_claim", TEXT_BYTES_MAX, problems).unwrap_or("sub").to_owned();
+    let issuers = table.texts("issuers", TEXT_BYTES_MAX, problems).unwrap_or_default();
+    let audiences = table.texts("audiences", TEXT_BYTES_MAX, problems).unwrap_or_default();
+    let leeway = table.span("leeway", Span::ZERO, Span::from_secs(600), problems);
+    let words = [("address", OnInvalid::Address), ("refuse", OnInvalid::Refuse)];
+    let on_invalid = table.word("on_invalid", &words, problems).unwrap_or(OnInvalid::Address);
+    table.finish(problems);
+    let leeway = leeway.unwrap_or(Span::from_secs(30));
+    Some(Jwt { keys: keys?, user_claim, issuers, audiences, leeway, on_invalid })
 }
 
 fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Postgres> {

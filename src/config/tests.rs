@@ -250,12 +250,37 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
             "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
             "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
             "tidegate.toml:8:7: url must be postgres://user:password@host:port/database",
-            "tidegate.toml:12:1: identity.jwt is not supported by this version",
+            "tidegate.toml:12:7: keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"",
         ]
     );
     assert_eq!(
         of_env(&[("TIDEGATE_STORE__BACKEND", "redis")]).unwrap_err(),
         ["TIDEGATE_STORE__BACKEND: backend \"redis\" needs servers: name at least one in store.redis.nodes"]
+    );
+}
+
+#[test]
+fn who_is_asking_is_configured_in_one_place() {
+    let plain = of_file("").unwrap().identity;
+    assert_eq!((plain.source, plain.lookup_timeout, plain.jwt), (Source::File, Span::from_millis(5), None));
+    let text = "[postgres]\nurl = \"postgres://h/d\"\n[identity]\ndefault_tier = \"free\"\nlookup_timeout = \"2ms\"\n\
+                jwt = { keys = \"jwks.json\", issuers = [\"i\"], audiences = [\"a\", \"b\"], on_invalid = \"refuse\" }";
+    let identity = of_file(text).unwrap().identity;
+    assert_eq!((identity.source, identity.default_tier.as_deref()), (Source::Postgres, Some("free")));
+    let jwt = identity.jwt.unwrap();
+    assert_eq!(
+        (jwt.user_claim.as_str(), jwt.leeway, jwt.on_invalid),
+        ("sub", Span::from_secs(30), OnInvalid::Refuse)
+    );
+    assert!(jwt.keys.ends_with("jwks.json"));
+    let text = "[identity]\nsource = \"postgres\"\nlookup_timeout = \"2s\"\n[identity.jwt]\nkeys = \"k\"\nkey = \"k\"";
+    assert_eq!(
+        of_file(text).unwrap_err(),
+        [
+            "tidegate.toml:2:10: identity.source = \"postgres\" needs [postgres] with url",
+            "tidegate.toml:3:18: lookup_timeout must be from 0ms to 1s, not 2s",
+            "tidegate.toml:6:1: unknown key \"key\"; did you mean \"keys\"?",
+        ]
     );
 }
 

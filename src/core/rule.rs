@@ -4,6 +4,7 @@
 //! conversion, so that everything here may be trusted.
 
 use super::algorithm::Algorithm;
+use super::identity::Block;
 use super::time::Span;
 
 /// A rule's domain where it names none.
@@ -88,13 +89,21 @@ pub struct Global {
     pub minimums: Vec<(String, u32)>,
     /// While a region is cut off.
     pub on_partition: OnPartition,
+    /// How long a request that finds its region dry waits for rights of another; zero for not at all (`escrow`).
+    pub wait: Span,
 }
 
 impl Global {
     /// A limit that is shared equally over the configured regions.
     #[must_use]
     pub const fn new(mode: Mode) -> Self {
-        Self { mode, shares: Vec::new(), minimums: Vec::new(), on_partition: OnPartition::Share }
+        Self {
+            mode,
+            shares: Vec::new(),
+            minimums: Vec::new(),
+            on_partition: OnPartition::Share,
+            wait: Span::ZERO,
+        }
     }
 }
 
@@ -170,6 +179,8 @@ pub struct User {
     pub tier: Option<String>,
     /// Limits of this user's own, at most one for a rule.
     pub overrides: Vec<UserLimit>,
+    /// May not ask at all, while it holds.
+    pub blocked: Option<Block>,
 }
 
 /// A limit for one user in place of a rule's. The window stays the rule's.

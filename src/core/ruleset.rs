@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use self::domain::{Domain, Selector};
 use self::seen::Seen;
 use super::algorithm::Limit;
+use super::identity::{ApiKey, Who};
 use super::key::{Key, Shape};
 use super::request::Request;
 use super::rule::{Action, Rule, User};
@@ -66,6 +67,12 @@ pub struct Match<'s> {
 /// The rules that decide one request: at most one of each group, in order of precedence.
 pub type Matches<'s> = SmallVec<[Match<'s>; 2]>;
 
+impl From<Vec<User>> for People {
+    fn from(users: Vec<User>) -> Self {
+        Self { users, keys: Vec::new() }
+    }
+}
+
 /// Why a rule takes part in a decision or not, for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
@@ -107,6 +114,17 @@ pub enum Conflict {
         /// The missing rule.
         rule: String,
     },
+    /// Two API keys have this name.
+    #[error("two API keys have the id \"{0}\"")]
+    DuplicateKey(String),
+    /// A key's own limit names no rule.
+    #[error("API key \"{key}\" has a limit of its own for rule \"{rule}\", which does not exist")]
+    UnknownRuleOfKey {
+        /// The key.
+        key: String,
+        /// The missing rule.
+        rule: String,
+    },
     /// Every shape number was used. Only a restart gives new ones.
     #[error("too many different rules since the start: restart the daemon")]
     ShapesSpent,
@@ -118,14 +136,17 @@ pub struct RuleSet {
     rules: Vec<Arc<Compiled>>,
     by_name: HashMap<Box<str>, u32, FixedState>,
     domains: HashMap<Box<str>, Domain, FixedState>,
-    users: HashMap<Box<str>, KnownUser, FixedState>,
+    users: HashMap<Box<str>, Arc<User>, FixedState>,
+    keys: HashMap<Box<str>, Arc<ApiKey>, FixedState>,
 }
 
-#[derive(Debug)]
-struct KnownUser {
-    tier: Option<Box<str>>,
-    /// By the rule's index.
-    limits: Box<[(u32, Limit)]>,
+/// Who is written down beside the rules.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct People {
+    /// Users.
+    pub users: Vec<User>,
+    /// API keys.
+    pub keys: Vec<ApiKey>,
 }
 
 impl RuleSet {
@@ -142,8 +163,20 @@ impl RuleSet {
     /// # Errors
     /// Every conflict between rules and users.
     pub fn compile_with_users(
-        mut rules: Vec<Rule>,
+        rules: Vec<Rule>,
         users: Vec<User>,
+        shapes: &mut Shapes,
+    ) -> Result<Self, Vec<Conflict>> {
+        Self::compile_with_people(rules, People { users, keys: Vec::new() }, shapes)
+    }
+
+    /// The same, with users and API keys.
+    ///
+    /// # Errors
+    /// Every conflict between rules, users and keys.
+    pub fn compile_with_people(
+        mut rules: Vec<Rule>,
+        people: People,
         shapes: &mut Shapes,
     ) -> Result<Self, Vec<Conflict>> {
         rules.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
@@ -161,8 +194,11 @@ impl RuleSet {
             let limit = limit_of(&rule, rule.limit, rule.burst, rule.window);
             set.rules.push(Arc::new(Compiled { rule, index, shape, limit }));
         }
-        for user in users {
+        for user in people.users {
             set.add_user(user, &mut conflicts);
+        }
+        for key in people.keys {
+            set.add_key(key, &mut conflicts);
         }
         if !conflicts.is_empty() {
             return Err(conflicts);
@@ -173,22 +209,22 @@ impl RuleSet {
     }
 
     fn add_user(&mut self, user: User, conflicts: &mut Vec<Conflict>) {
-        let mut limits = Vec::new();
-        for own in &user.overrides {
-            match self.by_name.get(own.rule.as_str()).and_then(|index| self.at(*index)) {
-                Some(compiled) => {
-                    let rule = &compiled.rule;
-                    limits.push((compiled.index, limit_of(rule, own.permits, own.burst, rule.window)));
-                }
-                None => {
-                    conflicts.push(Conflict::UnknownRule { user: user.id.clone(), rule: own.rule.clone() })
-                }
-            }
+        for own in user.overrides.iter().filter(|own| !self.by_name.contains_key(own.rule.as_str())) {
+            conflicts.push(Conflict::UnknownRule { user: user.id.clone(), rule: own.rule.clone() });
         }
-        limits.sort_unstable_by_key(|(rule, _)| *rule);
-        let known = KnownUser { tier: user.tier.map(Into::into), limits: limits.into() };
-        if self.users.insert(user.id.as_str().into(), known).is_some() {
-            conflicts.push(Conflict::DuplicateUser(user.id));
+        let id: Box<str> = user.id.as_str().into();
+        if let Some(twice) = self.users.insert(id, Arc::new(user)) {
+            conflicts.push(Conflict::DuplicateUser(twice.id.clone()));
+        }
+    }
+
+    fn add_key(&mut self, key: ApiKey, conflicts: &mut Vec<Conflict>) {
+        for own in key.overrides.iter().filter(|own| !self.by_name.contains_key(own.rule.as_str())) {
+            conflicts.push(Conflict::UnknownRuleOfKey { key: key.id.clone(), rule: own.rule.clone() });
+        }
+        let id: Box<str> = key.id.as_str().into();
+        if let Some(twice) = self.keys.insert(id, Arc::new(key)) {
+            conflicts.push(Conflict::DuplicateKey(twice.id.clone()));
         }
     }
 
@@ -220,18 +256,23 @@ impl RuleSet {
     /// `allow` without a group matches, only it and every deciding `block` are left.
     #[must_use]
     pub fn matches(&self, request: &Request<'_>) -> Matches<'_> {
+        self.matches_of(request, &self.who(request))
+    }
+
+    /// The same for a request of `who`, whoever is written down beside the rules.
+    #[must_use]
+    pub fn matches_of(&self, request: &Request<'_>, who: &Who<'_>) -> Matches<'_> {
         // One place of return, so that the matches are written where the caller wants them.
         let mut matches = Matches::new();
         if let Some(domain) = self.domains.get(request.domain) {
-            let user = self.user(request);
             let mut seen = Seen::default();
-            seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+            seen.read(&domain.names, request, who);
             let deciding = domain.deciding(&mut seen);
             for place in &deciding.places {
                 if let Some(selector) = domain.selector(*place)
                     && deciding.keeps(*place, selector)
                 {
-                    matches.push(selector.matched(&seen, user, request.limit));
+                    matches.push(selector.matched(&seen, who, request.limit));
                 }
             }
         }
@@ -241,10 +282,15 @@ impl RuleSet {
     /// Every rule of the request's domain in order of precedence, and why it takes part or not. Not for the common path.
     #[must_use]
     pub fn explain(&self, request: &Request<'_>) -> Vec<(&Compiled, Reason)> {
+        self.explain_of(request, &self.who(request))
+    }
+
+    /// The same for a request of `who`.
+    #[must_use]
+    pub fn explain_of(&self, request: &Request<'_>, who: &Who<'_>) -> Vec<(&Compiled, Reason)> {
         let Some(domain) = self.domains.get(request.domain) else { return Vec::new() };
-        let user = self.user(request);
         let mut seen = Seen::default();
-        seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
+        seen.read(&domain.names, request, who);
         let deciding = domain.deciding(&mut seen);
         let explain = |(place, selector): (u32, &'_ Selector)| {
             let reason = selector.refusal(&mut seen, &domain.names);
@@ -258,27 +304,44 @@ impl RuleSet {
     /// rule or the request lacks an attribute that its `per` names.
     #[must_use]
     pub fn bucket(&self, name: &str, request: &Request<'_>) -> Option<Match<'_>> {
+        self.bucket_of(name, request, &self.who(request))
+    }
+
+    /// The same for a request of `who`.
+    #[must_use]
+    pub fn bucket_of(&self, name: &str, request: &Request<'_>, who: &Who<'_>) -> Option<Match<'_>> {
         let compiled = self.by_name(name)?;
         let domain = self.domains.get(compiled.rule.domain.as_str())?;
         let selector = domain.selectors.iter().find(|selector| selector.compiled.index == compiled.index)?;
-        let user = self.user(request);
         let mut seen = Seen::default();
-        seen.read(&domain.names, request, user.and_then(|user| user.tier.as_deref()));
-        selector.identifies(&mut seen).then(|| selector.matched(&seen, user, None))
+        seen.read(&domain.names, request, who);
+        selector.identifies(&mut seen).then(|| selector.matched(&seen, who, None))
     }
 
-    fn user(&self, request: &Request<'_>) -> Option<&KnownUser> {
+    /// Whether anybody is written down beside the rules.
+    #[must_use]
+    pub fn knows_anybody(&self) -> bool {
+        !self.users.is_empty() || !self.keys.is_empty()
+    }
+
+    /// The user of this id.
+    #[must_use]
+    pub fn user(&self, id: &str) -> Option<&Arc<User>> {
+        if self.users.is_empty() { None } else { self.users.get(id) }
+    }
+
+    /// The API key of this public name.
+    #[must_use]
+    pub fn key(&self, id: &str) -> Option<&Arc<ApiKey>> {
+        if self.keys.is_empty() { None } else { self.keys.get(id) }
+    }
+
+    fn who(&self, request: &Request<'_>) -> Who<'_> {
         if self.users.is_empty() {
-            return None;
+            return Who::default();
         }
-        self.users.get(request.attribute("user")?)
-    }
-}
-
-impl KnownUser {
-    fn limit(&self, compiled: &Compiled) -> Option<Limit> {
-        let place = self.limits.binary_search_by_key(&compiled.index, |(rule, _)| *rule).ok()?;
-        self.limits.get(place).map(|(_, limit)| *limit)
+        let user = request.attribute("user").and_then(|id| self.users.get(id));
+        user.map_or_else(Who::default, |user| Who::of_user(user))
     }
 }
 

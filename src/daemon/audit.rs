@@ -7,7 +7,6 @@ use anyhow::{Context as _, bail};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Setup;
 use crate::config;
 use crate::core::worldwide::NodeName;
 pub use crate::database::audit::archive::Archived;
@@ -39,14 +38,16 @@ pub(super) struct Remembering {
 
 impl Remembering {
     /// Gives the engine a queue, where decisions are to be remembered.
-    pub(super) fn prepare(engine: Engine, setup: &Setup) -> anyhow::Result<(Engine, Option<Prepared>)> {
-        let (Some(audit), Some(postgres)) = (&setup.audit, &setup.postgres) else {
-            return Ok((engine, None));
-        };
+    pub(super) fn prepare(
+        engine: Engine,
+        audit: Option<&config::Audit>,
+        database: Option<&Database>,
+    ) -> (Engine, Option<Prepared>) {
+        let (Some(audit), Some(database)) = (audit, database) else { return (engine, None) };
         let queue = Queue::new(audit.allowed_sample.0, engine.metrics());
-        let database = Database::open(postgres)?;
-        let prepared = Prepared { queue: Arc::clone(&queue), database, audit: audit.clone() };
-        Ok((engine.with_audit(queue), Some(prepared)))
+        let prepared =
+            Prepared { queue: Arc::clone(&queue), database: database.clone(), audit: audit.clone() };
+        (engine.with_audit(queue), Some(prepared))
     }
 
     /// What is remembered, for whoever asks.

@@ -135,16 +135,15 @@ fn rewrite(path: &Path, wanted: &Edit, regions: &[String]) -> Result<Rewritten, 
     // Users may have limits of their own for a rule that goes.
     let loaded = document::from_toml(&path.display().to_string(), &after, regions).map_err(Refused::Wrong)?;
     let mut shapes = crate::core::ruleset::Shapes::default();
-    crate::core::ruleset::RuleSet::compile_with_users(loaded.rules, loaded.users, &mut shapes).map_err(
-        |conflicts| {
+    crate::core::ruleset::RuleSet::compile_with_people(loaded.rules.clone(), loaded.people(), &mut shapes)
+        .map_err(|conflicts| {
             let place = || Place::File(path.display().to_string());
             let problem = |conflict: &crate::core::ruleset::Conflict| Problem {
                 place: place(),
                 message: conflict.to_string(),
             };
             Refused::Wrong(conflicts.iter().map(problem).collect())
-        },
-    )?;
+        })?;
     Ok(Rewritten { before, after, changes })
 }
 

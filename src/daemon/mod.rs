@@ -21,7 +21,9 @@ use crate::telemetry::Metrics;
 
 mod audit;
 mod database_rules;
+mod file_people;
 mod file_rules;
+mod identity;
 mod peer_rules;
 mod reload;
 mod rulebook;
@@ -36,6 +38,7 @@ mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
+pub use identity::IdentitySetup;
 pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
@@ -46,6 +49,7 @@ use audit::Remembering;
 pub use audit::{Archived, archive_audit};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
+use identity::Identities;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -65,6 +69,7 @@ pub struct Daemon {
     grpc: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
+    identities: Identities,
     stored: Option<Arc<DatabaseRules>>,
     audit: Option<Remembering>,
     readiness: Arc<watch::Sender<Readiness>>,
@@ -93,7 +98,8 @@ impl Daemon {
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held);
-        let (engine, audit) = Remembering::prepare(engine, &setup)?;
+        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
+        let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);
         let reloader = Arc::new(Reloader::new(
             Arc::clone(&engine),
@@ -103,7 +109,6 @@ impl Daemon {
         ));
         reloader.first()?;
         reloader.publish(None);
-        let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let stored = match (&setup.rules, &database) {
             (RulesSource::Database(saved), Some(database)) => {
                 let rules = DatabaseRules::new(
@@ -131,6 +136,9 @@ impl Daemon {
             None => None,
         };
         let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
+        let shelf = store.shelf();
+        let identities =
+            Identities::start(&setup, &engine, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
         tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
@@ -157,11 +165,16 @@ impl Daemon {
         let admin = Admin {
             guard,
             rule_json: Arc::new(reload::rule_json),
+            register: Arc::clone(&identities.register),
             regions: setup.regions.clone(),
             rules,
             history: audit.as_ref().map(Remembering::history),
         };
-        let shared = Arc::new(Doors::new(Arc::clone(&engine), settings, ready, admin));
+        let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
+        let shared = Arc::new(match &identities.tokens {
+            Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
+            None => shared,
+        });
         let mut doors = JoinSet::new();
         let http = http.map(|listener| {
             let bound = Bound::of(&listener);
@@ -191,6 +204,7 @@ impl Daemon {
             grpc,
             world,
             reloader,
+            identities,
             audit,
             readiness,
             stop_doors,
@@ -245,6 +259,7 @@ impl Daemon {
     /// Reads rules and certificates again. What is wrong is logged and counted, and what was in force stays.
     pub async fn reload(&self) {
         self.reloader.again().await;
+        self.identities.reload.notify_one();
         if let Some(stored) = &self.stored {
             stored.look().await;
         }

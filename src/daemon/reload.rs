@@ -181,7 +181,7 @@ impl Reloader {
         if *hash == Some(loaded.hash) {
             return Ok(());
         }
-        let count = loaded.rules.len();
+        let (count, people) = (loaded.rules.len(), loaded.people());
         let history = self.history();
         let revision = history.as_ref().and_then(|history| history.number(loaded.hash));
         // A text from before may come back: it is a new revision all the same.
@@ -191,7 +191,7 @@ impl Reloader {
         });
         let revision = self
             .engine
-            .load_as(loaded.rules, loaded.users, self.shadow, revision)
+            .load_as(loaded.rules, people, self.shadow, revision)
             .map_err(|conflicts| lines(&conflicts))?;
         *hash = Some(loaded.hash);
         tracing::info!(revision, rules = count, "rules in force");
@@ -212,7 +212,7 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rul
         |problems: &[crate::core::written::Problem]| problems.iter().map(ToString::to_string).collect();
     let loaded = file::load(path, regions).map_err(|problems| -> Vec<String> { texts(&problems) })?;
     let mut shapes = crate::core::ruleset::Shapes::default();
-    crate::core::ruleset::RuleSet::compile_with_users(loaded.rules.clone(), loaded.users, &mut shapes)
+    crate::core::ruleset::RuleSet::compile_with_people(loaded.rules.clone(), loaded.people(), &mut shapes)
         .map_err(|conflicts| {
             conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
         })?;

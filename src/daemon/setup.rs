@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 
+use super::identity::IdentitySetup;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
@@ -75,6 +76,8 @@ pub struct Setup {
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
     pub postgres: Option<PostgresSettings>,
+    /// How to find out who is asking.
+    pub identity: IdentitySetup,
     /// What is remembered of decisions; `None` for nothing, and without a database.
     pub audit: Option<config::Audit>,
 }
@@ -115,6 +118,7 @@ impl Setup {
             ipv6_prefix: config.identity.ipv6_prefix,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
+            identity: IdentitySetup::of(config),
             audit: config.audit.clone().filter(|audit| audit.enabled),
         })
     }
@@ -258,6 +262,7 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         ipv6_prefix: 64,
         admin_tokens: None,
         postgres: None,
+        identity: IdentitySetup::default(),
         audit: None,
     })
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use crate::core::time::Timestamp;
+use crate::engine::identity::Shelf;
 use crate::engine::port::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
@@ -53,6 +54,11 @@ impl Opened {
     /// Whether all daemons of the region count in it together.
     pub(super) const fn is_shared(&self) -> bool {
         self.redis.is_some()
+    }
+
+    /// Where the daemons of the region keep facts for each other, if they share a store.
+    pub(super) fn shelf(&self) -> Option<Arc<dyn Shelf>> {
+        self.redis.as_ref().map(|redis| Arc::new(redis.shelf()) as _)
     }
 
     /// Gives back what was drawn ahead.

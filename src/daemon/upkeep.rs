@@ -33,5 +33,8 @@ fn once(engine: &Engine) {
     metrics.keys.set(len.keys as f64);
     metrics.keys_evicted.set(len.evicted as f64);
     metrics.keys_full.set(len.full as f64);
+    if let Some(lookups) = engine.lookups() {
+        lookups.upkeep();
+    }
     metrics.upkeep();
 }

@@ -3,6 +3,7 @@
 //! A document is read as a whole. Every problem is told at once, with its place and what was expected, and a document
 //! with any problem gives no rules at all.
 
+mod people;
 mod rule;
 mod shown;
 
@@ -14,8 +15,10 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
+use crate::core::identity::ApiKey;
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::{Rule, User, UserLimit};
+use crate::core::ruleset::People;
 use crate::core::written::{At, Entry, Fields, Node, Problem, Problems, integer, suggestion, text};
 
 pub use self::shown::{GlobalDoc, MatchDoc, RuleDoc};
@@ -27,10 +30,20 @@ pub struct Loaded {
     pub rules: Vec<Rule>,
     /// Its users, in the order of the document.
     pub users: Vec<User>,
+    /// Its API keys, in the order of the document.
+    pub keys: Vec<ApiKey>,
     /// Its tiers, in the order of the document.
     pub tiers: Vec<String>,
     /// Names the text: equal for equal texts, on every machine and in every build. Zero for JSON.
     pub hash: u64,
+}
+
+impl Loaded {
+    /// Who is written down beside the rules.
+    #[must_use]
+    pub fn people(&self) -> People {
+        People { users: self.users.clone(), keys: self.keys.clone() }
+    }
 }
 
 /// Reads `rules.toml`.
@@ -100,8 +113,10 @@ fn read_set(root: &Node, regions: &[String], problems: &mut Problems<'_>) -> Opt
     let rules = read_rules(fields.list("rules", problems).unwrap_or_default(), regions, problems);
     let tiers = read_tiers(fields.list("tiers", problems).unwrap_or_default(), problems);
     let users = read_users(fields.list("users", problems).unwrap_or_default(), &rules, &tiers, problems);
+    let known = people::Known { rules: &rules, tiers: &tiers };
+    let keys = people::keys(fields.list("keys", problems).unwrap_or_default(), known, problems);
     fields.finish(problems);
-    Some(Loaded { rules, users, tiers, hash: 0 })
+    Some(Loaded { rules, users, keys, tiers, hash: 0 })
 }
 
 fn read_rules(nodes: &[Node], regions: &[String], problems: &mut Problems<'_>) -> Vec<Rule> {
@@ -127,6 +142,7 @@ fn read_tiers(nodes: &[Node], problems: &mut Problems<'_>) -> Vec<String> {
         if !fields.has("name") {
             problems.report(fields.at, "name is missing: a tier needs one");
         }
+        fields.text("description", TEXT_BYTES_MAX, problems);
         tiers.extend(fields.text("name", TEXT_BYTES_MAX, problems).map(str::to_owned));
         fields.finish(problems);
     }
@@ -150,8 +166,9 @@ fn read_users(nodes: &[Node], rules: &[Rule], tiers: &[String], problems: &mut P
         let overrides = fields.table("overrides", problems).map_or_else(Vec::new, |own| {
             own.entries().iter().filter_map(|entry| read_override(entry, &by_name, problems)).collect()
         });
+        let blocked = people::block(&mut fields, problems);
         fields.finish(problems);
-        users.extend(id.map(|id| User { id: id.to_owned(), tier, overrides }));
+        users.extend(id.map(|id| User { id: id.to_owned(), tier, overrides, blocked }));
     }
     users
 }

@@ -6,11 +6,13 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::each::Footprint;
+use super::identity::{Persons, Refused, rewritten};
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Verdict};
 use crate::core::decision::{Decision, Ruled, Worldwide};
+use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
 use crate::core::rule::{Action, Mode, OnFailure};
@@ -19,6 +21,9 @@ use crate::core::time::{Span, Timestamp};
 
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
+
+/// Status of the answer to one who may not ask at all.
+const REFUSED_STATUS: u16 = 403;
 
 type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
@@ -53,24 +58,47 @@ impl Engine {
         let timer = self.sample();
         let now = self.clock.now();
         let loaded = self.loaded.load();
-        let plan = Plan::new(&loaded, requests, intent);
-        if let Some(outcome) = self.store.try_decide(&plan.charges(), plan.intent, now) {
-            let decisions = self.conclude(&plan, &outcome, intent, now);
-            if let Some(timer) = timer {
-                self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
-            }
-            return Answer::Now(decisions);
-        }
-        if let Some(footprint) = footprint {
+        let mut soon = SmallVec::new();
+        let persons = self.persons(&loaded.set, requests, &mut soon);
+        if soon.is_empty() {
+            let rewritten = rewritten(requests, &persons);
+            let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
+            let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
             let charges = plan.charges();
-            footprint.note(&charges, self.store.in_one_step(&charges));
+            let tried = self.store.try_decide(&charges, plan.intent, now);
+            let hope = match &tried {
+                Some(outcome) if plan.intent == Intent::Charge => self.hope(&charges, outcome, now),
+                _ => None,
+            };
+            if let Some(outcome) = tried.filter(|_| hope.is_none()) {
+                let decisions = self.conclude(&plan, &outcome, intent, now);
+                if let Some(timer) = timer {
+                    self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
+                }
+                return Answer::Now(decisions);
+            }
+            if let Some(footprint) = footprint {
+                footprint.note(&charges, self.store.in_one_step(&charges));
+            }
+        } else if let Some(footprint) = footprint {
+            footprint.is_unknown();
         }
-        drop(plan);
         let loaded = self.loaded.load_full();
         Answer::Later(Box::pin(async move {
-            let plan = Plan::new(&loaded, requests, intent);
-            let outcome = self.store.decide(&plan.charges(), plan.intent, now).await;
-            let decisions = self.conclude(&plan, &outcome, intent, now);
+            let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
+            let now = self.clock.now();
+            let rewritten = rewritten(requests, &persons);
+            let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
+            let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
+            let (charges, mut at) = (plan.charges(), now);
+            let mut outcome = self.store.decide(&charges, plan.intent, at).await;
+            if plan.intent == Intent::Charge
+                && let Some(most) = self.hope(&charges, &outcome, at)
+            {
+                (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
+            }
+            drop(charges);
+            let decisions = self.conclude(&plan, &outcome, intent, at);
             if let Some(timer) = timer {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
             }
@@ -84,7 +112,18 @@ impl Engine {
         let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
         let charged = plan.intent == Intent::Charge && outcome.admitted;
         let mut decisions = Decisions::new();
-        for (request, matches) in plan.requests.iter().zip(&plan.matches) {
+        for (place, (request, matches)) in plan.requests.iter().zip(&plan.matches).enumerate() {
+            if let Some((_, refused)) = plan.refused.iter().find(|(refused, _)| *refused == place) {
+                if intent == Intent::Charge {
+                    self.refused[refused.why as usize].increment(1);
+                }
+                let decision = refusal(refused);
+                if let Some(audit) = audit {
+                    audit.tell(request, &decision, now, || self.clock.now(), |_| 0);
+                }
+                decisions.push(decision);
+                continue;
+            }
             let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
             let own = counted.as_slice();
             for found in matches {
@@ -175,29 +214,87 @@ pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u
     }
 }
 
+/// The answer to one who may not ask at all.
+fn refusal(refused: &Refused) -> Decision {
+    let ruled = Ruled {
+        rule: refused.why.name().into(),
+        action: Action::Block,
+        allowed: false,
+        shadow: false,
+        limit: 0,
+        window: Span::ZERO,
+        remaining: 0,
+        reset: Span::ZERO,
+        retry: refused.retry,
+        delay: Span::ZERO,
+        degraded: false,
+        global: None,
+    };
+    Decision {
+        allowed: false,
+        rules: SmallVec::from_iter([ruled]),
+        tightest: Some(0),
+        status: REFUSED_STATUS,
+        message: Some(Arc::clone(&refused.message)),
+    }
+}
+
+/// Questions, and what is known of those who ask them.
+#[derive(Clone, Copy)]
+struct Asked<'a, 'r> {
+    requests: &'a [Request<'r>],
+    /// One for each, or none at all.
+    persons: &'a Persons,
+}
+
 /// One call, matched against one rule set.
 struct Plan<'a, 'r> {
     loaded: &'a Loaded,
     requests: &'a [Request<'r>],
     matches: SmallVec<[Matches<'a>; 1]>,
+    /// Those who may not ask at all, by the place of their question.
+    refused: SmallVec<[(usize, Refused); 1]>,
     intent: Intent,
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
-    fn new(loaded: &'a Loaded, requests: &'a [Request<'r>], intent: Intent) -> Self {
-        let mut matches: SmallVec<[Matches<'a>; 1]> =
-            requests.iter().map(|request| loaded.set.matches(request)).collect();
+    fn new(
+        loaded: &'a Loaded,
+        asked: Asked<'a, 'r>,
+        tier_default: Option<&'a str>,
+        intent: Intent,
+        now: Timestamp,
+    ) -> Self {
+        let Asked { requests, persons } = asked;
+        let mut refused = SmallVec::new();
+        let mut matches: SmallVec<[Matches<'a>; 1]> = SmallVec::new();
+        for (place, request) in requests.iter().enumerate() {
+            let person = persons.get(place);
+            match person.and_then(|person| person.refused(now)).filter(|_| !loaded.shadow) {
+                Some(why) => {
+                    refused.push((place, why));
+                    matches.push(Matches::new());
+                }
+                None => {
+                    let nobody = Who { tier: tier_default, ..Who::default() };
+                    let who = person.map_or(nobody, |person| person.who(tier_default));
+                    matches.push(loaded.set.matches_of(request, &who));
+                }
+            }
+        }
         for found in matches.iter_mut().flatten() {
+            let found: &mut Match<'_> = found;
             if found.rule.rule.global.is_some() {
                 found.limit = loaded.held_to(found.rule, found.limit);
             }
         }
-        let mut plan = Self { loaded, requests, matches, intent };
-        let blocked = plan
-            .matches
-            .iter()
-            .flatten()
-            .any(|found| found.rule.rule.action == Action::Block && !plan.shadow(found));
+        let mut plan = Self { loaded, requests, matches, refused, intent };
+        let blocked = !plan.refused.is_empty()
+            || plan
+                .matches
+                .iter()
+                .flatten()
+                .any(|found| found.rule.rule.action == Action::Block && !plan.shadow(found));
         if blocked {
             plan.intent = Intent::Ask;
         }

@@ -27,9 +27,16 @@ const AT_ONCE_MAX: usize = 256;
 pub(super) struct Footprint {
     buckets: SmallVec<[u64; 4]>,
     many_steps: bool,
+    /// Nobody knows yet what it touches.
+    unknown: bool,
 }
 
 impl Footprint {
+    /// Takes down that only a lookup will tell what is charged.
+    pub(super) const fn is_unknown(&mut self) {
+        self.unknown = true;
+    }
+
     /// Takes down what is charged.
     pub(super) fn note(&mut self, charges: &[Charge<'_>], in_one_step: bool) {
         let hasher = BuildHasherDefault::<DefaultHasher>::new();
@@ -43,15 +50,22 @@ impl Footprint {
 struct Touched {
     all: HashSet<u64>,
     in_many_steps: HashSet<u64>,
+    somebody: bool,
+    closed: bool,
 }
 
 impl Touched {
     /// Adds one more, if it may wait beside the others.
     fn admits(&mut self, one: &Footprint) -> bool {
+        // Whoever may touch anything waits alone.
+        if self.closed || (one.unknown && self.somebody) {
+            return false;
+        }
         let others = if one.many_steps { &self.all } else { &self.in_many_steps };
         if one.buckets.iter().any(|bucket| others.contains(bucket)) {
             return false;
         }
+        (self.somebody, self.closed) = (true, one.unknown);
         self.all.extend(&one.buckets);
         if one.many_steps {
             self.in_many_steps.extend(&one.buckets);
@@ -67,6 +81,8 @@ impl Engine {
         requests: &'a [Request<'r>],
         mut then: impl FnMut(&Request<'r>, &Decision),
     ) {
+        // One wait for all of them, rather than one for each.
+        self.expect(requests).await;
         let mut rest = requests;
         while let Some((first, others)) = rest.split_first() {
             match self.decide_with(std::slice::from_ref(first), Intent::Charge, None) {
@@ -119,7 +135,7 @@ mod tests {
     use super::*;
 
     fn footprint(buckets: &[u64], many_steps: bool) -> Footprint {
-        Footprint { buckets: SmallVec::from_slice(buckets), many_steps }
+        Footprint { buckets: SmallVec::from_slice(buckets), many_steps, unknown: false }
     }
 
     #[test]
@@ -129,6 +145,17 @@ mod tests {
         assert!(touched.admits(&footprint(&[3], false)));
         assert!(touched.admits(&footprint(&[3, 4], false)));
         assert!(touched.admits(&footprint(&[5, 6], true)));
+    }
+
+    #[test]
+    fn whoever_may_touch_anything_waits_alone() {
+        let unknown = || Footprint { unknown: true, ..Footprint::default() };
+        let mut touched = Touched::default();
+        assert!(touched.admits(&unknown()));
+        assert!(!touched.admits(&footprint(&[1], false)));
+        let mut touched = Touched::default();
+        assert!(touched.admits(&footprint(&[1], false)));
+        assert!(!touched.admits(&unknown()));
     }
 
     #[test]

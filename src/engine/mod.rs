@@ -5,15 +5,18 @@
 //! protocol between regions asks for it; a decision never waits for that.
 
 use std::cell::Cell;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
 use metrics::Counter;
+use smallvec::SmallVec;
+use tokio_util::sync::CancellationToken;
 
+use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
 use crate::core::request::Request;
 use crate::core::rule::{Rule, User};
-use crate::core::ruleset::{Compiled, Conflict, RuleSet, Shapes};
+use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
@@ -25,19 +28,24 @@ pub mod clock;
 pub mod decide;
 mod each;
 pub mod history;
+pub mod identity;
 pub mod loaded;
 pub mod port;
 pub mod rulebook;
 mod split;
 pub mod status;
+mod wait;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
+use identity::lookups::Lookups;
+use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use port::{Answer, Store};
 use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
+use wait::Waits;
 use world::Tallies;
 
 /// One decision in this many is timed: a histogram costs more than a decision.
@@ -52,10 +60,14 @@ pub struct Engine {
     shapes: Mutex<Shapes>,
     tallies: Tallies,
     shares: Shares,
+    waits: Waits,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
+    refused: [Counter; 4],
+    lookups: OnceLock<Arc<Lookups>>,
+    tier_default: OnceLock<Box<str>>,
     audit: Option<Arc<audit::Queue>>,
 }
 
@@ -71,6 +83,7 @@ impl Engine {
     pub fn new(name: NodeName, clock: Clock, store: Arc<dyn Store>, metrics: Arc<Metrics>) -> Self {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
+        let refused = Refusal::ALL.map(|why| metrics.counter("identity_refused_total", "reason", why.name()));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         let shares = Shares::new(name.clone(), Vec::new(), None);
         Self {
@@ -81,11 +94,70 @@ impl Engine {
             shapes: Mutex::default(),
             tallies: Tallies::default(),
             shares,
+            waits: Waits::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
             metrics,
             degraded,
+            refused,
             audit: None,
+            lookups: OnceLock::new(),
+            tier_default: OnceLock::new(),
+        }
+    }
+
+    /// Looks people up from now on, rather than finding them beside the rules. Once; later calls change nothing.
+    pub fn look_up_in(&self, lookups: Arc<Lookups>) {
+        let _ = self.lookups.set(lookups);
+    }
+
+    /// What looks people up, if anything does.
+    #[must_use]
+    pub fn lookups(&self) -> Option<&Arc<Lookups>> {
+        self.lookups.get()
+    }
+
+    /// The tier of requests that bring none and of whom no other is known. Once; later calls change nothing.
+    pub fn set_tier_default(&self, tier: &str) {
+        let _ = self.tier_default.set(tier.into());
+    }
+
+    fn tier_default(&self) -> Option<&str> {
+        self.tier_default.get().map(|tier| &**tier)
+    }
+
+    /// What is known at once of those who ask; `soon` gets what would be worth a short wait.
+    #[inline]
+    fn persons(
+        &self,
+        set: &RuleSet,
+        requests: &[Request<'_>],
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Persons {
+        match self.lookups.get() {
+            Some(lookups) => Directory::Lookups(set, lookups).persons(requests, soon),
+            None if set.knows_anybody() || requests.iter().any(shows_key) => {
+                Directory::Rules(set).persons(requests, soon)
+            }
+            None => Persons::new(),
+        }
+    }
+
+    /// What is known of those who ask, after a wait within the deadline of a decision.
+    async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
+        match self.lookups.get() {
+            Some(lookups) => lookups.find(set, requests).await,
+            None => self.persons(set, requests, &mut SmallVec::new()),
+        }
+    }
+
+    /// Looks up whoever of these is not known at once, together, within the deadline of one decision.
+    pub(crate) async fn expect(&self, requests: &[Request<'_>]) {
+        let loaded = self.loaded.load_full();
+        let mut soon = SmallVec::new();
+        let _ = self.persons(&loaded.set, requests, &mut soon);
+        if !soon.is_empty() {
+            let _ = self.find(&loaded.set, requests).await;
         }
     }
 
@@ -105,19 +177,19 @@ impl Engine {
         self.load_as(rules, users, shadow, None)
     }
 
-    /// The same under a revision that the rules' source gave it; `None`: the next one.
+    /// The same under a revision that the rules' source gave it; `None`: the next one. `people` may have API keys too.
     ///
     /// # Errors
     /// As [`Self::load`].
     pub fn load_as(
         &self,
         rules: Vec<Rule>,
-        users: Vec<User>,
+        people: impl Into<People>,
         shadow: bool,
         revision: Option<u64>,
     ) -> Result<u64, Vec<Conflict>> {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
-        let set = RuleSet::compile_with_users(rules, users, &mut shapes)?;
+        let set = RuleSet::compile_with_people(rules, people.into(), &mut shapes)?;
         let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
         let mut split = self.shares.machine();
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
@@ -190,18 +262,32 @@ impl Engine {
     /// Why `request` is decided as it is. Charges nothing.
     pub async fn explain(&self, request: &Request<'_>) -> Option<Explanation> {
         let loaded = self.loaded.load_full();
-        let considered = loaded.set.explain(request);
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let considered = loaded.set.explain_of(known, &self.who(&persons));
         let considered =
             considered.into_iter().map(|(rule, reason)| (rule.rule.name.clone(), reason)).collect();
-        let decision = self.ask(std::slice::from_ref(request)).get().await.into_iter().next()?;
+        let decision = self.ask(asked).get().await.into_iter().next()?;
         Some(Explanation { decision, considered })
+    }
+
+    /// What stands in for what a single request does not bring.
+    fn who<'a>(&'a self, persons: &'a Persons) -> Who<'a> {
+        let nobody = Who { tier: self.tier_default(), ..Who::default() };
+        persons.first().map_or(nobody, |person| person.who(self.tier_default()))
     }
 
     /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or the
     /// attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
-        let found = loaded.set.bucket(name, request)?;
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
         let limit = loaded.held_to(found.rule, found.limit);
         let (compiled, key) = (found.rule, found.key?);
         // A user's own limit, or this region's share, says what is left.
@@ -226,7 +312,11 @@ impl Engine {
     /// limit only this region's counter is reset: what the others know of it stays counted.
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
-        let found = loaded.set.bucket(name, request)?;
+        let asked = std::slice::from_ref(request);
+        let persons = self.find(&loaded.set, asked).await;
+        let rewritten = rewritten(asked, &persons);
+        let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
+        let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
         let (compiled, key) = (found.rule, found.key?);
         let existed = self.store.reset(compiled, &key).await;
         Some(BucketReset { rule: compiled.rule.name.clone(), identity: identity_of(compiled, &key), existed })

@@ -121,6 +121,7 @@ pub struct WorldStatus {
     pub peers: Vec<PeerStatus>,
     /// Regions whose every daemon has been silent for too long: the limits that span them follow `on_partition`.
     pub cut_off: Vec<String>,
-    /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of its buckets.
-    pub error_bounds: Vec<(String, u64)>,
+    /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of its buckets;
+    /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`.
+    pub error_bounds: Vec<(String, u64, &'static str)>,
 }

@@ -128,6 +128,10 @@ pub trait WorldPort: Send + Sync + 'static {
     fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
         let _ = (key, window, used, limit);
     }
+    /// No region has rights of a bucket left in a window.
+    fn dry(&self, key: &WorldKey, window: u64) {
+        let _ = (key, window);
+    }
     /// Counts frames and connections that were refused. The reasons are few and fixed.
     fn refused(&self, reason: &'static str, times: u64);
     /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
@@ -136,6 +140,8 @@ pub trait WorldPort: Send + Sync + 'static {
     fn traffic(&self, region: &str, sent: u64, received: u64);
     /// Counts frames handled, both ways.
     fn updates(&self, frames: u64);
+    /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the end.
+    fn overshoot(&self, rule: &str, permits: u64);
 }
 
 impl WorldPort for Engine {
@@ -170,10 +176,14 @@ impl WorldPort for Engine {
             }
         }
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        for (rule, bound) in &status.error_bounds {
+        for (rule, bound, _) in &status.error_bounds {
             metrics.error_bound(rule).set(*bound as f64);
         }
         Self::publish(self, status);
+    }
+
+    fn overshoot(&self, rule: &str, permits: u64) {
+        self.metrics().overshoot(rule).increment(permits);
     }
 
     fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
@@ -197,6 +207,10 @@ impl WorldPort for Engine {
                 "an escrowed limit was exceeded: check that all regions hold the same rules and that no two stores serve one region"
             );
         }
+    }
+
+    fn dry(&self, key: &WorldKey, window: u64) {
+        self.note_dry(key, window);
     }
 
     fn refused(&self, reason: &'static str, times: u64) {

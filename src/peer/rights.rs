@@ -67,6 +67,7 @@ impl Rights {
             match event {
                 Event::Gave { to, permits } => self.port.rights_moved(&to, permits),
                 Event::Took { .. } => {}
+                Event::Dry { key, window } => self.port.dry(&key, window),
                 Event::Closed { key, window, used, limit } => {
                     self.port.window_closed(&key, window, used, limit)
                 }

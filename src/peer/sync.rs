@@ -80,6 +80,8 @@ struct Driver {
     touched: Vec<Touched>,
     /// What was told to the port before, to tell it only the rest.
     told: HashMap<&'static str, u64>,
+    /// By rule: permits above the limit that the port was told of. Bounded by the rules.
+    above: HashMap<String, u64>,
     traffic: HashMap<String, (u64, u64)>,
     updates: u64,
 }
@@ -116,6 +118,7 @@ impl Driver {
             revision: None,
             touched: Vec::new(),
             told: HashMap::new(),
+            above: HashMap::new(),
             traffic: HashMap::new(),
             updates: 0,
         };
@@ -226,16 +229,29 @@ impl Driver {
         let rights = self.rights.machine.tally();
         let frames = [tally.frames_in, tally.frames_out, rights.frames_in, rights.frames_out];
         let frames = more(&mut self.updates, frames.into_iter().fold(0, u64::saturating_add));
-        for (reason, count) in [("rights_fenced", rights.fenced), ("rights_beyond", rights.beyond)] {
+        let refused = [
+            ("rights_fenced", rights.fenced),
+            ("rights_beyond", rights.beyond),
+            ("replayed", tally.duplicates),
+            ("unknown_rule", tally.unknown_rules),
+            ("other_window", tally.other_windows),
+            ("backwards", tally.backwards),
+            ("beyond_limit", tally.beyond),
+        ];
+        for (reason, count) in refused {
             let more = more(self.told.entry(reason).or_default(), count);
             if more > 0 {
                 self.port.refused(reason, more);
             }
         }
+        let dropped = more(self.told.entry("reports").or_default(), tally.dropped_reports);
+        if dropped > 0 {
+            self.port.dropped("reports", dropped);
+        }
         self.port.updates(frames);
     }
 
-    fn status(&self, now: Timestamp, links: &[LinkStatus]) -> WorldStatus {
+    fn status(&mut self, now: Timestamp, links: &[LinkStatus]) -> WorldStatus {
         let known = self.replica.status(now);
         let lags: HashMap<&NodeName, _> = known.peers.iter().map(|peer| (&peer.name, peer.lag)).collect();
         let peer = |member: &Member| {
@@ -252,6 +268,12 @@ impl Driver {
                 error: link.and_then(|link| link.error.clone()),
             }
         };
+        for (rule, above) in &known.overshoot {
+            let more = more(self.above.entry(rule.name.clone()).or_default(), *above);
+            if more > 0 {
+                self.port.overshoot(&rule.name, more);
+            }
+        }
         WorldStatus {
             peers: self.members.iter().map(peer).collect(),
             cut_off: known
@@ -260,7 +282,11 @@ impl Driver {
                 .filter(|region| region.cut_off)
                 .map(|region| region.name)
                 .collect(),
-            error_bounds: known.error_bounds.into_iter().map(|(rule, bound)| (rule.name, bound)).collect(),
+            error_bounds: known
+                .error_bounds
+                .into_iter()
+                .map(|(rule, bound, doubt)| (rule.name, bound, doubt.as_str()))
+                .collect(),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
 use super::rights::{is_closed, is_escrowed};
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
+use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View, WINDOW_MIN};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
@@ -13,6 +13,8 @@ use crate::engine::port::{BucketInfo, Charge, Counted};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
+/// A view of a bucket without windows is kept for three times this long after it was last renewed.
+const UNWINDOWED: Span = Span::from_secs(20);
 /// How much a view weighs: all alike, so that the one that ends soonest goes first.
 const VIEW_WEIGHT: u8 = 0;
 
@@ -294,9 +296,14 @@ impl Slot {
             *known = held;
         }
         // It speaks of its window and the next. How long those are is not said here, but windows are counted from the
-        // epoch, so the present divided by the index is a window's length.
-        let window = now.0 / view.window.max(1);
-        self.views.rate(place, now + Span(window.saturating_mul(3)), VIEW_WEIGHT);
+        // epoch, so the present divided by the index is a window's length. What has no windows names an instant instead,
+        // which is larger than any index.
+        let length = if view.window > now.0 / WINDOW_MIN.0 + 2 {
+            UNWINDOWED
+        } else {
+            Span(now.0 / view.window.max(1))
+        };
+        self.views.rate(place, now + Span(length.0.saturating_mul(3)), VIEW_WEIGHT);
     }
 
     /// What a bucket holds; `None` if neither it nor a view of it is there.

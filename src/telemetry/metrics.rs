@@ -92,6 +92,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Counts of worldwide limits that found no room before they were sent",
     ),
     (
+        "rights_waits_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Requests that waited for rights of another region: admitted, refused, or full where too many waited",
+    ),
+    (
         "rights_moved_total",
         MetricKind::Counter,
         &["from", "to"],
@@ -156,6 +162,35 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["door"],
         "Connections closed at once because the door was full",
     ),
+    (
+        "identity_cache_total",
+        MetricKind::Counter,
+        &["result"],
+        "Users and API keys needed by decisions: hit (known at once), miss",
+    ),
+    (
+        "identity_lookups_total",
+        MetricKind::Counter,
+        &["result"],
+        "Users and API keys looked up: redis, database (found there, or found not to exist), failed, dropped (no room)",
+    ),
+    (
+        "identity_timeouts_total",
+        MetricKind::Counter,
+        &[],
+        "Decisions that waited for a user or API key in vain and used the default",
+    ),
+    ("identity_changes_total", MetricKind::Counter, &[], "Changes of users and API keys heard of"),
+    ("identity_cache_entries", MetricKind::Gauge, &[], "Users and API keys held in memory"),
+    ("identity_cache_bytes", MetricKind::Gauge, &[], "Memory that they take"),
+    ("identity_lookups_open", MetricKind::Gauge, &[], "Lookups under way"),
+    (
+        "identity_refused_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Decisions that refused somebody: user_blocked, key_revoked, key_expired, key_inactive",
+    ),
+    ("identity_tokens_total", MetricKind::Counter, &["result"], "JSON web tokens shown: valid, invalid"),
     ("audit_queue", MetricKind::Gauge, &[], "Records of decisions that wait in memory"),
     (
         "audit_dropped_total",
@@ -174,6 +209,23 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
     ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
     ("build_info", MetricKind::Gauge, &["version"], "Always 1"),
 ];
+
+/// Handles of what looks people up.
+#[derive(Clone)]
+#[expect(missing_docs, reason = "each is described in METRICS")]
+pub struct IdentityMetrics {
+    pub hits: Counter,
+    pub misses: Counter,
+    pub from_shelf: Counter,
+    pub from_database: Counter,
+    pub failed: Counter,
+    pub dropped: Counter,
+    pub timed_out: Counter,
+    pub changes: Counter,
+    pub entries: Gauge,
+    pub bytes: Gauge,
+    pub flights: Gauge,
+}
 
 /// Handles of one rule, kept beside it.
 #[derive(Clone)]
@@ -231,6 +283,12 @@ pub struct Metrics {
 impl std::fmt::Debug for RuleMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("RuleMetrics")
+    }
+}
+
+impl std::fmt::Debug for IdentityMetrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("IdentityMetrics")
     }
 }
 
@@ -330,6 +388,27 @@ impl Metrics {
     /// A counter with one label of a fixed, small set of values.
     pub fn counter(&self, name: &'static str, label: &'static str, value: &'static str) -> Counter {
         self.recorder.register_counter(&key(name, vec![Label::new(label, value)]), &METADATA)
+    }
+
+    /// The handles of what looks people up.
+    #[must_use]
+    pub fn identity(&self) -> IdentityMetrics {
+        let plain = |name| self.recorder.register_counter(&key(name, Vec::new()), &METADATA);
+        let gauge = |name| self.recorder.register_gauge(&key(name, Vec::new()), &METADATA);
+        let looked = |result| self.counter("identity_lookups_total", "result", result);
+        IdentityMetrics {
+            hits: self.counter("identity_cache_total", "result", "hit"),
+            misses: self.counter("identity_cache_total", "result", "miss"),
+            from_shelf: looked("redis"),
+            from_database: looked("database"),
+            failed: looked("failed"),
+            dropped: looked("dropped"),
+            timed_out: plain("identity_timeouts_total"),
+            changes: plain("identity_changes_total"),
+            entries: gauge("identity_cache_entries"),
+            bytes: gauge("identity_cache_bytes"),
+            flights: gauge("identity_lookups_open"),
+        }
     }
 
     /// A gauge with one label of a fixed, small set of values.

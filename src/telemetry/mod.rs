@@ -6,4 +6,4 @@
 pub mod log;
 mod metrics;
 
-pub use metrics::{METRICS, MetricKind, Metrics, RuleMetrics};
+pub use metrics::{IdentityMetrics, METRICS, MetricKind, Metrics, RuleMetrics};

@@ -113,6 +113,7 @@ fn rule(limit: u32) -> Rule {
         per: vec!["user".to_owned()],
         algorithm: Algorithm::FixedWindow,
         limit,
+        split_keys: 1,
         window: Span::from_secs(3_600),
         burst: limit,
         group: None,

@@ -15,6 +15,7 @@ mod away;
 mod file;
 mod guard;
 mod peers;
+mod people;
 mod rules;
 mod schema;
 #[path = "../support/mod.rs"]

@@ -16,6 +16,7 @@ mod checks;
 mod cli;
 mod demo;
 mod grpc;
+mod identity;
 mod lifecycle;
 mod regions;
 mod split;

@@ -1,6 +1,10 @@
 //! Real Redis servers for tests: started on free ports with their files in a temporary directory, killed when dropped.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
+#![allow(
+    dead_code,
+    clippy::print_stdout,
+    reason = "each test file uses a part of it, and says what it skips"
+)]
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::world::{Plan, Store, Window, World, sums, windows};
+use super::world::{Plan, Store, Window, World, sums, window, windows};
 
 const fn plan(regions: usize, rtt_ms: u64, store: Store) -> Plan {
     let rtt = Duration::from_millis(rtt_ms);
@@ -60,8 +60,42 @@ fn rights_follow_demand_between_regions_that_count_in_redis() {
 }
 
 #[test]
+fn a_request_may_wait_for_rights_on_their_way_and_not_where_everyone_is_dry() {
+    let rtt = Duration::from_millis(80);
+    let global = "mode = \"escrow\"\nwait = \"400ms\"";
+    let world = World::start(Plan { regions: 3, rtt, store: Store::Memory, limit: 30, global });
+    let daemon = &world.daemons[1];
+    windows(3);
+    let first = window();
+    let mut admitted = Vec::new();
+    while window() < first + 3 {
+        let answer = daemon.check(&[("who", "one")]);
+        // The label says which window it was admitted in, however long it waited.
+        if answer["allowed"] == true {
+            admitted.push(window());
+        }
+    }
+    let waited =
+        |outcome: &str| daemon.metric(&format!("tidegate_rights_waits_total{{outcome=\"{outcome}\"}}"));
+    let in_second = admitted.iter().filter(|at| **at == first + 1).count();
+    assert!((28..=31).contains(&in_second), "{in_second} of {admitted:?}");
+    assert!(waited("admitted") > Some(0.0));
+    // Asked without a pause, a dry world would hold every request for the whole of its wait, six a window.
+    let asked = daemon.metric("tidegate_decisions_total{rule=\"world\",outcome=\"denied\"}");
+    assert!(asked > Some(20.0), "{asked:?}");
+}
+
+#[test]
 fn no_cut_and_no_crash_lets_a_single_permit_too_many_through() {
-    let plan = plan(3, 80, Store::Memory);
+    survives(plan(3, 80, Store::Memory));
+}
+
+#[test]
+fn no_cut_and_no_crash_lets_a_single_permit_too_many_through_in_redis() {
+    survives(plan(3, 80, Store::Redis));
+}
+
+fn survives(plan: Plan) {
     let mut world = World::start(plan);
     let loads = world.load(3.0, &[4, 1, 1]);
     let together = sums(&loads, windows(4));

@@ -33,6 +33,8 @@ pub(crate) struct Plan {
     pub(crate) shared_store: bool,
     /// Most buckets that a daemon follows.
     pub(crate) keys_max: usize,
+    /// Whether gossip tells only what others would otherwise guess wrong.
+    pub(crate) thrift: bool,
 }
 
 /// A region.
@@ -188,6 +190,7 @@ impl Plan {
             interval: Span::from_millis(100),
             shared_store: false,
             keys_max: 1_000,
+            thrift: true,
         }
     }
 }

@@ -104,6 +104,7 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
         interval: interval.unwrap_or(Span::from_millis(100)),
         shared_store,
         keys_max: index(keys_max),
+        thrift: true,
     })
 }
 

@@ -7,10 +7,14 @@ mod audit;
 mod audit_json;
 mod buckets;
 mod guard;
+mod keys;
+mod people;
 mod quotas;
 mod regions;
 mod rules;
+mod tiers;
 mod tokens;
+mod users;
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
@@ -23,6 +27,7 @@ use super::http::{Answered, query};
 use crate::core::rule::Rule;
 use crate::engine::admin::{Actor, Role};
 use crate::engine::history::History;
+use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
 use crate::engine::rulebook::{NoRuleBook, RuleBook};
 use crate::telemetry::Metrics;
@@ -42,6 +47,8 @@ pub struct Admin {
     pub guard: std::sync::Arc<Guard>,
     /// Writes a rule.
     pub rule_json: RuleJson,
+    /// Users, keys and tiers.
+    pub register: std::sync::Arc<dyn Register>,
     /// Every region that may hold a share.
     pub regions: Vec<String>,
     /// Where rules are kept and changed.
@@ -54,9 +61,14 @@ impl Admin {
     /// Admin routes without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
-        let rules = std::sync::Arc::new(NoRuleBook);
-        let guard = std::sync::Arc::new(Guard::new(None, metrics));
-        Self { guard, rule_json, regions: Vec::new(), rules, history: None }
+        Self {
+            guard: std::sync::Arc::new(Guard::new(None, metrics)),
+            rule_json,
+            register: std::sync::Arc::new(NoRegister),
+            regions: Vec::new(),
+            history: None,
+            rules: std::sync::Arc::new(NoRuleBook),
+        }
     }
 }
 
@@ -84,8 +96,16 @@ pub(super) struct AdminRoute {
 }
 
 /// Every module's routes.
-const TABLES: &[&[AdminRoute]] =
-    &[rules::ROUTES, quotas::ROUTES, regions::ROUTES, buckets::ROUTES, audit::ROUTES];
+const TABLES: &[&[AdminRoute]] = &[
+    rules::ROUTES,
+    quotas::ROUTES,
+    regions::ROUTES,
+    buckets::ROUTES,
+    audit::ROUTES,
+    users::ROUTES,
+    keys::ROUTES,
+    tiers::ROUTES,
+];
 
 /// Every admin route.
 pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {

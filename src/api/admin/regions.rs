@@ -28,7 +28,9 @@ fn show(doors: &Doors) -> Reply {
         store: StoreJson::new(&health),
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
-        rules: bounds.map(|(rule, bound)| ErrorBoundJson { rule, error_bound: *bound }).collect(),
+        rules: bounds
+            .map(|(rule, bound, because)| ErrorBoundJson { rule, error_bound: *bound, because })
+            .collect(),
         changing: changing
             .map(|standing| ChangingJson { rule: &standing.rule.name, waiting_for: &standing.waiting_for })
             .collect(),

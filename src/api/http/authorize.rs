@@ -6,21 +6,25 @@
 //! | `path` | `X-Forwarded-Uri` or `X-Original-URI`, without the query |
 //! | `method` | `X-Forwarded-Method` or `X-Original-Method` |
 //! | `host` | `X-Forwarded-Host` |
-//! | `api_key` | the [`fingerprint`] of `X-Api-Key`, else of the credentials in `Authorization`: never the secret itself |
+//! | `user` | the JSON web token in `Authorization`, where tokens are configured and it is valid |
+//! | `api_key` | `X-Api-Key`, else the credentials in `Authorization`: a key of ours by its public name, any other by its [`fingerprint`], never the secret itself |
 //! | any other `<name>` | `X-Tidegate-<Name>`, for gateways that know more; the name in lower case |
 //!
 //! The query of the route itself may say `domain` and `cost`. The gateway must set these headers or remove what a client
 //! sent under their names; where two that mean the same disagree the request is refused, since one of them is a client's.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::header::{AUTHORIZATION, HeaderMap};
 use http::request::Parts;
 
 use super::{Answered, Visit, query, reply};
 use crate::api::error::{Refusal, decision_status};
+use crate::api::token::{self, OnInvalid};
 use crate::api::{address, headers};
 use crate::core::decision::Decision;
+use crate::core::identity::is_key_like;
 use crate::core::request::{ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MAX};
 use crate::core::rule::DOMAIN_DEFAULT;
 
@@ -63,8 +67,9 @@ impl Visit<'_> {
         if let Some(host) = text(headers, "x-forwarded-host")? {
             attributes.push(("host", host.into()));
         }
-        if let Some(key) = api_key(headers) {
-            attributes.push(("api_key", fingerprint(key).into()));
+        let token = self.token_user(headers)?;
+        if let Some(key) = api_key(headers, token.is_some()) {
+            attributes.push(("api_key", shown(key)));
         }
         for name in headers.keys() {
             let Some(own) = name.as_str().strip_prefix(OWN_PREFIX) else { continue };
@@ -75,9 +80,24 @@ impl Visit<'_> {
                 attributes.push((own, value.into()));
             }
         }
+        if let Some(Some(user)) = token {
+            name_user(&mut attributes, &user)?;
+        }
         attributes.retain(|(_, value)| !value.is_empty());
         bounded(&attributes)?;
         Ok(attributes)
+    }
+
+    /// Whether the request brings a JSON web token where these are configured, and the user whom a valid one names.
+    fn token_user(self, headers: &HeaderMap) -> Result<Option<Option<Arc<str>>>, Refusal> {
+        let Some(tokens) = self.doors.tokens.as_deref() else { return Ok(None) };
+        let Some(text) = text(headers, AUTHORIZATION.as_str()).ok().flatten() else { return Ok(None) };
+        let Some(token) = token::of_authorization(text) else { return Ok(None) };
+        match tokens.user(token, self.doors.engine.now()) {
+            Ok(user) => Ok(Some(Some(user))),
+            Err(_) if tokens.on_invalid() == OnInvalid::Address => Ok(Some(None)),
+            Err(invalid) => Err(token::refusal(&invalid)),
+        }
     }
 
     fn client(self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
@@ -163,18 +183,46 @@ fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<&
     }
 }
 
-/// The secret that the client shows: `X-Api-Key`, else what stands in `Authorization` after the scheme.
-fn api_key(headers: &HeaderMap) -> Option<&[u8]> {
+/// The user whom the token names; a gateway that names another contradicts it.
+fn name_user(attributes: &mut Attributes<'_>, user: &str) -> Result<(), Refusal> {
+    match attributes.iter().find(|(name, _)| *name == "user") {
+        Some((_, named)) if **named != *user => Err(Refusal::of_field(
+            "x-tidegate-user",
+            "x-tidegate-user and the token disagree: the gateway should remove what a client sent under this name",
+        )),
+        Some(_) => Ok(()),
+        None => {
+            attributes.push(("user", user.to_owned().into()));
+            Ok(())
+        }
+    }
+}
+
+/// What stands for the secret: a key of ours itself, since the engine knows it and keeps its name alone; of any other a
+/// fingerprint.
+fn shown(key: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(key) {
+        Ok(text) if is_key_like(text) => text.into(),
+        _ => fingerprint(key).into(),
+    }
+}
+
+/// The secret that the client shows: `X-Api-Key`, else what stands in `Authorization` after the scheme, unless that is a
+/// token.
+fn api_key(headers: &HeaderMap, is_token: bool) -> Option<&[u8]> {
     if let Some(key) = headers.get("x-api-key") {
         return Some(key.as_bytes().trim_ascii()).filter(|key| !key.is_empty());
+    }
+    if is_token {
+        return None;
     }
     let credentials = headers.get(AUTHORIZATION)?.as_bytes().trim_ascii();
     let scheme = credentials.iter().position(|byte| *byte == b' ').map_or(0, |at| at + 1);
     credentials.get(scheme..).map(<[u8]>::trim_ascii).filter(|key| !key.is_empty())
 }
 
-/// The name that limits know a secret by: the first 128 bits of its SHA-256, in hexadecimal. Until keys are looked up in
-/// a database, a rule matches a key by this; `printf %s KEY | sha256sum | cut -c1-32` prints it.
+/// The name that limits know a foreign secret by: the first 128 bits of its SHA-256, in hexadecimal. A rule matches such a
+/// key by this; `printf %s KEY | sha256sum | cut -c1-32` prints it.
 #[must_use]
 pub fn fingerprint(secret: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, secret);
@@ -217,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_key_is_the_same_by_whichever_header_it_comes() {
-        let key = |lines: &[(&str, &[u8])]| api_key(&headers(lines)).map(<[u8]>::to_vec);
+        let key = |lines: &[(&str, &[u8])]| api_key(&headers(lines), false).map(<[u8]>::to_vec);
         assert_eq!(key(&[("x-api-key", b"k1")]).as_deref(), Some(&b"k1"[..]));
         assert_eq!(key(&[("authorization", b"Bearer k1")]).as_deref(), Some(&b"k1"[..]));
         assert_eq!(key(&[("authorization", b"k1")]).as_deref(), Some(&b"k1"[..]));

@@ -5,6 +5,7 @@ use hyper::body::Incoming;
 
 use super::question::{self, Check, Question as Asked};
 use super::{Answered, Arriving, Visit, body, decision, reply};
+use crate::api::asker::Asker;
 use crate::api::headers;
 use crate::api::wire::DecisionJson;
 use crate::core::decision::Decision;
@@ -21,32 +22,36 @@ impl Visit<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         match question::read(&body)? {
-            Asked::One(check) => Ok(self.one(&check).await),
-            Asked::Batch(checks) => Ok(Box::pin(self.batch(&checks)).await),
+            Asked::One(check) => self.one(&check).await,
+            Asked::Batch(checks) => Box::pin(self.batch(&checks)).await,
         }
     }
 
-    async fn one(self, check: &Check<'_>) -> super::Reply {
+    async fn one(self, check: &Check<'_>) -> Answered {
         let engine = &self.doors.engine;
         let asked = [check.request()];
+        let asker = Asker::read(self.doors, &asked);
+        let asked = asker.stand_in(asked)?;
         let decisions = match engine.decide(&asked) {
             Answer::Now(decisions) => decisions,
             Answer::Later(decisions) => decisions.await,
         };
         let [request] = &asked;
-        let Some(decision) = decisions.first() else { return reply::json_bytes(b"{}".to_vec()) };
+        let Some(decision) = decisions.first() else { return Ok(reply::json_bytes(b"{}".to_vec())) };
         let mut body = Vec::with_capacity(DECISION_BYTES);
         decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         let mut reply = reply::json_bytes(body);
         headers::add(reply.headers_mut(), decision, request.cost, engine.now());
-        reply
+        Ok(reply)
     }
 
-    async fn batch(self, checks: &[Check<'_>]) -> super::Reply {
+    async fn batch(self, checks: &[Check<'_>]) -> Answered {
         let engine = &self.doors.engine;
+        let questions: Vec<_> = checks.iter().map(Check::request).collect();
+        let asker = Asker::read(self.doors, &questions);
+        let questions = asker.stand_in(questions)?;
         let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));
         body.extend_from_slice(b"{\"decisions\":[");
-        let asked: Vec<_> = checks.iter().map(Check::request).collect();
         let empty = body.len();
         let write = |request: &Question<'_>, decision: &Decision| {
             if body.len() > empty {
@@ -54,8 +59,8 @@ impl Visit<'_> {
             }
             decision::write(&mut body, &DecisionJson::new(request, decision, &engine.name().region));
         };
-        engine.decide_each(&asked, write).await;
+        engine.decide_each(&questions, write).await;
         body.extend_from_slice(b"]}");
-        reply::json_bytes(body)
+        Ok(reply::json_bytes(body))
     }
 }

@@ -4,6 +4,7 @@ use http::request::Parts;
 use hyper::body::Incoming;
 
 use super::{Answered, Arriving, Visit, body, question, reply};
+use crate::api::asker::Asker;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;
@@ -14,7 +15,10 @@ impl Visit<'_> {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
         let check = question::read_one(&body)?;
-        let request = check.request();
+        let asked = [check.request()];
+        let asker = Asker::read(self.doors, &asked);
+        let asked = asker.stand_in(asked)?;
+        let [request] = asked;
         let engine = &self.doors.engine;
         let explanation = engine.explain(&request).await;
         let explanation = explanation.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;

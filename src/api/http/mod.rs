@@ -30,6 +30,7 @@ use super::admin;
 use super::connection::{LOOK_EVERY, Looks, Pulse};
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Socket};
+use super::openapi::openapi_json;
 
 pub use authorize::fingerprint;
 
@@ -132,24 +133,26 @@ struct Visit<'c> {
 
 /// Every route of gateways and of those who watch the daemon. What operators use is in [`admin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Route {
+pub(super) enum Route {
     Check,
     Authorize,
     Explain,
     Metrics,
     Healthz,
     Readyz,
+    OpenApi,
     Home,
 }
 
 /// Paths and the methods they know.
-const ROUTES: &[(&str, Route, &str)] = &[
+pub(super) const ROUTES: &[(&str, Route, &str)] = &[
     ("/v1/check", Route::Check, "POST"),
     ("/v1/authorize", Route::Authorize, "GET, HEAD, POST"),
     ("/v1/explain", Route::Explain, "POST"),
     ("/metrics", Route::Metrics, "GET, HEAD"),
     ("/healthz", Route::Healthz, "GET, HEAD"),
     ("/readyz", Route::Readyz, "GET, HEAD"),
+    ("/openapi.json", Route::OpenApi, "GET, HEAD"),
     ("/", Route::Home, "GET, HEAD"),
 ];
 
@@ -197,6 +200,7 @@ impl Visit<'_> {
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),
             Route::Readyz => Ok(health::ready(self.doors)),
+            Route::OpenApi => Ok(reply::json_bytes(openapi_json().as_bytes().to_vec())),
             Route::Home => Ok(health::home(self.doors)),
         }
     }

@@ -25,6 +25,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tokio_util::sync::CancellationToken;
 
 use super::Doors;
+use super::asker::Asker;
 use super::connection::LOOK_EVERY;
 use super::error::{Code, GRPC_OK, Refusal};
 use super::listener::{Accepted, Socket};
@@ -186,25 +187,26 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
 /// The answer, if nothing has to be waited for.
 fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
     let questions = question::read(message)?;
-    let texts = question::regroup(&questions, doors.settings.ipv6_prefix);
-    let questions = question::regrouped(questions, &texts);
+    let asker = Asker::read(doors, &questions);
+    let questions = question::of(&asker, questions)?;
     if mixed(&questions) {
         let Answer::Now(asked) = doors.engine.ask(&questions) else { return Ok(None) };
         if any_over(&questions, &asked) {
             return Ok(Some(encode(&questions, &asked)));
         }
     }
-    match doors.engine.decide(&questions) {
-        Answer::Now(decisions) => Ok(Some(encode(&questions, &decisions))),
+    let decided = match doors.engine.decide(&questions) {
+        Answer::Now(decisions) => Some(encode(&questions, &decisions)),
         // Not waited for, and so not begun: the task that waits asks again.
-        Answer::Later(_) => Ok(None),
-    }
+        Answer::Later(_) => None,
+    };
+    Ok(decided)
 }
 
 async fn decide(doors: &Doors, message: &[u8]) -> Result<Bytes, Refusal> {
     let questions = question::read(message)?;
-    let texts = question::regroup(&questions, doors.settings.ipv6_prefix);
-    let questions = question::regrouped(questions, &texts);
+    let asker = Asker::read(doors, &questions);
+    let questions = question::of(&asker, questions)?;
     if mixed(&questions) {
         let asked = doors.engine.ask(&questions).get().await;
         if any_over(&questions, &asked) {

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::wire::{Asked, DESCRIPTORS_MAX, Descriptor, Undecodable, decode};
-use crate::api::address;
+use crate::api::asker::Asker;
 use crate::api::error::{Code, Refusal};
 use crate::core::request::{ATTRIBUTES_MAX, Cost, LimitOverride, Request, TEXT_BYTES_MAX};
 use crate::core::time::Span;
@@ -23,33 +23,9 @@ impl From<Undecodable> for Refusal {
     }
 }
 
-/// A text that stands in for an address, with the places of its question and its entry.
-pub(super) type Regrouped = (usize, usize, String);
-
-/// The texts of addresses of IPv6, which are grouped by `prefix`.
-pub(super) fn regroup(questions: &[Request<'_>], prefix: u8) -> Vec<Regrouped> {
-    let mut regrouped = Vec::new();
-    for (place, question) in questions.iter().enumerate() {
-        for (entry, (name, value)) in question.attributes.iter().enumerate() {
-            if *name == IP
-                && let Some(text) = address::regrouped(value, prefix)
-            {
-                regrouped.push((place, entry, text));
-            }
-        }
-    }
-    regrouped
-}
-
-/// The same questions about these addresses.
-pub(super) fn regrouped<'b>(mut questions: Questions<'b>, texts: &'b [Regrouped]) -> Questions<'b> {
-    for (place, entry, text) in texts {
-        let attributes = questions.get_mut(*place).map(|question| &mut question.attributes);
-        if let Some((_, value)) = attributes.and_then(|attributes| attributes.get_mut(*entry)) {
-            *value = text;
-        }
-    }
-    questions
+/// The same questions with what `asker` puts into the place of some attributes.
+pub(super) fn of<'b>(asker: &'b Asker, questions: Questions<'b>) -> Result<Questions<'b>, Refusal> {
+    asker.stand_in(questions)
 }
 
 /// Reads the questions of a message.
@@ -155,8 +131,8 @@ mod tests {
         then: impl FnOnce(&[Request<'_>]) -> R,
     ) -> Result<R, Refusal> {
         let questions = read(message)?;
-        let texts = regroup(&questions, prefix);
-        Ok(then(&regrouped(questions, &texts)))
+        let asker = Asker::of_addresses(&questions, prefix);
+        of(&asker, questions).map(|questions| then(&questions))
     }
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {

@@ -29,19 +29,21 @@ impl Gcra {
         (present, present + self.0.amount(limit, now))
     }
 
-    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let (present, tat) = self.schedule(limit, now);
         let tolerance = amount_of(capacity(limit), limit);
+        // What others may take is gone for this region.
+        let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
         let increment = amount_of(cost.max(1), limit);
         let due = tat + increment;
-        let admitted = due <= present + tolerance;
+        let admitted = due + held <= present + tolerance;
         let tat_after = if admitted { tat + amount_of(cost, limit) } else { tat };
         let backlog = tat_after - present;
-        let retry = || time_to_drain(due.saturating_sub(present + tolerance), limit);
+        let retry = || time_to_drain((due + held).saturating_sub(present + tolerance), limit);
         let early = backlog.saturating_sub(amount_of(u64::from(limit.burst), limit));
         Verdict {
             admitted,
-            remaining: permits_in(tolerance.saturating_sub(backlog), limit),
+            remaining: permits_in(tolerance.saturating_sub(backlog + held), limit),
             reset: time_to_drain(backlog, limit),
             retry: (!admitted && increment <= tolerance).then(retry),
             delay: if admitted && cost > 0 { time_to_drain(early, limit) } else { Span::ZERO },

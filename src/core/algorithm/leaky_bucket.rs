@@ -14,7 +14,7 @@ use crate::core::time::{Span, Timestamp};
 pub struct LeakyBucket(Level);
 
 /// Permits that the queue holds at most.
-fn capacity(limit: &Limit) -> u64 {
+pub(super) fn capacity(limit: &Limit) -> u64 {
     match (limit.permits, limit.queue) {
         (0, _) => 0,
         (_, 0) => u64::from(limit.burst),
@@ -28,16 +28,18 @@ impl LeakyBucket {
         Self(level)
     }
 
-    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let queued = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit), limit);
+        // What others may take is gone for this region.
+        let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
         let asked = amount_of(cost.max(1), limit);
-        let admitted = queued + asked <= capacity;
+        let admitted = queued + held + asked <= capacity;
         let after = if admitted { queued + amount_of(cost, limit) } else { queued };
-        let retry = || time_to_drain((queued + asked).saturating_sub(capacity), limit);
+        let retry = || time_to_drain((queued + held + asked).saturating_sub(capacity), limit);
         Verdict {
             admitted,
-            remaining: permits_in(capacity.saturating_sub(after), limit),
+            remaining: permits_in(capacity.saturating_sub(after + held), limit),
             reset: time_to_drain(after, limit),
             retry: (!admitted && asked <= capacity).then(retry),
             delay: if admitted && cost > 0 { time_to_drain(queued, limit) } else { Span::ZERO },

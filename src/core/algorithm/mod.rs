@@ -65,7 +65,25 @@ pub struct Limit {
     pub queue: u32,
 }
 
+impl Limit {
+    /// Permits that one bucket holds at most, as this algorithm counts: those of a window, or of a full bucket.
+    #[must_use]
+    pub fn capacity(&self, algorithm: Algorithm) -> u64 {
+        match algorithm {
+            Algorithm::TokenBucket | Algorithm::Gcra => level::capacity(self),
+            Algorithm::LeakyBucket => leaky_bucket::capacity(self),
+            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
+                u64::from(self.permits)
+            }
+        }
+    }
+}
+
 /// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by [`super::worldwide`].
+///
+/// For `token_bucket`, `leaky_bucket` and `gcra`, which have no windows, it says what is held back for the others:
+/// `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window from then on, and at
+/// most `budget`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct View {
     /// The window that `budget` and `others` speak of.
@@ -81,6 +99,15 @@ pub struct View {
 }
 
 impl View {
+    /// What is held back for others at `now` where there are no windows, in 1/window permits.
+    #[must_use]
+    pub(super) fn held(&self, limit: &Limit, now: Timestamp) -> u128 {
+        let window = u128::from(limit.window.0.max(1));
+        let since = u128::from(now.since(Timestamp(self.window)).0);
+        let held = u128::from(self.others) * window + u128::from(self.next_budget) * since;
+        held.min(u128::from(self.budget) * window)
+    }
+
     /// What the other regions are known to have admitted in window `window`; zero once this view is too old to say.
     #[must_use]
     pub const fn others_at(&self, window: u64) -> u64 {

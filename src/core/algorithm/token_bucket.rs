@@ -18,17 +18,19 @@ impl TokenBucket {
         Self(level)
     }
 
-    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let taken = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit), limit);
+        // What others may take is gone for this region.
+        let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
         let asked = amount_of(cost.max(1), limit);
-        let admitted = taken + asked <= capacity;
+        let admitted = taken + held + asked <= capacity;
         let after = if admitted { taken + amount_of(cost, limit) } else { taken };
-        let retry = || time_to_drain((taken + asked).saturating_sub(capacity), limit);
+        let retry = || time_to_drain((taken + held + asked).saturating_sub(capacity), limit);
         let ahead = after.saturating_sub(amount_of(u64::from(limit.burst), limit));
         Verdict {
             admitted,
-            remaining: permits_in(capacity.saturating_sub(after), limit),
+            remaining: permits_in(capacity.saturating_sub(after + held), limit),
             reset: time_to_drain(after, limit),
             retry: (!admitted && asked <= capacity).then(retry),
             delay: if admitted && cost > 0 { time_to_drain(ahead, limit) } else { Span::ZERO },

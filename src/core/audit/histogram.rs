@@ -35,7 +35,8 @@ impl Histogram {
     /// Counts of the buckets, the shortest first; surplus ones are added to the last.
     #[must_use]
     pub fn from_counts(mut counts: Vec<u64>) -> Self {
-        if let Some(surplus) = counts.get(BUCKETS..).map(|surplus| surplus.iter().sum::<u64>()) {
+        let sum = |surplus: &[u64]| surplus.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
+        if let Some(surplus) = counts.get(BUCKETS..).map(sum) {
             counts.truncate(BUCKETS);
             counts[BUCKETS - 1] = counts[BUCKETS - 1].saturating_add(surplus);
         }

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use super::index::{Anchored, Candidates, Place};
 use super::pattern::Test;
 use super::seen::{AddressText, Names, Seen, Surplus, canonical_address};
-use super::{Compiled, KnownUser, Match, Reason, limit_of, shape};
+use super::{Compiled, Match, Reason, limit_of, shape};
 use crate::core::algorithm::Limit;
+use crate::core::identity::Who;
 use crate::core::key::{Key, Shape};
 use crate::core::request::LimitOverride;
 use crate::core::rule::{Action, Condition};
@@ -203,12 +204,7 @@ impl Selector {
     }
 
     #[inline]
-    pub(super) fn matched(
-        &self,
-        seen: &Seen<'_>,
-        user: Option<&KnownUser>,
-        limit: Option<LimitOverride>,
-    ) -> Match<'_> {
+    pub(super) fn matched(&self, seen: &Seen<'_>, who: &Who<'_>, limit: Option<LimitOverride>) -> Match<'_> {
         if !self.action.counts() {
             return Match { rule: &self.compiled, key: None, limit: self.limit };
         }
@@ -218,7 +214,7 @@ impl Selector {
                 let (shape, window) = shape::overridden(self.shape, rule.window, own.window);
                 (shape, limit_of(rule, own.permits, own.permits, window))
             }
-            None => (self.shape, user.and_then(|user| user.limit(&self.compiled)).unwrap_or(self.limit)),
+            None => (self.shape, own_limit(&self.compiled, who).unwrap_or(self.limit)),
         };
         Match { rule: &self.compiled, key: Some(self.key(shape, seen)), limit }
     }
@@ -237,13 +233,20 @@ impl Selector {
     }
 }
 
+/// The limit of this caller's own, in the rule's window.
+fn own_limit(compiled: &Compiled, who: &Who<'_>) -> Option<Limit> {
+    let rule = &compiled.rule;
+    let own = who.limit(&rule.name)?;
+    Some(limit_of(rule, own.permits, own.burst, rule.window))
+}
+
 #[cfg(test)]
 impl Domain {
     /// How many rules must be verified for a request.
     pub(super) fn candidates_len(&self, request: &crate::core::request::Request<'_>) -> usize {
         let mut candidates = Candidates::new();
         let mut seen = Seen::default();
-        seen.read(&self.names, request, None);
+        seen.read(&self.names, request, &Who::default());
         self.candidates.find(&mut seen, &mut candidates);
         candidates.len()
     }

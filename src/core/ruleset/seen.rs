@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
+use crate::core::identity::Who;
 use crate::core::request::Request;
 
 /// Attribute names up to this many are compared one by one, which is faster than hashing.
@@ -72,16 +73,16 @@ pub(super) struct Seen<'r> {
     values: SmallVec<[(u32, &'r str); 8]>,
     /// An attribute that no rule of the domain names.
     foreign: Option<&'r str>,
-    /// The tier was looked up rather than brought.
-    tier_added: Option<u32>,
+    /// What was looked up rather than brought: the user of a key, the tier.
+    added: [Option<u32>; 2],
     /// The attribute last read as an address.
     address: Option<(u32, Option<IpAddr>)>,
 }
 
 impl<'r> Seen<'r> {
-    /// Reads the request; `tier` stands in where it brings none.
+    /// Reads the request; what is known of `who` stands in for what it does not bring.
     #[inline]
-    pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &Request<'q>, tier: Option<&'r str>) {
+    pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &Request<'q>, who: &Who<'r>) {
         for (name, value) in &request.attributes {
             match names.number(name) {
                 Some(number) if self.value(number).is_none() => self.values.push((number, *value)),
@@ -89,13 +90,12 @@ impl<'r> Seen<'r> {
                 None => self.foreign = self.foreign.or(Some(name)),
             }
         }
-        if let Some(tier) = tier
-            && let Some(number) = names.number("tier")
-            && self.value(number).is_none()
-        {
-            self.values.push((number, tier));
-            self.tier_added = Some(number);
-        }
+        self.added = [("user", who.user), ("tier", who.tier)].map(|(name, value)| {
+            let value = value?;
+            let number = names.number(name).filter(|number| self.value(*number).is_none())?;
+            self.values.push((number, value));
+            Some(number)
+        });
     }
 
     #[inline]
@@ -121,7 +121,7 @@ impl<'r> Seen<'r> {
         if let Some(foreign) = self.foreign {
             return Some(Surplus::Foreign(foreign));
         }
-        let mut brought = self.values.iter().filter(|(number, _)| Some(*number) != self.tier_added);
+        let mut brought = self.values.iter().filter(|(number, _)| !self.added.contains(&Some(*number)));
         let surplus = brought.find(|(number, _)| named.binary_search(number).is_err());
         surplus.map(|(number, _)| Surplus::Known(*number))
     }

@@ -274,7 +274,8 @@ fn a_reload_keeps_the_shape_unless_what_is_counted_changes() {
 fn a_user_brings_a_tier_and_limits_of_its_own() {
     let rules = vec![when(exact(per(rule("pro"), &["user"])), "tier", &["pro"])];
     let own = UserLimit { rule: "pro".to_owned(), permits: 500, burst: 500 };
-    let user = User { id: "u_42".to_owned(), tier: Some("pro".to_owned()), overrides: vec![own] };
+    let user =
+        User { id: "u_42".to_owned(), tier: Some("pro".to_owned()), overrides: vec![own], blocked: None };
     let set = RuleSet::compile_with_users(rules, vec![user], &mut Shapes::default()).unwrap();
     let request_42 = request(&[("user", "u_42")]);
     let found = set.matches(&request_42);
@@ -287,7 +288,7 @@ fn a_user_brings_a_tier_and_limits_of_its_own() {
 #[test]
 fn conflicts_between_users_and_rules_are_told_together() {
     let own = UserLimit { rule: "gone".to_owned(), permits: 1, burst: 1 };
-    let user = |overrides| User { id: "u".to_owned(), tier: None, overrides };
+    let user = |overrides| User { id: "u".to_owned(), tier: None, overrides, blocked: None };
     let users = vec![user(vec![own]), user(vec![])];
     let conflicts = RuleSet::compile_with_users(vec![], users, &mut Shapes::default()).unwrap_err();
     assert_eq!(conflicts.len(), 2);

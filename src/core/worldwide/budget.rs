@@ -97,10 +97,8 @@ fn claim(estate: Estate, stake: &Stake) -> Claim {
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
     let asked = |until: Timestamp| demand * i128::from(until.since(from).0) / UNIT;
-    let used = match stake.exact {
-        Some(used) => i128::from(used) * UNIT,
-        None => admitted.max((admitted + asked(estate.cut)).min(i128::from(stake.before) * UNIT)),
-    };
+    let guessed = admitted.max((admitted + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
+    let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT);
     let rest = asked(estate.end);
     let wanted = used.max(admitted + rest + (rest * UNIT).isqrt());
     Claim { weight, reserve, used, wanted }

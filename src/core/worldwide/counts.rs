@@ -80,6 +80,12 @@ impl Counts {
         }
     }
 
+    /// Whether a count is told smaller than it is known to be.
+    pub(super) fn runs_backwards(&self, heard: &Count) -> bool {
+        let known = self.entries.iter().find(|count| count.node == heard.node && count.since == heard.since);
+        known.is_some_and(|known| heard.admitted < known.admitted || heard.returned < known.returned)
+    }
+
     /// Takes in everything that `other` knows. Whether anything was new.
     pub(super) fn merge_all(&mut self, counts: &[Count]) -> bool {
         counts.iter().fold(false, |changed, count| changed | (self.merge(count) == Merged::Changed))

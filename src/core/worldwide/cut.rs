@@ -22,11 +22,11 @@ const HOME_WINDOWS: u64 = 16;
 const HOME_PARTS: u64 = 9;
 /// A budget grows only if all cuts of this time allow it: when several regions start at once their first words come one
 /// by one and are still rough, and the first to be heard must not get it all.
-const GROWTH_DELAY: Span = Span::from_millis(30);
+const GROWTH_DELAY: Span = Span::from_millis(20);
 /// So many permits a region may always admit of a bucket that nobody else asks for, however small its share.
 const START_MIN: u64 = 2;
-/// Most cuts remembered. Full: the two oldest become one.
-const STEPS_MAX: usize = 48;
+/// Most cuts remembered. Full: the oldest is forgotten, and a budget may grow a little early.
+const STEPS_MAX: usize = 32;
 
 /// One report, as a cut uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ pub(super) struct Cut {
     before: Parts,
     /// What the last cut gave in which all could be heard and any was in play.
     settled: Parts,
-    /// The last cuts, the newest last: back to the oldest report that is in force, and for [`GROWTH_DELAY`].
+    /// The cuts of the last [`GROWTH_DELAY`] and the one before, the newest last.
     steps: VecDeque<Step>,
 }
 
@@ -194,26 +194,17 @@ impl Cut {
             }
         }
         self.steps.push_back(Step { at, window: self.window, parts: self.before.clone(), usable, next });
-        let kept = ground.horizon + ground.horizon + GROWTH_DELAY;
-        while self.steps.get(1).is_some_and(|second| second.at + kept <= at) {
-            self.steps.pop_front();
-        }
-        if self.steps.len() > STEPS_MAX
-            && let Some(oldest) = self.steps.pop_front()
-            && let Some(first) = self.steps.front_mut()
-            && first.window == oldest.window
+        while self.steps.get(1).is_some_and(|second| second.at + GROWTH_DELAY <= at)
+            || self.steps.len() > STEPS_MAX
         {
-            for (part, old) in first.usable.iter_mut().zip(&oldest.usable) {
-                *part = (*part).max(*old);
-            }
+            self.steps.pop_front();
         }
     }
 
-    /// The most that any cut gave a region in this window since it told: what it did since then it did under that.
-    fn most_since(&self, region: RegionId, stamp: Timestamp) -> Option<u64> {
-        let first = self.steps.partition_point(|step| step.at <= stamp).saturating_sub(1);
-        let steps = self.steps.iter().skip(first).filter(|step| step.window == self.window);
-        steps.filter_map(|step| step.usable.get(region).copied().flatten()).max()
+    /// What the cuts let a region use in this window: less than the last one gave it while that has not lasted.
+    fn usable(&self, region: RegionId) -> Option<u64> {
+        let steps = self.steps.iter().filter(|step| step.window == self.window);
+        steps.filter_map(|step| step.usable.get(region).copied().flatten()).last()
     }
 
     /// When the next report waits for its instant, or a budget may grow.
@@ -337,8 +328,7 @@ impl Cut {
                     Known::InForce => register.and_then(|register| register.in_force),
                     Known::Arrived(_) => register.and_then(Register::newest).copied(),
                 };
-                let stamp = reading.map_or(Timestamp::default(), |reading| reading.account.stamp);
-                let before = if window == self.window { self.most_since(id, stamp) } else { None };
+                let before = if window == self.window { self.usable(id) } else { None };
                 let before = before.unwrap_or(ground.limit);
                 let told = reading.map(|reading| Account {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },
@@ -493,16 +483,58 @@ mod tests {
     }
 
     #[test]
-    fn a_region_that_is_new_decides_on_the_sum_until_its_report_is_in_force() {
+    fn a_region_that_is_new_has_its_part_of_what_nobody_asks_for() {
         let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
+        let ground = ground(100, Policy::Cut);
         cut.hear(START, 1, reading(START, 40, 0), ground);
         let later = START + Span::from_millis(100);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground).now, 60);
-        cut.hear(later, 0, reading(later, 0, 1_000), ground);
+        assert_eq!(cut.allowance(still(later), ground).now, 20);
+    }
+
+    #[test]
+    fn what_nobody_asks_for_lies_mostly_where_the_bucket_is_at_home() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        cut.hear(START, 0, reading(START, 1, 1), ground);
+        let later = START + Span::from_millis(100);
         cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground).now, 60);
+        assert!(cut.allowance(still(later), ground).now >= 90);
+        // Many windows later another region asks: it is at home in neither.
+        let at = START + Span::from_secs(3);
+        cut.hear(at, 1, reading(at, 1, 1), ground);
+        let later = at + Span::from_millis(100);
+        cut.advance(later, ground);
+        assert!(cut.allowance(still(later), ground).now <= 40);
+    }
+
+    #[test]
+    fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
+        // Their first words come one by one: for some milliseconds each cut knows of one of them only.
+        for policy in [Policy::Tidegate, Policy::Cut] {
+            let mut views = vec![Cut::default(), Cut::default(), Cut::default()];
+            let ground = ground(90, policy);
+            for step in 0..200_u64 {
+                let now = START + Span::from_millis(step);
+                for (own, cut) in views.iter_mut().enumerate() {
+                    for region in 0..3_usize {
+                        let begun = u64::try_from(region).unwrap() * 6;
+                        let at = |told: u64| START + Span::from_millis(begun + told);
+                        for told in [0, 20, 40] {
+                            let delay = if region == own { 0 } else { 50 };
+                            if now == at(told) + Span::from_millis(delay) {
+                                let id = (region + 3 - own) % 3;
+                                cut.hear(now, id, reading(at(told), 0, 100 + told * 40), ground);
+                            }
+                        }
+                    }
+                    cut.advance(now, ground);
+                }
+                let budgets = views.iter().map(|cut| cut.allowance(still(now), ground).now);
+                let sum: u64 = budgets.sum();
+                assert!(sum <= 90 + 3, "{sum} at {step} ms");
+            }
+        }
     }
 
     #[test]
@@ -532,7 +564,10 @@ mod tests {
         assert_eq!(cut.allowance(still(after), ground).now, 50);
         let last = after + Span::from_millis(60);
         cut.advance(last, ground);
-        assert!(cut.allowance(still(last), ground).now >= 85, "{:?}", cut.allowance(still(last), ground));
+        assert_eq!(cut.allowance(still(last), ground).now, 50);
+        let last = last + GROWTH_DELAY;
+        cut.advance(last, ground);
+        assert!(cut.allowance(still(last), ground).now >= 60, "{:?}", cut.allowance(still(last), ground));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) struct Demand {
 impl Demand {
     pub(super) fn new(window: Span, permits: u32) -> Self {
         let cautious = 20 * window.0.min(u64::MAX / 20) / u64::from(permits.max(1));
-        let slow_span = Span((window.0 / 5).clamp(200_000, cautious.max(2_000_000)));
+        let slow_span = Span((window.0 / 2).clamp(200_000, cautious.max(2_000_000)));
         let fast_span = Span((slow_span.0 / 10).max(20_000));
         let silence_max = Span(window.0.saturating_mul(2));
         Self { slow: 0, fast: 0, slow_span, fast_span, silence_max, at: Timestamp::default(), last: None }

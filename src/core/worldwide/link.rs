@@ -12,10 +12,17 @@ use super::regions::RegionId;
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
 const FLIGHTS_MAX: usize = 256;
-/// Most frames to one daemon in [`PACE`], about 1.8 MB/s.
-const FRAMES_PER_PACE: u32 = 16;
-/// The time that [`FRAMES_PER_PACE`] speaks of.
+/// What one daemon is told at most, in bytes a second, and at once after a pause. More waits, the urgent first.
+const BYTES_PER_SECOND: u64 = 1_000_000;
+const BYTES_AT_ONCE: u64 = 32 * 1_024;
+/// How often the allowance is looked at.
 const PACE: Span = Span::from_millis(10);
+/// Reports that wait for one daemon. More are not taken; the next change of their bucket brings them again.
+const QUEUED_MAX: usize = 65_536;
+/// An urgent report goes out once more after this pause, so that a lost frame costs no round trip.
+const ECHO_AFTER: Span = Span::from_millis(5);
+/// Most reports that wait to go out once more.
+const ECHOES_MAX: usize = 4_096;
 /// Frames heard without an answer after which an acknowledgement is due at once: its history covers 64.
 const UNANSWERED_MAX: u32 = 32;
 /// Assumed until a round trip was measured.
@@ -50,8 +57,11 @@ pub(super) struct Link {
     dirty: VecDeque<Item>,
     queued: HashSet<Item>,
     flights: VecDeque<Flight>,
+    echoes: VecDeque<(Timestamp, Item, u32)>,
     paced_at: Timestamp,
-    frames_left: u32,
+    bytes_left: u64,
+    /// Reports that found no room in the queue.
+    pub(super) dropped: u64,
 }
 
 #[derive(Debug)]
@@ -90,8 +100,10 @@ impl Link {
             dirty: VecDeque::new(),
             queued: HashSet::new(),
             flights: VecDeque::new(),
+            echoes: VecDeque::new(),
             paced_at: Timestamp::default(),
-            frames_left: FRAMES_PER_PACE,
+            bytes_left: BYTES_AT_ONCE,
+            dropped: 0,
         }
     }
 
@@ -108,6 +120,10 @@ impl Link {
         if !self.live {
             return;
         }
+        if !urgent && self.queued.len() >= QUEUED_MAX && !self.queued.contains(&item) {
+            self.dropped = self.dropped.saturating_add(1);
+            return;
+        }
         if self.queued.insert(item) {
             if urgent { self.urgent.push_back(item) } else { self.dirty.push_back(item) }
         } else if urgent && !self.urgent.contains(&item) && self.urgent.len() < 64 {
@@ -122,16 +138,37 @@ impl Link {
         self.dirty.clear();
         self.queued.clear();
         self.flights.clear();
+        self.echoes.clear();
     }
 
-    /// The next thing to tell it.
-    pub(super) fn next_owed(&mut self) -> Option<Item> {
+    /// The next thing to tell it, and whether it is urgent.
+    pub(super) fn next_owed(&mut self) -> Option<(Item, bool)> {
         loop {
-            let item = self.urgent.pop_front().or_else(|| self.dirty.pop_front())?;
+            let (item, urgent) = match self.urgent.pop_front() {
+                Some(item) => (item, true),
+                None => (self.dirty.pop_front()?, false),
+            };
             if self.queued.remove(&item) {
-                return Some(item);
+                return Some((item, urgent));
             }
         }
+    }
+
+    /// Will say this version of an item once more.
+    pub(super) fn echo(&mut self, now: Timestamp, item: Item, version: u32) {
+        if self.echoes.len() < ECHOES_MAX {
+            self.echoes.push_back((now + ECHO_AFTER, item, version));
+        }
+    }
+
+    /// The next thing to say once more, and the version that was said.
+    pub(super) fn next_echo(&mut self, now: Timestamp) -> Option<(Item, u32)> {
+        let &(at, item, version) = self.echoes.front()?;
+        if at > now {
+            return None;
+        }
+        self.echoes.pop_front();
+        Some((item, version))
     }
 
     /// Puts back what did not fit.
@@ -224,16 +261,18 @@ impl Link {
     /// Whether a frame should go out now.
     pub(super) fn due(&mut self, now: Timestamp, heartbeat: Span, silence: Span) -> bool {
         if now.since(self.paced_at) >= PACE {
+            let earned = now.since(self.paced_at).0.min(1_000_000) * BYTES_PER_SECOND / 1_000_000;
             self.paced_at = now;
-            self.frames_left = FRAMES_PER_PACE;
+            self.bytes_left = self.bytes_left.saturating_add(earned).min(BYTES_AT_ONCE);
         }
-        if !self.live || self.frames_left == 0 {
+        if !self.live {
             return false;
         }
         let idle = self.last_sent.is_none_or(|sent| now.since(sent) >= heartbeat);
         // One that does not answer is only knocked at: what it is owed stays owed.
         let mute = self.heard.is_none_or(|heard| now.since(heard) > silence);
-        idle || (self.owes() && !mute) || self.unanswered >= UNANSWERED_MAX
+        let echoes = self.echoes.front().is_some_and(|(at, ..)| *at <= now);
+        idle || ((self.owes() || echoes) && !mute && self.bytes_left > 0) || self.unanswered >= UNANSWERED_MAX
     }
 
     /// When [`Self::due`] next answers yes if nothing happens.
@@ -245,15 +284,21 @@ impl Link {
         let loss = self.flights.front().map(|flight| flight.sent + self.patience(interval));
         let mute = self.heard.zip(self.last_sent).is_none_or(|(heard, sent)| sent.since(heard) > silence);
         let owed = (self.owes() && !mute).then_some(self.paced_at + PACE);
-        [Some(knock), loss, owed].into_iter().flatten().min()
+        let echo = self.echoes.front().filter(|_| !mute).map(|(at, ..)| (*at).max(self.paced_at + PACE));
+        [Some(knock), loss, owed, echo].into_iter().flatten().min()
     }
 
     /// Takes a frame's number and acknowledgement, and remembers what is in it.
-    pub(super) fn depart(&mut self, now: Timestamp, items: Vec<(Item, u32)>) -> (u64, Option<Seen>) {
+    pub(super) fn depart(
+        &mut self,
+        now: Timestamp,
+        items: Vec<(Item, u32)>,
+        bytes: usize,
+    ) -> (u64, Option<Seen>) {
         self.seq += 1;
         self.unanswered = 0;
         self.last_sent = Some(now);
-        self.frames_left = self.frames_left.saturating_sub(1);
+        self.bytes_left = self.bytes_left.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
         if !items.is_empty() {
             self.flights.push_back(Flight { seq: self.seq, sent: now, items });
         }
@@ -309,7 +354,7 @@ mod tests {
         let mut link = link();
         let interval = Span::from_millis(50);
         for _ in 0..3 {
-            link.depart(Timestamp(0), vec![(ITEM, 1)]);
+            link.depart(Timestamp(0), vec![(ITEM, 1)], 100);
         }
         link.landed(8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
         link.landed(8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
@@ -325,7 +370,7 @@ mod tests {
         let mut link = link();
         link.owe(ITEM, false);
         link.owe(ITEM, true);
-        assert_eq!(link.next_owed(), Some(ITEM));
+        assert_eq!(link.next_owed(), Some((ITEM, true)));
         assert_eq!(link.next_owed(), None);
         assert!(!link.owes());
     }

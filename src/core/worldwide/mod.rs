@@ -18,6 +18,7 @@ mod keys;
 mod link;
 mod member;
 mod partition;
+mod pool;
 mod receive;
 mod regions;
 mod replica;
@@ -25,6 +26,7 @@ pub mod split;
 mod status;
 mod transmit;
 
+pub use bucket::Doubt;
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;
@@ -86,7 +88,7 @@ pub struct Touched {
 /// What the region's store must be told.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Enforce this from now on (`fixed_window`, `sliding_window`, `sliding_log`).
+    /// Enforce this from now on.
     View {
         /// The bucket.
         key: WorldKey,

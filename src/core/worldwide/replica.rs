@@ -23,12 +23,14 @@ pub const KEYS_MAX_DEFAULT: usize = 100_000;
 pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
 /// Least time between two urgent reports of one bucket.
 const URGENT_GAP: Span = Span::from_millis(20);
+/// From so many changed buckets in one interval on, only what others would guess wrong is told of them.
+const BUSY_ABOVE: usize = 64;
 /// A region counts as cut off after at least this long without a frame.
 const PATIENCE_MIN: Span = Span::from_millis(450);
 /// What is added to the longest delay: the time that clocks and ticks differ by.
 const DELAY_MARGIN: Span = Span::from_millis(5);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
-const DELAY_STEP: Span = Span::from_millis(10);
+const DELAY_STEP: Span = Span::from_millis(5);
 
 /// How a replica begins.
 #[derive(Debug, Clone)]
@@ -47,17 +49,20 @@ pub struct ReplicaConfig {
     pub shared_store: bool,
     /// How budgets are worked out.
     pub policy: Policy,
+    /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are far from their
+    /// limit. Without it everything is told at once.
+    pub thrift: bool,
 }
 
 /// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
-    /// The sum while one region alone asks for a bucket, common cuts once several do.
+    /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.
     #[default]
     Tidegate,
     /// Always the limit less what the others are known to have admitted.
     Sum,
-    /// Always common cuts, also for buckets that nobody else asks for.
+    /// Common cuts, and what nobody asks for is kept by weight alone.
     Cut,
 }
 
@@ -73,6 +78,7 @@ impl ReplicaConfig {
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
             policy: Policy::Tidegate,
+            thrift: true,
         }
     }
 }
@@ -95,9 +101,13 @@ pub struct Replica {
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
+    /// Whether the last cut had more to tell than all of it is worth.
+    busy: bool,
     /// After this long a report has reached everyone; worked out anew at each timeout.
     horizon: Span,
     pub(super) tally: Tally,
+    /// Permits above the limit in closed windows, by rule, of the buckets that this daemon speaks for.
+    pub(super) overshoot: BTreeMap<RuleName, u64>,
 }
 
 /// What the replica has seen since it began, for metrics.
@@ -121,8 +131,14 @@ pub struct Tally {
     pub no_room: u64,
     /// Reports that came after the instant at which every region should have used them.
     pub late: u64,
+    /// Counts that a newer report told smaller than they were known to be.
+    pub backwards: u64,
+    /// Reports of more than any region can have admitted.
+    pub beyond: u64,
     /// Buckets forgotten before their time, or never followed, for want of room.
     pub dropped_keys: u64,
+    /// Reports not told because too many waited already.
+    pub dropped_reports: u64,
 }
 
 impl Replica {
@@ -143,8 +159,10 @@ impl Replica {
             next_cut: Timestamp::default(),
             turn: 0,
             begun: false,
+            busy: false,
             horizon: DELAY_STEP,
             tally: Tally::default(),
+            overshoot: BTreeMap::new(),
         }
     }
 
@@ -242,10 +260,12 @@ impl Replica {
         if now >= self.next_cut {
             let interval = self.config.interval.0.max(1_000);
             self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
+            self.busy = self.waiting.len() > BUSY_ABOVE;
             for id in std::mem::take(&mut self.waiting) {
-                let Some(bucket) = self.keys.get_mut(id) else { continue };
+                let (here, keys) = self.here();
+                let Some(bucket) = keys.get_mut(id) else { continue };
                 bucket.waiting = false;
-                if bucket.has_news(now) {
+                if bucket.has_news(now, here) {
                     self.tell(now, id, false);
                 }
             }
@@ -262,10 +282,11 @@ impl Replica {
     /// The next thing that the region's store must be told, or `None`.
     pub fn poll_effect(&mut self) -> Option<Effect> {
         loop {
-            let id = self.effects.pop_front()?;
+            let id = *self.effects.front()?;
             if let Some(effect) = self.keys.get_mut(id).and_then(Bucket::effect) {
                 return Some(effect);
             }
+            self.effects.pop_front();
         }
     }
 
@@ -285,6 +306,16 @@ impl Replica {
 
     /// Looks at a bucket because its time has come.
     fn wake(&mut self, now: Timestamp, id: KeyId) {
+        if self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
+            && let Some(bucket) = self.keys.get_mut(id)
+        {
+            let above = bucket.overshoot(now);
+            if above > 0 {
+                // Bounded by the number of rules.
+                let sum = self.overshoot.entry(bucket.key.rule.clone()).or_default();
+                *sum = sum.saturating_add(above);
+            }
+        }
         self.look(now, id);
         self.changed(now, id);
     }
@@ -292,9 +323,10 @@ impl Replica {
     /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
     /// Whether it told them, and so has looked at the bucket already.
     pub(super) fn changed(&mut self, now: Timestamp, id: KeyId) -> bool {
-        let Some(bucket) = self.keys.get_mut(id) else { return false };
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return false };
         let mut again = bucket.next_look(now);
-        let urgent = bucket.has_news(now) && bucket.is_urgent(now);
+        let urgent = bucket.has_news(now, here) && bucket.is_urgent(now, here);
         let rested = bucket.told.is_none_or(|told| now.since(told.at) >= URGENT_GAP);
         let tells = urgent && rested;
         if tells {
@@ -462,16 +494,13 @@ impl Replica {
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
-        let horizon = self.horizon;
-        let here = Here {
-            node: &self.config.name.node,
-            started: Timestamp(self.config.incarnation.saturating_mul(1_000)),
-            shared_store: self.config.shared_store,
-            regions: &self.regions,
-            horizon,
-            policy: self.config.policy,
-        };
+        let here = here(&self.config, &self.regions, self.horizon, self.busy);
         (here, &mut self.keys)
+    }
+
+    /// The same where nothing is changed.
+    pub(super) fn standpoint(&self) -> Here<'_> {
+        here(&self.config, &self.regions, self.horizon, self.busy)
     }
 
     fn look_at_all(&mut self, now: Timestamp) {
@@ -524,5 +553,18 @@ impl Replica {
             self.begun = true;
             self.regions.expect_from(now);
         }
+    }
+}
+
+fn here<'a>(config: &'a ReplicaConfig, regions: &'a Regions, horizon: Span, busy: bool) -> Here<'a> {
+    Here {
+        node: &config.name.node,
+        started: Timestamp(config.incarnation.saturating_mul(1_000)),
+        shared_store: config.shared_store,
+        regions,
+        horizon,
+        policy: config.policy,
+        thrift: config.thrift,
+        busy: config.thrift && busy,
     }
 }

@@ -3,7 +3,7 @@
 use super::super::algorithm::View;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
-use super::bucket::Bucket;
+use super::bucket::{Bucket, Doubt};
 use super::replica::{Replica, Tally};
 use super::{NodeName, WorldKey};
 
@@ -19,8 +19,11 @@ pub struct Status {
     pub peers: Vec<PeerView>,
     /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
     pub keys: Vec<KeyStatus>,
-    /// For each rule: how far the worldwide count of any of its buckets may lie above what is believed.
-    pub error_bounds: Vec<(RuleName, u64)>,
+    /// For each rule: how far the worldwide count of any of its buckets may lie above what is believed, and what most of
+    /// that is due to.
+    pub error_bounds: Vec<(RuleName, u64, Doubt)>,
+    /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks for.
+    pub overshoot: Vec<(RuleName, u64)>,
     /// Buckets followed.
     pub keys_len: usize,
     /// After this long a report has reached everyone.
@@ -80,12 +83,16 @@ impl Replica {
     pub fn status(&self, now: Timestamp) -> Status {
         let mut hottest: Vec<&Bucket> = self.keys.iter().collect();
         hottest.sort_by(|a, b| b.pressure().cmp(&a.pressure()).then_with(|| a.key.cmp(&b.key)));
-        let mut bounds = std::collections::BTreeMap::<&RuleName, u64>::new();
+        let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, Doubt)>::new();
         for bucket in &hottest {
-            let bound = bounds.entry(&bucket.key.rule).or_default();
-            *bound = (*bound).max(bucket.error_bound(now, &self.regions));
+            let found = bucket.error_bound(now, self.standpoint());
+            let worst = bounds.entry(&bucket.key.rule).or_insert(found);
+            if found.0 > worst.0 {
+                *worst = found;
+            }
         }
-        let error_bounds = bounds.into_iter().map(|(rule, bound)| (rule.clone(), bound)).collect();
+        let error_bounds =
+            bounds.into_iter().map(|(rule, (bound, doubt))| (rule.clone(), bound, doubt)).collect();
         hottest.truncate(STATUS_KEYS_MAX);
         let region = |(_, region): (_, &super::regions::Region)| RegionStatus {
             name: region.name.clone(),
@@ -106,9 +113,10 @@ impl Replica {
             peers: self.links.iter().map(peer).collect(),
             keys: hottest.into_iter().map(|bucket| self.key_status(now, bucket)).collect(),
             error_bounds,
+            overshoot: self.overshoot.iter().map(|(rule, above)| (rule.clone(), *above)).collect(),
             keys_len: self.keys.len(),
             horizon: self.horizon(now),
-            tally: self.tally,
+            tally: self.tally(),
         }
     }
 
@@ -120,8 +128,9 @@ impl Replica {
 
     /// Counters since the start.
     #[must_use]
-    pub const fn tally(&self) -> Tally {
-        self.tally
+    pub fn tally(&self) -> Tally {
+        let dropped_reports = self.links.iter().map(|link| link.dropped).fold(0, u64::saturating_add);
+        Tally { dropped_reports, ..self.tally }
     }
 
     /// What the own region and each other one are known to have admitted of a bucket in `window`.
@@ -143,7 +152,7 @@ impl Replica {
             own,
             others,
             view: bucket.view().map(|(view, _)| view),
-            error_bound: bucket.error_bound(now, &self.regions),
+            error_bound: bucket.error_bound(now, self.standpoint()).0,
         }
     }
 }

@@ -79,7 +79,8 @@ impl Table {
     }
 
     fn start(&mut self, who: &NodeName, rule: &WorldRule) {
-        let mut replica = Replica::new(ReplicaConfig::new(who.clone(), self.now.0 / 1_000));
+        let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
+        let mut replica = Replica::new(ReplicaConfig { thrift: false, ..config });
         replica.handle_rules(self.now, 1, vec![rule.clone()]);
         self.replicas.insert(who.clone(), replica);
         self.views.entry(who.clone()).or_default().clear();
@@ -416,7 +417,8 @@ fn a_lone_region_is_never_told_to_hold_back() {
         table.admit(&name("a", "1"), "u", window, 1);
         table.run(TICK);
     }
-    assert_eq!(table.views[&name("a", "1")].get(&key("u")), None);
+    let view = table.views[&name("a", "1")].get(&key("u"));
+    assert!(view.is_none_or(|view| view.budget >= 90), "{view:?}");
 }
 
 #[test]

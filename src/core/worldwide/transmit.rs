@@ -29,23 +29,38 @@ impl Replica {
     }
 
     fn frame_for(&mut self, now: Timestamp, place: usize) -> Option<(NodeName, Frame)> {
-        let mut bytes = HEAD_BYTES;
+        let mut size = Size::default();
         let mut reports: Vec<Report> = Vec::new();
         let mut items = Vec::new();
-        while let Some(item) = self.links.get_mut(place)?.next_owed() {
+        while let Some((item, urgent)) = self.links.get_mut(place)?.next_owed() {
             let Some((report, version)) = self.report(now, item) else { continue };
-            let length = estimated_bytes(&report);
-            if !reports.is_empty() && (bytes + length > FRAME_BYTES_MAX || reports.len() >= REPORTS_MAX) {
+            if !size.takes(&report) {
                 self.links.get_mut(place)?.put_back(item);
                 break;
             }
-            bytes += length;
             reports.push(report);
             items.push((item, version));
+            if urgent {
+                self.links.get_mut(place)?.echo(now, item, version);
+            }
+        }
+        while let Some((item, said)) = self.links.get_mut(place)?.next_echo(now) {
+            // What has changed since was told by itself.
+            let Some((report, _)) = self.report(now, item).filter(|(_, version)| *version == said) else {
+                continue;
+            };
+            if items.iter().any(|(known, _)| *known == item) {
+                continue;
+            }
+            if !size.takes(&report) {
+                break;
+            }
+            reports.push(report);
+            items.push((item, said));
         }
         let slowest = self.regions.slowest(now);
         let link = self.links.get_mut(place)?;
-        let (seq, seen) = link.depart(now, items);
+        let (seq, seen) = link.depart(now, items, size.bytes);
         self.tally.frames_out = self.tally.frames_out.saturating_add(1);
         self.tally.reports_out =
             self.tally.reports_out.saturating_add(u64::try_from(reports.len()).unwrap_or(u64::MAX));
@@ -77,6 +92,32 @@ impl Replica {
 #[must_use]
 pub fn frame_bytes(frame: &Frame) -> usize {
     frame.reports.iter().map(estimated_bytes).fold(HEAD_BYTES, usize::saturating_add)
+}
+
+/// How large a frame becomes.
+struct Size {
+    bytes: usize,
+    reports: usize,
+}
+
+impl Default for Size {
+    fn default() -> Self {
+        Self { bytes: HEAD_BYTES, reports: 0 }
+    }
+}
+
+impl Size {
+    /// Adds a report if the frame has room for it; an empty one always has.
+    fn takes(&mut self, report: &Report) -> bool {
+        let length = estimated_bytes(report);
+        let full = self.bytes + length > FRAME_BYTES_MAX || self.reports >= REPORTS_MAX;
+        if full && self.reports > 0 {
+            return false;
+        }
+        self.bytes += length;
+        self.reports += 1;
+        true
+    }
 }
 
 fn estimated_bytes(report: &Report) -> usize {

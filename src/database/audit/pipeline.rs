@@ -195,7 +195,8 @@ impl Shared {
             bytes,
         };
         let put = self.put(batch).await;
-        let put = put.map_err(|(batch, error)| {
+        let put = put.map_err(|refused| {
+            let (batch, error) = *refused;
             self.hold(batch, &error);
             error
         });
@@ -204,9 +205,9 @@ impl Shared {
     }
 
     /// Puts a batch into the spool, or gives it back.
-    async fn put(self: &Arc<Self>, batch: Batch) -> Result<(), (Batch, SpoolError)> {
+    async fn put(self: &Arc<Self>, batch: Batch) -> Result<(), Box<(Batch, SpoolError)>> {
         let own = Arc::clone(self);
-        let put = spawn_blocking(move || own.spool.put(&batch).map_err(|error| (batch, error)));
+        let put = spawn_blocking(move || own.spool.put(&batch).map_err(|error| Box::new((batch, error))));
         // The runtime ends: so does the process.
         let put = put.await.unwrap_or(Ok(()));
         gauge(&self.metrics.audit_spooled_bytes, self.spool.bytes());

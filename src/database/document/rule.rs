@@ -292,8 +292,21 @@ fn read_global(
         );
     }
     let on_partition = global.word("on_partition", &PARTITIONS, problems).unwrap_or_default();
+    let wait = read_wait(&mut global, mode, problems);
     global.finish(problems);
-    Some(Global { mode, shares, minimums, on_partition })
+    Some(Global { mode, shares, minimums, on_partition, wait })
+}
+
+/// Longest `wait`: a gateway does not hold a request back for longer.
+const WAIT_MAX: Span = Span::from_secs(5);
+
+fn read_wait(global: &mut Fields<'_>, mode: Mode, problems: &mut Problems<'_>) -> Span {
+    let wait = global.span("wait", Span::ZERO, WAIT_MAX, problems).unwrap_or(Span::ZERO);
+    if let (true, Some(entry)) = (mode != Mode::Escrow, global.take("wait")) {
+        problems
+            .report(&entry.node.at, "wait belongs to mode = \"escrow\": only there rights are on their way");
+    }
+    wait
 }
 
 /// The word for a mode.

@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Action, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
+use crate::core::time::Span;
 use crate::core::written::format_span;
 
 /// A rule in the shape of `rules.toml`, with every default spelled out. What does not apply is left out.
@@ -64,6 +65,8 @@ pub struct GlobalDoc<'r> {
     pub shares: BTreeMap<&'r str, u32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub minimums: BTreeMap<&'r str, u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<String>,
 }
 
 impl<'r> From<&'r Rule> for RuleDoc<'r> {
@@ -118,7 +121,8 @@ impl<'r> From<&'r Global> for GlobalDoc<'r> {
             numbers.iter().map(|(region, number)| (region.as_str(), *number)).collect()
         }
         let (shares, minimums) = (by_region(&global.shares), by_region(&global.minimums));
-        Self { mode: global.mode, on_partition: global.on_partition, shares, minimums }
+        let wait = (global.wait > Span::ZERO).then(|| format_span(global.wait));
+        Self { mode: global.mode, on_partition: global.on_partition, shares, minimums, wait }
     }
 }
 

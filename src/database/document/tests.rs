@@ -211,6 +211,18 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
 }
 
 #[test]
+fn only_an_escrowed_rule_waits_for_rights() {
+    let waiting = read(
+        "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\nglobal = { mode = \"escrow\", wait = \"200ms\" }",
+    );
+    let wait = waiting.unwrap().rules[0].global.as_ref().map(|global| global.wait);
+    assert_eq!(wait, Some(Span::from_millis(200)));
+    let gossip = problems_of("global = { mode = \"gossip\", wait = \"200ms\" }");
+    assert!(gossip[0].contains("wait belongs to mode = \"escrow\""), "{gossip:?}");
+    assert_eq!(problems_of("global = { mode = \"escrow\", wait = \"1h\" }").len(), 1);
+}
+
+#[test]
 fn an_escrowed_rule_is_closed_while_its_store_is_away() {
     let escrow = "[rules.global]\nmode = \"escrow\"";
     let rule = |lines: &str| read(&format!("[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\n{lines}"));
@@ -322,7 +334,8 @@ fn any_rule() -> impl Strategy<Value = Rule> {
             let global = Global {
                 shares: vec![("eu-west".to_owned(), limit.max(1))],
                 on_partition: OnPartition::Deny,
-                ..Global::new(Mode::Gossip)
+                wait: if exact { Span::ZERO } else { Span::from_millis(millis.min(5_000)) },
+                ..Global::new(if exact { Mode::Gossip } else { Mode::Escrow })
             };
             Rule {
                 name,

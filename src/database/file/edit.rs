@@ -10,7 +10,8 @@ use crate::database::set::RuleDocs;
 use crate::engine::rulebook::RuleChange;
 
 /// The order in which a new rule's fields are written; others follow.
-const ORDER: [&str; 12] = [
+const ORDER: [&str; 13] = [
+    "id",
     "name",
     "domain",
     "match",
@@ -38,6 +39,41 @@ pub fn docs(text: &str) -> Result<RuleDocs, String> {
         }
     }
     Ok(docs)
+}
+
+/// One entry of a list of tables, such as a user: makes it say the same as `after`, adds it, or takes it out.
+///
+/// # Errors
+/// The text is written in a way that cannot be changed piecewise.
+pub fn rewrite_entry(
+    text: &str,
+    list: &str,
+    (key, name): (&str, &str),
+    after: Option<&Map<String, Json>>,
+) -> Result<String, String> {
+    let mut document: DocumentMut =
+        text.parse().map_err(|error: toml_edit::TomlError| error.message().to_owned())?;
+    let item = document.entry(list).or_insert(Item::ArrayOfTables(ArrayOfTables::new()));
+    if item.as_array().is_some_and(Array::is_empty) {
+        *item = Item::ArrayOfTables(ArrayOfTables::new());
+    }
+    let Some(tables) = item.as_array_of_tables_mut() else {
+        return Err(format!("{list} are written as a list in brackets: write each as a [[{list}]] table"));
+    };
+    let place = tables.iter().position(|table| table.get(key).and_then(Item::as_str) == Some(name));
+    match (place, after) {
+        (Some(place), None) => {
+            tables.remove(place);
+        }
+        (Some(place), Some(after)) => {
+            if let Some(table) = tables.get_mut(place) {
+                update(table, after);
+            }
+        }
+        (None, Some(after)) => tables.push(new_table(after)),
+        (None, None) => {}
+    }
+    Ok(document.to_string())
 }
 
 /// Carries out changes of rules on a text.

@@ -6,6 +6,7 @@
 mod failure;
 pub mod listen;
 pub mod migrate;
+pub mod people;
 pub mod rules;
 
 use std::future::Future;

@@ -31,6 +31,7 @@ mod ring;
 mod sample;
 mod scripts;
 mod settings;
+mod shelf;
 mod slots;
 mod split;
 mod topology;
@@ -68,6 +69,7 @@ use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
+pub use self::shelf::RedisShelf;
 
 /// How long a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
@@ -168,6 +170,12 @@ impl RedisStore {
             self.core.returned(leftover.permits, answer.is_ok());
         }
     }
+
+    /// Where the region's daemons keep facts for each other.
+    #[must_use]
+    pub fn shelf(&self) -> RedisShelf {
+        RedisShelf::new(Arc::clone(&self.core))
+    }
 }
 
 /// Whether there is a connection in time; an error where the server refuses this user.
@@ -210,8 +218,8 @@ impl Store for RedisStore {
 
     fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
-        // It speaks of its window and the next.
-        let ttl = rule.rule.window.to_std() * 3;
+        // It speaks of its window and the next; without windows it is renewed at least once a second while it matters.
+        let ttl = (rule.rule.window.to_std() * 3).max(Duration::from_secs(3));
         self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
     }
 

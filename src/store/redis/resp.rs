@@ -24,8 +24,11 @@ enum Stop {
     Garbled,
 }
 
+/// What a server replied: a value, or why there is none.
+pub(super) type Answer = Result<Value, Failure>;
+
 /// The first reply in `bytes` and its length; `None` while some of it has yet to arrive.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<(Result<Value, Failure>, usize)>, Garbled> {
+pub(super) fn read(bytes: &[u8]) -> Result<Option<(Answer, usize)>, Garbled> {
     let mut reader = Reader { rest: bytes };
     match reader.reply() {
         Ok(reply) => Ok(Some((reply, bytes.len() - reader.rest.len()))),

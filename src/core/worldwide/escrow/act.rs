@@ -79,7 +79,7 @@ impl Escrow {
             match &event {
                 Event::Gave { permits, .. } => self.tally.given = self.tally.given.saturating_add(*permits),
                 Event::Took { permits, .. } => self.tally.taken = self.tally.taken.saturating_add(*permits),
-                Event::Closed { .. } => {}
+                Event::Closed { .. } | Event::Dry { .. } => {}
             }
             self.note(event);
         }
@@ -106,6 +106,21 @@ impl Escrow {
         }
         self.send(now, id);
         self.tell(now, id);
+        self.run_dry(now, id);
+    }
+
+    /// Says once a window that nobody has rights left.
+    fn run_dry(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(balance) = bucket.current(now).filter(|balance| balance.free() == 0) else { return };
+        let (key, window) = (bucket.key.clone(), balance.ledger.window);
+        if bucket.dry >= window || self.others_hold(now, &key) {
+            return;
+        }
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.dry = window;
+        }
+        self.note(Event::Dry { key, window });
     }
 
     /// Has the store take out what others need more.

@@ -46,6 +46,8 @@ pub(super) struct Bucket {
     pub(super) told: Option<Told>,
     /// The newest window whose final count was settled.
     pub(super) settled: u64,
+    /// The newest window in which nobody had rights left.
+    pub(super) dry: u64,
 }
 
 /// What another region said, and what it is owed.
@@ -120,6 +122,7 @@ impl Bucket {
             partners: Vec::new(),
             told: None,
             settled: 0,
+            dry: 0,
         }
     }
 

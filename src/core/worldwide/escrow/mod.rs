@@ -135,6 +135,13 @@ pub enum Event {
         /// How many.
         permits: u64,
     },
+    /// No region has rights of a bucket left in a window, as far as is known.
+    Dry {
+        /// The bucket.
+        key: WorldKey,
+        /// The window.
+        window: u64,
+    },
     /// A window is over and every region that used it has said how much.
     Closed {
         /// The bucket.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::super::super::algorithm::Limit;
-use super::super::super::rule::{Global, OnPartition};
+use super::super::super::rule::Global;
 use super::super::super::wire::rights::RightsFrame;
 use super::*;
 
@@ -106,12 +106,7 @@ impl World {
             ..EscrowConfig::new(name.clone())
         };
         let mut machine = Escrow::new(config);
-        let global = Global {
-            mode: Mode::Escrow,
-            shares: Vec::new(),
-            minimums: Vec::new(),
-            on_partition: OnPartition::Share,
-        };
+        let global = Global::new(Mode::Escrow);
         let rule =
             WorldRule { name: rule_name(), algorithm: Algorithm::FixedWindow, limit: self.limit, global };
         machine.handle_rules(self.now, &[rule]);

@@ -1,0 +1,71 @@
+//! `/v1/tiers…`: the tiers that users and keys may have.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::people::{body, name, note, refusal};
+use super::{AdminRoute, Call};
+use crate::api::error::{Code, Refusal};
+use crate::api::http::{Answered, reply};
+use crate::engine::admin::Role;
+use crate::engine::identity::register::TierRecord;
+
+pub(super) const ROUTES: &[AdminRoute] = &[
+    AdminRoute { method: "GET", path: "/v1/tiers", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
+    AdminRoute {
+        method: "GET",
+        path: "/v1/tiers/{name}",
+        role: Role::Viewer,
+        handler: |call| Box::pin(show(call)),
+    },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/tiers/{name}",
+        role: Role::Operator,
+        handler: |call| Box::pin(put(call)),
+    },
+    AdminRoute {
+        method: "DELETE",
+        path: "/v1/tiers/{name}",
+        role: Role::Operator,
+        handler: |call| Box::pin(remove(call)),
+    },
+];
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TierBody {
+    name: Option<String>,
+    #[serde(default)]
+    description: String,
+}
+
+async fn list(call: Call<'_>) -> Answered {
+    let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
+    Ok(reply::json(&json!({ "tiers": tiers })))
+}
+
+async fn show(call: Call<'_>) -> Answered {
+    let wanted = name("name", call.param(0))?;
+    let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
+    let tier = tiers.into_iter().find(|tier| tier.name == wanted);
+    let tier = tier.ok_or_else(|| Refusal::new(Code::NoTier, format!("there is no tier {wanted:?}")))?;
+    Ok(reply::json(&json!({ "tier": tier })))
+}
+
+async fn put(call: Call<'_>) -> Answered {
+    let own = name("name", call.param(0))?;
+    let TierBody { name, description } = body(&call)?;
+    if name.is_some_and(|name| name != own) {
+        return Err(Refusal::of_field("name", "the path names another tier: tiers cannot be renamed"));
+    }
+    let tier = TierRecord { name: own, description: note("description", description)? };
+    let tier = call.doors.admin.register.put_tier(&call.actor, tier).await.map_err(refusal)?;
+    Ok(reply::json(&json!({ "tier": tier })))
+}
+
+async fn remove(call: Call<'_>) -> Answered {
+    let own = name("name", call.param(0))?;
+    call.doors.admin.register.remove_tier(&call.actor, &own).await.map_err(refusal)?;
+    Ok(reply::json(&json!({ "removed": own })))
+}

@@ -1,0 +1,154 @@
+//! `/v1/users…`: users, their tiers, limits of their own, and blocks.
+
+use serde::Deserialize;
+use serde_json::json;
+
+use super::people::{OverridesBody, body, filter, given, limits, moment_if, name, name_if, note, refusal};
+use super::{AdminRoute, Call};
+use crate::api::error::Refusal;
+use crate::api::http::{Answered, reply};
+use crate::core::identity::Block;
+use crate::engine::admin::Role;
+use crate::engine::identity::register::{UserChange, UserRecord};
+
+pub(super) const ROUTES: &[AdminRoute] = &[
+    AdminRoute { method: "GET", path: "/v1/users", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
+    AdminRoute {
+        method: "GET",
+        path: "/v1/users/{id}",
+        role: Role::Viewer,
+        handler: |call| Box::pin(show(call)),
+    },
+    AdminRoute {
+        method: "PUT",
+        path: "/v1/users/{id}",
+        role: Role::Operator,
+        handler: |call| Box::pin(change(call, true)),
+    },
+    AdminRoute {
+        method: "PATCH",
+        path: "/v1/users/{id}",
+        role: Role::Operator,
+        handler: |call| Box::pin(change(call, false)),
+    },
+    AdminRoute {
+        method: "DELETE",
+        path: "/v1/users/{id}",
+        role: Role::Operator,
+        handler: |call| Box::pin(remove(call)),
+    },
+    AdminRoute {
+        method: "POST",
+        path: "/v1/users/{id}/block",
+        role: Role::Operator,
+        handler: |call| Box::pin(block(call)),
+    },
+    AdminRoute {
+        method: "POST",
+        path: "/v1/users/{id}/unblock",
+        role: Role::Operator,
+        handler: |call| Box::pin(unblock(call)),
+    },
+];
+
+/// A user as an operator writes one. What is absent stays with `PATCH` and goes with `PUT`; a block stays with both.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UserBody {
+    id: Option<String>,
+    #[serde(default, deserialize_with = "given")]
+    tier: Option<Option<String>>,
+    overrides: Option<OverridesBody>,
+    #[serde(default, deserialize_with = "given")]
+    blocked: Option<Option<BlockBody>>,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BlockBody {
+    reason: Option<String>,
+    until: Option<String>,
+}
+
+impl BlockBody {
+    fn block(self, call: &Call<'_>) -> Result<Block, Refusal> {
+        let reason = self.reason.map(|reason| note("reason", reason)).transpose()?;
+        Ok(Block { reason, until: moment_if(call.doors, "until", self.until)? })
+    }
+}
+
+async fn list(call: Call<'_>) -> Answered {
+    let filter = filter(&call, &["tier", "blocked"])?;
+    let limit = filter.limit;
+    let users = call.doors.admin.register.users(filter).await.map_err(refusal)?;
+    let full = u32::try_from(users.len()).is_ok_and(|len| len == limit);
+    let next = users.last().filter(|_| full).map(|user| user.id.clone());
+    Ok(reply::json(&json!({ "users": users, "next": next })))
+}
+
+async fn show(call: Call<'_>) -> Answered {
+    let id = name("id", call.param(0))?;
+    answer(&call.doors.admin.register.user(&id).await.map_err(refusal)?)
+}
+
+async fn change(call: Call<'_>, whole: bool) -> Answered {
+    let id = name("id", call.param(0))?;
+    let written: UserBody = body(&call)?;
+    if written.id.as_ref().is_some_and(|own| *own != id) {
+        return Err(Refusal::of_field("id", "the path names another user: users cannot be renamed"));
+    }
+    let tier = written.tier.map(|tier| name_if("tier", tier)).transpose()?;
+    let overrides = written.overrides.map(|own| limits(call.doors, own)).transpose()?;
+    let blocked = match written.blocked {
+        None => None,
+        Some(None) => Some(None),
+        Some(Some(block)) => Some(Some(block.block(&call)?)),
+    };
+    let change = UserChange {
+        tier: tier.or(whole.then_some(None)),
+        overrides: overrides.or(whole.then(Vec::new)),
+        blocked,
+        action: "user.set",
+        reason: written.reason.map(|reason| note("reason", reason)).transpose()?,
+    };
+    write(&call, &id, change).await
+}
+
+async fn block(call: Call<'_>) -> Answered {
+    let id = name("id", call.param(0))?;
+    let block = body::<BlockBody>(&call)?.block(&call)?;
+    let reason = block.reason.clone();
+    let change =
+        UserChange { blocked: Some(Some(block)), action: "user.block", reason, ..UserChange::default() };
+    write(&call, &id, change).await
+}
+
+async fn unblock(call: Call<'_>) -> Answered {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Body {
+        reason: Option<String>,
+    }
+    let id = name("id", call.param(0))?;
+    let reason = body::<Body>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
+    // Whoever is not known is not blocked, and is not made for that.
+    call.doors.admin.register.user(&id).await.map_err(refusal)?;
+    let change = UserChange { blocked: Some(None), action: "user.unblock", reason, ..UserChange::default() };
+    write(&call, &id, change).await
+}
+
+async fn remove(call: Call<'_>) -> Answered {
+    let id = name("id", call.param(0))?;
+    call.doors.admin.register.remove_user(&call.actor, &id).await.map_err(refusal)?;
+    Ok(reply::json(&json!({ "removed": id })))
+}
+
+async fn write(call: &Call<'_>, id: &str, change: UserChange) -> Answered {
+    let written = call.doors.admin.register.change_user(&call.actor, id, change).await;
+    answer(&written.map_err(refusal)?)
+}
+
+fn answer(user: &UserRecord) -> Answered {
+    Ok(reply::json(&json!({ "user": user })))
+}

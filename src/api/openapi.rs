@@ -1,0 +1,248 @@
+//! The OpenAPI document: made from the tables of routes, so that no route is missing and none is invented. What a route
+//! asks and answers is said in [`DESCRIBED`] and in `openapi/schemas.json`; a route without a word there is described by
+//! its method, path and role alone.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value, json};
+
+use super::admin;
+use super::http::ROUTES;
+
+/// The schemas of bodies and answers.
+const SCHEMAS: &str = include_str!("openapi/schemas.json");
+
+/// Method, path, summary, schema of the body (empty: none), schema of the answer, parameters of the query.
+type Described = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static [Parameter]);
+/// Name, type, whether it must be there, meaning.
+type Parameter = (&'static str, &'static str, bool, &'static str);
+
+const CHANGE: &[Parameter] = &[
+    ("dry_run", "boolean", false, "Only says what would change."),
+    ("reason", "string", false, "Why; kept in the history."),
+];
+const DESCRIBED: &[Described] = &[
+    (
+        "POST",
+        "/v1/check",
+        "Decides one request, or up to 1,000, and charges them",
+        "CheckBody",
+        "CheckAnswer",
+        &[],
+    ),
+    (
+        "POST",
+        "/v1/explain",
+        "Says which rules decide a request and why; charges nothing",
+        "Check",
+        "Explanation",
+        &[],
+    ),
+    ("GET", "/v1/rules", "The rules in force, in order of precedence", "", "RuleSet", &[]),
+    (
+        "PUT",
+        "/v1/rules",
+        "Makes these rules, and no others, the rules in force",
+        "RuleSetBody",
+        "Changed",
+        CHANGE,
+    ),
+    (
+        "GET",
+        "/v1/rules/history",
+        "Who changed what and when, newest first",
+        "",
+        "History",
+        &[
+            ("rule", "string", false, "Only what changed this rule."),
+            ("before", "integer", false, "Only revisions before this one."),
+            ("limit", "integer", false, "At most so many, from 1 to 1000; 50 unless said."),
+        ],
+    ),
+    ("POST", "/v1/rules/rollback", "Goes back to the rules of a revision", "RollbackBody", "Changed", CHANGE),
+    ("GET", "/v1/rules/{name}", "One rule", "", "OneRule", &[]),
+    ("PUT", "/v1/rules/{name}", "Adds a rule, or replaces the one of this name", "Rule", "Changed", CHANGE),
+    ("DELETE", "/v1/rules/{name}", "Deletes a rule", "", "Changed", CHANGE),
+    ("GET", "/v1/quotas/{rule}", "What each region may spend of a worldwide rule's limit", "", "Quotas", &[]),
+    ("PUT", "/v1/quotas/{rule}", "Sets what each region may spend", "QuotasBody", "Changed", CHANGE),
+    ("GET", "/v1/regions", "The daemons of the cluster, their links and who is cut off", "", "Regions", &[]),
+    (
+        "GET",
+        "/v1/buckets",
+        "What one bucket holds; further parameters are the attributes that the rule's `per` names",
+        "",
+        "Bucket",
+        &[("rule", "string", true, "The rule."), ("user", "string", false, "Whose, for a rule per user.")],
+    ),
+    (
+        "GET",
+        "/readyz",
+        "Whether gateways should ask this daemon, and how it stands with its rules",
+        "",
+        "Ready",
+        &[],
+    ),
+    ("GET", "/healthz", "Whether the process lives", "", "text", &[]),
+    ("GET", "/metrics", "Every metric in the Prometheus text format", "", "text", &[]),
+    ("GET", "/", "What can be asked here", "", "text", &[]),
+    ("GET", "/openapi.json", "This document", "", "Any", &[]),
+    (
+        "GET",
+        "/v1/authorize",
+        "Forward-auth: 200, or the rule's status, with rate-limit headers",
+        "",
+        "text",
+        AUTHORIZE,
+    ),
+    (
+        "POST",
+        "/v1/authorize",
+        "Forward-auth: 200, or the rule's status, with rate-limit headers",
+        "",
+        "text",
+        AUTHORIZE,
+    ),
+];
+const AUTHORIZE: &[Parameter] = &[
+    ("domain", "string", false, "The gateway's domain."),
+    ("cost", "integer", false, "Permits asked for; 1 unless said."),
+];
+
+static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
+    let mut text = serde_json::to_string_pretty(&made()).unwrap_or_default();
+    text.push('\n');
+    text
+});
+
+/// The document, as JSON.
+#[must_use]
+pub fn openapi_json() -> &'static str {
+    &DOCUMENT
+}
+
+fn made() -> Value {
+    let mut paths = Map::new();
+    let mut add = |method: &str, path: &str, role: Option<&str>| {
+        let operations = paths.entry(path).or_insert_with(|| json!({}));
+        operations[method.to_lowercase()] = operation(method, path, role);
+    };
+    for (path, _, methods) in ROUTES {
+        methods.split(", ").filter(|method| *method != "HEAD").for_each(|method| add(method, path, None));
+    }
+    for route in admin::routes() {
+        add(route.method, route.path, Some(route.role.name()));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Tidegate",
+            "version": env!("CARGO_PKG_VERSION"),
+            "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
+            "description": "Checks for gateways, and the admin interface. Admin routes name the role they need; without configured tokens they answer on this machine only.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": serde_json::from_str::<Value>(SCHEMAS).unwrap_or_default(),
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
+    })
+}
+
+fn operation(method: &str, path: &str, role: Option<&str>) -> Value {
+    let described = DESCRIBED.iter().find(|(own, known, ..)| *own == method && *known == path);
+    let changes = matches!(method, "PUT" | "POST" | "PATCH");
+    let (summary, body, answer, query) = match described {
+        Some((_, _, summary, body, answer, query)) => ((*summary).to_owned(), *body, *answer, *query),
+        None => (format!("{method} {path}"), if changes { "Any" } else { "" }, "Any", &[][..]),
+    };
+    let name = path.trim_matches('/').replace(['/', '.', '{', '}'], "_");
+    let mut operation = json!({
+        "operationId": format!("{}_{name}", method.to_lowercase()),
+        "summary": summary,
+        "responses": { "200": answered(answer), "default": error(answer) },
+    });
+    let mut parameters: Vec<Value> = path
+        .split('/')
+        .filter_map(|segment| segment.strip_prefix('{')?.strip_suffix('}'))
+        .map(|name| json!({ "name": name, "in": "path", "required": true, "schema": { "type": "string", "minLength": 1 } }))
+        .collect();
+    for (name, kind, required, meaning) in query {
+        let schema = json!({ "type": kind });
+        parameters.push(json!({ "name": name, "in": "query", "required": required, "schema": schema, "description": meaning }));
+    }
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    if !body.is_empty() {
+        let schema = json!({ "$ref": format!("#/components/schemas/{body}") });
+        operation["requestBody"] =
+            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+    }
+    if let Some(role) = role {
+        operation["security"] = json!([{}, { "token": [] }]);
+        operation["description"] = json!(format!("Needs role {role}."));
+    }
+    operation
+}
+
+fn answered(schema: &str) -> Value {
+    if schema == "text" {
+        return json!({ "description": "As asked.", "content": { "text/plain": { "schema": { "type": "string" } } } });
+    }
+    let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
+    json!({ "description": "As asked.", "content": { "application/json": { "schema": schema } } })
+}
+
+/// A refusal; what answers in text may also deny in text.
+fn error(answer: &str) -> Value {
+    let mut content = json!({ "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } });
+    if answer == "text" {
+        content["text/plain"] = json!({ "schema": { "type": "string" } });
+    }
+    if answer == "Ready" {
+        content["application/json"]["schema"] = json!({ "anyOf": [
+            { "$ref": "#/components/schemas/Error" }, { "$ref": "#/components/schemas/Ready" }] });
+    }
+    json!({ "description": "Refused, with the reason.", "content": content })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_description_is_of_a_route_that_is_there_and_every_schema_is_known() {
+        let document = made();
+        for (method, path, _, body, answer, _) in DESCRIBED {
+            assert!(
+                document["paths"][*path][method.to_lowercase()].is_object(),
+                "{method} {path} is no route"
+            );
+            for schema in [body, answer].into_iter().filter(|schema| !schema.is_empty() && **schema != "text")
+            {
+                assert!(document["components"]["schemas"][*schema].is_object(), "{schema} is no schema");
+            }
+        }
+        let text = document.to_string();
+        for reference in text.split("#/components/schemas/").skip(1) {
+            let name: String = reference.chars().take_while(char::is_ascii_alphanumeric).collect();
+            assert!(
+                document["components"]["schemas"][&name].is_object(),
+                "{name} is referred to and not there"
+            );
+        }
+    }
+
+    #[test]
+    fn the_committed_document_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
+        if std::env::var_os("TIDEGATE_WRITE_OPENAPI").is_some() {
+            std::fs::write(path, openapi_json()).unwrap();
+        }
+        let committed = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(
+            committed == openapi_json(),
+            "docs/openapi.json is not current: TIDEGATE_WRITE_OPENAPI=1 cargo test --lib committed_document"
+        );
+    }
+}

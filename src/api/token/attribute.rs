@@ -1,0 +1,56 @@
+//! A token among the attributes: a gateway that knows no better may pass on the client's `authorization` as it came.
+//!
+//! The attribute never goes further than here: it becomes the user whom it names, or nothing.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Invalid, OnInvalid, of_authorization};
+use crate::api::Doors;
+use crate::api::error::{Code, Refusal};
+use crate::core::request::Request;
+
+const AUTHORIZATION: &str = "authorization";
+const USER: &str = "user";
+
+/// Questions that bring a token, by their places, and whom each names.
+pub(in crate::api) type Found = SmallVec<[(usize, Option<Arc<str>>); 1]>;
+
+/// Reads the tokens among the attributes. Nothing is found where tokens are not configured.
+///
+/// # Errors
+/// For an invalid token, where these are refused.
+pub(in crate::api) fn find(doors: &Doors, questions: &[Request<'_>]) -> Result<Found, Refusal> {
+    let mut found = Found::new();
+    let Some(tokens) = doors.tokens.as_deref() else { return Ok(found) };
+    for (place, question) in questions.iter().enumerate() {
+        let Some(text) = question.attribute(AUTHORIZATION) else { continue };
+        let Some(token) = of_authorization(text) else { continue };
+        match tokens.user(token, doors.engine.now()) {
+            Ok(user) => found.push((place, Some(user))),
+            Err(_) if tokens.on_invalid() == OnInvalid::Address => found.push((place, None)),
+            Err(invalid) => return Err(refusal(&invalid)),
+        }
+    }
+    Ok(found)
+}
+
+/// Puts users in the place of tokens; a user whom the gateway names itself stays.
+pub(in crate::api) fn apply<'b>(questions: &mut [Request<'b>], found: &'b Found) {
+    for (place, user) in found {
+        let Some(question) = questions.get_mut(*place) else { continue };
+        question.attributes.retain(|(name, _)| *name != AUTHORIZATION);
+        if let Some(user) = user
+            && question.attribute(USER).is_none()
+        {
+            question.attributes.push((USER, user));
+        }
+    }
+}
+
+/// The answer to an invalid token where these are refused.
+pub(in crate::api) fn refusal(invalid: &Invalid) -> Refusal {
+    let message = format!("the token is not valid: {invalid}");
+    Refusal { field: Some(AUTHORIZATION.to_owned()), ..Refusal::new(Code::Token, message) }
+}

@@ -1,0 +1,311 @@
+//! The level of one bucket without windows, as every region knows it, and what the own region may take of it.
+//!
+//! Each region follows the same level: it refills at the rule's rate, and what the regions told is taken out of it at the
+//! instant at which all of them have heard it. Both the level and the refill are then divided by demand, so that the parts
+//! add up to one bucket. A level below zero is a debt: it is carried, and so the long-run rate is never exceeded.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::super::algorithm::{Limit, View};
+use super::super::time::{Span, Timestamp};
+use super::budget::{Account, Estate, Stake, UNIT, budgets};
+use super::regions::{RegionId, Regions};
+
+/// Most reports of one region that wait for their instant. Full: the oldest is used early.
+const WAITING_MAX: usize = 64;
+/// A bucket is at home in the region that alone asked for it in its last so many windows: what nobody asks for is mostly
+/// kept there.
+const HOME_WINDOWS: u64 = 16;
+const HOME_PARTS: u64 = 9;
+/// For so long beyond the horizon a part of the level must last: until the next report is in force.
+const AHEAD: Span = Span::from_millis(100);
+
+/// What all regions know of one bucket's level.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Pool {
+    registers: Vec<Register>,
+    /// What is left by the reports in force, in millionths, as of `at`; below zero is debt.
+    level: i128,
+    at: Timestamp,
+    /// What the own store holds as used, in millionths, as of `used_at`.
+    used: i128,
+    used_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Register {
+    in_force: Option<Account>,
+    waiting: VecDeque<(Timestamp, Account)>,
+    /// How much of its count is taken out of the level.
+    counted: u64,
+    /// When a report in force last showed that something was asked for.
+    stirred: Option<Timestamp>,
+}
+
+impl Register {
+    fn newest(&self) -> Option<&Account> {
+        self.waiting.back().map(|(_, account)| account).or(self.in_force.as_ref())
+    }
+}
+
+/// What is divided, among whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share<'a> {
+    /// The rule's own.
+    pub(super) limit: Limit,
+    /// What the bucket holds at most.
+    pub(super) capacity: u64,
+    /// Of the limit's permits, those that are divided here: less where some are kept for regions that are cut off.
+    pub(super) permits: u64,
+    pub(super) parties: &'a [(RegionId, u64)],
+    pub(super) horizon: Span,
+    pub(super) tip: u64,
+}
+
+impl Pool {
+    /// A full bucket.
+    pub(super) fn full(capacity: u64, now: Timestamp) -> Self {
+        Self { level: i128::from(capacity) * UNIT, at: now, used_at: now, ..Self::default() }
+    }
+
+    /// Takes in a report. Whether it came too late to be used by all at once.
+    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, account: Account, horizon: Span) -> bool {
+        while self.registers.len() <= region {
+            self.registers.push(Register::default());
+        }
+        let Some(register) = self.registers.get_mut(region) else { return false };
+        if register.newest().is_some_and(|known| known.stamp >= account.stamp) {
+            return false;
+        }
+        let at = account.stamp + horizon;
+        register.waiting.push_back((at, account));
+        if register.waiting.len() > WAITING_MAX
+            && let Some((early, _)) = register.waiting.front_mut()
+        {
+            *early = Timestamp::default();
+        }
+        at < now
+    }
+
+    /// The own store took `permits` in: admitted here, or charged for others; given back if negative.
+    pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: Share<'_>) {
+        self.used = (self.used_now(now, share) + permits * UNIT).max(0);
+        self.used_at = self.used_at.max(now);
+    }
+
+    fn used_now(&self, now: Timestamp, share: Share<'_>) -> i128 {
+        (self.used - refill(share.limit, now.since(self.used_at))).max(0)
+    }
+
+    /// Takes out of the level what has come into force by `now`.
+    pub(super) fn advance(&mut self, now: Timestamp, share: Share<'_>) {
+        loop {
+            let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
+                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
+            });
+            let Some((at, id)) = due.min() else { break };
+            self.level = self.level_at(at, share);
+            self.at = self.at.max(at);
+            let Some(register) = self.registers.get_mut(id) else { break };
+            let Some((_, account)) = register.waiting.pop_front() else { break };
+            self.level -= i128::from(account.admitted) * UNIT - i128::from(register.counted) * UNIT;
+            if account.demand > 0 || account.admitted != register.counted {
+                register.stirred = Some(account.stamp);
+            }
+            register.counted = account.admitted;
+            register.in_force = Some(account);
+        }
+    }
+
+    fn level_at(&self, now: Timestamp, share: Share<'_>) -> i128 {
+        let capacity = i128::from(share.capacity) * UNIT;
+        (self.level + refill(share.limit, now.since(self.at))).min(capacity)
+    }
+
+    /// The region that alone asked for the bucket lately, as all know it.
+    fn home(&self, share: Share<'_>) -> Option<RegionId> {
+        let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
+        let last = share.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
+        let since = stirred(last)?;
+        let long = Span(share.limit.window.0.saturating_mul(HOME_WINDOWS));
+        let alone =
+            |&(id, _): &(RegionId, u64)| id == last || stirred(id).is_none_or(|other| other + long <= since);
+        share.parties.iter().all(alone).then_some(last)
+    }
+
+    /// When the next report waits for its instant.
+    pub(super) fn next_instant(&self) -> Option<Timestamp> {
+        self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
+    }
+
+    /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own region
+    /// admitted in all until now.
+    pub(super) fn view(&self, now: Timestamp, own: u64, share: Share<'_>) -> Option<View> {
+        let counted = self.registers.first().map_or(0, |register| register.counted);
+        let inflight = (i128::from(own) - i128::from(counted)) * UNIT;
+        let (rate, in_force) = self.part(now, false, share);
+        let (_, arrived) = self.part(now, true, share);
+        let tokens = in_force.min(arrived) - inflight;
+        let free = i128::from(share.capacity) * UNIT - self.used_now(now, share);
+        let capacity = u32::try_from(share.capacity).unwrap_or(u32::MAX);
+        let held = u64::try_from((free - tokens).max(0) / UNIT).unwrap_or(u64::MAX).min(u64::from(capacity));
+        let growth = u64::from(share.limit.permits).saturating_sub(rate);
+        if held == 0 && growth == 0 {
+            return None;
+        }
+        let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).sum::<u64>().max(1);
+        let weight =
+            share.parties.iter().find(|(id, _)| *id == Regions::OWN).map_or(0, |&(_, weight)| weight);
+        // Without news it stays with the fixed share.
+        let kept = u128::from(share.capacity) * u128::from(weight) / u128::from(weights);
+        let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(held);
+        Some(View {
+            window: now.0,
+            budget: u32::try_from(most).unwrap_or(u32::MAX),
+            next_budget: u32::try_from(growth).unwrap_or(u32::MAX),
+            others: held,
+            others_before: 0,
+        })
+    }
+
+    /// The own part of the refill, in permits a window, and of the level, in millionths.
+    fn part(&self, now: Timestamp, arrived: bool, share: Share<'_>) -> (u64, i128) {
+        let mut level = self.level_at(now, share);
+        if arrived {
+            for register in self.registers.iter().skip(1) {
+                let newest = register.newest().map_or(register.counted, |account| account.admitted);
+                level -= i128::from(newest.saturating_sub(register.counted)) * UNIT;
+            }
+        }
+        // What is kept for regions that are cut off is no part of it.
+        level = level * i128::from(share.permits) / i128::from(share.limit.permits.max(1));
+        let home = self.home(share);
+        let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
+        let stakes: SmallVec<[Stake; 4]> = share
+            .parties
+            .iter()
+            .map(|&(id, weight)| {
+                let register = self.registers.get(id);
+                let known =
+                    register.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
+                let told = known.map(|known| Account { stamp: now, admitted: 0, demand: known.demand });
+                let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
+                Stake { weight, reserve: weight.saturating_add(at_home), told, before: 0, exact: None }
+            })
+            .collect();
+        let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
+        let divide = |limit: u64, lasting: Span| {
+            let estate = Estate { limit, start: now, end: now + lasting, cut: now, tip: share.tip };
+            own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
+        };
+        let rate = divide(share.permits, share.limit.window);
+        let part = match u64::try_from(level / UNIT) {
+            Ok(whole) if level > 0 => i128::from(divide(whole, share.horizon + AHEAD)) * UNIT,
+            _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
+        };
+        (rate, part)
+    }
+
+    /// The level as the reports in force have it, in permits; below zero is debt.
+    #[cfg(test)]
+    fn permits(&self, now: Timestamp, share: Share<'_>) -> i128 {
+        self.level_at(now, share).div_euclid(UNIT)
+    }
+}
+
+/// What a limit refills in `span`, in millionths.
+fn refill(limit: Limit, span: Span) -> i128 {
+    i128::from(limit.permits) * i128::from(span.0) * UNIT / i128::from(limit.window.0.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Timestamp = Timestamp(1_700_000_000_000_000);
+    const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
+    const LIMIT: Limit = Limit { permits: 90, window: Span::from_secs(1), burst: 90, queue: 0 };
+
+    fn share() -> Share<'static> {
+        let horizon = Span::from_millis(50);
+        Share { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, tip: 0 }
+    }
+
+    fn told(ms: u64, admitted: u64, demand: u64) -> Account {
+        Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 }
+    }
+
+    #[test]
+    fn a_full_bucket_that_nobody_asks_for_is_shared_by_weight() {
+        let pool = Pool::full(90, START);
+        let view = pool.view(START, 0, share()).unwrap();
+        assert_eq!((view.others, view.next_budget), (60, 60));
+    }
+
+    #[test]
+    fn who_alone_asks_has_all_of_it_once_that_is_in_force() {
+        let mut pool = Pool::full(90, START);
+        pool.hear(START, 0, told(0, 0, 10_000), share().horizon);
+        let now = START + Span::from_millis(60);
+        pool.advance(now, share());
+        assert_eq!(pool.view(now, 0, share()), None);
+    }
+
+    #[test]
+    fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
+        let mut pool = Pool::full(90, START);
+        for region in 0..3 {
+            pool.hear(START, region, told(0, 60, 1_000), share().horizon);
+        }
+        let now = START + Span::from_millis(50);
+        pool.advance(now, share());
+        assert_eq!(pool.permits(now, share()), -90);
+        pool.stored(now, 180, share());
+        // Half the debt is paid after half a second; then nothing may be taken yet.
+        let later = now + Span::from_millis(500);
+        assert_eq!(pool.permits(later, share()), -45);
+        let view = pool.view(later, 60, share()).unwrap();
+        assert!(view.next_budget == 60, "{view:?}");
+    }
+
+    #[test]
+    fn parts_of_the_refill_add_up_to_the_rate() {
+        let demands = [[1_000, 1_000, 1_000], [1_000, 10, 0], [30, 30, 30], [0, 0, 0], [5, 1_000, 40]];
+        for demand in demands {
+            // Each region sees the same, itself first.
+            let rates = (0..3).map(|own: usize| {
+                let mut pool = Pool::full(90, START);
+                for region in 0..3 {
+                    let id = if region == own {
+                        0
+                    } else if region < own {
+                        region + 1
+                    } else {
+                        region
+                    };
+                    pool.hear(START, id, told(0, 0, demand[region]), share().horizon);
+                }
+                let now = START + Span::from_millis(60);
+                pool.advance(now, share());
+                let order: Vec<(RegionId, u64)> = (0..3)
+                    .map(|one| {
+                        (
+                            if one == own {
+                                0
+                            } else if one < own {
+                                one + 1
+                            } else {
+                                one
+                            },
+                            1,
+                        )
+                    })
+                    .collect();
+                pool.part(now, false, Share { parties: &order, ..share() }).0
+            });
+            assert_eq!(rates.sum::<u64>(), 90, "{demand:?}");
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! Users, API keys and tiers in the rules file, changed through the daemon: the file is rewritten with every comment kept,
+//! and read again like after any other change.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::reload::{Reloader, lines};
+use super::setup::RulesSource;
+use crate::core::identity::ApiKey;
+use crate::core::rule::{User, UserLimit};
+use crate::core::ruleset::{RuleSet, Shapes};
+use crate::core::time::Timestamp;
+use crate::core::written::{format_moment, parse_moment};
+use crate::database::document::{self, Loaded};
+use crate::database::file::{self, edit};
+use crate::engine::admin::{Actor, Change, log};
+use crate::engine::identity::register::{
+    BlockRecord, Filter, KeyChange, KeyDraft, KeyRecord, Register, RegisterError, Registered, TierRecord,
+    UserChange, UserRecord,
+};
+use crate::engine::identity::secret::new_key;
+
+/// The people of a rules file.
+pub(super) struct FilePeople(pub(super) Arc<Reloader>);
+
+/// The file, as it is.
+struct Written {
+    text: String,
+    /// Its lists, as they stand there.
+    json: Value,
+    loaded: Loaded,
+}
+
+/// One change of an entry.
+struct Entry {
+    list: &'static str,
+    key: &'static str,
+    name: String,
+    after: Option<Map<String, Value>>,
+}
+
+impl FilePeople {
+    fn path(&self) -> Result<&Path, RegisterError> {
+        match self.0.source() {
+            RulesSource::File(path) => Ok(path),
+            _ => Err(RegisterError::Unsupported(
+                "this daemon keeps no users: start it with --rules FILE, or with [postgres]",
+            )),
+        }
+    }
+
+    async fn read(&self) -> Result<Written, RegisterError> {
+        let Ok(path) = self.path() else {
+            let loaded = Loaded { rules: vec![], users: vec![], keys: vec![], tiers: vec![], hash: 0 };
+            return Ok(Written { text: String::new(), json: Value::Null, loaded });
+        };
+        let (path, regions) = (path.to_owned(), self.0.regions().to_vec());
+        let read = tokio::task::spawn_blocking(move || read(&path, &regions)).await;
+        read.map_err(|error| RegisterError::Failed(error.to_string()))?
+    }
+
+    /// Rewrites one entry, which `change` makes out of what is there, and records it.
+    async fn write(
+        &self,
+        actor: &Actor,
+        action: &'static str,
+        reason: Option<String>,
+        change: impl FnOnce(&Written) -> Result<Entry, RegisterError>,
+    ) -> Result<Written, RegisterError> {
+        let path: PathBuf = self.path()?.to_owned();
+        let _editing = self.0.editing.lock().await;
+        let written = self.read().await?;
+        let entry = change(&written)?;
+        let before = entry_of(&written.json, entry.list, entry.key, &entry.name).cloned();
+        let text =
+            edit::rewrite_entry(&written.text, entry.list, (entry.key, &entry.name), entry.after.as_ref())
+                .map_err(|why| RegisterError::Refused("body", why))?;
+        let (own, regions) = (path.clone(), self.0.regions().to_vec());
+        let replaced = tokio::task::spawn_blocking(move || {
+            check(&own, &text, &regions)?;
+            edit::replace(&own, &text).map_err(|error| {
+                RegisterError::Away(format!("{} cannot be rewritten: {error}", own.display()))
+            })
+        });
+        replaced.await.map_err(|error| RegisterError::Failed(error.to_string()))??;
+        self.0.read_again(&path).await.map_err(RegisterError::Failed)?;
+        log(&Change {
+            actor: actor.clone(),
+            action,
+            target: entry.name,
+            before,
+            after: entry.after.map(Value::Object),
+            reason,
+        });
+        self.read().await
+    }
+}
+
+fn read(path: &Path, regions: &[String]) -> Result<Written, RegisterError> {
+    let text = file::read(path).map_err(|problem| RegisterError::Away(problem.to_string()))?;
+    let wrong =
+        |problems: String| RegisterError::Away(format!("the rules file is not right as it is: {problems}"));
+    let loaded = document::from_toml(&path.display().to_string(), &text, regions);
+    let loaded = loaded.map_err(|problems| wrong(lines(&problems)))?;
+    let json = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
+    Ok(Written { text, json, loaded })
+}
+
+/// Whether a text would be right as the rules file.
+fn check(path: &Path, text: &str, regions: &[String]) -> Result<(), RegisterError> {
+    let refused = |problems: String| RegisterError::Refused("body", problems);
+    let loaded = document::from_toml(&path.display().to_string(), text, regions);
+    let loaded = loaded.map_err(|problems| refused(lines(&problems)))?;
+    let people = loaded.people();
+    RuleSet::compile_with_people(loaded.rules, people, &mut Shapes::default())
+        .map(drop)
+        .map_err(|conflicts| refused(lines(&conflicts)))
+}
+
+/// One entry of a list, as it is written.
+fn entry_of<'w>(json: &'w Value, list: &str, key: &str, name: &str) -> Option<&'w Value> {
+    let entries = json.get(list)?.as_array()?;
+    entries.iter().find(|entry| entry.get(key).and_then(Value::as_str) == Some(name))
+}
+
+fn fields_of(written: &Written, list: &str, key: &str, name: &str) -> Option<Map<String, Value>> {
+    entry_of(&written.json, list, key, name)?.as_object().cloned()
+}
+
+fn set(fields: &mut Map<String, Value>, field: &str, value: Option<Value>) {
+    match value {
+        Some(value) => drop(fields.insert(field.to_owned(), value)),
+        None => drop(fields.remove(field)),
+    }
+}
+
+fn limits(overrides: &[UserLimit]) -> Option<Value> {
+    let own = |own: &UserLimit| {
+        let mut limit = json!({ "limit": own.permits });
+        if own.burst != own.permits {
+            limit["burst"] = own.burst.into();
+        }
+        (own.rule.clone(), limit)
+    };
+    (!overrides.is_empty()).then(|| overrides.iter().map(own).collect::<Map<_, _>>().into())
+}
+
+fn user_record(user: &User) -> UserRecord {
+    let block = user.blocked.as_ref();
+    UserRecord {
+        id: user.id.clone(),
+        tier: user.tier.clone(),
+        overrides: user.overrides.clone(),
+        blocked: block.map(|block| BlockRecord {
+            reason: block.reason.clone(),
+            until: block.until,
+            since: None,
+        }),
+        created_at: None,
+        updated_at: None,
+    }
+}
+
+fn key_record(key: &ApiKey, json: &Value) -> KeyRecord {
+    let told = |field| entry_of(json, "keys", "id", &key.id)?.get(field)?.as_str();
+    let moment = |field| told(field).and_then(parse_moment);
+    KeyRecord {
+        id: key.id.clone(),
+        user: key.user.clone(),
+        tier: key.tier.clone(),
+        overrides: key.overrides.clone(),
+        active: key.active && !key.revoked,
+        note: told("note").unwrap_or_default().to_owned(),
+        expires_at: key.expires,
+        created_at: moment("created_at"),
+        created_by: told("created_by").map(str::to_owned),
+        revoked_at: moment("revoked_at"),
+        revoked_by: told("revoked_by").map(str::to_owned),
+    }
+}
+
+fn find_user(written: &Written, id: &str) -> Result<UserRecord, RegisterError> {
+    let user = written.loaded.users.iter().find(|user| user.id == id);
+    user.map(user_record).ok_or_else(|| RegisterError::Nobody("user", id.to_owned()))
+}
+
+fn find_key(written: &Written, id: &str) -> Result<KeyRecord, RegisterError> {
+    let key = written.loaded.keys.iter().find(|key| key.id == id);
+    key.map(|key| key_record(key, &written.json))
+        .ok_or_else(|| RegisterError::Nobody("API key", id.to_owned()))
+}
+
+/// One page, by name.
+fn page<T>(mut all: Vec<T>, filter: &Filter, name: impl Fn(&T) -> &str) -> Vec<T> {
+    all.retain(|one| filter.after.as_deref().is_none_or(|after| name(one) > after));
+    all.sort_by(|a, b| name(a).cmp(name(b)));
+    all.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));
+    all
+}
+
+fn texted(at: Timestamp) -> Value {
+    Value::String(format_moment(at))
+}
+
+impl FilePeople {
+    async fn change_user(
+        &self,
+        actor: &Actor,
+        id: &str,
+        change: UserChange,
+    ) -> Result<UserRecord, RegisterError> {
+        let entry = |written: &Written| {
+            let mut fields = fields_of(written, "users", "id", id).unwrap_or_default();
+            fields.insert("id".to_owned(), id.into());
+            if let Some(tier) = &change.tier {
+                set(&mut fields, "tier", tier.clone().map(Value::String));
+            }
+            if let Some(own) = &change.overrides {
+                set(&mut fields, "overrides", limits(own));
+            }
+            if let Some(blocked) = &change.blocked {
+                let block = blocked.as_ref().map(|block| {
+                    let mut fields = Map::new();
+                    set(&mut fields, "reason", block.reason.clone().map(Value::String));
+                    set(&mut fields, "until", block.until.map(texted));
+                    if fields.is_empty() { Value::Bool(true) } else { Value::Object(fields) }
+                });
+                set(&mut fields, "blocked", block);
+            }
+            Ok(Entry { list: "users", key: "id", name: id.to_owned(), after: Some(fields) })
+        };
+        let written = self.write(actor, change.action, change.reason.clone(), entry).await?;
+        find_user(&written, id)
+    }
+
+    async fn make_key(&self, actor: &Actor, draft: KeyDraft) -> Result<(KeyRecord, String), RegisterError> {
+        let new = new_key().map_err(|error| RegisterError::Failed(error.to_string()))?;
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let now = self.0.engine().now();
+        let entry = |_: &Written| {
+            let mut fields = Map::new();
+            fields.insert("id".to_owned(), new.id.as_str().into());
+            fields.insert("salt".to_owned(), hex(&new.salt).into());
+            fields.insert("hash".to_owned(), hex(&new.hash).into());
+            set(&mut fields, "user", draft.user.clone().map(Value::String));
+            set(&mut fields, "tier", draft.tier.clone().map(Value::String));
+            set(&mut fields, "overrides", limits(&draft.overrides));
+            set(&mut fields, "expires_at", draft.expires.map(texted));
+            set(&mut fields, "note", Some(draft.note.clone().into()).filter(|_| !draft.note.is_empty()));
+            set(&mut fields, "created_at", Some(texted(now)));
+            set(&mut fields, "created_by", Some(actor.name.as_str().into()));
+            Ok(Entry { list: "keys", key: "id", name: new.id.clone(), after: Some(fields) })
+        };
+        let written = self.write(actor, "key.create", None, entry).await?;
+        Ok((find_key(&written, &new.id)?, new.text))
+    }
+
+    async fn change_key(
+        &self,
+        actor: &Actor,
+        id: &str,
+        change: KeyChange,
+    ) -> Result<KeyRecord, RegisterError> {
+        let now = self.0.engine().now();
+        let entry = |written: &Written| {
+            let nobody = || RegisterError::Nobody("API key", id.to_owned());
+            let mut fields = fields_of(written, "keys", "id", id).ok_or_else(nobody)?;
+            if let Some(tier) = &change.tier {
+                set(&mut fields, "tier", tier.clone().map(Value::String));
+            }
+            if let Some(own) = &change.overrides {
+                set(&mut fields, "overrides", limits(own));
+            }
+            if let Some(active) = change.active {
+                set(&mut fields, "active", (!active).then_some(Value::Bool(false)));
+            }
+            if let Some(expires) = change.expires {
+                set(&mut fields, "expires_at", expires.map(texted));
+            }
+            if let Some(note) = &change.note {
+                set(&mut fields, "note", Some(note.as_str().into()).filter(|_| !note.is_empty()));
+            }
+            if change.revoke && !fields.contains_key("revoked_at") {
+                set(&mut fields, "revoked_at", Some(texted(now)));
+                set(&mut fields, "revoked_by", Some(actor.name.as_str().into()));
+            }
+            Ok(Entry { list: "keys", key: "id", name: id.to_owned(), after: Some(fields) })
+        };
+        let written = self.write(actor, change.action, change.reason.clone(), entry).await?;
+        find_key(&written, id)
+    }
+
+    async fn remove(
+        &self,
+        actor: &Actor,
+        action: &'static str,
+        (list, key, what): (&'static str, &'static str, &'static str),
+        name: &str,
+    ) -> Result<(), RegisterError> {
+        let entry = |written: &Written| match entry_of(&written.json, list, key, name) {
+            Some(_) => Ok(Entry { list, key, name: name.to_owned(), after: None }),
+            None => Err(RegisterError::Nobody(what, name.to_owned())),
+        };
+        self.write(actor, action, None, entry).await.map(drop)
+    }
+}
+
+fn tier_records(json: &Value) -> Vec<TierRecord> {
+    let text = |tier: &Value, field| tier.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let tiers = json.get("tiers").and_then(Value::as_array).into_iter().flatten();
+    tiers
+        .map(|tier| TierRecord { name: text(tier, "name"), description: text(tier, "description") })
+        .collect()
+}
+
+impl Register for FilePeople {
+    fn users(&self, filter: Filter) -> Registered<'_, Vec<UserRecord>> {
+        Box::pin(async move {
+            let mut users: Vec<_> = self.read().await?.loaded.users.iter().map(user_record).collect();
+            let now = self.0.engine().now();
+            let blocked = |user: &UserRecord| {
+                user.blocked.as_ref().is_some_and(|block| block.until.is_none_or(|until| now < until))
+            };
+            users.retain(|user| filter.tier.is_none() || user.tier == filter.tier);
+            users.retain(|user| filter.blocked.is_none_or(|wanted| blocked(user) == wanted));
+            Ok(page(users, &filter, |user| &user.id))
+        })
+    }
+    fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord> {
+        Box::pin(async move { find_user(&self.read().await?, id) })
+    }
+    fn change_user<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: UserChange,
+    ) -> Registered<'a, UserRecord> {
+        Box::pin(self.change_user(actor, id, change))
+    }
+    fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()> {
+        Box::pin(self.remove(actor, "user.remove", ("users", "id", "user"), id))
+    }
+    fn keys(&self, filter: Filter) -> Registered<'_, Vec<KeyRecord>> {
+        Box::pin(async move {
+            let written = self.read().await?;
+            let mut keys: Vec<_> =
+                written.loaded.keys.iter().map(|key| key_record(key, &written.json)).collect();
+            keys.retain(|key| filter.tier.is_none() || key.tier == filter.tier);
+            keys.retain(|key| filter.user.is_none() || key.user == filter.user);
+            Ok(page(keys, &filter, |key| &key.id))
+        })
+    }
+    fn key<'a>(&'a self, id: &'a str) -> Registered<'a, KeyRecord> {
+        Box::pin(async move { find_key(&self.read().await?, id) })
+    }
+    fn make_key<'a>(&'a self, actor: &'a Actor, draft: KeyDraft) -> Registered<'a, (KeyRecord, String)> {
+        Box::pin(self.make_key(actor, draft))
+    }
+    fn change_key<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: KeyChange,
+    ) -> Registered<'a, KeyRecord> {
+        Box::pin(self.change_key(actor, id, change))
+    }
+    fn tiers(&self) -> Registered<'_, Vec<TierRecord>> {
+        Box::pin(async move { Ok(tier_records(&self.read().await?.json)) })
+    }
+    fn put_tier<'a>(&'a self, actor: &'a Actor, tier: TierRecord) -> Registered<'a, TierRecord> {
+        Box::pin(async move {
+            let entry = |_: &Written| {
+                let mut fields = Map::new();
+                fields.insert("name".to_owned(), tier.name.as_str().into());
+                let description = Some(tier.description.as_str().into());
+                set(&mut fields, "description", description.filter(|_| !tier.description.is_empty()));
+                Ok(Entry { list: "tiers", key: "name", name: tier.name.clone(), after: Some(fields) })
+            };
+            self.write(actor, "tier.set", None, entry).await?;
+            Ok(tier)
+        })
+    }
+    fn remove_tier<'a>(&'a self, actor: &'a Actor, name: &'a str) -> Registered<'a, ()> {
+        Box::pin(self.remove(actor, "tier.remove", ("tiers", "name", "tier"), name))
+    }
+}

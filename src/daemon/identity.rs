@@ -1,0 +1,173 @@
+//! Who is asking: where users and keys are looked up, and the keys that sign tokens.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::file_people::FilePeople;
+use super::reload::Reloader;
+use super::setup::Setup;
+use crate::api::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
+use crate::config::{self, Config};
+use crate::database::postgres::Database;
+use crate::database::postgres::people::{self, People};
+use crate::engine::Engine;
+use crate::engine::identity::lookups::Lookups;
+use crate::engine::identity::register::Register;
+use crate::engine::identity::{LookupSettings, Shelf};
+
+/// How often to look at the file of keys.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Largest file of keys, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// How a daemon finds out who is asking.
+#[derive(Debug, Clone, Default)]
+pub struct IdentitySetup {
+    /// The tier where no other is known.
+    pub default_tier: Option<String>,
+    /// How to look up; `None`: not in the database.
+    pub lookups: Option<LookupSettings>,
+    /// JSON web tokens: the file of keys, and what a token must be.
+    pub tokens: Option<(PathBuf, TokenSettings)>,
+}
+
+impl IdentitySetup {
+    /// What a configuration asks for.
+    pub(super) fn of(config: &Config) -> Self {
+        let identity = &config.identity;
+        let looks_up = config.postgres.is_some() && identity.source == config::Source::Postgres;
+        let fresh = identity.cache_ttl.to_std();
+        let lookups = LookupSettings {
+            timeout: identity.lookup_timeout.to_std(),
+            cache_bytes: u64::from(identity.cache_mib) << 20,
+            fresh,
+            fresh_absent: fresh.min(LookupSettings::default().fresh_absent),
+        };
+        let tokens = identity.jwt.as_ref().map(|jwt| {
+            let settings = TokenSettings {
+                user_claim: jwt.user_claim.clone(),
+                issuers: jwt.issuers.clone(),
+                audiences: jwt.audiences.clone(),
+                leeway: jwt.leeway,
+                on_invalid: match jwt.on_invalid {
+                    config::OnInvalid::Address => OnInvalid::Address,
+                    config::OnInvalid::Refuse => OnInvalid::Refuse,
+                },
+            };
+            (jwt.keys.clone(), settings)
+        });
+        Self { default_tier: identity.default_tier.clone(), lookups: looks_up.then_some(lookups), tokens }
+    }
+}
+
+/// What finds out who is asking, in a running daemon.
+pub(super) struct Identities {
+    /// For operators.
+    pub(super) register: Arc<dyn Register>,
+    /// For the doors.
+    pub(super) tokens: Option<Arc<TokenReader>>,
+    /// Looks at the file of keys again.
+    pub(super) reload: Arc<Notify>,
+}
+
+impl Identities {
+    /// Begins.
+    ///
+    /// # Errors
+    /// A file of keys that cannot be used.
+    pub(super) fn start(
+        setup: &Setup,
+        engine: &Arc<Engine>,
+        reloader: &Arc<Reloader>,
+        database: Option<&Database>,
+        shelf: Option<Arc<dyn Shelf>>,
+        stop: &CancellationToken,
+        tasks: &mut JoinSet<()>,
+    ) -> anyhow::Result<Self> {
+        let identity = &setup.identity;
+        if let Some(tier) = &identity.default_tier {
+            engine.set_tier_default(tier);
+        }
+        let register: Arc<dyn Register> = match (database, &identity.lookups) {
+            (Some(database), Some(settings)) => {
+                let people = People::new(database.clone(), &setup.name.region, &setup.name.node);
+                let people = Arc::new(people);
+                let (source, stop) = (Arc::clone(&people) as _, stop.clone());
+                let lookups = Lookups::start(settings.clone(), source, shelf, engine.metrics(), stop.clone());
+                engine.look_up_in(Arc::clone(&lookups));
+                tasks.spawn(people::watch(database.clone(), lookups, stop));
+                people
+            }
+            _ => Arc::new(FilePeople(Arc::clone(reloader))),
+        };
+        let reload = Arc::new(Notify::new());
+        let tokens = identity.tokens.clone().map(|(path, settings)| -> anyhow::Result<_> {
+            let (text, keys) = load(&path)?;
+            let tokens = Arc::new(TokenReader::new(settings, keys, engine.metrics()));
+            let keys = Keys { path, text, tokens: Arc::clone(&tokens), reload: Arc::clone(&reload) };
+            tasks.spawn(keys.watch(stop.clone()));
+            Ok(tokens)
+        });
+        Ok(Self { register, tokens: tokens.transpose()?, reload })
+    }
+}
+
+/// The file of keys that sign tokens, followed while the daemon runs.
+struct Keys {
+    path: PathBuf,
+    /// What it held when it was last read.
+    text: String,
+    tokens: Arc<TokenReader>,
+    reload: Arc<Notify>,
+}
+
+impl Keys {
+    /// Follows it until `stop`. A file that cannot be used leaves the keys before it in force.
+    async fn watch(mut self, stop: CancellationToken) {
+        let mut told = false;
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                () = self.reload.notified() => {}
+                () = tokio::time::sleep(LOOK_INTERVAL) => {}
+            }
+            let path = self.path.clone();
+            let Ok(loaded) = tokio::task::spawn_blocking(move || load(&path)).await else { continue };
+            match loaded {
+                Ok((text, _)) if text == self.text => told = false,
+                Ok((text, keys)) => {
+                    tracing::info!(keys = keys.len(), "the keys that sign tokens were replaced");
+                    self.tokens.replace(keys);
+                    (self.text, told) = (text, false);
+                }
+                Err(error) if !told => {
+                    told = true;
+                    tracing::error!(
+                        "the keys that sign tokens were refused, those before stay in force: {error:#}"
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+fn load(path: &Path) -> anyhow::Result<(String, KeySet)> {
+    use std::io::Read as _;
+    let failed = || format!("identity.jwt.keys: {} cannot be read", path.display());
+    let mut text = String::new();
+    let file = std::fs::File::open(path).with_context(failed)?;
+    file.take(FILE_BYTES_MAX).read_to_string(&mut text).with_context(failed)?;
+    let keys = KeySet::from_json(&text).with_context(|| format!("identity.jwt.keys: {}", path.display()))?;
+    for skipped in keys.skipped() {
+        tracing::warn!("identity.jwt.keys: {}: skipped {skipped}", path.display());
+    }
+    Ok((text, keys))
+}

@@ -1,0 +1,187 @@
+//! Hears of changes. A notification says that there is something to read; the table `identity_changes` says what. It is read
+//! twice a second all the same, so that a lost notification costs half a second.
+//!
+//! Reading begins at the oldest transaction that was open at the last look: whatever was committed before is known, and
+//! what commits later, in whatever order, is read then.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::PgListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::database::postgres::{Database, Failure};
+use crate::engine::clock::Stopwatch;
+use crate::engine::identity::lookups::Lookups;
+use crate::engine::identity::{Kind, Name};
+
+const CHANNEL: &str = "tidegate_identities";
+/// How often to look without being told.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How long to wait before listening again.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+/// More changes than this are one: of anybody.
+const CHANGES_MAX: i64 = 5_000;
+/// Rows are kept that long, and somewhat longer.
+const KEPT_MINUTES: i32 = 60;
+/// After so long without a look, rows may be missing.
+const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
+/// How often old rows are deleted.
+const FORGET_INTERVAL: Duration = Duration::from_secs(600);
+
+/// Where reading goes on.
+#[derive(Debug, Default)]
+struct Place {
+    /// The oldest transaction that was open; `None` before the first look.
+    transaction: Option<String>,
+    /// What was read of it and of later ones.
+    seen: HashSet<i64>,
+}
+
+/// One row, or none: its first column is there always.
+type Row = (String, Option<i64>, Option<String>, Option<String>);
+
+/// Tells `lookups` of every change, until `stop`.
+pub async fn watch(database: Database, lookups: Arc<Lookups>, stop: CancellationToken) {
+    let (told, mut tell) = tokio::sync::mpsc::channel::<()>(1);
+    let listening = listen(database.clone(), told);
+    let reading = async {
+        let mut place = Place::default();
+        let (mut looked, mut forgot) = (Stopwatch::start(), Stopwatch::start());
+        let (mut away, mut began) = (false, false);
+        loop {
+            match place.look(&database).await {
+                Ok(changes) => {
+                    // What was looked up before the first look may have changed before it, too.
+                    let first = !std::mem::replace(&mut began, true) && lookups.held().entries > 0;
+                    let lost = first || looked.elapsed() > LOST_AFTER;
+                    (looked, away) = (Stopwatch::start(), false);
+                    apply(&lookups, changes, lost);
+                }
+                Err(failure) if !away => {
+                    away = true;
+                    tracing::warn!("changes of users and keys are not heard of for now: {failure}");
+                }
+                Err(_) => {}
+            }
+            if !away && forgot.elapsed() > FORGET_INTERVAL {
+                forgot = Stopwatch::start();
+                let _ = forget(&database).await;
+            }
+            let _ = tokio::time::timeout(LOOK_INTERVAL, tell.recv()).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => {}
+        () = listening => {}
+        () = reading => {}
+    }
+}
+
+/// What changed: these, or (`None`) anybody.
+type Changes = Option<Vec<Name>>;
+
+fn apply(lookups: &Lookups, changes: Changes, lost: bool) {
+    match changes {
+        Some(names) if !lost => names.into_iter().for_each(|name| lookups.changed(name)),
+        _ => lookups.all_changed(),
+    }
+}
+
+impl Place {
+    async fn look(&mut self, database: &Database) -> Result<Changes, Failure> {
+        let rows = sqlx::query_as::<_, Row>(
+            "SELECT head.low, change.seq, change.kind, change.name
+             FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS low) AS head
+             LEFT JOIN LATERAL (
+                 SELECT seq, kind, name FROM identity_changes
+                 WHERE transaction >= $1::text::xid8 ORDER BY seq DESC LIMIT $2
+             ) AS change ON true",
+        );
+        let rows = rows.bind(&self.transaction).bind(CHANGES_MAX + 1).fetch_all(database.pool());
+        Ok(self.read(database.within(rows).await?))
+    }
+
+    fn read(&mut self, rows: Vec<Row>) -> Changes {
+        let Some((low, ..)) = rows.first() else { return Some(Vec::new()) };
+        self.transaction = Some(low.clone());
+        let mut seen = HashSet::with_capacity(rows.len());
+        let mut names = HashSet::new();
+        let (mut anybody, mut fresh) = (false, 0_i64);
+        for (_, seq, kind, name) in rows {
+            let (Some(seq), Some(kind)) = (seq, kind) else { continue };
+            seen.insert(seq);
+            if self.seen.contains(&seq) {
+                continue;
+            }
+            fresh += 1;
+            let kind = if kind == "key" { Kind::Key } else { Kind::User };
+            match name {
+                Some(id) => drop(names.insert(Name { kind, id: id.into() })),
+                None => anybody = true,
+            }
+        }
+        self.seen = seen;
+        (!anybody && fresh <= CHANGES_MAX).then(|| names.into_iter().collect())
+    }
+}
+
+async fn forget(database: &Database) -> Result<(), Failure> {
+    let old = sqlx::query("DELETE FROM identity_changes WHERE at < now() - make_interval(mins => $1)");
+    database.within(old.bind(KEPT_MINUTES).execute(database.pool())).await?;
+    Ok(())
+}
+
+/// Wakes whoever reads at every notification. Whatever happens to the connection, the reader looks by itself.
+async fn listen(database: Database, told: tokio::sync::mpsc::Sender<()>) {
+    let pool = database.listening_pool();
+    loop {
+        if let Ok(Ok(mut listener)) =
+            tokio::time::timeout(LISTEN_AGAIN * 5, PgListener::connect_with(&pool)).await
+            && listener.listen(CHANNEL).await.is_ok()
+        {
+            // `None`: the connection was lost; it has been made again.
+            while listener.try_recv().await.is_ok() {
+                // Full: whoever reads has not begun yet.
+                let _ = told.try_send(());
+            }
+        }
+        tokio::time::sleep(LISTEN_AGAIN).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(low: &str, seq: i64, name: Option<&str>) -> Row {
+        (low.to_owned(), Some(seq), Some("user".to_owned()), name.map(str::to_owned))
+    }
+
+    fn names(changes: Changes) -> Vec<String> {
+        let mut names: Vec<_> = changes.unwrap().into_iter().map(|name| name.id.to_string()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_change_that_is_read_again_is_told_once() {
+        let mut place = Place::default();
+        assert_eq!(names(place.read(vec![("7".to_owned(), None, None, None)])), Vec::<String>::new());
+        assert_eq!(place.transaction.as_deref(), Some("7"));
+        assert_eq!(names(place.read(vec![row("7", 2, Some("b"))])), ["b"]);
+        // A transaction that began earlier commits now: its number is lower, and it is not missed.
+        assert_eq!(names(place.read(vec![row("9", 1, Some("a")), row("9", 2, Some("b"))])), ["a"]);
+        assert_eq!(names(place.read(vec![("9".to_owned(), None, None, None)])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn too_many_to_name_are_anybody() {
+        let mut place = Place::default();
+        assert_eq!(place.read(vec![row("7", 1, None), row("7", 2, Some("b"))]), None);
+        let many = (0..=CHANGES_MAX).map(|seq| row("8", 10 + seq, Some("a"))).collect();
+        assert_eq!(place.read(many), None);
+    }
+}

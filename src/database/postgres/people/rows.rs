@@ -1,0 +1,119 @@
+//! Rows as they come, and what they mean.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use sqlx::FromRow;
+use sqlx::types::Json;
+use time::OffsetDateTime;
+
+use crate::core::identity::{ApiKey, Block};
+use crate::core::rule::{User, UserLimit};
+use crate::core::time::Timestamp;
+
+/// `{"rule": {"limit": 500, "burst": 600}}`, as far as it can be read: somebody may have written it by hand.
+pub(super) type Overrides = Json<BTreeMap<String, serde_json::Value>>;
+
+#[derive(Debug, FromRow)]
+pub(super) struct UserRow {
+    pub(super) id: String,
+    pub(super) tier: Option<String>,
+    pub(super) overrides: Overrides,
+    pub(super) blocked_at: Option<OffsetDateTime>,
+    pub(super) blocked_reason: Option<String>,
+    pub(super) blocked_until: Option<OffsetDateTime>,
+    pub(super) created_at: OffsetDateTime,
+    pub(super) updated_at: OffsetDateTime,
+}
+
+#[derive(Debug, FromRow)]
+pub(super) struct KeyRow {
+    pub(super) id: String,
+    pub(super) hash: Vec<u8>,
+    pub(super) salt: Option<Vec<u8>>,
+    pub(super) owner: Option<String>,
+    pub(super) tier: Option<String>,
+    pub(super) overrides: Overrides,
+    pub(super) active: bool,
+    pub(super) note: String,
+    pub(super) expires_at: Option<OffsetDateTime>,
+    pub(super) created_at: OffsetDateTime,
+    pub(super) created_by: String,
+    pub(super) revoked_at: Option<OffsetDateTime>,
+    pub(super) revoked_by: Option<String>,
+}
+
+/// Microseconds since the epoch; what lies before it is the epoch.
+pub(super) fn moment(at: OffsetDateTime) -> Timestamp {
+    Timestamp(u64::try_from(at.unix_timestamp_nanos() / 1_000).unwrap_or(0))
+}
+
+/// The other way round; what lies beyond the calendar is its end.
+pub(super) fn date(at: Timestamp) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.micros()) * 1_000)
+        .unwrap_or_else(|_| time::PrimitiveDateTime::MAX.assume_utc())
+}
+
+/// What can be read of somebody's own limits.
+pub(super) fn limits(overrides: &Overrides) -> Vec<UserLimit> {
+    #[derive(Deserialize)]
+    struct Own {
+        limit: u32,
+        burst: Option<u32>,
+    }
+    let limit = |(rule, own): (&String, &serde_json::Value)| {
+        let own = Own::deserialize(own).ok()?;
+        Some(UserLimit { rule: rule.clone(), permits: own.limit, burst: own.burst.unwrap_or(own.limit) })
+    };
+    overrides.iter().filter_map(limit).collect()
+}
+
+impl UserRow {
+    /// What decisions need of it.
+    pub(super) fn fact(self) -> User {
+        let blocked = self
+            .blocked_at
+            .map(|_| Block { reason: self.blocked_reason, until: self.blocked_until.map(moment) });
+        User { overrides: limits(&self.overrides), id: self.id, tier: self.tier, blocked }
+    }
+}
+
+impl KeyRow {
+    /// What decisions need of it; `None` for a row that no key of ours can match.
+    pub(super) fn fact(self) -> Option<ApiKey> {
+        Some(ApiKey {
+            salt: self.salt?.try_into().ok()?,
+            hash: self.hash.try_into().ok()?,
+            overrides: limits(&self.overrides),
+            id: self.id,
+            user: self.owner,
+            tier: self.tier,
+            active: self.active,
+            expires: self.expires_at.map(moment),
+            revoked: self.revoked_at.is_some(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_limits_are_read_as_far_as_they_can_be() {
+        let json = serde_json::json!({
+            "a": { "limit": 5 }, "b": { "limit": 6, "burst": 9 }, "c": { "limit": "many" }, "d": 7, "e": { "limit": -1 },
+        });
+        let read = limits(&serde_json::from_value(json).map(Json).unwrap());
+        let read: Vec<_> = read.iter().map(|own| (own.rule.as_str(), own.permits, own.burst)).collect();
+        assert_eq!(read, [("a", 5, 5), ("b", 6, 9)]);
+    }
+
+    #[test]
+    fn moments_and_dates_are_the_same() {
+        let now = Timestamp(1_800_000_000_123_456);
+        assert_eq!(moment(date(now)), now);
+        assert_eq!(moment(OffsetDateTime::UNIX_EPOCH - time::Duration::DAY), Timestamp(0));
+        assert_eq!(date(Timestamp(u64::MAX)).year(), 9999);
+    }
+}

@@ -1,0 +1,136 @@
+//! Lookups that are under way: one for each name, however many wait for it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{Name, NameRef};
+
+/// Most names under way. More are not looked up now: their requests are decided without, and the next one tries again.
+pub(super) const FLIGHTS_MAX: usize = 20_000;
+
+/// The lookups under way.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    open: Mutex<HashMap<Name, Flight, foldhash::fast::RandomState>>,
+}
+
+#[derive(Debug)]
+struct Flight {
+    landed: CancellationToken,
+    began: Duration,
+    /// Somebody changed since it was read, perhaps: look again.
+    again: bool,
+}
+
+/// What came of asking for a flight.
+#[derive(Debug)]
+pub(super) enum Boarded {
+    /// It is new: somebody has to carry it out.
+    New(CancellationToken),
+    /// It was there already, since then.
+    Joined(CancellationToken, Duration),
+    /// There is no room.
+    Full,
+}
+
+impl Flights {
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Name, Flight, foldhash::fast::RandomState>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins the flight of this name, or opens one.
+    pub(super) fn board(&self, name: NameRef<'_>, now: Duration) -> Boarded {
+        let mut open = self.open();
+        let owned = name.to_owned();
+        if let Some(flight) = open.get(&owned) {
+            return Boarded::Joined(flight.landed.clone(), flight.began);
+        }
+        if open.len() >= FLIGHTS_MAX {
+            return Boarded::Full;
+        }
+        let landed = CancellationToken::new();
+        open.insert(owned, Flight { landed: landed.clone(), began: now, again: false });
+        Boarded::New(landed)
+    }
+
+    /// What is on the way may be outdated on arrival. Whether there is such a flight.
+    pub(super) fn taint(&self, name: &Name) -> bool {
+        self.open().get_mut(name).map(|flight| flight.again = true).is_some()
+    }
+
+    /// The same for every flight.
+    pub(super) fn taint_all(&self) {
+        self.open().values_mut().for_each(|flight| flight.again = true);
+    }
+
+    /// Before it is carried out: what changed until now is in what will be read.
+    pub(super) fn depart(&self, name: &Name) {
+        if let Some(flight) = self.open().get_mut(name) {
+            flight.again = false;
+        }
+    }
+
+    /// Ends a flight, unless it must be flown again: then `false`, and nobody is told yet.
+    pub(super) fn land(&self, name: &Name) -> bool {
+        let mut open = self.open();
+        if open.get(name).is_some_and(|flight| flight.again) {
+            return false;
+        }
+        if let Some(flight) = open.remove(name) {
+            flight.landed.cancel();
+        }
+        true
+    }
+
+    /// Ends a flight that brought nothing.
+    pub(super) fn fail(&self, name: &Name) {
+        if let Some(flight) = self.open().remove(name) {
+            flight.landed.cancel();
+        }
+    }
+
+    /// How many are under way.
+    pub(super) fn len(&self) -> usize {
+        self.open().len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Kind;
+    use super::*;
+
+    #[test]
+    fn one_flight_serves_all_who_ask_and_flies_again_when_tainted() {
+        let flights = Flights::default();
+        let name = NameRef { kind: Kind::User, id: "u" };
+        assert!(matches!(flights.board(name, Duration::ZERO), Boarded::New(_)));
+        let Boarded::Joined(landed, began) = flights.board(name, Duration::from_secs(1)) else {
+            panic!("not joined")
+        };
+        assert_eq!(began, Duration::ZERO);
+        flights.depart(&name.to_owned());
+        assert!(flights.taint(&name.to_owned()));
+        assert!(!flights.land(&name.to_owned()) && !landed.is_cancelled());
+        flights.depart(&name.to_owned());
+        assert!(flights.land(&name.to_owned()) && landed.is_cancelled());
+        assert_eq!(flights.len(), 0);
+        assert!(!flights.taint(&name.to_owned()));
+    }
+
+    #[test]
+    fn there_is_only_so_much_room() {
+        let flights = Flights::default();
+        for id in 0..FLIGHTS_MAX {
+            let id = id.to_string();
+            assert!(matches!(
+                flights.board(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO),
+                Boarded::New(_)
+            ));
+        }
+        assert!(matches!(flights.board(NameRef { kind: Kind::Key, id: "x" }, Duration::ZERO), Boarded::Full));
+    }
+}

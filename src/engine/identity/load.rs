@@ -1,0 +1,188 @@
+//! Carries lookups out: many names in one call, few calls at once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
+
+use super::lookups::Lookups;
+use super::{Fact, Name, Shelf, Source, shelved};
+use crate::engine::clock::Stopwatch;
+
+/// Most names in one call to the database.
+const BATCH_MAX: usize = 256;
+/// Most calls at once: a database with many daemons must not drown in them.
+const CALLS_MAX: usize = 4;
+/// How long a call that failed keeps its place, so that a database that is away is not asked all the time.
+const PAUSE: Duration = Duration::from_millis(250);
+/// How long facts lie on the shelf.
+const SHELF_TIME: Duration = Duration::from_secs(60);
+/// How long a change keeps facts off the shelf: longer than any read from before it takes.
+const BAR_TIME: Duration = Duration::from_secs(10);
+
+/// What is to be done.
+#[derive(Debug)]
+pub(super) enum Wanted {
+    /// Look this one up.
+    Look(Name),
+    /// The same, past the shelf: there was a change.
+    Again(Name),
+    /// Only clear the shelf of it: there was a change of somebody who is not held here.
+    Bar(Name),
+    /// The shelf cannot be trusted for a while: anybody may have changed.
+    BarAll,
+}
+
+/// One call's work.
+#[derive(Debug, Default)]
+struct Batch {
+    look: Vec<Name>,
+    again: Vec<Name>,
+    bar: Vec<Name>,
+    past_shelf: bool,
+}
+
+struct Loader {
+    lookups: Arc<Lookups>,
+    source: Arc<dyn Source>,
+    shelf: Option<Arc<dyn Shelf>>,
+}
+
+/// Runs until `stop`, or until nobody asks any more.
+pub(super) async fn run(
+    lookups: Arc<Lookups>,
+    source: Arc<dyn Source>,
+    shelf: Option<Arc<dyn Shelf>>,
+    mut queue: mpsc::Receiver<Wanted>,
+    stop: CancellationToken,
+) {
+    let loader = Arc::new(Loader { lookups, source, shelf });
+    let calls = Arc::new(Semaphore::new(CALLS_MAX));
+    let mut shelf_barred_until = Duration::ZERO;
+    let mut wanted = Vec::with_capacity(BATCH_MAX);
+    loop {
+        let taken = async {
+            let permit = Arc::clone(&calls).acquire_owned().await.ok()?;
+            let taken = queue.recv_many(&mut wanted, BATCH_MAX).await;
+            (taken > 0).then_some(permit)
+        };
+        let permit = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            permit = taken => permit,
+        };
+        let Some(permit) = permit else { return };
+        let mut batch = Batch::default();
+        for one in wanted.drain(..) {
+            match one {
+                Wanted::Look(name) => batch.look.push(name),
+                Wanted::Again(name) => batch.again.push(name),
+                Wanted::Bar(name) => batch.bar.push(name),
+                Wanted::BarAll => shelf_barred_until = loader.lookups.now() + SHELF_TIME,
+            }
+        }
+        batch.past_shelf = loader.lookups.now() < shelf_barred_until;
+        let (loader, stop) = (Arc::clone(&loader), stop.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = loader.carry_out(batch) => {}
+            }
+            drop(permit);
+        });
+    }
+}
+
+impl Loader {
+    async fn carry_out(&self, mut batch: Batch) {
+        let watch = Stopwatch::start();
+        let generation = self.lookups.generation();
+        batch.look.iter().chain(&batch.again).for_each(|name| self.lookups.flights.depart(name));
+        self.clear_shelf(&batch).await;
+        let shelf = self.shelf.as_deref().filter(|_| !batch.past_shelf);
+        let mut left = match shelf {
+            Some(shelf) => self.from_shelf(shelf, std::mem::take(&mut batch.look), generation).await,
+            None => std::mem::take(&mut batch.look),
+        };
+        left.append(&mut batch.again);
+        if left.is_empty() {
+            return;
+        }
+        match self.source.load(&left).await {
+            Ok(facts) => {
+                self.lookups.metrics.from_database.increment(u64::try_from(left.len()).unwrap_or(u64::MAX));
+                self.lookups.took(Some(watch.elapsed()));
+                let kept = self.land(left, facts, generation);
+                if let Some(shelf) = shelf.filter(|_| !kept.is_empty()) {
+                    shelf.keep(&kept, SHELF_TIME).await;
+                }
+            }
+            Err(error) => {
+                self.lookups.metrics.failed.increment(u64::try_from(left.len()).unwrap_or(u64::MAX));
+                self.lookups.took(None);
+                left.iter().for_each(|name| self.lookups.flights.fail(name));
+                tracing::debug!(%error, names = left.len(), "people were not looked up");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    async fn clear_shelf(&self, batch: &Batch) {
+        let Some(shelf) = self.shelf.as_deref() else { return };
+        let barred: Vec<String> =
+            batch.again.iter().chain(&batch.bar).map(|name| shelved::name(name.as_ref())).collect();
+        if !barred.is_empty() {
+            shelf.bar(&barred, BAR_TIME).await;
+        }
+    }
+
+    /// Lands what lies on the shelf; gives back the names of what does not.
+    async fn from_shelf(&self, shelf: &dyn Shelf, look: Vec<Name>, generation: u64) -> Vec<Name> {
+        if look.is_empty() {
+            return look;
+        }
+        let watch = Stopwatch::start();
+        let names: Vec<String> = look.iter().map(|name| shelved::name(name.as_ref())).collect();
+        let mut lying = shelf.fetch(&names).await;
+        lying.resize(look.len(), None);
+        let mut left = Vec::new();
+        for (name, bytes) in look.into_iter().zip(lying) {
+            match bytes.and_then(|bytes| shelved::read(name.as_ref(), &bytes)) {
+                Some(fact) => {
+                    self.lookups.metrics.from_shelf.increment(1);
+                    self.lookups.took(Some(watch.elapsed()));
+                    self.land_one(name, fact, generation);
+                }
+                None => left.push(name),
+            }
+        }
+        left
+    }
+
+    /// Lands what was read; gives back what may be put on the shelf.
+    fn land(&self, names: Vec<Name>, facts: Vec<(Name, Fact)>, generation: u64) -> Vec<(String, Vec<u8>)> {
+        let mut facts: HashMap<Name, Fact> = facts.into_iter().collect();
+        let mut kept = Vec::with_capacity(names.len());
+        for name in names {
+            let fact = facts.remove(&name).unwrap_or(Fact::absent(name.kind));
+            let shelved = (shelved::name(name.as_ref()), shelved::write(&fact));
+            if self.land_one(name, fact, generation) && self.shelf.is_some() {
+                kept.push(shelved);
+            }
+        }
+        kept
+    }
+
+    /// Takes up a fact and tells who waits for it; `false` if somebody changed meanwhile, and it is looked up again.
+    fn land_one(&self, name: Name, fact: Fact, generation: u64) -> bool {
+        self.lookups.keep(name.clone(), fact, generation);
+        let landed = self.lookups.flights.land(&name);
+        if !landed {
+            self.lookups.send(Wanted::Again(name));
+        }
+        landed
+    }
+}

@@ -1,0 +1,356 @@
+//! Facts near at hand: a bounded cache, and what happens when somebody is not in it.
+//!
+//! A decision waits for a fact at most [`LookupSettings::timeout`], and not at all while lookups are known to be slow or to
+//! fail. A fact that was changed stays in use until the new one is there, which is a matter of milliseconds while the
+//! database answers; so nobody falls back to the default for a moment because an operator changed something else.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use smallvec::SmallVec;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::flight::{Boarded, FLIGHTS_MAX, Flights};
+use super::load::{self, Wanted};
+use super::person::{Person, Persons, Shown, shown_key};
+use super::{Fact, Kind, LookupSettings, Name, NameRef, Shelf, Source, secret};
+use crate::core::identity::parse_key;
+use crate::core::request::Request;
+use crate::core::rule::UserLimit;
+use crate::core::ruleset::RuleSet;
+use crate::engine::clock::{Deadline, Stopwatch};
+use crate::telemetry::{IdentityMetrics, Metrics};
+
+/// A fact that could not be looked up again is tried again after this long.
+const RETRY: Duration = Duration::from_secs(1);
+/// A request needs the key, then the key's user, and one look more to gather both.
+const ROUNDS_MAX: usize = 3;
+/// Timers are that coarse: a wait ends by so much later.
+const TIMER: Duration = Duration::from_millis(1);
+/// What an entry takes in the cache besides its texts, in bytes: measured with `tests/bench/identity.rs`.
+const ENTRY_BYTES: usize = 208;
+
+/// Looks people up. Shared by every decision of a daemon.
+pub struct Lookups {
+    cache: Cache<Name, Arc<Kept>, Bytes>,
+    pub(super) flights: Flights,
+    queue: mpsc::Sender<Wanted>,
+    pub(super) settings: LookupSettings,
+    started: Stopwatch,
+    /// Facts of an earlier generation may all be outdated.
+    generation: AtomicU64,
+    /// Lookups take longer than a decision may wait, or fail.
+    slow: AtomicBool,
+    pub(super) metrics: IdentityMetrics,
+}
+
+impl std::fmt::Debug for Lookups {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Lookups").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    fact: Fact,
+    generation: u64,
+    /// Milliseconds since the start; from then on it is looked up again.
+    fresh_until: AtomicU64,
+}
+
+/// Weighs entries by the memory that they take.
+#[derive(Clone)]
+struct Bytes;
+
+impl Weighter<Name, Arc<Kept>> for Bytes {
+    fn weight(&self, name: &Name, kept: &Arc<Kept>) -> u64 {
+        let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
+        let limits = |limits: &[UserLimit]| -> usize {
+            limits.iter().map(|own| own.rule.len() + size_of::<UserLimit>()).sum()
+        };
+        let own = match &kept.fact {
+            Fact::User(Some(user)) => {
+                let block = user.blocked.as_ref().map_or(0, |block| text(&block.reason));
+                160 + user.id.len() + text(&user.tier) + limits(&user.overrides) + block
+            }
+            Fact::Key(Some(key)) => {
+                240 + key.id.len() + text(&key.user) + text(&key.tier) + limits(&key.overrides)
+            }
+            Fact::User(None) | Fact::Key(None) => 0,
+        };
+        u64::try_from(ENTRY_BYTES + name.id.len() + own).unwrap_or(u64::MAX)
+    }
+}
+
+/// What is near at hand of somebody.
+pub(super) enum Near {
+    /// The fact.
+    Fact(Fact),
+    /// Not there, or outdated, but it may be worth a short wait.
+    Soon(CancellationToken, Option<Fact>),
+    /// Not there, or outdated, and not to be waited for.
+    Without(Option<Fact>),
+}
+
+/// How full the cache is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    /// Facts held.
+    pub entries: usize,
+    /// What they take, in bytes.
+    pub bytes: u64,
+    /// Lookups under way.
+    pub flights: usize,
+}
+
+impl Lookups {
+    /// Begins to look people up in `source`, through `shelf` where there is one, until `stop`.
+    #[must_use]
+    pub fn start(
+        settings: LookupSettings,
+        source: Arc<dyn Source>,
+        shelf: Option<Arc<dyn Shelf>>,
+        metrics: &Metrics,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        // Room for every flight, and as many changes.
+        let (queue, wanted) = mpsc::channel(2 * FLIGHTS_MAX);
+        let entries = usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
+        let lookups = Arc::new(Self {
+            cache: Cache::with_weighter(entries, settings.cache_bytes, Bytes),
+            flights: Flights::default(),
+            queue,
+            settings,
+            started: Stopwatch::start(),
+            generation: AtomicU64::new(0),
+            slow: AtomicBool::new(false),
+            metrics: metrics.identity(),
+        });
+        tokio::spawn(load::run(Arc::clone(&lookups), source, shelf, wanted, stop));
+        lookups
+    }
+
+    /// Says that somebody changed, appeared or went: the fact is looked up again, at once if it is held.
+    pub fn changed(&self, name: Name) {
+        self.metrics.changes.increment(1);
+        let tainted = self.flights.taint(&name);
+        let held = self.cache.contains_key(&name.as_ref());
+        let wanted =
+            if held && !tainted && matches!(self.flights.board(name.as_ref(), self.now()), Boarded::New(_)) {
+                Wanted::Again(name.clone())
+            } else {
+                Wanted::Bar(name.clone())
+            };
+        let again = matches!(wanted, Wanted::Again(_));
+        if self.queue.try_send(wanted).is_err() {
+            // Better to know nothing than what was true before.
+            self.cache.remove(&name.as_ref());
+            if again {
+                self.flights.fail(&name);
+            }
+        }
+    }
+
+    /// Says that anybody may have changed: every fact is looked up again before it is used, as far as a decision may wait.
+    pub fn all_changed(&self) {
+        self.metrics.changes.increment(1);
+        self.generation.fetch_add(1, Ordering::AcqRel);
+        self.flights.taint_all();
+        // Full: the facts are of an earlier generation all the same.
+        let _ = self.queue.try_send(Wanted::BarAll);
+    }
+
+    /// How full it is.
+    #[must_use]
+    pub fn held(&self) -> Held {
+        Held { entries: self.cache.len(), bytes: self.cache.weight(), flights: self.flights.len() }
+    }
+
+    /// Publishes how full it is. Called about once a second.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+    pub fn upkeep(&self) {
+        let held = self.held();
+        self.metrics.entries.set(held.entries as f64);
+        self.metrics.bytes.set(held.bytes as f64);
+        self.metrics.flights.set(held.flights as f64);
+    }
+
+    /// Waits for what is known of those who ask, within the deadline of a decision.
+    pub(in crate::engine) async fn find(&self, set: &RuleSet, requests: &[Request<'_>]) -> Persons {
+        let deadline = Deadline::after(self.settings.timeout.saturating_sub(TIMER));
+        let mut rounds = 0;
+        loop {
+            let mut soon = SmallVec::new();
+            let persons = Directory::Lookups(set, self).persons(requests, &mut soon);
+            rounds += 1;
+            if soon.is_empty() || rounds > ROUNDS_MAX {
+                return persons;
+            }
+            for landed in &soon {
+                if deadline.wait(landed.cancelled()).await.is_err() {
+                    self.slow.store(true, Ordering::Relaxed);
+                    self.metrics.timed_out.increment(1);
+                    return persons;
+                }
+            }
+        }
+    }
+
+    /// What is near at hand.
+    fn look(&self, name: NameRef<'_>) -> Near {
+        let kept = self.cache.get(&name);
+        if let Some(kept) = &kept
+            && kept.generation == self.generation.load(Ordering::Acquire)
+        {
+            self.metrics.hits.increment(1);
+            self.refresh(name, kept);
+            return Near::Fact(kept.fact.clone());
+        }
+        self.metrics.misses.increment(1);
+        let outdated = kept.map(|kept| kept.fact.clone());
+        let now = self.now();
+        let (landed, began) = match self.flights.board(name, now) {
+            Boarded::New(landed) => {
+                if !self.send(Wanted::Look(name.to_owned())) {
+                    return Near::Without(outdated);
+                }
+                (landed, now)
+            }
+            Boarded::Joined(landed, began) => (landed, began),
+            Boarded::Full => {
+                self.metrics.dropped.increment(1);
+                return Near::Without(outdated);
+            }
+        };
+        if self.slow.load(Ordering::Relaxed) || now.saturating_sub(began) >= self.settings.timeout {
+            return Near::Without(outdated);
+        }
+        Near::Soon(landed, outdated)
+    }
+
+    /// Looks up again what is no longer fresh, while it is still used.
+    fn refresh(&self, name: NameRef<'_>, kept: &Kept) {
+        let now = self.now();
+        let due = kept.fresh_until.load(Ordering::Relaxed);
+        if millis(now) < due {
+            return;
+        }
+        let next = millis(now + RETRY);
+        let mine = kept.fresh_until.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+        if mine && let Boarded::New(_) = self.flights.board(name, now) {
+            self.send(Wanted::Look(name.to_owned()));
+        }
+    }
+
+    /// Sends a flight off; where there is no room it ends.
+    pub(super) fn send(&self, wanted: Wanted) -> bool {
+        match self.queue.try_send(wanted) {
+            Ok(()) => true,
+            Err(error) => {
+                self.metrics.dropped.increment(1);
+                if let Wanted::Look(name) | Wanted::Again(name) = error.into_inner() {
+                    self.flights.fail(&name);
+                }
+                false
+            }
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Takes up a fact that was read while `generation` held.
+    pub(super) fn keep(&self, name: Name, fact: Fact, generation: u64) {
+        let fresh = if fact.is_somebody() { self.settings.fresh } else { self.settings.fresh_absent };
+        let fresh_until = AtomicU64::new(millis(self.now() + fresh));
+        self.cache.insert(name, Arc::new(Kept { fact, generation, fresh_until }));
+    }
+
+    /// How long the last lookup took; `None`: it failed.
+    pub(super) fn took(&self, time: Option<Duration>) {
+        self.slow.store(time.is_none_or(|time| time >= self.settings.timeout), Ordering::Relaxed);
+    }
+}
+
+/// What is written beside the rules.
+fn written(set: &RuleSet, name: NameRef<'_>) -> Fact {
+    match name.kind {
+        Kind::User => Fact::User(set.user(name.id).cloned()),
+        Kind::Key => Fact::Key(set.key(name.id).cloned()),
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Where people are known from.
+#[derive(Clone, Copy)]
+pub(in crate::engine) enum Directory<'a> {
+    /// What is written beside the rules.
+    Rules(&'a RuleSet),
+    /// The same, and a database for whoever is not there.
+    Lookups(&'a RuleSet, &'a Lookups),
+}
+
+impl Directory<'_> {
+    /// What is known of those who ask; `soon` gets what would be worth a short wait.
+    pub(in crate::engine) fn persons(
+        self,
+        requests: &[Request<'_>],
+        soon: &mut SmallVec<[CancellationToken; 2]>,
+    ) -> Persons {
+        requests.iter().map(|request| self.person(request, soon)).collect()
+    }
+
+    fn person(self, request: &Request<'_>, soon: &mut SmallVec<[CancellationToken; 2]>) -> Person {
+        let mut person = Person::default();
+        if let Some(text) = shown_key(request) {
+            person.shown = Shown::Worthless;
+            if let Some(shown) = parse_key(text) {
+                match self.look(NameRef { kind: Kind::Key, id: shown.id }, soon) {
+                    Some(Fact::Key(Some(key))) if secret::is_secret_of(&key, shown.secret) => {
+                        person.shown = Shown::Name;
+                        person.key = Some(key);
+                    }
+                    Some(_) => {}
+                    // Nobody could say. Its limits hold all the same.
+                    None => person.shown = Shown::Name,
+                }
+            }
+        }
+        let user = request.attribute("user").or_else(|| person.key.as_deref()?.user.as_deref());
+        if let Some(id) = user
+            && let Some(Fact::User(user)) = self.look(NameRef { kind: Kind::User, id }, soon)
+        {
+            person.user = user;
+        }
+        person
+    }
+
+    fn look(self, name: NameRef<'_>, soon: &mut SmallVec<[CancellationToken; 2]>) -> Option<Fact> {
+        match self {
+            Self::Rules(set) => Some(written(set, name)),
+            Self::Lookups(set, _) if set.knows_anybody() && written(set, name).is_somebody() => {
+                Some(written(set, name))
+            }
+            Self::Lookups(_, lookups) => match lookups.look(name) {
+                Near::Fact(fact) => Some(fact),
+                Near::Soon(landed, outdated) => {
+                    soon.push(landed);
+                    outdated
+                }
+                Near::Without(outdated) => outdated,
+            },
+        }
+    }
+}

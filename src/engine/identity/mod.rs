@@ -1,0 +1,159 @@
+//! Who is asking: users and API keys, found without holding up a decision.
+//!
+//! Facts live in a database. Near at hand is a bounded cache ([`lookups`]); behind it the region's Redis, where there is
+//! one ([`Shelf`]); behind that the database ([`Source`]). A fact that is not at hand is waited for a few milliseconds at
+//! most; after that the request is decided without it, and it is there for the next one. Where nothing is configured,
+//! users and keys are those written beside the rules.
+
+pub mod lookups;
+pub mod register;
+pub mod secret;
+
+mod flight;
+mod load;
+mod person;
+mod shelved;
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::port::Later;
+use crate::core::identity::ApiKey;
+use crate::core::rule::User;
+
+pub(super) use lookups::Directory;
+pub(super) use person::{Persons, Refused, rewritten, shows_key};
+
+/// Who can be looked up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A user, by id.
+    User,
+    /// An API key, by its public name.
+    Key,
+}
+
+/// The name of somebody.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name {
+    /// What kind.
+    pub kind: Kind,
+    /// The user's id, or the key's public name.
+    pub id: Box<str>,
+}
+
+/// The same, borrowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NameRef<'a> {
+    /// What kind.
+    pub kind: Kind,
+    /// The user's id, or the key's public name.
+    pub id: &'a str,
+}
+
+impl NameRef<'_> {
+    fn to_owned(self) -> Name {
+        Name { kind: self.kind, id: self.id.into() }
+    }
+}
+
+impl Name {
+    /// The same, borrowed.
+    #[must_use]
+    pub fn as_ref(&self) -> NameRef<'_> {
+        NameRef { kind: self.kind, id: &self.id }
+    }
+}
+
+impl Hash for NameRef<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.kind.hash(state);
+        self.id.hash(state);
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_ref().hash(state);
+    }
+}
+
+impl quick_cache::Equivalent<Name> for NameRef<'_> {
+    fn equivalent(&self, name: &Name) -> bool {
+        *self == name.as_ref()
+    }
+}
+
+/// What is known of somebody. `None`: that there is nobody of this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fact {
+    /// A user.
+    User(Option<Arc<User>>),
+    /// An API key.
+    Key(Option<Arc<ApiKey>>),
+}
+
+impl Fact {
+    /// That there is nobody of this kind.
+    #[must_use]
+    pub const fn absent(kind: Kind) -> Self {
+        match kind {
+            Kind::User => Self::User(None),
+            Kind::Key => Self::Key(None),
+        }
+    }
+
+    /// Whether there is somebody.
+    #[must_use]
+    pub const fn is_somebody(&self) -> bool {
+        matches!(self, Self::User(Some(_)) | Self::Key(Some(_)))
+    }
+}
+
+/// Why nobody could be looked up just now: a sentence for the log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unreachable(pub String);
+
+/// Where facts come from in the end. Each call has a deadline of its own.
+pub trait Source: Send + Sync + 'static {
+    /// Looks these up. Who is not in the answer does not exist.
+    fn load<'a>(&'a self, names: &'a [Name]) -> Later<'a, Result<Vec<(Name, Fact)>, Unreachable>>;
+}
+
+/// Facts that the daemons of a region keep for each other. Never waits long, never fails: what it cannot do it leaves.
+pub trait Shelf: Send + Sync + 'static {
+    /// What lies there for each of these names.
+    fn fetch<'a>(&'a self, names: &'a [String]) -> Later<'a, Vec<Option<Vec<u8>>>>;
+    /// Puts facts there for so long, where nothing lies yet.
+    fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()>;
+    /// Takes away what lies there, and lets nothing be put there for so long: what a slow daemon read before a change must
+    /// not come back after it.
+    fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()>;
+}
+
+/// How to look up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookupSettings {
+    /// Longest time that a decision waits for a fact.
+    pub timeout: Duration,
+    /// Most memory for facts, in bytes.
+    pub cache_bytes: u64,
+    /// Older facts are looked up again, while they are still used.
+    pub fresh: Duration,
+    /// The same for those who do not exist.
+    pub fresh_absent: Duration,
+}
+
+impl Default for LookupSettings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(5),
+            cache_bytes: 64 << 20,
+            fresh: Duration::from_secs(300),
+            fresh_absent: Duration::from_secs(30),
+        }
+    }
+}

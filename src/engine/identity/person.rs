@@ -1,0 +1,109 @@
+//! What is known of the one who asks one question, and what follows from it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::core::identity::{ApiKey, Refusal, Who, is_key_like, key_refusal, parse_key, user_block};
+use crate::core::request::Request;
+use crate::core::rule::User;
+use crate::core::time::{Span, Timestamp};
+
+/// The attribute that shows an API key.
+const API_KEY: &str = "api_key";
+
+/// One for each question of a call; empty where nothing is known of anybody.
+pub(in crate::engine) type Persons = SmallVec<[Person; 1]>;
+
+/// What is known of one who asks.
+#[derive(Debug, Clone, Default)]
+pub(in crate::engine) struct Person {
+    pub(super) user: Option<Arc<User>>,
+    pub(super) key: Option<Arc<ApiKey>>,
+    pub(super) shown: Shown,
+}
+
+/// What became of the key that a request shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Shown {
+    /// It shows none of ours.
+    #[default]
+    Nothing,
+    /// It is known, or nobody could say in time: limits count by its public name.
+    Name,
+    /// It is wrong or unknown, and stands for nobody: as if it had not been shown.
+    Worthless,
+}
+
+/// Why somebody is refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::engine) struct Refused {
+    pub(in crate::engine) why: Refusal,
+    /// What the refused one reads.
+    pub(in crate::engine) message: Arc<str>,
+    /// Until it is over; `None`: nobody knows.
+    pub(in crate::engine) retry: Option<Span>,
+}
+
+impl Person {
+    /// What stands in for what the request does not bring.
+    pub(in crate::engine) fn who<'a>(&'a self, tier_default: Option<&'a str>) -> Who<'a> {
+        let (user, key) = (self.user.as_deref(), self.key.as_deref());
+        let tier = key.and_then(|key| key.tier.as_deref());
+        let tier = tier.or_else(|| user.and_then(|user| user.tier.as_deref()));
+        Who {
+            user: key.and_then(|key| key.user.as_deref()),
+            tier: tier.or(tier_default),
+            limits: [key.map_or(&[], |key| &key.overrides), user.map_or(&[], |user| &user.overrides)],
+        }
+    }
+
+    /// Why this one may not ask at all, if so.
+    pub(in crate::engine) fn refused(&self, now: Timestamp) -> Option<Refused> {
+        if let Some(why) = self.key.as_deref().and_then(|key| key_refusal(key, now)) {
+            return Some(Refused { why, message: why.sentence().into(), retry: None });
+        }
+        let (block, retry) = user_block(self.user.as_deref()?, now)?;
+        let why = Refusal::UserBlocked;
+        let message = block.reason.as_deref().unwrap_or(why.sentence()).into();
+        Some(Refused { why, message, retry })
+    }
+}
+
+/// The key that a request shows, if it claims to be one of ours.
+#[inline]
+pub(super) fn shown_key<'r>(request: &Request<'r>) -> Option<&'r str> {
+    request.attribute(API_KEY).filter(|text| is_key_like(text))
+}
+
+/// Whether a request shows what claims to be a key of ours.
+#[inline]
+pub(in crate::engine) fn shows_key(request: &Request<'_>) -> bool {
+    shown_key(request).is_some()
+}
+
+/// The same questions with keys by their public names alone, and without worthless ones; `None` where nothing changes.
+///
+/// From here on nobody meets a secret: neither the store, nor the audit log, nor who explains a decision.
+pub(in crate::engine) fn rewritten<'r>(
+    requests: &[Request<'r>],
+    persons: &Persons,
+) -> Option<SmallVec<[Request<'r>; 1]>> {
+    if persons.iter().all(|person| person.shown == Shown::Nothing) {
+        return None;
+    }
+    let rewrite = |(request, person): (&Request<'r>, &Person)| {
+        let mut request = request.clone();
+        match person.shown {
+            Shown::Nothing => {}
+            Shown::Worthless => request.attributes.retain(|(name, _)| *name != API_KEY),
+            Shown::Name => {
+                for (_, text) in request.attributes.iter_mut().filter(|(name, _)| *name == API_KEY) {
+                    *text = parse_key(text).map_or("", |shown| shown.id);
+                }
+            }
+        }
+        request
+    };
+    Some(requests.iter().zip(persons).map(rewrite).collect())
+}

@@ -1,0 +1,247 @@
+//! Users, API keys and tiers as operators see and change them: the port, and what goes through it.
+
+use serde::{Serialize, Serializer};
+
+use crate::core::identity::Block;
+use crate::core::rule::UserLimit;
+use crate::core::time::Timestamp;
+use crate::core::written::format_moment;
+use crate::engine::admin::Actor;
+use crate::engine::port::Later;
+
+/// Most entries of one page.
+pub const PAGE_MAX: u32 = 1_000;
+
+/// A user, with everything that is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of the user, which documents them")]
+pub struct UserRecord {
+    pub id: String,
+    pub tier: Option<String>,
+    #[serde(serialize_with = "as_table")]
+    pub overrides: Vec<UserLimit>,
+    pub blocked: Option<BlockRecord>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    pub created_at: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    pub updated_at: Option<Timestamp>,
+}
+
+/// A block, with its beginning where that is known.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of the block, which documents them")]
+pub struct BlockRecord {
+    pub reason: Option<String>,
+    #[serde(serialize_with = "as_moment")]
+    pub until: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    pub since: Option<Timestamp>,
+}
+
+/// An API key, without anything of its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of the key, which documents them")]
+pub struct KeyRecord {
+    pub id: String,
+    pub user: Option<String>,
+    pub tier: Option<String>,
+    #[serde(serialize_with = "as_table")]
+    pub overrides: Vec<UserLimit>,
+    pub active: bool,
+    pub note: String,
+    #[serde(serialize_with = "as_moment")]
+    pub expires_at: Option<Timestamp>,
+    #[serde(serialize_with = "as_moment")]
+    pub created_at: Option<Timestamp>,
+    pub created_by: Option<String>,
+    #[serde(serialize_with = "as_moment")]
+    pub revoked_at: Option<Timestamp>,
+    pub revoked_by: Option<String>,
+}
+
+/// A tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TierRecord {
+    /// Its name.
+    pub name: String,
+    /// What it is for.
+    pub description: String,
+}
+
+/// Which users or keys to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Of this tier.
+    pub tier: Option<String>,
+    /// Keys of this user.
+    pub user: Option<String>,
+    /// Users that are blocked, or are not.
+    pub blocked: Option<bool>,
+    /// Those whose name comes after this one.
+    pub after: Option<String>,
+    /// At most so many, up to [`PAGE_MAX`].
+    pub limit: u32,
+}
+
+/// What changes of a user. `None`: stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UserChange {
+    /// Another tier, or none.
+    pub tier: Option<Option<String>>,
+    /// Other limits.
+    pub overrides: Option<Vec<UserLimit>>,
+    /// Blocked, or not any more.
+    pub blocked: Option<Option<Block>>,
+    /// As the record names it.
+    pub action: &'static str,
+    /// Why, in the actor's words.
+    pub reason: Option<String>,
+}
+
+/// A key to be made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of the key, which documents them")]
+pub struct KeyDraft {
+    pub user: Option<String>,
+    pub tier: Option<String>,
+    pub overrides: Vec<UserLimit>,
+    pub expires: Option<Timestamp>,
+    pub note: String,
+}
+
+/// What changes of a key. `None`: stays.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of the key, which documents them")]
+pub struct KeyChange {
+    pub tier: Option<Option<String>>,
+    pub overrides: Option<Vec<UserLimit>>,
+    pub active: Option<bool>,
+    pub expires: Option<Option<Timestamp>>,
+    pub note: Option<String>,
+    /// Takes it back, for ever.
+    pub revoke: bool,
+    /// As the record names it.
+    pub action: &'static str,
+    /// Why, in the actor's words.
+    pub reason: Option<String>,
+}
+
+/// Why something was not shown or changed: each with a sentence.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// There is nobody of this name.
+    #[error("there is no {0} {1:?}")]
+    Nobody(&'static str, String),
+    /// What was asked cannot be: which field, and why.
+    #[error("{1}")]
+    Refused(&'static str, String),
+    /// The database is away, slow, or cannot take it now.
+    #[error("{0}")]
+    Away(String),
+    /// Here nothing of this kind can be changed.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// What cannot happen.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// What comes of it.
+pub type Registered<'a, T> = Later<'a, Result<T, RegisterError>>;
+
+/// Where users, keys and tiers are kept. Every change is recorded, with who made it and from where.
+pub trait Register: Send + Sync + 'static {
+    /// Users, by id.
+    fn users(&self, filter: Filter) -> Registered<'_, Vec<UserRecord>>;
+    /// One user.
+    fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord>;
+    /// Changes a user, who is made if there is none.
+    fn change_user<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: UserChange,
+    ) -> Registered<'a, UserRecord>;
+    /// Removes a user, and the keys that are this user's.
+    fn remove_user<'a>(&'a self, actor: &'a Actor, id: &'a str) -> Registered<'a, ()>;
+    /// Keys, by their public names.
+    fn keys(&self, filter: Filter) -> Registered<'_, Vec<KeyRecord>>;
+    /// One key.
+    fn key<'a>(&'a self, id: &'a str) -> Registered<'a, KeyRecord>;
+    /// Makes a key; the second is the whole key, which nobody can show again.
+    fn make_key<'a>(&'a self, actor: &'a Actor, draft: KeyDraft) -> Registered<'a, (KeyRecord, String)>;
+    /// Changes a key.
+    fn change_key<'a>(
+        &'a self,
+        actor: &'a Actor,
+        id: &'a str,
+        change: KeyChange,
+    ) -> Registered<'a, KeyRecord>;
+    /// Every tier.
+    fn tiers(&self) -> Registered<'_, Vec<TierRecord>>;
+    /// Makes or changes a tier.
+    fn put_tier<'a>(&'a self, actor: &'a Actor, tier: TierRecord) -> Registered<'a, TierRecord>;
+    /// Removes a tier that nobody has.
+    fn remove_tier<'a>(&'a self, actor: &'a Actor, name: &'a str) -> Registered<'a, ()>;
+}
+
+/// Where nobody is written down, and nobody can be.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoRegister;
+
+impl NoRegister {
+    const NOWHERE: RegisterError = RegisterError::Unsupported(
+        "this daemon has neither a database nor a rules file to keep users and keys in",
+    );
+}
+
+impl Register for NoRegister {
+    fn users(&self, _: Filter) -> Registered<'_, Vec<UserRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn user<'a>(&'a self, id: &'a str) -> Registered<'a, UserRecord> {
+        Box::pin(async move { Err(RegisterError::Nobody("user", id.to_owned())) })
+    }
+    fn change_user<'a>(&'a self, _: &'a Actor, _: &'a str, _: UserChange) -> Registered<'a, UserRecord> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn remove_user<'a>(&'a self, _: &'a Actor, _: &'a str) -> Registered<'a, ()> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn keys(&self, _: Filter) -> Registered<'_, Vec<KeyRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn key<'a>(&'a self, id: &'a str) -> Registered<'a, KeyRecord> {
+        Box::pin(async move { Err(RegisterError::Nobody("API key", id.to_owned())) })
+    }
+    fn make_key<'a>(&'a self, _: &'a Actor, _: KeyDraft) -> Registered<'a, (KeyRecord, String)> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn change_key<'a>(&'a self, _: &'a Actor, _: &'a str, _: KeyChange) -> Registered<'a, KeyRecord> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn tiers(&self) -> Registered<'_, Vec<TierRecord>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn put_tier<'a>(&'a self, _: &'a Actor, _: TierRecord) -> Registered<'a, TierRecord> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+    fn remove_tier<'a>(&'a self, _: &'a Actor, _: &'a str) -> Registered<'a, ()> {
+        Box::pin(async { Err(Self::NOWHERE) })
+    }
+}
+
+#[expect(clippy::ref_option, reason = "serde passes references")]
+fn as_moment<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    at.map(format_moment).serialize(serializer)
+}
+
+/// `{"search-free": {"limit": 500, "burst": 500}}`.
+fn as_table<S: Serializer>(limits: &[UserLimit], serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Own {
+        limit: u32,
+        burst: u32,
+    }
+    serializer.collect_map(limits.iter().map(|own| (&own.rule, Own { limit: own.permits, burst: own.burst })))
+}
