@@ -397,3 +397,40 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
         },
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(text: &str) -> Vec<String> {
+        read("s.toml", text).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_short_file_is_enough() {
+        let plan =
+            read("s.toml", "[rule]\nlimit = 10\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n").unwrap();
+        assert_eq!((plan.regions.len(), plan.rule.limit, plan.ways.len()), (3, 10, Way::WORDS.len()));
+    }
+
+    #[test]
+    fn every_problem_is_told_at_once_with_its_place() {
+        let text = "ways = [\"gosip\"]\n[rule]\nlimit = 0\nwindow = \"1s\"\n[demand]\npattern = \"wave3\"\n[network]\nloss = 5\n";
+        let told = problems(text);
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(
+            told[0].starts_with("s.toml:1:9: ") && told[0].contains("did you mean \"gossip\"?"),
+            "{told:?}"
+        );
+        assert!(told[1].starts_with("s.toml:3:9: "), "{told:?}");
+        assert!(told[2].starts_with("s.toml:6:11: "), "{told:?}");
+        assert!(told[3].starts_with("s.toml:8:8: loss must be a part in quotes"), "{told:?}");
+    }
+
+    #[test]
+    fn every_scenario_of_ours_can_be_read() {
+        for file in crate::run::all().unwrap() {
+            crate::run::load(&file).unwrap();
+        }
+    }
+}
