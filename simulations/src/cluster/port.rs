@@ -71,6 +71,8 @@ impl WorldPort for Port {
 
     fn publish(&self, _: WorldStatus) {}
 
+    fn overshoot(&self, _: &str, _: u64) {}
+
     fn refused(&self, _: &'static str, times: u64) {
         self.count(0, times);
     }
