@@ -17,9 +17,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
          FROM ROWS FROM (unnest(one), unnest(other)) WITH ORDINALITY AS both_of (a, b, place)) END
 $$;
 
-CREATE AGGREGATE tidegate_sum_counts (bigint[]) (
-    SFUNC = tidegate_add_counts, STYPE = bigint[], COMBINEFUNC = tidegate_add_counts, PARALLEL = SAFE);
-
 -- Sums are updated in place, over and over: room in each page, and no index on what changes.
 ALTER TABLE usage_minute SET (fillfactor = 70);
 ALTER TABLE usage_hour SET (fillfactor = 70);

@@ -30,6 +30,11 @@ impl Dice {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
+    /// One of these; `None` if there are none.
+    pub(crate) fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
+        from.get(crate::number::index(self.below(crate::number::place(from.len()))))
+    }
+
     /// Whether something of this probability happens.
     pub(crate) fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
@@ -41,8 +46,18 @@ impl Dice {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// How many independent events happen where `mean` are expected; `mean` is small here (one step of time).
+    /// How many independent events happen where `mean` are expected.
     pub(crate) fn poisson(&mut self, mean: f64) -> u64 {
+        let mut rest = mean;
+        let mut events = 0;
+        while rest > 20.0 {
+            events += self.few(20.0);
+            rest -= 20.0;
+        }
+        events + self.few(rest)
+    }
+
+    fn few(&mut self, mean: f64) -> u64 {
         let floor = (-mean).exp();
         let mut product = self.unit();
         let mut events = 0;

@@ -3,19 +3,29 @@
 //! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same seed prints
 //! the same bytes. Only `load` knows sockets and a real clock.
 
-mod check;
+mod cluster;
+mod compare;
 mod dice;
+mod drive;
 mod load;
 mod measure;
+mod model;
 mod network;
+mod number;
 mod pattern;
+mod patterns;
+mod plan;
+mod report;
 mod run;
-mod store;
-mod world;
+mod scale;
+mod vopr;
+
+use std::io::Write;
+use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Simulates regions that share a limit.
+/// Simulates regions that share a limit. What it does is repeated exactly by the same seed.
 #[derive(Debug, Parser)]
 #[command(name = "sim", version)]
 struct Arguments {
@@ -25,23 +35,50 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One demand pattern, one line of figures.
+    /// A scenario file: every way to hold its limit, as a table, plots and a page.
     Run(run::Settings),
-    /// All demand patterns, one line each.
-    Patterns(run::Settings),
-    /// Random faults, then peace: does every replica come to know the truth?
-    Check(check::Settings),
+    /// All demand patterns, a line each, with flags instead of a file.
+    Patterns(patterns::Settings),
+    /// The tables of the results page, measured again, beside the figures given there.
+    Compare(compare::Settings),
+    /// Random worlds under random faults, then peace; the invariants are checked at every step.
+    Vopr(vopr::Vopr),
+    /// The seeds that once failed, and whether every scenario can be read.
+    Check(vopr::Check),
+    /// Every seed twice: is what happens the same, byte for byte?
+    Meta(vopr::Meta),
+    /// Each safety rule of `escrow` switched off in turn: does something go wrong?
+    Mutate(vopr::Mutate),
+    /// The daemon's own network code, quinn included, on simulated UDP: the same seed, the same packets.
+    Cluster(cluster::Settings),
+    /// Fifty regions and ten million keys: memory, bytes, CPU time and error.
+    Scale(scale::Settings),
     /// Asks a running daemon as fast as it answers, and says what that cost.
     #[command(subcommand)]
     Load(load::Load),
 }
 
-fn main() -> anyhow::Result<()> {
+/// What was given cannot be used: exit code 2.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct BadInput(pub(crate) String);
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
     let mut out = std::io::stdout().lock();
-    match Arguments::parse().command {
-        Command::Run(settings) => run::one(&settings, &mut out),
-        Command::Patterns(settings) => run::all(&settings, &mut out),
-        Command::Check(settings) => check::run(&settings, &mut out),
+    let done = match arguments.command {
+        Command::Run(settings) => run::run(&settings, &mut out),
+        Command::Patterns(settings) => patterns::run(&settings, &mut out),
+        Command::Compare(settings) => compare::run(&settings, &mut out),
+        Command::Vopr(settings) => settings.run(&mut out),
+        Command::Check(settings) => settings.run(&mut out),
+        Command::Meta(settings) => settings.run(&mut out),
+        Command::Mutate(settings) => settings.run(&mut out),
+        Command::Cluster(settings) => cluster::run(&settings, &mut out),
+        Command::Scale(settings) => scale::run(&settings, &mut out),
         Command::Load(load) => load.run(&mut out),
-    }
+    };
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    let _ = writeln!(std::io::stderr(), "sim: {error:#}");
+    ExitCode::from(if error.downcast_ref::<BadInput>().is_some() { 2 } else { 1 })
 }

@@ -1,127 +1,291 @@
-//! What a run was like: admitted against the limit, window by window.
+//! What a run was like: admitted against the limit, window by window, or against one bucket for the whole world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-/// Counts what was asked and admitted in each window of true time.
-#[derive(Debug, Default)]
+use tidegate::core::algorithm::{Algorithm, Limit, State};
+use tidegate::core::time::{Span, Timestamp};
+
+use crate::model::shell::{limit, windowed};
+use crate::model::{Ask, START};
+use crate::number::{float, index, seconds};
+use crate::plan::Plan;
+
+/// Windows at the beginning that are not measured.
+const SKIPPED: u64 = 2;
+/// Points of a plot, at most.
+const POINTS_MAX: u64 = 240;
+
+/// The figures of a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Figures {
+    /// Worst window above the limit, in percent. Without windows: the deepest debt of one bucket for the whole world, in
+    /// percent of its burst.
+    pub(crate) over_max: f64,
+    /// Mean over all windows, clipped at zero. Without windows: admitted above burst and rate over the whole run.
+    pub(crate) over_mean: f64,
+    /// What was admitted of what a perfect limiter would have admitted, in percent.
+    pub(crate) used: f64,
+    /// The same in the worst window that was asked for half the limit or more.
+    pub(crate) used_min: f64,
+    /// Requests refused although the world had permits left, in percent of all requests.
+    pub(crate) wrongly_refused: f64,
+    /// Mean delay added to an admitted request, in ms.
+    pub(crate) delay: f64,
+    /// Permits admitted above the limit of their window, in all.
+    pub(crate) over_permits: u64,
+}
+
+/// What happened in one span of time, for plots.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Point {
+    /// Permits admitted, by region.
+    pub(crate) admitted: Vec<u64>,
+    pub(crate) asked: u64,
+    /// The oldest newest knowledge of any region of any other, in seconds.
+    pub(crate) lag: f64,
+}
+
+/// Counts what was asked and admitted.
+#[derive(Debug)]
 pub(crate) struct Measure {
-    windows: BTreeMap<u64, Window>,
+    limit: Limit,
+    algorithm: Algorithm,
+    end: Timestamp,
+    /// The limits that were in force, each since when.
+    limits: Vec<(Timestamp, u32)>,
+    /// By user and window.
+    windows: HashMap<(u64, u64), Window>,
+    levels: BTreeMap<u64, Level>,
+    asked: u64,
+    wrongly_refused: u64,
+    admitted: u64,
+    delays: f64,
+    point: Span,
+    points: Vec<Point>,
+    regions: usize,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Window {
     asked: u64,
+    /// By the clocks of those who decided.
     admitted: u64,
-    wrongly_refused: u64,
+    /// By the true time.
+    admitted_then: u64,
 }
 
-/// The figures of a run.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Figures {
-    /// Worst window above the limit, in percent.
-    pub(crate) over_max: f64,
-    /// Mean over all windows, clipped at zero.
-    pub(crate) over_mean: f64,
-    /// What was admitted of what could have been.
-    pub(crate) used: f64,
-    /// The same in the worst window.
-    pub(crate) used_min: f64,
-    /// Requests refused although the world had permits left, in percent of all requests.
-    pub(crate) wrongly_refused: f64,
-}
-
-/// One bucket for all the world, which a perfect limiter would have kept: what was admitted is held against it.
+/// One bucket for the whole world, for algorithms without windows.
 #[derive(Debug)]
-pub(crate) struct Bucket {
-    burst: f64,
-    per_ms: f64,
-    /// What is left of it; below zero is debt.
-    level: f64,
-    /// What a bucket that may refuse would have left.
-    kept: f64,
-    at: u64,
-    deepest: f64,
-    admitted: f64,
-    possible: f64,
-}
-
-impl Bucket {
-    pub(crate) fn full(permits: u32, window_ms: f64) -> Self {
-        let burst = f64::from(permits);
-        let (level, kept) = (burst, burst);
-        let per_ms = burst / window_ms;
-        Self { burst, per_ms, level, kept, at: 0, deepest: 0.0, admitted: 0.0, possible: 0.0 }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "runs are short")]
-    pub(crate) fn note(&mut self, at_ms: u64, admitted: bool) {
-        let refilled = (at_ms - self.at) as f64 * self.per_ms;
-        self.at = at_ms;
-        self.level = (self.level + refilled).min(self.burst);
-        self.kept = (self.kept + refilled).min(self.burst);
-        if admitted {
-            self.level -= 1.0;
-            self.admitted += 1.0;
-            // The first two windows are not measured: the daemons still get to know each other.
-            if at_ms as f64 > 2.0 * self.burst / self.per_ms {
-                self.deepest = self.deepest.max(-self.level);
-            }
-        }
-        if self.kept >= 1.0 {
-            self.kept -= 1.0;
-            self.possible += 1.0;
-        }
-    }
-
-    /// The deepest debt in percent of the burst, how far the run exceeded the rate, and what was used of what a central
-    /// bucket would have admitted.
-    #[expect(clippy::cast_precision_loss, reason = "runs are short")]
-    pub(crate) fn figures(&self, until_ms: u64) -> Figures {
-        let most = self.burst + until_ms as f64 * self.per_ms;
-        let used =
-            if self.possible > 0.0 { (self.admitted / self.possible * 100.0).min(100.0) } else { 100.0 };
-        Figures {
-            over_max: self.deepest / self.burst * 100.0,
-            over_mean: (self.admitted / most - 1.0).max(0.0) * 100.0,
-            used,
-            used_min: used,
-            wrongly_refused: 0.0,
-        }
-    }
+struct Level {
+    tokens: f64,
+    at: Timestamp,
+    debt: f64,
+    admitted: u64,
+    /// What one store would have done.
+    perfect: State,
+    perfect_admitted: u64,
 }
 
 impl Measure {
-    pub(crate) fn note(&mut self, window: u64, limit: u32, admitted: bool) {
-        let counts = self.windows.entry(window).or_default();
-        counts.asked += 1;
-        counts.admitted += u64::from(admitted);
-        counts.wrongly_refused += u64::from(!admitted && counts.admitted < u64::from(limit));
+    pub(crate) fn new(plan: &Plan) -> Self {
+        let limit = limit(&plan.rule);
+        let windows = plan.length.0 / limit.window.0.max(1);
+        let point = if (20..=POINTS_MAX * 2).contains(&windows) {
+            limit.window
+        } else {
+            Span((plan.length.0 / POINTS_MAX).max(plan.step.0).max(1))
+        };
+        Self {
+            limit,
+            algorithm: plan.rule.algorithm,
+            end: START + plan.length,
+            limits: vec![(START, limit.permits)],
+            windows: HashMap::new(),
+            levels: BTreeMap::new(),
+            asked: 0,
+            wrongly_refused: 0,
+            admitted: 0,
+            delays: 0.0,
+            point,
+            points: Vec::new(),
+            regions: plan.regions.len(),
+        }
     }
 
-    /// The figures from window `first` until before window `end`.
-    #[expect(clippy::cast_precision_loss, reason = "counts of a simulation are far below 2^52")]
-    pub(crate) fn figures(&self, first: u64, end: u64, limit: u32) -> Figures {
-        let mut figures = Figures { used_min: 100.0, ..Figures::default() };
-        let limit = f64::from(limit);
-        let (mut could, mut did, mut asked, mut wrong) = (0.0, 0.0, 0.0, 0.0);
-        let mut windows = 0.0_f64;
-        for index in first..end {
-            let window = self.windows.get(&index).copied().unwrap_or_default();
-            let over = (window.admitted as f64 / limit - 1.0).max(0.0) * 100.0;
-            figures.over_max = figures.over_max.max(over);
-            figures.over_mean += over;
-            let possible = (window.asked as f64).min(limit);
-            let done = (window.admitted as f64).min(possible);
-            if possible > 0.0 {
-                figures.used_min = figures.used_min.min(done / possible * 100.0);
-            }
-            (could, did) = (could + possible, did + done);
-            (asked, wrong) = (asked + window.asked as f64, wrong + window.wrongly_refused as f64);
-            windows += 1.0;
+    /// The limit is another one from now on.
+    pub(crate) fn limit_changed(&mut self, now: Timestamp, permits: u32) {
+        self.limits.push((now, permits));
+    }
+
+    /// How much of time one point of a plot stands for.
+    pub(crate) const fn point_len(&self) -> Span {
+        self.point
+    }
+
+    pub(crate) fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    fn point_at(&mut self, now: Timestamp) -> &mut Point {
+        let at = index(now.since(START).0 / self.point.0);
+        let empty = Point { admitted: vec![0; self.regions], ..Point::default() };
+        if self.points.len() <= at {
+            self.points.resize(at + 1, empty);
         }
-        figures.over_mean /= windows.max(1.0);
-        figures.used = if could > 0.0 { did / could * 100.0 } else { 100.0 };
-        figures.wrongly_refused = if asked > 0.0 { wrong / asked * 100.0 } else { 0.0 };
+        &mut self.points[at]
+    }
+
+    /// The network's lag now.
+    pub(crate) fn lag(&mut self, now: Timestamp, lag: Span) {
+        let point = self.point_at(now);
+        point.lag = point.lag.max(seconds(lag));
+    }
+
+    /// A request came.
+    pub(crate) fn asked(&mut self, now: Timestamp, ask: Ask) {
+        self.point_at(now).asked += ask.cost;
+        self.asked += 1;
+        if windowed(self.algorithm) {
+            let window = now.window_index(self.limit.window);
+            self.windows.entry((ask.user, window)).or_default().asked += ask.cost;
+            return;
+        }
+        let (limit, algorithm) = (self.limit, self.algorithm);
+        let level = self.levels.entry(ask.user).or_insert_with(|| Level::new(&limit, algorithm, now));
+        if level.perfect.check(&limit, None, now, ask.cost).admitted {
+            level.perfect.take(&limit, now, ask.cost);
+            level.perfect_admitted += ask.cost;
+        }
+    }
+
+    /// It was admitted, in `window` by the clock of whoever decided, after `delay`.
+    pub(crate) fn admitted(&mut self, now: Timestamp, ask: Ask, window: u64, delay: Span) {
+        if let Some(count) = self.point_at(now).admitted.get_mut(ask.region) {
+            *count += ask.cost;
+        }
+        self.admitted += ask.cost;
+        self.delays += seconds(delay) * 1e3;
+        if windowed(self.algorithm) {
+            self.windows.entry((ask.user, window)).or_default().admitted += ask.cost;
+            // A late answer was decided earlier: then the window that it was counted in tells best.
+            let then = if delay == Span::ZERO { now.window_index(self.limit.window) } else { window };
+            self.windows.entry((ask.user, then)).or_default().admitted_then += ask.cost;
+            return;
+        }
+        let (limit, algorithm) = (self.limit, self.algorithm);
+        let level = self.levels.entry(ask.user).or_insert_with(|| Level::new(&limit, algorithm, now));
+        level.refill(&limit, now);
+        level.tokens -= float(ask.cost);
+        level.debt = level.debt.max(-level.tokens);
+        level.admitted += ask.cost;
+    }
+
+    /// It was refused.
+    pub(crate) fn refused(&mut self, now: Timestamp, ask: Ask) {
+        let free = if windowed(self.algorithm) {
+            let window = now.window_index(self.limit.window);
+            let admitted = self.windows.get(&(ask.user, window)).map_or(0, |window| window.admitted_then);
+            admitted + ask.cost <= u64::from(self.limit_of(window))
+        } else {
+            let limit = self.limit;
+            self.levels.get_mut(&ask.user).is_none_or(|level| {
+                level.refill(&limit, now);
+                level.tokens >= float(ask.cost)
+            })
+        };
+        self.wrongly_refused += u64::from(free);
+    }
+
+    /// The largest limit in force at any instant of a window.
+    pub(crate) fn limit_of(&self, window: u64) -> u32 {
+        let start = Timestamp::window_start(window, self.limit.window);
+        let end = start + self.limit.window;
+        let in_force = self.limits.iter().enumerate().filter(|(at, (since, _))| {
+            *since < end && self.limits.get(at + 1).is_none_or(|(until, _)| *until > start)
+        });
+        in_force.map(|(_, (_, permits))| *permits).max().unwrap_or(self.limit.permits)
+    }
+
+    /// The figures of the whole run but its first windows.
+    pub(crate) fn figures(&self) -> Figures {
+        let mut figures = if windowed(self.algorithm) { self.of_windows() } else { self.of_levels() };
+        figures.wrongly_refused = percent(float(self.wrongly_refused), float(self.asked), 0.0);
+        figures.delay = if self.admitted > 0 { self.delays / float(self.admitted) } else { 0.0 };
         figures
     }
+
+    fn of_windows(&self) -> Figures {
+        let mut figures = Figures { used_min: 100.0, ..Figures::default() };
+        let first = START.window_index(self.limit.window) + SKIPPED;
+        let end = self.end.window_index(self.limit.window);
+        let (mut could, mut did, mut windows) = (0.0, 0.0, 0.0);
+        // In order: sums of floats depend on it.
+        let mut all: Vec<_> =
+            self.windows.iter().filter(|((_, window), _)| (first..end).contains(window)).collect();
+        all.sort_unstable_by_key(|(name, _)| **name);
+        for ((_, index), window) in all {
+            let permits = u64::from(self.limit_of(*index));
+            let limit = float(permits);
+            let over = (float(window.admitted) / limit - 1.0).max(0.0) * 100.0;
+            figures.over_max = figures.over_max.max(over);
+            figures.over_mean += over;
+            figures.over_permits += window.admitted.saturating_sub(permits);
+            let possible = float(window.asked).min(limit);
+            let done = float(window.admitted_then).min(possible);
+            if window.asked * 2 >= permits {
+                figures.used_min = figures.used_min.min(percent(done, possible, 100.0));
+            }
+            (could, did) = (could + possible, did + done);
+            windows += 1.0;
+        }
+        figures.over_mean /= f64::max(windows, 1.0);
+        figures.used = percent(did, could, 100.0);
+        figures
+    }
+
+    fn of_levels(&self) -> Figures {
+        let mut figures = Figures::default();
+        let (mut did, mut could) = (0.0, 0.0);
+        let capacity = float(u64::from(self.limit.burst));
+        for level in self.levels.values() {
+            // A thousandth of a permit is the reference bucket's own rounding.
+            let debt = if level.debt < 1e-3 { 0.0 } else { level.debt };
+            figures.over_max = figures.over_max.max(debt / capacity.max(1.0) * 100.0);
+            let allowed = capacity + rate(&self.limit) * seconds(self.end.since(START));
+            let over = (float(level.admitted) / allowed - 1.0).max(0.0) * 100.0;
+            figures.over_mean = figures.over_mean.max(over);
+            did += float(level.admitted.min(level.perfect_admitted));
+            could += float(level.perfect_admitted);
+        }
+        figures.used = percent(did, could, 100.0);
+        figures.used_min = figures.used;
+        figures
+    }
+}
+
+impl Level {
+    fn new(limit: &Limit, algorithm: Algorithm, now: Timestamp) -> Self {
+        Self {
+            tokens: float(u64::from(limit.burst)),
+            at: now,
+            debt: 0.0,
+            admitted: 0,
+            perfect: State::new(algorithm),
+            perfect_admitted: 0,
+        }
+    }
+
+    fn refill(&mut self, limit: &Limit, now: Timestamp) {
+        let gained = rate(limit) * seconds(now.since(self.at));
+        self.at = self.at.max(now);
+        self.tokens = (self.tokens + gained).min(float(u64::from(limit.burst)));
+    }
+}
+
+fn rate(limit: &Limit) -> f64 {
+    float(u64::from(limit.permits)) / seconds(limit.window).max(1e-6)
+}
+
+fn percent(part: f64, whole: f64, of_nothing: f64) -> f64 {
+    if whole > 0.0 { part / whole * 100.0 } else { of_nothing }
 }

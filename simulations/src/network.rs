@@ -4,121 +4,156 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::Frame;
-use tidegate::core::worldwide::frame_bytes;
 
 use crate::dice::Dice;
+use crate::number::{part, place};
+use crate::plan::Weather;
 
-/// What the network's own headers add to each frame: IP, UDP and QUIC.
-const HEADER_BYTES: usize = 60;
+/// What the network's own headers add to each message: IP, UDP and QUIC.
+pub(crate) const HEADER_BYTES: usize = 60;
+/// From daemon to daemon inside a region.
+const INSIDE: Span = Span(300);
 
-/// How the network behaves.
-#[derive(Debug, Clone)]
-pub(crate) struct Weather {
-    /// One-way delay between the nodes, by place.
-    pub(crate) delay: Vec<Vec<Span>>,
-    /// Up to this part of the delay comes on top, at random.
-    pub(crate) jitter: f64,
-    /// Part of the frames that never arrive.
-    pub(crate) loss: f64,
-    /// Part of the frames that arrive twice.
-    pub(crate) double: f64,
-}
-
-/// Frames on their way.
+/// Messages on their way between nodes.
 #[derive(Debug)]
-pub(crate) struct Network {
+pub(crate) struct Network<M> {
     pub(crate) weather: Weather,
-    /// Which side of a cut each node is on.
-    pub(crate) side: Vec<u8>,
-    flying: BinaryHeap<Reverse<Flight>>,
+    /// The region of each node, by place.
+    region: Vec<usize>,
+    /// From region to region: nothing gets through.
+    blocked: Vec<Vec<bool>>,
+    flying: BinaryHeap<Reverse<Flight<M>>>,
     sent: u64,
     dice: Dice,
-    /// Frames and bytes handed to the network.
+    pub(crate) traffic: Traffic,
+}
+
+/// What was handed to the network, between regions only.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
     pub(crate) frames: u64,
     pub(crate) bytes: u64,
 }
 
-/// A frame that arrives.
+/// A message that arrives.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    at: Timestamp,
+pub(crate) struct Flight<M> {
+    pub(crate) at: Timestamp,
+    pub(crate) sent: Timestamp,
     number: u64,
     pub(crate) from: usize,
     pub(crate) to: usize,
-    pub(crate) frame: Frame,
+    pub(crate) message: M,
 }
 
-impl Network {
-    pub(crate) fn new(weather: Weather, seed: u64) -> Self {
-        let nodes = weather.delay.len();
+impl<M: Clone> Network<M> {
+    /// `region` names each node's region.
+    pub(crate) fn new(weather: Weather, region: Vec<usize>, seed: u64) -> Self {
+        let regions = weather.delay.len();
         Self {
+            blocked: vec![vec![false; regions]; regions],
             weather,
-            side: vec![0; nodes],
+            region,
             flying: BinaryHeap::new(),
             sent: 0,
             dice: Dice::new(seed, 1),
-            frames: 0,
-            bytes: 0,
+            traffic: Traffic::default(),
         }
     }
 
-    pub(crate) fn send(&mut self, now: Timestamp, from: usize, to: usize, frame: &Frame) {
-        self.frames += 1;
-        self.bytes += u64::try_from(frame_bytes(frame) + HEADER_BYTES).unwrap_or(u64::MAX);
-        let cut = self.side.get(from) != self.side.get(to);
-        if cut || self.dice.chance(self.weather.loss) {
+    /// Sends `message`, of so many bytes without the network's own headers.
+    pub(crate) fn send(&mut self, now: Timestamp, from: usize, to: usize, bytes: usize, message: &M) {
+        let (Some(&source), Some(&target)) = (self.region.get(from), self.region.get(to)) else { return };
+        if source == target {
+            self.fly(now, INSIDE, from, to, message.clone());
+            return;
+        }
+        self.traffic.frames += 1;
+        self.traffic.bytes += place(bytes + HEADER_BYTES);
+        if self.is_blocked(source, target) || self.dice.chance(self.weather.loss) {
             return;
         }
         let copies = if self.dice.chance(self.weather.double) { 2 } else { 1 };
         for _ in 0..copies {
-            let delay = self.delay(from, to);
-            self.sent += 1;
-            self.flying.push(Reverse(Flight {
-                at: now + delay,
-                number: self.sent,
-                from,
-                to,
-                frame: frame.clone(),
-            }));
+            let delay = self.draw_delay(source, target);
+            self.fly(now, delay, from, to, message.clone());
         }
     }
 
-    #[expect(
-        clippy::cast_precision_loss,
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "delays are small and positive"
-    )]
-    fn delay(&mut self, from: usize, to: usize) -> Span {
-        let base = self.weather.delay.get(from).and_then(|row| row.get(to)).copied().unwrap_or_default();
-        base + Span((base.0 as f64 * self.weather.jitter * self.dice.unit()) as u64)
+    fn fly(&mut self, sent: Timestamp, delay: Span, from: usize, to: usize, message: M) {
+        self.sent += 1;
+        let number = self.sent;
+        self.flying.push(Reverse(Flight { at: sent + delay, sent, number, from, to, message }));
     }
 
-    /// The next frame that has arrived by `now`.
-    pub(crate) fn landed(&mut self, now: Timestamp) -> Option<Flight> {
+    /// The delay between two regions without jitter.
+    pub(crate) fn delay(&self, source: usize, target: usize) -> Span {
+        if source == target {
+            return INSIDE;
+        }
+        self.weather.delay.get(source).and_then(|row| row.get(target)).copied().unwrap_or_default()
+    }
+
+    fn draw_delay(&mut self, source: usize, target: usize) -> Span {
+        let base = self.delay(source, target);
+        let jitter = self.weather.jitter * self.dice.unit();
+        let detour = if self.dice.chance(self.weather.reorder) { 3.0 * self.dice.unit() } else { 0.0 };
+        base + part(base, jitter + detour)
+    }
+
+    /// Whether nothing gets from one region to another.
+    pub(crate) fn is_blocked(&self, source: usize, target: usize) -> bool {
+        self.blocked.get(source).and_then(|row| row.get(target)).copied().unwrap_or(false)
+    }
+
+    /// Cuts or mends the ways between `regions` and all others.
+    pub(crate) fn cut(&mut self, regions: &[usize], inward: bool, outward: bool, cut: bool) {
+        for (source, row) in self.blocked.iter_mut().enumerate() {
+            for (target, blocked) in row.iter_mut().enumerate() {
+                let (from, to) = (regions.contains(&source), regions.contains(&target));
+                if (inward && to && !from) || (outward && from && !to) {
+                    *blocked = cut;
+                }
+            }
+        }
+    }
+
+    /// Mends everything.
+    pub(crate) fn mend(&mut self) {
+        for row in &mut self.blocked {
+            row.fill(false);
+        }
+    }
+
+    /// The next message that has arrived by `now`.
+    pub(crate) fn landed(&mut self, now: Timestamp) -> Option<Flight<M>> {
         if self.flying.peek().is_none_or(|Reverse(flight)| flight.at > now) {
             return None;
         }
         self.flying.pop().map(|Reverse(flight)| flight)
     }
+
+    /// Messages under way.
+    pub(crate) fn flying(&self) -> usize {
+        self.flying.len()
+    }
 }
 
-impl PartialEq for Flight {
+impl<M> PartialEq for Flight<M> {
     fn eq(&self, other: &Self) -> bool {
         (self.at, self.number) == (other.at, other.number)
     }
 }
 
-impl Eq for Flight {}
+impl<M> Eq for Flight<M> {}
 
-impl PartialOrd for Flight {
+impl<M> PartialOrd for Flight<M> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Flight {
+impl<M> Ord for Flight<M> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.at, self.number).cmp(&(other.at, other.number))
     }

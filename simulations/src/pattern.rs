@@ -1,71 +1,135 @@
-//! Where and when requests come: the demand patterns of the design's results page.
+//! Where and when requests come: the demand patterns of the design's results page, and a few more.
+
+use tidegate::core::time::Span;
 
 use crate::dice::Dice;
+use crate::number::{index, len, seconds, whole};
 
-/// The patterns by name, in the order of the table.
-pub(crate) const NAMES: [&str; 14] = [
+/// The patterns of the results page, in the order of its tables.
+pub(crate) const TABLE: [&str; 11] =
+    ["bal0.9", "bal1.1", "bal2", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10", "walk1.5"];
+
+/// All that `sim patterns` prints.
+pub(crate) const NAMES: [&str; 15] = [
     "bal0.9", "bal1.1", "bal2", "bal3", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10",
-    "walk1.5", "lone", "roam",
+    "walk1.5", "surge5", "lone", "roam",
 ];
 
 /// A demand pattern: what each region is asked for, as multiples of the limit per window.
-#[derive(Debug)]
-pub(crate) enum Pattern {
-    /// The same everywhere; the total.
-    Balanced(f64),
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    kind: Kind,
+    load: f64,
+    /// Where a moving demand is.
+    place: usize,
+    /// Which regions are on.
+    on: Vec<bool>,
+    weights: Vec<f64>,
+    /// Windows between two moves, and windows of one on-period, on average.
+    moves: f64,
+    on_for: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The same everywhere.
+    Balanced,
     /// All in the first region.
-    One(f64),
+    One,
     /// 70 / 20 / 10 %, the rest nothing.
-    Skewed(f64),
+    Skewed,
     /// All in one region, which changes about every seven windows.
-    Moving { load: f64, place: usize },
+    Moving,
     /// Each region on by itself, a third of the time.
-    OnOff { load: f64, on: Vec<bool> },
+    OnOff,
     /// Silence, then all regions start in the same instant, every eight windows.
-    Sync(f64),
+    Sync,
     /// Shares that wander.
-    Walk { load: f64, weights: Vec<f64> },
-    /// One region, long silent everywhere, asks for the whole limit within a tenth of a window, every five windows.
+    Walk,
+    /// Half the limit everywhere; in the middle third of every twelve windows the second region asks for all of `load`.
+    Surge,
+    /// One region, long silent everywhere, asks for nine tenths of the limit within a tenth of a window, every five windows.
     Lone,
     /// The same, each time in another region.
     Roam,
 }
 
+const KINDS: [(&str, Kind); 10] = [
+    ("bal", Kind::Balanced),
+    ("one", Kind::One),
+    ("skew", Kind::Skewed),
+    ("mov", Kind::Moving),
+    ("onoff", Kind::OnOff),
+    ("sync", Kind::Sync),
+    ("walk", Kind::Walk),
+    ("surge", Kind::Surge),
+    ("lone", Kind::Lone),
+    ("roam", Kind::Roam),
+];
+
 impl Pattern {
-    pub(crate) fn parse(name: &str, regions: usize) -> Option<Self> {
+    /// Reads `bal0.9`, `mov2`, `lone`, …: a kind, and how many times the limit is asked for.
+    pub(crate) fn parse(name: &str, regions: usize, window: Span) -> Option<Self> {
         let split = name.find(|c: char| c.is_ascii_digit()).unwrap_or(name.len());
-        let (kind, load) = name.split_at(split);
-        let load = || load.parse::<f64>().ok().filter(|load| load.is_finite() && *load > 0.0);
-        Some(match kind {
-            "bal" => Self::Balanced(load()?),
-            "one" => Self::One(load()?),
-            "skew" => Self::Skewed(load()?),
-            "mov" => Self::Moving { load: load()?, place: 0 },
-            "onoff" => Self::OnOff { load: load()?, on: vec![false; regions] },
-            "sync" => Self::Sync(load()?),
-            "walk" => Self::Walk { load: load()?, weights: vec![1.0; regions] },
-            "lone" => Self::Lone,
-            "roam" => Self::Roam,
-            _ => return None,
+        let (word, load) = name.split_at(split);
+        let kind = KINDS.iter().find(|(known, _)| *known == word)?.1;
+        let load = match kind {
+            Kind::Lone | Kind::Roam if load.is_empty() => 9.0,
+            _ => load.parse::<f64>().ok().filter(|load| load.is_finite() && *load > 0.0)?,
+        };
+        let window = seconds(window);
+        // As on the results page: 7 windows of a second, 20 s of a minute, 10 minutes of an hour.
+        let (moves, on_for) = match window {
+            longer if longer >= 3_600.0 => (600.0 / window, 120.0 / window),
+            longer if longer >= 60.0 => (20.0 / window, 5.0 / window),
+            _ => (7.0, 1.0),
+        };
+        Some(Self {
+            kind,
+            load,
+            place: 0,
+            on: vec![false; regions],
+            weights: vec![1.0; regions],
+            moves,
+            on_for,
         })
+    }
+
+    /// The whole limit, evenly.
+    pub(crate) fn balanced(regions: usize) -> Self {
+        let (on, weights) = (vec![false; regions], vec![1.0; regions]);
+        Self { kind: Kind::Balanced, load: 1.0, place: 0, on, weights, moves: 7.0, on_for: 1.0 }
+    }
+
+    /// What [`Self::parse`] reads.
+    pub(crate) fn name(&self) -> String {
+        let word = KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(word, _)| word);
+        let bare = matches!(self.kind, Kind::Lone | Kind::Roam);
+        if bare { word.to_owned() } else { format!("{word}{}", self.load) }
+    }
+
+    /// The words that [`Self::parse`] knows.
+    pub(crate) fn words() -> String {
+        KINDS.map(|(word, _)| word).join(", ")
     }
 
     /// Moves the pattern on by `step` (in windows).
     pub(crate) fn advance(&mut self, dice: &mut Dice, step: f64) {
-        match self {
-            Self::Moving { place, .. } => *place += usize::from(dice.chance(step / 7.0)),
-            Self::OnOff { on, .. } => {
-                for on in on {
-                    // On for one window on average, off for two.
-                    if dice.chance(if *on { step } else { step / 2.0 }) {
+        match self.kind {
+            Kind::Moving => self.place += usize::from(dice.chance(step / self.moves)),
+            Kind::OnOff => {
+                for on in &mut self.on {
+                    // Off for twice as long as on.
+                    let part = step / self.on_for;
+                    if dice.chance(if *on { part } else { part / 2.0 }) {
                         *on = !*on;
                     }
                 }
             }
-            Self::Walk { weights, .. } => {
-                for weight in weights {
-                    *weight =
-                        (*weight * (1.0 + step.sqrt() * 0.5 * (dice.unit() - 0.5) * 2.0)).clamp(0.05, 5.0);
+            Kind::Walk => {
+                for weight in &mut self.weights {
+                    let drift = step.sqrt() * (dice.unit() - 0.5);
+                    *weight = (*weight * (1.0 + drift)).clamp(0.05, 5.0);
                 }
             }
             _ => {}
@@ -73,45 +137,41 @@ impl Pattern {
     }
 
     /// What region `place` of `regions` is asked for `at` (in windows since the start).
-    #[expect(clippy::cast_precision_loss, reason = "there are few regions")]
     pub(crate) fn load(&self, place: usize, regions: usize, at: f64) -> f64 {
+        let load = self.load;
         let if_place = |wanted: usize, load: f64| if place == wanted % regions.max(1) { load } else { 0.0 };
-        match self {
-            Self::Balanced(load) => load / regions as f64,
-            Self::One(load) => if_place(0, *load),
-            Self::Skewed(load) => load * [0.7, 0.2, 0.1].get(place).copied().unwrap_or(0.0),
-            Self::Moving { load, place } => if_place(*place, *load),
-            Self::OnOff { load, on } => {
-                if on.get(place) == Some(&true) {
-                    *load
+        match self.kind {
+            Kind::Balanced => load / len(regions),
+            Kind::One => if_place(0, load),
+            Kind::Skewed => load * [0.7, 0.2, 0.1].get(place).copied().unwrap_or(0.0),
+            Kind::Moving => if_place(self.place, load),
+            Kind::OnOff => {
+                if self.on.get(place) == Some(&true) {
+                    load
                 } else {
                     0.0
                 }
             }
-            Self::Sync(load) => {
+            Kind::Sync => {
                 if at % 8.0 >= 4.37 {
-                    load / regions as f64
+                    load / len(regions)
                 } else {
                     0.0
                 }
             }
-            Self::Walk { load, weights } => {
-                load * weights.get(place).copied().unwrap_or(0.0) / weights.iter().sum::<f64>().max(0.001)
+            Kind::Walk => {
+                let sum = self.weights.iter().sum::<f64>().max(0.001);
+                load * self.weights.get(place).copied().unwrap_or(0.0) / sum
             }
-            Self::Lone | Self::Roam => {
-                let phase = at % 5.0;
-                // Nine tenths of the limit in a tenth of a window.
-                if (4.3..4.4).contains(&phase) {
-                    if_place(if matches!(self, Self::Roam) { whole(at / 5.0) } else { 0 }, 9.0)
-                } else {
-                    0.0
-                }
+            Kind::Surge => {
+                let surging = (4.3..8.3).contains(&(at % 12.0));
+                0.5 / len(regions) + if surging { if_place(1, load) } else { 0.0 }
+            }
+            Kind::Lone | Kind::Roam => {
+                let in_burst = (4.3..4.4).contains(&(at % 5.0));
+                let place = if self.kind == Kind::Roam { index(whole(at / 5.0)) } else { 0 };
+                if in_burst { if_place(place, load) } else { 0.0 }
             }
         }
     }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small positive number")]
-fn whole(number: f64) -> usize {
-    number as usize
 }

@@ -1,313 +1,127 @@
-//! Runs demand patterns and prints how well the limit was held and used.
+//! `sim run`: one scenario, every way it names, as a table, plots and a page.
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
-use clap::{Args, ValueEnum};
-use tidegate::core::algorithm::{Algorithm, Limit};
-use tidegate::core::rule::OnPartition;
-use tidegate::core::time::Span;
-use tidegate::core::worldwide::{NodeName, Policy};
+use anyhow::Context;
+use clap::Args;
+use rayon::prelude::*;
 
-use crate::dice::Dice;
-use crate::measure::{Bucket, Figures, Measure};
-use crate::network::Weather;
-use crate::pattern::{NAMES, Pattern};
-use crate::world::{Plan, START, World, key};
+use crate::BadInput;
+use crate::drive::{Outcome, drive};
+use crate::model::shell::windowed;
+use crate::plan::{self, Plan, Way};
+use crate::report::{html, plot, table};
 
-const STEP: Span = Span::from_millis(1);
-/// Windows at the beginning that are not measured.
-const SKIPPED: u64 = 2;
+/// Where scenarios live.
+const SCENARIOS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios");
 
-/// What to simulate.
+/// What to run.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
-    /// Regions, of one daemon each.
-    #[arg(long, default_value_t = 3)]
-    regions: usize,
-    /// Round trip of the largest pair; the others take 50 to 100 % of it.
-    #[arg(long, default_value = "80ms", value_parser = span)]
-    rtt: Span,
-    /// Permits per window.
-    #[arg(long, default_value_t = 100)]
-    limit: u32,
-    /// The window.
-    #[arg(long, default_value = "1s", value_parser = span)]
-    window: Span,
-    /// Demand: bal0.9, bal3, one2, skew2, mov0.9, onoff3, sync10, walk1.5, lone, …
-    #[arg(long, default_value = "bal3")]
-    pattern: String,
-    /// How it is counted: `fixed_window`, or `token_bucket`, `gcra`, `leaky_bucket` with a burst of one window. For those
-    /// the first column is the deepest debt of one bucket for all in percent of its burst, and the second by how much the
-    /// whole run exceeded the rate.
-    #[arg(long, default_value = "fixed_window", value_parser = algorithm)]
-    algorithm: Algorithm,
-    /// Percent of frames lost.
-    #[arg(long, default_value_t = 1.0)]
-    loss: f64,
-    /// Percent of the delay that may come on top.
-    #[arg(long, default_value_t = 10.0)]
-    jitter: f64,
-    /// Largest difference between clocks.
-    #[arg(long, default_value = "0ms", value_parser = span)]
-    skew: Span,
-    /// Virtual seconds.
-    #[arg(long, default_value_t = 60)]
-    seconds: u64,
-    /// Chooses everything that looks random.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Between two reports.
-    #[arg(long, default_value = "50ms", value_parser = span)]
-    interval: Span,
-    /// How budgets are worked out.
-    #[arg(long, value_enum, default_value_t = Way::Tidegate)]
-    policy: Way,
-    /// Tell everything at once, not only what others would guess wrong.
+    /// A scenario file, or the name of one in simulations/scenarios/; `all` runs every one of those.
+    pub(crate) scenario: String,
+    /// Where plots and pages go.
+    #[arg(long, default_value = "target/simulations")]
+    pub(crate) out: PathBuf,
+    /// Only the table.
     #[arg(long)]
-    chatty: bool,
-    /// The last region is cut off in the middle third of the run.
+    pub(crate) no_plots: bool,
+    /// Another seed than the file's.
     #[arg(long)]
-    cut: bool,
-    /// What the rule does meanwhile: share, freeze, last_known, ignore, deny.
-    #[arg(long, default_value = "share", value_parser = on_partition)]
-    on_partition: OnPartition,
+    pub(crate) seed: Option<u64>,
+    /// Only these ways (comma-separated) instead of the file's.
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) ways: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Way {
-    Naive,
-    Cca,
-    Tidegate,
-}
-
-/// One pattern.
-pub(crate) fn one(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
-    head(settings, out)?;
-    line(settings, out).map(|_| ())
-}
-
-/// A sustained overload on a random cluster that loses nothing: the limit must be used and held, but for the first windows.
-pub(crate) fn hold(seed: u64) -> anyhow::Result<()> {
-    let mut dice = Dice::new(seed, 4);
-    let settings = Settings {
-        regions: usize::try_from(dice.between(2, 5))?,
-        rtt: Span::from_millis(dice.between(1, 250)),
-        limit: u32::try_from(dice.between(20, 2_000))?,
-        window: Span::from_secs(1),
-        pattern: ["bal2", "bal3", "bal10"]
-            .get(usize::try_from(dice.below(3))?)
-            .map_or("bal3", |name| name)
-            .to_owned(),
-        algorithm: Algorithm::FixedWindow,
-        loss: 0.0,
-        jitter: 10.0,
-        skew: Span::ZERO,
-        seconds: 15,
-        seed,
-        interval: Span::from_millis(dice.between(20, 100)),
-        policy: Way::Tidegate,
-        chatty: false,
-        cut: false,
-        on_partition: OnPartition::Share,
+/// Runs one scenario, or all.
+pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
+    let files = match settings.scenario.as_str() {
+        "all" => all()?,
+        name => vec![find(name)],
     };
-    let (figures, _) = simulate(&settings)?;
-    // One permit of rounding is all that a small limit may be off by.
-    let slack = 0.5 + 100.0 / f64::from(settings.limit);
-    ensure!(figures.over_max <= slack, "{} % above the limit: {settings:?}", figures.over_max);
-    ensure!(figures.used >= 97.0, "only {} % used: {settings:?}", figures.used);
-    Ok(())
-}
-
-/// All patterns.
-pub(crate) fn all(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
-    head(settings, out)?;
-    let mut sum = Figures { used_min: 100.0, ..Figures::default() };
-    for name in NAMES {
-        let figures = line(&Settings { pattern: name.to_owned(), ..settings.clone() }, out)?;
-        let parts = f64::from(u32::try_from(NAMES.len())?);
-        sum.over_max = sum.over_max.max(figures.over_max);
-        sum.over_mean += figures.over_mean / parts;
-        sum.used += figures.used / parts;
-        sum.used_min = sum.used_min.min(figures.used_min);
-        sum.wrongly_refused += figures.wrongly_refused / parts;
+    if !settings.no_plots {
+        plot::prepare()?;
     }
-    print(out, "all", sum, "")
-}
-
-fn head(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
-    let Settings { regions, rtt, limit, window, loss, seconds, seed, interval, policy, .. } = settings;
-    writeln!(
-        out,
-        "{regions} regions, RTT {} ms, {limit} per {} ms, loss {loss} %, interval {} ms, {seconds} s, seed {seed}, {policy:?}",
-        rtt.0 / 1_000,
-        window.0 / 1_000,
-        interval.0 / 1_000,
-    )?;
-    writeln!(
-        out,
-        "{:<8} {:>9} {:>9} {:>8} {:>8} {:>9} {:>10} {:>10} {:>6}",
-        "pattern",
-        "over max%",
-        "over mean",
-        "use %",
-        "use min",
-        "refused%*",
-        "msg/s link",
-        "B/s link",
-        "late"
-    )?;
-    Ok(())
-}
-
-fn line(settings: &Settings, out: &mut impl Write) -> anyhow::Result<Figures> {
-    let (figures, traffic) = simulate(settings)?;
-    print(out, &settings.pattern, figures, &traffic)?;
-    Ok(figures)
-}
-
-fn print(out: &mut impl Write, name: &str, figures: Figures, traffic: &str) -> anyhow::Result<()> {
-    writeln!(
-        out,
-        "{name:<8} {:>9.1} {:>9.3} {:>8.2} {:>8.1} {:>9.2} {traffic}",
-        figures.over_max, figures.over_mean, figures.used, figures.used_min, figures.wrongly_refused
-    )?;
-    Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "spans of a simulation are short")]
-fn simulate(settings: &Settings) -> anyhow::Result<(Figures, String)> {
-    ensure!((1..=50).contains(&settings.regions), "--regions takes 1 to 50");
-    ensure!(settings.window.0 >= 10_000, "--window is at least 10ms");
-    let regions = settings.regions;
-    let mut pattern = Pattern::parse(&settings.pattern, regions)
-        .with_context(|| format!("no pattern is called {}", settings.pattern))?;
-    let mut world = world(settings);
-    let mut dice = Dice::new(settings.seed, 2);
-    let mut measure = Measure::default();
-    let mut bucket = Bucket::full(settings.limit, window_of(settings));
-    let user = key(1);
-    let window = settings.window;
-    let step = STEP.0 as f64 / window.0 as f64;
-    let steps = settings.seconds * 1_000;
-    for at in 0..steps {
-        if settings.cut {
-            let side = u8::from((steps / 3..steps * 2 / 3).contains(&at));
-            if let Some(last) = world.network.side.last_mut() {
-                *last = side;
-            }
+    for file in files {
+        let mut plan = load(&file)?;
+        plan.seed = settings.seed.unwrap_or(plan.seed);
+        if !settings.ways.is_empty() {
+            plan.ways = named(&settings.ways)?;
         }
-        pattern.advance(&mut dice, step);
-        // Who comes first within a step must not always be the same.
-        let first = usize::try_from(dice.below(u64::try_from(regions)?))?;
-        for place in (0..regions).map(|place| (place + first) % regions) {
-            let load = pattern.load(place, regions, at as f64 * step);
-            for _ in 0..dice.poisson(load * f64::from(settings.limit) * step) {
-                let admitted = world.request(place, &user);
-                // The window by the region's own clock: what the skew itself moves across an edge is no overshoot.
-                let window = world.clock(place).window_index(window);
-                measure.note(window, settings.limit, admitted);
-                bucket.note(at, admitted);
-            }
-        }
-        world.step(STEP);
+        one(&plan, settings, &stem(&file), out)?;
     }
-    let first = START.window_index(window) + SKIPPED;
-    let end = world.now.window_index(window);
-    let links = (regions * (regions - 1)).max(1);
-    let per = |count: u64| count as f64 / settings.seconds as f64 / links as f64;
-    let late: u64 = world.daemons.iter().map(|daemon| daemon.replica.tally().late).sum();
-    let traffic = format!("{:>10.1} {:>10.0} {late:>6}", per(world.network.frames), per(world.network.bytes));
-    let figures = measure.figures(first, end, settings.limit);
-    if settings.algorithm == Algorithm::FixedWindow {
-        return Ok((figures, traffic));
-    }
-    Ok((bucket.figures(steps), traffic))
+    Ok(())
 }
 
-fn world(settings: &Settings) -> World {
-    let names = (0..settings.regions)
-        .map(|place| NodeName { region: format!("region-{place}"), node: "n1".to_owned() })
+fn named(words: &[String]) -> anyhow::Result<Vec<Way>> {
+    let known = Way::WORDS.map(|(word, _)| word).join(", ");
+    let way = |word: &String| {
+        let found = Way::WORDS.iter().find(|(known, _)| known == word).map(|(_, way)| *way);
+        found.ok_or_else(|| BadInput(format!("--ways: {word:?} is none of {known}")).into())
+    };
+    words.iter().map(way).collect()
+}
+
+/// Every scenario of ours, by name.
+pub(crate) fn all() -> anyhow::Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(SCENARIOS)
+        .with_context(|| format!("{SCENARIOS} cannot be read"))?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
         .collect();
-    let policy = match settings.policy {
-        Way::Naive => Policy::Sum,
-        Way::Cca => Policy::Cut,
-        Way::Tidegate => Policy::Tidegate,
-    };
-    let plan = Plan {
-        names,
-        algorithm: settings.algorithm,
-        limit: Limit { permits: settings.limit, window: settings.window, burst: settings.limit, queue: 0 },
-        on_partition: settings.on_partition,
-        interval: settings.interval,
-        policy,
-        keys_max: 1_000,
-        thrift: !settings.chatty,
-    };
-    let mut dice = Dice::new(settings.seed, 3);
-    let delay = delays(settings.regions, settings.rtt, &mut dice);
-    let weather =
-        Weather { delay, jitter: settings.jitter / 100.0, loss: settings.loss / 100.0, double: 0.0 };
-    let mut world = World::new(plan, weather, settings.seed);
-    for daemon in &mut world.daemons {
-        daemon.ahead = Span(dice.between(0, settings.skew.0));
-    }
-    world
+    files.sort();
+    Ok(files)
 }
 
-/// One-way delays: the first pair takes the whole, the others half of it and more.
-fn delays(regions: usize, rtt: Span, dice: &mut Dice) -> Vec<Vec<Span>> {
-    let mut parts = vec![vec![0; regions]; regions];
-    for (one, row) in parts.iter_mut().enumerate() {
-        for (other, part) in row.iter_mut().enumerate().take(one) {
-            *part = if (one, other) == (1, 0) { 1_000 } else { dice.between(500, 1_000) };
-        }
-    }
-    let part =
-        |one: usize, other: usize| parts.get(one.max(other)).and_then(|row| row.get(one.min(other))).copied();
-    let delay = |one, other| Span(rtt.0 / 2 * part(one, other).unwrap_or(0) / 1_000);
-    (0..regions).map(|one| (0..regions).map(|other| delay(one, other)).collect()).collect()
+fn find(name: &str) -> PathBuf {
+    let ours = Path::new(SCENARIOS).join(format!("{name}.toml"));
+    let given = PathBuf::from(name);
+    if !given.exists() && ours.exists() { ours } else { given }
 }
 
-/// Reads `80ms`, `1s` or `5m`.
-fn span(text: &str) -> Result<Span, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let number: u64 = number.parse().map_err(|_| format!("{text:?} is no length of time"))?;
-    let unit = match unit {
-        "us" => 1,
-        "ms" => 1_000,
-        "s" => 1_000_000,
-        "m" => 60_000_000,
-        "h" => 3_600_000_000,
-        _ => return Err(format!("{text:?} lacks a unit: us, ms, s, m or h")),
-    };
-    Ok(Span(number.saturating_mul(unit)))
+fn stem(path: &Path) -> String {
+    path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("scenario").to_owned()
 }
 
-fn window_of(settings: &Settings) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "windows of a simulation are short")]
-    let window = settings.window.0 as f64;
-    window / 1_000.0
-}
-
-fn algorithm(text: &str) -> Result<Algorithm, String> {
-    Ok(match text {
-        "fixed_window" => Algorithm::FixedWindow,
-        "token_bucket" => Algorithm::TokenBucket,
-        "gcra" => Algorithm::Gcra,
-        "leaky_bucket" => Algorithm::LeakyBucket,
-        _ => return Err(format!("{text:?} is none of fixed_window, token_bucket, gcra, leaky_bucket")),
+/// Reads a scenario file.
+pub(crate) fn load(path: &Path) -> anyhow::Result<Plan> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| BadInput(format!("{}: {error}. Scenarios are in {SCENARIOS}", path.display())))?;
+    plan::read(&path.display().to_string(), &text).map_err(|problems| {
+        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        BadInput(problems.join("\n")).into()
     })
 }
 
-fn on_partition(text: &str) -> Result<OnPartition, String> {
-    Ok(match text {
-        "share" => OnPartition::Share,
-        "freeze" => OnPartition::Freeze,
-        "last_known" => OnPartition::LastKnown,
-        "ignore" => OnPartition::Ignore,
-        "deny" => OnPartition::Deny,
-        _ => return Err(format!("{text:?} is none of share, freeze, last_known, ignore, deny")),
-    })
+fn one(plan: &Plan, settings: &Settings, stem: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    let outcomes: Vec<Outcome> =
+        plan.ways.par_iter().map(|&way| drive(plan, way)).collect::<anyhow::Result<_>>()?;
+    writeln!(out, "{}\n{}\n{}", plan.name, plan.about, html::conditions(plan))?;
+    table::ways(&outcomes, windowed(plan.rule.algorithm), out)?;
+    if !settings.no_plots {
+        let page = write_plots(plan, &outcomes, &settings.out, stem)?;
+        writeln!(out, "report: {}", page.display())?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn write_plots(plan: &Plan, outcomes: &[Outcome], dir: &Path, stem: &str) -> anyhow::Result<PathBuf> {
+    let write = |path: &Path, text: &str| {
+        std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
+    };
+    std::fs::create_dir_all(dir).with_context(|| format!("{} cannot be made", dir.display()))?;
+    let mut pictures = Vec::new();
+    for outcome in outcomes {
+        let base = format!("{stem}-{}", outcome.way.word());
+        let picture = plot::svg(plan, outcome)?;
+        write(&dir.join(format!("{base}.svg")), &picture)?;
+        plot::png(plan, outcome, &dir.join(format!("{base}.png")))?;
+        pictures.push(picture);
+    }
+    let page = dir.join(format!("{stem}.html"));
+    write(&page, &html::page(plan, outcomes, &pictures))?;
+    Ok(page)
 }

@@ -74,6 +74,8 @@ const DESCRIBED: &[Described] = &[
         "Bucket",
         &[("rule", "string", true, "The rule."), ("user", "string", false, "Whose, for a rule per user.")],
     ),
+    ("GET", "/v1/audit", "Single decisions, newest first", "", "Audit", PAST_DECISIONS),
+    ("GET", "/v1/usage", "Sums of decisions, and what a user has left", "", "Usage", PAST_USAGE),
     (
         "GET",
         "/readyz",
@@ -102,6 +104,29 @@ const DESCRIBED: &[Described] = &[
         "text",
         AUTHORIZE,
     ),
+];
+const PAST_DECISIONS: &[Parameter] = &[
+    ("from", "string", false, "From when on: RFC 3339, or how long ago, such as 24h. 24h unless said."),
+    ("to", "string", false, "Until when."),
+    ("user", "string", false, "Of this user."),
+    ("key", "string", false, "Of this API key, by its fingerprint."),
+    ("address", "string", false, "From this address."),
+    ("rule", "string", false, "By this rule."),
+    ("region", "string", false, "In this region."),
+    ("outcome", "string", false, "allowed, denied or shadow_denied."),
+    ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said."),
+    ("after", "string", false, "What follows an earlier answer: its `next`."),
+];
+const PAST_USAGE: &[Parameter] = &[
+    ("by", "string", false, "The step of time: minute, hour (unless said) or day."),
+    ("group", "string", false, "What a row is the sum of: time (unless said), rule, user, path or region."),
+    ("from", "string", false, "From when on: RFC 3339, or how long ago, such as 24h."),
+    ("to", "string", false, "Until when."),
+    ("user", "string", false, "Of this user; also tells what is left. Not together with a path."),
+    ("path", "string", false, "Of this path."),
+    ("rule", "string", false, "Of this rule."),
+    ("region", "string", false, "In this region."),
+    ("limit", "integer", false, "At most so many rows, from 1 to 1000; 100 unless said."),
 ];
 const AUTHORIZE: &[Parameter] = &[
     ("domain", "string", false, "The gateway's domain."),
@@ -236,13 +261,13 @@ mod tests {
     #[test]
     fn the_committed_document_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/openapi.json");
-        if std::env::var_os("TIDEGATE_WRITE_OPENAPI").is_some() {
+        if std::env::var_os("WRITE_OPENAPI").is_some() {
             std::fs::write(path, openapi_json()).unwrap();
         }
         let committed = std::fs::read_to_string(path).unwrap_or_default();
         assert!(
             committed == openapi_json(),
-            "docs/openapi.json is not current: TIDEGATE_WRITE_OPENAPI=1 cargo test --lib committed_document"
+            "docs/openapi.json is not current: WRITE_OPENAPI=1 cargo test --lib committed_document"
         );
     }
 }

@@ -44,11 +44,11 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
                     return;
                 }
                 let seen = members.borrow_and_update().clone();
-                stop.run_until_cancelled(catch_up(&rules, &peers, &seen)).await;
+                stop.run_until_cancelled(Box::pin(catch_up(&rules, &peers, &seen))).await;
             }
             _ = looks.tick() => {
                 let seen = members.borrow().clone();
-                stop.run_until_cancelled(catch_up(&rules, &peers, &seen)).await;
+                stop.run_until_cancelled(Box::pin(catch_up(&rules, &peers, &seen))).await;
             }
         }
     }

@@ -366,7 +366,7 @@ mod tests {
     fn problems_name_the_rule() {
         let mut set = set(&[("a", 1)]);
         set.rules.insert("b".to_owned(), json!({ "name": "b", "limit": -1, "window": "1s" }));
-        let problems = set.read(&[]).unwrap_err();
+        let problems = set.read(&["eu".to_owned()]).unwrap_err();
         assert_eq!(problems.len(), 1);
         assert!(problems[0].to_string().starts_with("b.limit: "), "{problems:?}");
     }

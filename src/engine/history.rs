@@ -134,7 +134,7 @@ pub struct UsageAsked {
     pub path: Option<String>,
     /// In this region.
     pub region: Option<String>,
-    /// At most so many rows: the latest of time, else those with the most denials.
+    /// At most so many rows: the latest of time, else those with the most denials; users without any are left out.
     pub limit: u32,
 }
 

@@ -23,7 +23,7 @@ use crate::core::worldwide::WorldKey;
 use crate::telemetry::Metrics;
 
 /// Requests that may wait at once. More are refused at once, and counted.
-pub(super) const WAITERS_MAX: usize = 1_024;
+const WAITERS_MAX: usize = 1_024;
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Buckets known to be dry everywhere. Full: all are forgotten, and a request may wait in vain.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use quinn::{ConnectError, Connection, ConnectionError, EndpointConfig, Runtime, TokioRuntime, VarInt};
+use quinn::{
+    AsyncUdpSocket, ConnectError, Connection, ConnectionError, EndpointConfig, Runtime, TokioRuntime, VarInt,
+};
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
@@ -44,6 +46,31 @@ impl DialError {
     }
 }
 
+/// What carries datagrams and time: the machine's socket and runtime, or a simulation's.
+pub struct Wire {
+    runtime: Arc<dyn Runtime>,
+    socket: Arc<dyn AsyncUdpSocket>,
+    seed: Option<[u8; 32]>,
+}
+
+impl Wire {
+    /// A UDP socket of this machine. Must be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// If it cannot be bound.
+    pub fn bind(listen: SocketAddr) -> io::Result<Self> {
+        let runtime = Arc::new(TokioRuntime);
+        let socket = runtime.wrap_udp_socket(std::net::UdpSocket::bind(listen)?)?;
+        Ok(Self { runtime, socket, seed: None })
+    }
+
+    /// Anything else, with the seed that QUIC draws its own numbers from, so that a run can be repeated.
+    #[must_use]
+    pub fn simulated(runtime: Arc<dyn Runtime>, socket: Arc<dyn AsyncUdpSocket>, seed: [u8; 32]) -> Self {
+        Self { runtime, socket, seed: Some(seed) }
+    }
+}
+
 /// The endpoint.
 pub(super) struct Endpoint {
     quinn: quinn::Endpoint,
@@ -51,16 +78,19 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Binds the socket. Must be called inside a tokio runtime.
-    pub(super) fn bind(listen: SocketAddr, sides: Sides, counters: Arc<Counters>) -> io::Result<Self> {
-        let socket = std::net::UdpSocket::bind(listen)?;
-        let runtime = Arc::new(TokioRuntime);
-        let socket = Watched::new(runtime.wrap_udp_socket(socket)?, counters);
+    /// Speaks over this wire. Must be called inside a tokio runtime.
+    pub(super) fn on(wire: Wire, sides: Sides, counters: Arc<Counters>) -> io::Result<Self> {
+        let socket = Watched::new(wire.socket, counters);
         let mut config = EndpointConfig::default();
         // With the bit greased, garbage could not be told from QUIC.
         config.grease_quic_bit(false);
-        let quinn =
-            quinn::Endpoint::new_with_abstract_socket(config, Some(sides.server), Arc::new(socket), runtime)?;
+        config.rng_seed(wire.seed);
+        let quinn = quinn::Endpoint::new_with_abstract_socket(
+            config,
+            Some(sides.server),
+            Arc::new(socket),
+            wire.runtime,
+        )?;
         Ok(Self { quinn, client: ArcSwap::from_pointee(sides.client) })
     }
 

@@ -29,6 +29,7 @@ mod rules;
 mod socket;
 pub mod sync;
 
+pub use endpoint::Wire;
 pub use link::LinkStatus;
 pub use membership::Member;
 pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};

@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::codec;
 use super::contacts::Contacts;
 use super::counters::Counters;
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Wire};
 use super::gossip::{Carrier, Roster};
 use super::inbound::{self, Inbox};
 use super::join;
@@ -126,12 +126,13 @@ struct Ground {
 }
 
 impl Ground {
-    fn lay(config: &PeersConfig) -> Result<Self, StartError> {
+    fn lay(config: &PeersConfig, wire: Option<Wire>) -> Result<Self, StartError> {
         let sides = tls::sides(&config.tls, &config.name)?;
         check_join(&config.join)?;
         let counters = Arc::new(Counters::default());
         let unbound = |source| StartError::Bind { address: config.listen, source };
-        let endpoint = Endpoint::bind(config.listen, sides, Arc::clone(&counters)).map_err(unbound)?;
+        let wire = wire.map_or_else(|| Wire::bind(config.listen), Ok).map_err(unbound)?;
+        let endpoint = Endpoint::on(wire, sides, Arc::clone(&counters)).map_err(unbound)?;
         let bound = endpoint.local_addr().map_err(unbound)?;
         let advertise = config.advertise.unwrap_or(bound);
         if advertise.ip().is_unspecified() || advertise.port() == 0 {
@@ -204,12 +205,43 @@ impl Peers {
         Self::start_saying(config, said).await
     }
 
+    /// Starts on a wire of the caller's, among members that the caller names: for simulations, where nothing may depend on
+    /// chance that the seed does not choose. Nothing is gossiped.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_among(
+        config: PeersConfig,
+        wire: Wire,
+        named: watch::Receiver<Vec<Member>>,
+    ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
+        let ground = Ground::lay(&config, Some(wire))?;
+        let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
+        let (gossip, _) = mpsc::channel(GOSSIP_LEN_MAX);
+        let facts = Arc::new(Facts {
+            name: config.name.clone(),
+            incarnation: config.incarnation,
+            draining: AtomicBool::new(false),
+            revision: AtomicU64::new(0),
+            shares: Mutex::default(),
+            rules: Arc::clone(&ground.rules),
+            changed: Notify::new(),
+        });
+        let inbox = Arc::new(ground.inbox(config.name, events.clone(), gossip));
+        let Ground { endpoint, tasks, stop, links, .. } = &ground;
+        let follow = follow(named.clone(), Arc::clone(links), events);
+        tasks.spawn(stop.clone().run_until_cancelled_owned(follow));
+        tasks.spawn(inbound::accept(Arc::clone(endpoint), inbox, tasks.clone(), stop.clone()));
+        let gossip_interval = config.gossip_interval;
+        Ok((Self { ground, facts, members: named, gossip_interval }, events_receiver))
+    }
+
     /// Starts, and gossips under a name that tests choose to be another's.
     async fn start_saying(
         config: PeersConfig,
         said: NodeName,
     ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
-        let ground = Ground::lay(&config)?;
+        let ground = Ground::lay(&config, None)?;
         let (events, events_receiver) = mpsc::channel(EVENTS_LEN_MAX);
         let (gossip, gossip_receiver) = mpsc::channel(GOSSIP_LEN_MAX);
         let inbox = Arc::new(ground.inbox(config.name, events.clone(), gossip));
@@ -375,6 +407,18 @@ impl Drop for Peers {
     fn drop(&mut self) {
         self.ground.stop.cancel();
         self.ground.endpoint.close();
+    }
+}
+
+/// Keeps links to those who are named, and tells of them.
+async fn follow(mut named: watch::Receiver<Vec<Member>>, links: Arc<Links>, events: mpsc::Sender<PeerEvent>) {
+    loop {
+        let members = named.borrow_and_update().clone();
+        links.keep_only(&members.iter().map(|member| member.address).collect());
+        links.route(members.iter().map(|member| (member.name.clone(), member.address)));
+        if events.send(PeerEvent::Members(members)).await.is_err() || named.changed().await.is_err() {
+            return;
+        }
     }
 }
 

@@ -286,6 +286,8 @@ impl Driver {
                 .error_bounds
                 .into_iter()
                 .map(|(rule, bound, doubt)| (rule.name, bound, doubt.as_str()))
+                // An escrowed limit is never exceeded.
+                .chain(self.rights.machine.rules().map(|rule| (rule.name.clone(), 0, "none")))
                 .collect(),
         }
     }

@@ -18,5 +18,6 @@ mod peers;
 mod people;
 mod rules;
 mod schema;
+mod speed;
 #[path = "../support/mod.rs"]
 mod support;

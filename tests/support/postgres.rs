@@ -91,7 +91,11 @@ impl Postgres {
     /// A new database with this build's schema; its name. `tidegate` is the binary under test.
     pub(crate) fn migrated(&self, tidegate: &str) -> String {
         let name = self.database();
-        let done = Command::new(tidegate)
+        let mut migrate = Command::new(tidegate);
+        for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("TIDEGATE_")) {
+            migrate.env_remove(variable);
+        }
+        let done = migrate
             .arg("migrate")
             .current_dir(self.folder.path())
             .env("TIDEGATE_POSTGRES__URL", self.url(&name))

@@ -60,7 +60,7 @@ fn rights_follow_demand_between_regions_that_count_in_redis() {
 }
 
 #[test]
-fn a_request_may_wait_for_rights_on_their_way_and_not_where_everyone_is_dry() {
+fn a_request_may_wait_for_rights_on_their_way() {
     let rtt = Duration::from_millis(80);
     let global = "mode = \"escrow\"\nwait = \"400ms\"";
     let world = World::start(Plan { regions: 3, rtt, store: Store::Memory, limit: 30, global });
@@ -68,21 +68,17 @@ fn a_request_may_wait_for_rights_on_their_way_and_not_where_everyone_is_dry() {
     windows(3);
     let first = window();
     let mut admitted = Vec::new();
-    while window() < first + 3 {
-        let answer = daemon.check(&[("who", "one")]);
-        // The label says which window it was admitted in, however long it waited.
-        if answer["allowed"] == true {
+    // One client, which asks again when it was answered: it has no more demand than that.
+    while window() < first + 4 {
+        if daemon.check(&[("who", "one")])["allowed"] == true {
             admitted.push(window());
         }
     }
-    let waited =
-        |outcome: &str| daemon.metric(&format!("tidegate_rights_waits_total{{outcome=\"{outcome}\"}}"));
-    let in_second = admitted.iter().filter(|at| **at == first + 1).count();
-    assert!((28..=31).contains(&in_second), "{in_second} of {admitted:?}");
-    assert!(waited("admitted") > Some(0.0));
-    // Asked without a pause, a dry world would hold every request for the whole of its wait, six a window.
-    let asked = daemon.metric("tidegate_decisions_total{rule=\"world\",outcome=\"denied\"}");
-    assert!(asked > Some(20.0), "{asked:?}");
+    let whole = |second: u64| admitted.iter().filter(|at| **at == first + second).count();
+    let seen = [whole(1), whole(2), whole(3)];
+    // Its own region mints ten. An answer may arrive in the next second.
+    assert!(seen.iter().sum::<usize>() > 32 && seen.iter().all(|seen| *seen <= 33), "{seen:?}");
+    assert!(daemon.metric("tidegate_rights_waits_total{outcome=\"admitted\"}") > Some(0.0));
 }
 
 #[test]

@@ -9,4 +9,4 @@ mod record;
 pub mod usage;
 
 pub use histogram::{BUCKETS, Histogram};
-pub use record::{Outcome, Record, Records, storable};
+pub use record::{Outcome, Record, Records, pieces, storable};

@@ -214,6 +214,21 @@ impl<'a> Records<'a> {
     }
 }
 
+/// Cuts bytes of records into pieces of at most so many records each.
+#[must_use]
+pub fn pieces(bytes: &[u8], rows_max: usize) -> Vec<&[u8]> {
+    let mut pieces = Vec::new();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let mut records = Records::of(rest);
+        let _ = records.by_ref().take(rows_max.max(1)).count();
+        let (piece, left) = rest.split_at(rest.len() - records.rest.len());
+        pieces.push(piece);
+        rest = left;
+    }
+    pieces
+}
+
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
@@ -296,6 +311,20 @@ mod tests {
                 prop_assert_eq!(read.next(), None);
                 prop_assert!(!read.is_whole());
             }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_are_the_whole_cut_between_records(count in 0..40_usize, rows_max in 1..15_usize) {
+            let texts = ("default".to_owned(), [const { None }; 6]);
+            let mut bytes = Vec::new();
+            (0..count).for_each(|at| record(&texts, u64::try_from(at).unwrap(), 1, None).write(&mut bytes));
+            let pieces = pieces(&bytes, rows_max);
+            prop_assert_eq!(pieces.concat(), bytes.clone());
+            let rows: Vec<usize> = pieces.iter().map(|piece| Records::of(piece).count()).collect();
+            prop_assert_eq!(rows.iter().sum::<usize>(), count);
+            prop_assert!(rows.iter().all(|rows| (1..=rows_max).contains(rows)));
         }
     }
 

@@ -8,29 +8,25 @@ use smallvec::SmallVec;
 
 use super::super::algorithm::{Algorithm, View};
 use super::super::time::{Span, Timestamp};
-use super::super::wire::{COUNTS_MAX, Count, DEMAND_MAX};
+use super::super::wire::{COUNTS_MAX, DEMAND_MAX};
 use super::budget::Account;
 use super::counts::{Counts, Merged};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
-use super::partition::{Standing, most_of_silent, standing};
-use super::pool::{Pool, Share};
+use super::partition::{Standing, standing};
+use super::pool::Pool;
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
-use super::{Effect, WorldKey, WorldRule};
+use super::{WorldKey, WorldRule};
+
+mod doubt;
+mod look;
+mod news;
+
+pub use doubt::Doubt;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
 const PERIODS_MAX: usize = 3;
-/// A bucket without windows is forgotten when it has been still for this long and has drained.
-const STILL: Span = Span::from_secs(60);
-/// One with windows is remembered for 16 of them, at least [`STILL`] and at most this long.
-const REMEMBERED_MAX: Span = Span::from_secs(300);
-
-/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
-const LOOKS_PER_WINDOW: u64 = 50;
-
-/// What is in use is told again after this long, also where nothing has changed that others would not guess.
-const REMINDED: Span = Span::from_secs(1);
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -84,32 +80,6 @@ pub(super) struct Telling {
     window: u64,
     net: u64,
     demand: u64,
-}
-
-/// What makes a worldwide count uncertain.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doubt {
-    /// News is on its way.
-    Lag,
-    /// A region that has told has not been heard of this bucket for too long.
-    Stale,
-    /// A region is cut off.
-    Partition,
-    /// Regions do not tell of buckets that are far from their limit.
-    Untold,
-}
-
-impl Doubt {
-    /// As operators read it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lag => "lag",
-            Self::Stale => "stale",
-            Self::Partition => "partition",
-            Self::Untold => "untold",
-        }
-    }
 }
 
 /// What became of a report.
@@ -434,270 +404,6 @@ impl Bucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// Whether there is anything to tell that was not told, and that the others would not guess.
-    pub(super) fn has_news(&self, now: Timestamp, here: Here<'_>) -> bool {
-        if here.thrift && self.is_cold(now, here) {
-            return false;
-        }
-        let Some(told) = self.told else { return true };
-        let window = self.window_at(now);
-        let before = self.period(told.window).map_or(told.net, |period| period.live.net());
-        if !here.busy {
-            // Once a window also what has not changed: a demand that is only refused would be forgotten.
-            let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
-            return before != told.net || turned || self.demand_moved(told, now, 10);
-        }
-        let rested = now.since(told.at) >= REMINDED;
-        let ended =
-            window != told.window && before.abs_diff(told.net) > u64::from(self.rule.limit.permits) / 100;
-        let asked = told.demand > 0 || self.own_net(window) != told.net;
-        (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10)
-    }
-
-    /// Whether what the others extrapolate from what they were told is off by more than chance.
-    fn guessed_wrong(&self, told: Telling, now: Timestamp) -> bool {
-        let window = self.window_at(now);
-        let (known, from) = if told.window == window {
-            (told.net, told.at)
-        } else {
-            (0, Timestamp::window_start(window, self.rule.limit.window))
-        };
-        let asked = u128::from(told.demand) * u128::from(now.since(from).0) / 1_000_000_000_000;
-        let asked = u64::try_from(asked).unwrap_or(u64::MAX);
-        let limit = u64::from(self.rule.limit.permits);
-        let given = self.cut.given(Regions::OWN).unwrap_or(limit);
-        let guessed = known.max(known.saturating_add(asked).min(given));
-        self.own_net(window).abs_diff(guessed) > limit / 100 + asked.isqrt()
-    }
-
-    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the limit
-    /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too.
-    fn is_cold(&self, now: Timestamp, here: Here<'_>) -> bool {
-        let limit = u64::from(self.rule.limit.permits);
-        let window = self.window_at(now);
-        let spoken = self.told.is_some_and(|told| told.window + 2 >= window)
-            || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
-        let quiet = Self::quiet_below(limit, here.regions.len(), spoken);
-        let rest = if self.windowed() {
-            Timestamp::window_start(window + 1, self.rule.limit.window).since(now).0
-        } else {
-            self.rule.limit.window.0
-        };
-        let demand = self.demand_at(now);
-        if self.told.is_some_and(|told| told.demand / 2 > demand) {
-            // What others still believe of it must be taken back.
-            return false;
-        }
-        let asked = u128::from(demand) * u128::from(rest) / 1_000_000_000_000;
-        let told = if self.windowed() { 0 } else { self.told.map_or(0, |told| told.net) };
-        let net = self.own_net(window).saturating_sub(told);
-        net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
-    }
-
-    /// So much a region may use or ask for without telling.
-    fn quiet_below(limit: u64, regions: usize, spoken: bool) -> u64 {
-        let regions = u64::try_from(regions).unwrap_or(u64::MAX);
-        if spoken { limit / 50 } else { limit / regions.max(5) }
-    }
-
-    /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
-    pub(super) fn is_urgent(&self, now: Timestamp, here: Here<'_>) -> bool {
-        let Some(told) = self.told else { return true };
-        let window = self.window_at(now);
-        if self.demand_moved(told, now, 20) {
-            return true;
-        }
-        if here.busy && self.windowed() {
-            return self.guessed_wrong(told, now);
-        }
-        let known = if told.window == window { told.net } else { 0 };
-        let grown = self.own_net(window).abs_diff(known);
-        let limit = u64::from(self.rule.limit.permits);
-        let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
-        let near = self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
-        grown > (limit / 20).max(1) || (near && grown > limit / 50)
-    }
-
-    /// Whether the demand differs by more than `percent` and by more than chance would.
-    fn demand_moved(&self, told: Telling, now: Timestamp, percent: u64) -> bool {
-        let demand = self.demand_at(now);
-        let moved = demand.abs_diff(told.demand);
-        moved > told.demand.max(demand) / 100 * percent
-            && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(2)
-    }
-
-    /// What all other regions are known to have admitted in a window.
-    fn others_in(&self, here: Here<'_>, window: u64) -> u64 {
-        let Some(period) = self.period(window) else { return 0 };
-        let regions = period.told.iter().skip(1).map(|told| told.counts.net()).fold(0, u64::saturating_add);
-        regions.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
-    }
-
-    /// What the own region admitted but this daemon's own store cannot know.
-    fn elsewhere(&self, here: Here<'_>, period: &Period) -> u64 {
-        let unknown = |count: &&Count| count.node != here.node || count.since < here.started;
-        let counts = period.live.entries().iter().filter(unknown);
-        counts.fold(0, |sum: u64, count| sum.saturating_add(count.admitted.saturating_sub(count.returned)))
-    }
-
-    /// Works out what the store must be told. Whether it has changed.
-    pub(super) fn look(&mut self, now: Timestamp, here: Here<'_>) -> bool {
-        if !self.windowed() {
-            return self.look_at_level(now, here);
-        }
-        let window = self.window_at(now);
-        let limit = self.rule.limit.permits;
-        let standing = self.standing(window, here);
-        let ground = self.ground(&standing, here);
-        self.cut.advance(now, ground);
-        let siblings = match self.period(window) {
-            Some(period) if !here.shared_store => self.elsewhere(here, period),
-            _ => 0,
-        };
-        let own = Account { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
-        let allowance = self.cut.allowance(own, ground);
-        let view = View {
-            window,
-            budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
-            next_budget: u32::try_from(allowance.next).unwrap_or(limit),
-            others: self.others_in(here, window),
-            others_before: self.others_in(here, window.saturating_sub(1)),
-        };
-        let plain = View { window, budget: limit, next_budget: limit, others: 0, others_before: 0 };
-        let same = match self.enforced {
-            None => view == plain,
-            Some((enforced, _)) => enforced == view,
-        };
-        if !same {
-            self.enforced = Some((view, self.error_bound(now, here).0));
-            self.moved_since = true;
-        }
-        !same
-    }
-
-    /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
-    fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
-        let debt = self.charge(here);
-        self.debt = self.debt.saturating_add(debt);
-        let own = self.own_net(0);
-        let siblings = match self.period(0) {
-            Some(period) if !here.shared_store => self.elsewhere(here, period),
-            _ => 0,
-        };
-        let stored = own.saturating_sub(siblings);
-        let more = i128::from(stored) - i128::from(self.stored) + i128::from(debt);
-        self.stored = stored;
-        // What is kept for regions that are cut off is not known to have been admitted: their counts are in the level.
-        let standing = standing(&self.rule, here.regions, |_| 0, |_| None);
-        let share = Share {
-            limit: self.rule.limit,
-            capacity: self.rule.limit.capacity(self.rule.algorithm),
-            permits: standing.limit,
-            parties: &standing.parties,
-            horizon: here.horizon,
-            tip: self.lot % 1_000_000,
-        };
-        self.pool.stored(now, more, share);
-        self.pool.advance(now, share);
-        let view = match here.policy {
-            Policy::Sum => None,
-            _ => self.pool.view(now, own, share),
-        };
-        let view = view.unwrap_or(View { window: now.0, ..View::default() });
-        let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
-        let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
-        // A hundredth of the bucket is worth no message to the store.
-        let little = u128::from((share.capacity / 100).max(1)) * u128::from(limit.window.0.max(1));
-        let moved = at(&view).abs_diff(at(&before)) >= little
-            || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
-            || (view.others == 0 && before.others > 0);
-        if moved {
-            self.enforced = Some((view, self.error_bound(now, here).0));
-            self.moved_since = true;
-        }
-        moved || self.debt > 0
-    }
-
-    /// What other regions told beyond what is charged already. Nobody can admit more than a bucket and what has refilled:
-    /// of a count that jumps farther only so much is charged.
-    fn charge(&mut self, here: Here<'_>) -> u64 {
-        let capacity = self.rule.limit.capacity(self.rule.algorithm);
-        let Some(period) = self.period(0) else { return 0 };
-        let siblings = if here.shared_store { 0 } else { self.elsewhere(here, period) };
-        let mut totals: SmallVec<[u64; 4]> = period.told.iter().map(|told| told.counts.net()).collect();
-        match totals.first_mut() {
-            Some(own) => *own = siblings,
-            None => totals.push(siblings),
-        }
-        let mut debt = 0_u64;
-        for (id, total) in totals.into_iter().enumerate() {
-            while self.charged.len() <= id {
-                self.charged.push(0);
-            }
-            let Some(charged) = self.charged.get_mut(id) else { continue };
-            debt = debt.saturating_add(total.saturating_sub(*charged).min(capacity.saturating_mul(2)));
-            *charged = total.max(*charged);
-        }
-        debt
-    }
-
-    /// What the store must be told; asked until there is no more.
-    pub(super) fn effect(&mut self) -> Option<Effect> {
-        let permits = std::mem::take(&mut self.debt);
-        if permits > 0 {
-            return Some(Effect::Debit { key: self.key.clone(), permits });
-        }
-        self.queued = false;
-        if !std::mem::take(&mut self.moved_since) {
-            return None;
-        }
-        let (view, error_bound) = self.enforced?;
-        Some(Effect::View { key: self.key.clone(), view, error_bound })
-    }
-
-    /// When it should be looked at again if nothing happens.
-    pub(super) fn next_look(&self, now: Timestamp) -> Timestamp {
-        let expiry = self.expiry();
-        if !self.windowed() {
-            // What is held back grows by itself, but shares move with time too.
-            let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
-            let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000));
-            let again = active.then_some(now + pause);
-            return [Some(expiry), again, self.pool.next_instant()]
-                .into_iter()
-                .flatten()
-                .min()
-                .unwrap_or(expiry);
-        }
-        let window = self.window_at(now);
-        let used = self.periods.last().is_some_and(|period| period.window + 2 >= window);
-        let turn = if used { Timestamp::window_start(window + 1, self.rule.limit.window) } else { expiry };
-        // A demand that fades must be told, though nothing happens.
-        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(10_000, 1_000_000));
-        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
-        [Some(expiry), Some(turn), fades, self.cut.next_instant(now)]
-            .into_iter()
-            .flatten()
-            .min()
-            .unwrap_or(expiry)
-    }
-
-    /// From when on it may be forgotten: nothing that it knows can matter any more.
-    pub(super) fn expiry(&self) -> Timestamp {
-        let limit = &self.rule.limit;
-        if self.windowed() {
-            let newest =
-                self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
-            let over = Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
-            // Whose it was is remembered for its next burst.
-            let remembered = Span(limit.window.0.saturating_mul(16)).max(STILL).min(REMEMBERED_MAX);
-            return over.max(self.changed + remembered);
-        }
-        let drained = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
-            / u128::from(limit.permits.max(1));
-        self.changed + Span(u64::try_from(drained).unwrap_or(u64::MAX).saturating_mul(2)).max(STILL)
-    }
-
     /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths.
     pub(super) fn pressure(&self) -> u64 {
         let Some(period) = self.periods.last() else { return 0 };
@@ -707,64 +413,6 @@ impl Bucket {
             .skip(1)
             .fold(period.live.net(), |sum, told| sum.saturating_add(told.counts.net()));
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
-    }
-
-    /// How far the worldwide count may lie above what is believed, and what most of that is due to. Of a region that
-    /// speaks: what it may have admitted since it told, going by the demand that it told and by what it was given. Of one
-    /// that is cut off: all that the rule lets it admit on its own. Of one that told nothing: what need not be told.
-    pub(super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> (u64, Doubt) {
-        let limit = self.rule.limit.capacity(self.rule.algorithm);
-        let (mut sum, mut most) = (0_u64, (0, Doubt::Lag));
-        for (id, region) in here.regions.iter().skip(1) {
-            let (bound, doubt) = self.error_of(now, here, id, region.cut_off, limit);
-            sum = sum.saturating_add(bound);
-            if bound > most.0 {
-                most = (bound, doubt);
-            }
-        }
-        (sum, most.1)
-    }
-
-    fn error_of(
-        &self,
-        now: Timestamp,
-        here: Here<'_>,
-        id: RegionId,
-        cut_off: bool,
-        limit: u64,
-    ) -> (u64, Doubt) {
-        let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
-        let known = if self.windowed() { told.map_or(0, |told| told.counts.net()) } else { 0 };
-        if cut_off {
-            return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
-        }
-        let Some(told) = told else {
-            let spoken = self.told.is_some();
-            let quiet = Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), spoken);
-            return (if here.thrift { quiet } else { 0 }, Doubt::Untold);
-        };
-        let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
-        let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
-        let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
-        let stale = now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0;
-        (likely.min(given.min(limit).saturating_sub(known)), if stale { Doubt::Stale } else { Doubt::Lag })
-    }
-
-    /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the end.
-    pub(super) fn overshoot(&mut self, now: Timestamp) -> u64 {
-        if !self.windowed() {
-            return 0;
-        }
-        let closed = self.window_at(now).saturating_sub(2);
-        let limit = u64::from(self.rule.limit.permits);
-        let audited = self.audited;
-        self.audited = audited.max(closed);
-        let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
-        let above = due.map(|period| {
-            let others = period.told.iter().skip(1).map(|told| told.counts.net());
-            others.fold(period.live.net(), u64::saturating_add).saturating_sub(limit)
-        });
-        above.fold(0, u64::saturating_add)
     }
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {

@@ -203,8 +203,8 @@ impl Cut {
 
     /// What the cuts let a region use in this window: less than the last one gave it while that has not lasted.
     fn usable(&self, region: RegionId) -> Option<u64> {
-        let steps = self.steps.iter().filter(|step| step.window == self.window);
-        steps.filter_map(|step| step.usable.get(region).copied().flatten()).last()
+        let mut steps = self.steps.iter().rev().filter(|step| step.window == self.window);
+        steps.find_map(|step| step.usable.get(region).copied().flatten())
     }
 
     /// When the next report waits for its instant, or a budget may grow.
@@ -512,7 +512,7 @@ mod tests {
     fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
         // Their first words come one by one: for some milliseconds each cut knows of one of them only.
         for policy in [Policy::Tidegate, Policy::Cut] {
-            let mut views = vec![Cut::default(), Cut::default(), Cut::default()];
+            let mut views = [Cut::default(), Cut::default(), Cut::default()];
             let ground = ground(90, policy);
             for step in 0..200_u64 {
                 let now = START + Span::from_millis(step);

@@ -18,7 +18,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
 
 /// Longest time for one batch.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// Days whose month is known to be there; more are asked for anew.
 const DAYS_MAX: usize = 64;
 
@@ -79,8 +79,8 @@ impl Deliverer {
             Some(connection) => connection,
             none => {
                 let mut fresh = self.database.connect().await?;
-                let limits = "SET statement_timeout = '25s'; SET lock_timeout = '10s'; \
-                              SET idle_in_transaction_session_timeout = '30s'";
+                let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
+                              SET idle_in_transaction_session_timeout = '60s'";
                 read(&self.database, fresh.execute(limits).await)?;
                 none.insert(fresh)
             }

@@ -18,6 +18,7 @@ use super::deliver::{DeliverError, Delivered, Deliverer};
 use super::segment::{Batch, BatchId};
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
+use crate::core::audit::{Records, pieces};
 use crate::core::worldwide::NodeName;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, Taken};
@@ -25,7 +26,9 @@ use crate::engine::clock::Deadline;
 use crate::telemetry::Metrics;
 
 /// Batches that wait in memory while the spool cannot be written. Full: the newest is dropped and counted.
-const HELD_MAX: usize = 4;
+const HELD_MAX: usize = 8;
+/// Most records of one batch: even a database that is slow takes them in time.
+const BATCH_ROWS_MAX: usize = 10_000;
 /// First wait after a failure; each further one is twice as long.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 /// Longest wait between two attempts.
@@ -178,30 +181,30 @@ impl Shared {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a batch of what waits in memory. `None`: there was nothing; else how the spool liked it.
+    /// Makes batches of what waits in memory. `None`: there was nothing; else how the spool liked the last.
     async fn collect_once(self: &Arc<Self>) -> Option<Result<(), SpoolError>> {
         gauge(&self.metrics.audit_queue, self.queue.len());
-        let Taken { bytes, rows } = self.queue.take();
-        if rows == 0 {
-            return None;
+        let Taken { bytes, .. } = self.queue.take();
+        let mut last = None;
+        for piece in pieces(&bytes, BATCH_ROWS_MAX) {
+            let batch = Batch {
+                id: BatchId {
+                    incarnation: self.incarnation,
+                    sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
+                },
+                node: self.node.clone(),
+                rows: u32::try_from(Records::of(piece).count()).unwrap_or(u32::MAX),
+                bytes: piece.to_vec(),
+            };
+            let put = self.put(batch).await.map_err(|refused| {
+                let (batch, error) = *refused;
+                self.hold(batch, &error);
+                error
+            });
+            self.changed.notify_one();
+            last = Some(put);
         }
-        let batch = Batch {
-            id: BatchId {
-                incarnation: self.incarnation,
-                sequence: self.sequence.fetch_add(1, Ordering::Relaxed),
-            },
-            node: self.node.clone(),
-            rows: u32::try_from(rows).unwrap_or(u32::MAX),
-            bytes,
-        };
-        let put = self.put(batch).await;
-        let put = put.map_err(|refused| {
-            let (batch, error) = *refused;
-            self.hold(batch, &error);
-            error
-        });
-        self.changed.notify_one();
-        Some(put)
+        last
     }
 
     /// Puts a batch into the spool, or gives it back.

@@ -19,30 +19,43 @@ use crate::engine::history::{
 };
 use crate::engine::port::Later;
 
-/// Sums of one table. Latencies are only added up where few rows are: not for every user or path.
+/// Sums of one table. Latencies are added up only where few rows are, not for every user or path; and all at once, since
+/// adding arrays one by one takes ten times as long.
 macro_rules! usage_of {
     ($table:literal, $step:literal) => {
         concat!(
-            "SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM bucket)::bigint END AS second, \
-                 CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id WHEN 'path' THEN path \
-                     WHEN 'region' THEN region END AS name, \
-                 sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, sum(cost)::bigint AS cost, \
-                 tidegate_sum_counts(latency) FILTER (WHERE $4 NOT IN ('user', 'path')) AS latency \
-             FROM ",
+            "WITH chosen AS MATERIALIZED ( \
+                 SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM bucket)::bigint ELSE 0 END AS second, \
+                     CASE $4 WHEN 'rule' THEN rule WHEN 'user' THEN user_id WHEN 'path' THEN path \
+                         WHEN 'region' THEN region ELSE '' END AS name, \
+                     allowed, denied, cost, CASE WHEN $4 NOT IN ('user', 'path') THEN latency END AS latency \
+                 FROM ",
             $table,
             " WHERE bucket >= date_trunc('",
             $step,
             "', to_timestamp($1::double precision), 'UTC') \
-                 AND bucket < to_timestamp($2::double precision) \
-                 AND CASE $3 WHEN 'user' THEN user_id <> '' WHEN 'path' THEN path <> '' \
-                     ELSE user_id = '' AND path = '' END \
-                 AND ($5::text IS NULL OR rule = $5) \
-                 AND ($6::text IS NULL OR user_id = $6) \
-                 AND ($7::text IS NULL OR path = $7) \
-                 AND ($8::text IS NULL OR region = $8) \
-             GROUP BY 1, 2 \
-             ORDER BY 1 DESC, CASE WHEN $4 <> 'time' THEN sum(denied) END DESC, sum(allowed) DESC, 2 \
-             LIMIT $9"
+                     AND bucket < to_timestamp($2::double precision) \
+                     AND CASE $3 WHEN 'user' THEN user_id <> '' WHEN 'path' THEN path <> '' \
+                         ELSE user_id = '' AND path = '' END \
+                     AND (denied > 0 OR $4 <> 'user' OR $6::text IS NOT NULL) \
+                     AND ($5::text IS NULL OR rule = $5) \
+                     AND ($6::text IS NULL OR user_id = $6) \
+                     AND ($7::text IS NULL OR path = $7) \
+                     AND ($8::text IS NULL OR region = $8)), \
+             sums AS ( \
+                 SELECT second, name, sum(allowed)::bigint AS allowed, sum(denied)::bigint AS denied, \
+                     sum(cost)::bigint AS cost \
+                 FROM chosen GROUP BY 1, 2 \
+                 ORDER BY second DESC, sum(denied) DESC, sum(allowed) DESC, name LIMIT $9), \
+             counts AS ( \
+                 SELECT second, name, place, sum(n)::bigint AS n \
+                 FROM chosen, unnest(latency) WITH ORDINALITY AS of_bucket (n, place) GROUP BY 1, 2, 3), \
+             latencies AS ( \
+                 SELECT second, name, array_agg(n ORDER BY place) AS latency FROM counts GROUP BY 1, 2) \
+             SELECT CASE WHEN $4 = 'time' THEN second END AS second, \
+                 CASE WHEN $4 <> 'time' THEN name END AS name, allowed, denied, cost, latency \
+             FROM sums LEFT JOIN latencies USING (second, name) \
+             ORDER BY sums.second DESC, denied DESC, allowed DESC, sums.name"
         )
     };
 }

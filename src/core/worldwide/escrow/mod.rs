@@ -250,6 +250,13 @@ impl Escrow {
         }
     }
 
+    /// The rules whose rights move, in the order of their names.
+    pub fn rules(&self) -> impl Iterator<Item = &RuleName> {
+        let mut names: Vec<&RuleName> = self.rules.keys().collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+
     /// What this daemon decided of one bucket since it was last told.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         let Some(id) = self.follow(now, &touched.key) else { return };

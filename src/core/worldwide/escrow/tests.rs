@@ -308,6 +308,30 @@ fn balanced_overload_moves_next_to_nothing() {
 }
 
 #[test]
+fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
+    let mut world = World::new(3, 90, CALM, Safety::ALL);
+    for _ in 0..400 {
+        for place in 0..3 {
+            world.request(place, 1);
+            world.request(place, 1);
+        }
+        world.tick();
+    }
+    let dry = world.events.iter().filter(|event| matches!(event, Event::Dry { .. })).count();
+    // Each of three regions, in each of four windows and the one under way.
+    assert!((9..=15).contains(&dry), "{dry}");
+    let lone = {
+        let mut world = World::new(3, 90, CALM, Safety::ALL);
+        for _ in 0..400 {
+            world.request(0, 1);
+            world.tick();
+        }
+        world.events.iter().filter(|event| matches!(event, Event::Dry { .. })).count()
+    };
+    assert!(lone <= 4, "{lone}");
+}
+
+#[test]
 fn an_idle_bucket_says_nothing() {
     let mut world = World::new(3, 1_000, CALM, Safety::ALL);
     for _ in 0..300 {
@@ -508,7 +532,7 @@ fn torment(seed: u64, safety: Safety) -> Result<(), String> {
         Weather { owd: Span::from_millis(20), jitter: Span::from_millis(900), loss: 50, doubled: 500 };
     let mut world = World::new(3, 60, weather, safety);
     world.dice = seed;
-    world.slow = seed % 2 == 0;
+    world.slow = seed.is_multiple_of(2);
     for step in 0..400_usize {
         let busy = (step / 40 + usize::try_from(seed).unwrap_or(0)) % 3;
         for place in 0..3 {

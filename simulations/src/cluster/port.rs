@@ -1,0 +1,90 @@
+//! What the task that speaks with other daemons asks of the engine, on a simulated host: the store and the tallies alone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::{Effect, Touched, WorldRule};
+use tidegate::engine::status::WorldStatus;
+use tidegate::engine::world::WorldPort;
+
+use crate::model::START;
+use crate::model::shell::{RuleInForce, Store, Tallies};
+
+/// One host's side.
+pub(super) struct Port {
+    store: Store,
+    rule: RuleInForce,
+    tallies: Mutex<Tallies>,
+    /// Frames handled, and frames and connections refused.
+    pub(super) counts: Mutex<(u64, u64)>,
+}
+
+impl Port {
+    pub(super) fn new(store: Store, rule: RuleInForce) -> Self {
+        Self { store, rule, tallies: Mutex::default(), counts: Mutex::default() }
+    }
+
+    fn tallies(&self) -> MutexGuard<'_, Tallies> {
+        self.tallies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One request of one permit. The window that it was admitted in, if it was.
+    pub(super) fn ask(&self, user: u64) -> Option<u64> {
+        let now = self.now();
+        let admitted = self.store.decide(&self.rule, self.rule.limit(), user, 1, now);
+        self.tallies().note(&self.rule, user, 1, admitted, now);
+        admitted.then(|| now.window_index(self.rule.limit().window))
+    }
+
+    fn count(&self, handled: u64, refused: u64) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.0 += handled;
+        counts.1 += refused;
+    }
+}
+
+/// What every simulated clock shows.
+pub(super) fn virtual_now() -> Timestamp {
+    START + Span(u64::try_from(turmoil::elapsed().as_micros()).unwrap_or(u64::MAX))
+}
+
+impl WorldPort for Port {
+    fn drain(&self, into: &mut Vec<Touched>) {
+        into.extend(self.tallies().drain());
+    }
+
+    fn apply(&self, effect: &Effect) {
+        self.store.apply(&self.rule, effect, self.now());
+    }
+
+    fn revision(&self) -> u64 {
+        1
+    }
+
+    fn rules(&self) -> (u64, Vec<WorldRule>) {
+        (1, self.rule.world_rule().into_iter().collect())
+    }
+
+    fn now(&self) -> Timestamp {
+        virtual_now()
+    }
+
+    fn publish(&self, _: WorldStatus) {}
+
+    fn overshoot(&self, _: &str, _: u64) {}
+
+    fn refused(&self, _: &'static str, times: u64) {
+        self.count(0, times);
+    }
+
+    fn dropped(&self, _: &'static str, _: u64) {}
+
+    fn traffic(&self, _: &str, _: u64, _: u64) {}
+
+    fn updates(&self, frames: u64) {
+        self.count(frames, 0);
+    }
+}
+
+/// Shared with the host's tasks.
+pub(super) type SharedPort = Arc<Port>;

@@ -1,0 +1,322 @@
+//! `sim compare`: the tables of the design's results page, measured again, each figure beside the one given there.
+//!
+//! The given figures are in `figures/`, as they were taken from that page. Conditions are its own: reports every 100 ms, jitter
+//! 10 %, loss 1 %, clocks up to 3 ms apart, the first two windows left out.
+
+use std::io::Write;
+
+use anyhow::Context;
+use clap::Args;
+use rayon::prelude::*;
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::rule::OnPartition;
+use tidegate::core::time::Span;
+
+use crate::BadInput;
+use crate::dice::Dice;
+use crate::drive::{Outcome, drive};
+use crate::number::{len, whole};
+use crate::pattern::{Pattern, TABLE};
+use crate::plan::{Plan, RulePlan, Way, Weather};
+
+const SUMMARY: &str = include_str!("../figures/summary.csv");
+const BUCKETS: &str = include_str!("../figures/buckets.csv");
+const PATTERNS: &str = include_str!("../figures/patterns.csv");
+/// Largest difference from true time of a clock.
+const SKEW: u64 = 3_000;
+
+/// What to measure again.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Settings {
+    /// Tables of these limits: 100/s, 1000/s, 100k/min, 100/h (takes long), and `buckets`.
+    #[arg(long, value_delimiter = ',', default_value = "100/s,1000/s,100k/min,buckets")]
+    limits: Vec<String>,
+    /// Only these ways.
+    #[arg(long, value_delimiter = ',')]
+    ways: Vec<String>,
+    /// Only so many regions.
+    #[arg(long)]
+    regions: Option<usize>,
+    /// Only this round trip, in ms; one that the page does not have is measured alone.
+    #[arg(long, value_delimiter = ',')]
+    rtt: Vec<u64>,
+    /// Every pattern by itself too.
+    #[arg(long)]
+    patterns: bool,
+    /// How many times as long as usual (60 windows of a second, 8 of a minute, 6 of an hour) is measured.
+    #[arg(long, default_value_t = 1.0)]
+    long: f64,
+    /// Chooses everything that looks random.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// One row of the page.
+#[derive(Debug, Clone)]
+struct Row {
+    limit: String,
+    regions: usize,
+    rtt: u64,
+    way: Way,
+    rule: RulePlan,
+    /// As given, in the order of the columns.
+    given: Vec<String>,
+}
+
+/// One row, measured.
+#[derive(Debug, Clone, Default)]
+struct Measured {
+    over_max: f64,
+    /// Without the two patterns in which everything begins at once.
+    over_steady: f64,
+    over_mean: f64,
+    used: f64,
+    used_worst: f64,
+    worst: String,
+    frames: f64,
+    bytes: f64,
+    delay: f64,
+}
+
+/// Measures the tables again and prints them.
+pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
+    for limit in &settings.limits {
+        let rows = if limit == "buckets" { buckets()? } else { windows(limit)? };
+        let rows = chosen(rows, settings);
+        if rows.is_empty() {
+            return Err(
+                BadInput(format!("no table has {limit} with these regions, round trips and ways")).into()
+            );
+        }
+        let measured: Vec<(Row, Measured, Vec<Outcome>)> = rows
+            .into_par_iter()
+            .map(|row| {
+                let outcomes = measure(&row, settings)?;
+                let measured = sum(&row, &outcomes);
+                Ok((row, measured, outcomes))
+            })
+            .collect::<anyhow::Result<_>>()?;
+        writeln!(out, "### {}\n", if limit == "buckets" { "token buckets" } else { limit })?;
+        if limit == "buckets" {
+            print_buckets(&measured, out)?
+        } else {
+            print(&measured, out)?
+        }
+        if settings.patterns && limit != "buckets" {
+            print_patterns(&measured, out)?;
+        }
+    }
+    Ok(())
+}
+
+fn lines(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
+    table.lines().skip(1).map(|line| line.split(',').collect())
+}
+
+fn way_of(word: &str) -> anyhow::Result<Way> {
+    let found = Way::WORDS.iter().find(|(known, _)| *known == word);
+    found.map(|(_, way)| *way).with_context(|| format!("{word} is no way"))
+}
+
+fn windows(limit: &str) -> anyhow::Result<Vec<Row>> {
+    let (permits, window) = match limit {
+        "100/s" => (100, 1),
+        "1000/s" => (1_000, 1),
+        "100k/min" => (100_000, 60),
+        "100/h" => (100, 3_600),
+        _ => return Ok(Vec::new()),
+    };
+    let row = |line: Vec<&str>| -> anyhow::Result<Row> {
+        let rtt: u64 = line[2].parse()?;
+        let rule = RulePlan {
+            limit: permits,
+            window: Span::from_secs(window),
+            algorithm: Algorithm::FixedWindow,
+            burst: permits,
+            on_partition: OnPartition::Share,
+            wait: Span(rtt * 800),
+        };
+        let given = line[4..].iter().map(|&text| text.to_owned()).collect();
+        Ok(Row {
+            limit: limit.to_owned(),
+            regions: line[1].parse()?,
+            rtt,
+            way: way_of(line[3])?,
+            rule,
+            given,
+        })
+    };
+    lines(SUMMARY).filter(|line| line.len() == 12 && line[0] == limit).map(row).collect()
+}
+
+fn buckets() -> anyhow::Result<Vec<Row>> {
+    let row = |line: Vec<&str>| -> anyhow::Result<Row> {
+        let permits: u32 = line[1].parse()?;
+        let burst = f64::from(permits) * line[2].parse::<f64>()?;
+        let rtt: u64 = line[3].parse()?;
+        let rule = RulePlan {
+            limit: permits,
+            window: Span::from_secs(1),
+            algorithm: Algorithm::TokenBucket,
+            burst: u32::try_from(whole(burst))?,
+            on_partition: OnPartition::Share,
+            wait: Span(rtt * 800),
+        };
+        let given = line[5..].iter().map(|&text| text.to_owned()).collect();
+        let limit = format!("{permits}/s, B = {} s", line[2]);
+        Ok(Row { limit, regions: line[0].parse()?, rtt, way: way_of(line[4])?, rule, given })
+    };
+    lines(BUCKETS).filter(|line| line.len() == 12).map(row).collect()
+}
+
+fn chosen(mut rows: Vec<Row>, settings: &Settings) -> Vec<Row> {
+    // A round trip that the page lacks is measured with nothing beside it.
+    let lacking: Vec<Row> = settings
+        .rtt
+        .iter()
+        .filter(|rtt| !rows.iter().any(|row| row.rtt == **rtt))
+        .flat_map(|&rtt| {
+            let model = rows.first().map_or(0, |row| row.rtt);
+            rows.iter()
+                .filter(move |row| row.rtt == model)
+                .map(move |row| Row { rtt, given: Vec::new(), ..row.clone() })
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    rows.extend(lacking);
+    rows.retain(|row| {
+        (settings.rtt.is_empty() || settings.rtt.contains(&row.rtt))
+            && settings.regions.is_none_or(|regions| regions == row.regions)
+            && (settings.ways.is_empty() || settings.ways.iter().any(|word| word == row.way.word()))
+    });
+    rows
+}
+
+fn measure(row: &Row, settings: &Settings) -> anyhow::Result<Vec<Outcome>> {
+    TABLE.par_iter().map(|name| drive(&plan(row, name, settings)?, row.way)).collect()
+}
+
+fn plan(row: &Row, name: &str, settings: &Settings) -> anyhow::Result<Plan> {
+    let pattern = Pattern::parse(name, row.regions, row.rule.window).context("a pattern of the table")?;
+    let mut dice = Dice::new(settings.seed, 3);
+    let weather = Weather::spread(row.regions, Span::from_millis(row.rtt), &mut dice);
+    let mut plan = Plan::ordinary(row.regions, row.rule.clone(), pattern, weather);
+    let (windows, step) = match row.rule.window.0 {
+        0..10_000_000 => (60.0, 1),
+        10_000_000..1_000_000_000 => (8.0, 2),
+        _ => (6.0, 50),
+    };
+    plan.step = Span::from_millis(step);
+    plan.length = Span(row.rule.window.0 * whole(windows * settings.long).max(4));
+    plan.seed = settings.seed;
+    for region in &mut plan.regions {
+        region.ahead =
+            i64::try_from(dice.between(0, 2 * SKEW)).unwrap_or(0) - i64::try_from(SKEW).unwrap_or(0);
+    }
+    Ok(plan)
+}
+
+fn sum(row: &Row, outcomes: &[Outcome]) -> Measured {
+    let mut sum = Measured { used_worst: 100.0, ..Measured::default() };
+    let count = len(outcomes.len());
+    for (name, outcome) in TABLE.iter().zip(outcomes) {
+        let figures = &outcome.figures;
+        sum.over_max = sum.over_max.max(figures.over_max);
+        if !matches!(*name, "onoff3" | "sync10") {
+            sum.over_steady = sum.over_steady.max(figures.over_max);
+        }
+        sum.over_mean += figures.over_mean / count;
+        sum.used += figures.used / count;
+        if figures.used < sum.used_worst {
+            (sum.used_worst, sum.worst) = (figures.used, (*name).to_owned());
+        }
+        sum.frames += outcome.frames_all / count;
+        sum.bytes += outcome.bytes_all / count;
+        sum.delay += figures.delay / count;
+    }
+    if row.rule.algorithm == Algorithm::TokenBucket {
+        // On the page this column is the worst of all patterns.
+        sum.over_mean = outcomes.iter().map(|one| one.figures.over_mean).fold(0.0, f64::max);
+    }
+    sum
+}
+
+/// A figure beside the one given.
+fn beside(measured: f64, digits: usize, given: Option<&String>) -> String {
+    let given = given.map_or_else(|| "-".to_owned(), Clone::clone);
+    format!("{measured:.digits$} ({given})")
+}
+
+fn print(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(
+        out,
+        "| R | RTT | way | over max % | over mean % | use mean % | use worst % | msg/s | kB/s | extra ms |\n|---|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for (row, sum, _) in rows {
+        let given = |place: usize| row.given.get(place);
+        writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {}, {} | {} | {} | {} |",
+            row.regions,
+            row.rtt,
+            row.way.title(),
+            beside(sum.over_max, 1, given(0)),
+            beside(sum.over_mean, 3, given(1)),
+            beside(sum.used, 2, given(2)),
+            sum.worst,
+            beside(sum.used_worst, 1, given(3)),
+            beside(sum.frames, 1, given(5)),
+            beside(sum.bytes / 1e3, 1, given(6)),
+            beside(sum.delay, 1, given(7)),
+        )?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+fn print_buckets(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
+    writeln!(
+        out,
+        "| R | bucket | RTT | way | burst debt max % of B | without onoff, sync | long-run over % | use mean % | use worst % |\n|---|---|---|---|---|---|---|---|---|"
+    )?;
+    for (row, sum, _) in rows {
+        let given = |place: usize| row.given.get(place);
+        writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {}, {} |",
+            row.regions,
+            row.limit,
+            row.rtt,
+            row.way.title(),
+            beside(sum.over_max, 0, given(0)),
+            beside(sum.over_steady, 1, given(1)),
+            beside(sum.over_mean, 2, given(3)),
+            beside(sum.used, 2, given(4)),
+            sum.worst,
+            beside(sum.used_worst, 1, given(5)),
+        )?;
+    }
+    writeln!(out)?;
+    Ok(())
+}
+
+/// Per pattern: overshoot max / mean / use, and what was given.
+fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
+    for (row, _, outcomes) in rows {
+        writeln!(out, "{} regions, {} ms, {}:", row.regions, row.rtt, row.way.title())?;
+        for (name, outcome) in TABLE.iter().zip(outcomes) {
+            let names =
+                [row.limit.as_str(), &row.regions.to_string(), &row.rtt.to_string(), row.way.word(), name];
+            let given = lines(PATTERNS).find(|line| line.get(..5) == Some(&names));
+            let given = given.map_or_else(|| "-".to_owned(), |line| line[5..].join("/"));
+            let figures = &outcome.figures;
+            writeln!(
+                out,
+                "  {name:<8} {:.1}/{:.3}/{:.2}  ({given})",
+                figures.over_max, figures.over_mean, figures.used
+            )?;
+        }
+    }
+    writeln!(out)?;
+    Ok(())
+}

@@ -1,0 +1,441 @@
+//! The product: daemons on one virtual clock, each with the machines of a daemon, a store, and a network between them.
+
+use anyhow::Context;
+use tidegate::core::rule::Mode;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::{Member, NodeName};
+
+use super::node::{Books, Message, Node, Setting};
+use super::shell::{RuleInForce, mode};
+use super::{Answer, Ask, Late, Model, START};
+use crate::dice::Dice;
+use crate::network::{Network, Traffic};
+use crate::number::{index, place};
+use crate::plan::{FaultKind, Plan, Way};
+
+/// How often a daemon tells its machines what was decided, and lets them act: as in the daemon.
+const TICK: Span = Span::from_millis(10);
+/// How often the members of the cluster tell each other what `split` wants told: as chitchat does.
+const FACTS: Span = Span::from_millis(250);
+/// Requests of one region that may wait for rights. Full: the next one is refused.
+const WAITING_MAX: usize = 10_000;
+
+/// A clock that is off.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Clock {
+    ahead: i64,
+    drift_ppm: i64,
+}
+
+/// One daemon and its place in time.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    pub(crate) name: NodeName,
+    pub(crate) region: usize,
+    pub(crate) node: Node,
+    pub(crate) alive: bool,
+    next_tick: Timestamp,
+    next_facts: Timestamp,
+}
+
+/// Daemons, network and time.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) now: Timestamp,
+    pub(crate) plan: Plan,
+    pub(crate) way: Way,
+    pub(crate) safety: Safety,
+    pub(crate) daemons: Vec<Daemon>,
+    /// The rule that the operators want: a daemon has it once it was reloaded.
+    pub(crate) rule: RuleInForce,
+    /// By region.
+    pub(crate) clocks: Vec<Clock>,
+    pub(crate) network: Network<Message>,
+    /// When the newest frame that region `to` has from region `from` was sent.
+    heard: Vec<Vec<Timestamp>>,
+    /// Frames that a machine refused.
+    pub(crate) refused: u64,
+    /// Memories of stores so far.
+    sessions: u64,
+    revision: u64,
+    dice: Dice,
+    waiting: Vec<(Ask, Timestamp)>,
+    answered: Vec<Late>,
+}
+
+impl Clock {
+    fn read(self, now: Timestamp) -> Timestamp {
+        let run = i64::try_from(now.since(START).0).unwrap_or(i64::MAX);
+        let off = self.ahead.saturating_add(run.saturating_mul(self.drift_ppm) / 1_000_000);
+        Timestamp(now.0.saturating_add_signed(off))
+    }
+}
+
+impl World {
+    pub(crate) fn new(plan: &Plan, way: Way) -> anyhow::Result<Self> {
+        Self::with_safety(plan, way, Safety::ALL)
+    }
+
+    /// The same with some rules of `escrow` switched off.
+    pub(crate) fn with_safety(plan: &Plan, way: Way, safety: Safety) -> anyhow::Result<Self> {
+        let rule =
+            RuleInForce::new(plan, way).with_context(|| format!("{} cannot be simulated", way.title()))?;
+        let mut plan = plan.clone();
+        // Shares and rights belong to a region: several daemons of one have to share its store.
+        plan.shared_store |= mode(way) != Mode::Gossip;
+        let regions = plan.regions.len();
+        let nodes: Vec<usize> = (0..regions)
+            .flat_map(|region| std::iter::repeat_n(region, plan.regions[region].daemons.max(1)))
+            .collect();
+        let clock = |region: &crate::plan::Region| Clock { ahead: region.ahead, drift_ppm: region.drift_ppm };
+        let mut world = Self {
+            now: START,
+            way,
+            safety,
+            rule,
+            daemons: Vec::new(),
+            clocks: plan.regions.iter().map(clock).collect(),
+            network: Network::new(plan.weather.clone(), nodes.clone(), plan.seed),
+            heard: vec![vec![START; regions]; regions],
+            refused: 0,
+            sessions: 0,
+            revision: 1,
+            dice: Dice::new(plan.seed, 5),
+            waiting: Vec::new(),
+            answered: Vec::new(),
+            plan,
+        };
+        for (at, &region) in nodes.iter().enumerate() {
+            let shared = world.books_of(region).filter(|_| world.plan.shared_store);
+            // The cluster was there before the simulation began.
+            let books = shared.unwrap_or_else(|| world.new_books(region, Timestamp(0)));
+            let daemon = world.begin(at, region, books, None);
+            world.daemons.push(daemon);
+        }
+        world.meet();
+        Ok(world)
+    }
+
+    fn books_of(&self, region: usize) -> Option<Books> {
+        self.daemons.iter().find(|daemon| daemon.region == region).map(|daemon| daemon.node.books.clone())
+    }
+
+    /// An empty store, which remembers nothing from before `begun`.
+    fn new_books(&mut self, region: usize, begun: Timestamp) -> Books {
+        self.sessions += 1;
+        Books::new(&self.plan, &self.rule, region, self.sessions, begun, self.safety)
+    }
+
+    fn begin(
+        &self,
+        at: usize,
+        region: usize,
+        books: Books,
+        before: Option<tidegate::core::worldwide::split::Saved>,
+    ) -> Daemon {
+        let first: usize = self.plan.regions.iter().take(region).map(|region| region.daemons.max(1)).sum();
+        let region_name = self.plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
+        let name = NodeName { region: region_name, node: format!("n{}", at - first) };
+        let setting = Setting {
+            plan: &self.plan,
+            way: self.way,
+            safety: self.safety,
+            name: name.clone(),
+            revision: self.revision,
+        };
+        let node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
+        // Daemons do not tick in step.
+        let step = Span(place(at) * 3_700 % TICK.0);
+        let (next_tick, next_facts) = (self.now + step, self.now + step);
+        Daemon { name, region, node, alive: true, next_tick, next_facts }
+    }
+
+    /// What a region's clock shows.
+    pub(crate) fn clock(&self, region: usize) -> Timestamp {
+        self.clocks.get(region).map_or(self.now, |clock| clock.read(self.now))
+    }
+
+    /// The daemons of a region that are alive, by place.
+    pub(crate) fn alive(&self, region: usize) -> Vec<usize> {
+        let daemons = self.daemons.iter().enumerate();
+        daemons.filter(|(_, one)| one.region == region && one.alive).map(|(at, _)| at).collect()
+    }
+
+    /// The place of a region's daemon.
+    fn place_of(&self, region: usize, daemon: usize) -> Option<usize> {
+        let daemons = self.daemons.iter().enumerate();
+        daemons.filter(|(_, one)| one.region == region).map(|(at, _)| at).nth(daemon)
+    }
+
+    /// Ends a daemon without a word.
+    pub(crate) fn kill(&mut self, at: usize) {
+        if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.alive = false;
+        }
+        self.meet();
+    }
+
+    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there.
+    pub(crate) fn restart(&mut self, at: usize) {
+        let Some(old) = self.daemons.get(at) else { return };
+        let (region, before) = (old.region, old.node.saved());
+        let books = if self.plan.shared_store && self.daemons.len() > self.plan.regions.len() {
+            old.node.books.clone()
+        } else {
+            // A store in the daemon's own memory went with it.
+            let now = self.clock(region);
+            self.new_books(region, now)
+        };
+        let daemon = self.begin(at, region, books, before);
+        if let Some(old) = self.daemons.get_mut(at) {
+            *old = daemon;
+        }
+        self.meet();
+    }
+
+    /// A region's store loses everything.
+    pub(crate) fn lose_store(&mut self, region: usize) {
+        let now = self.clock(region);
+        let books = self.new_books(region, now);
+        let shared = self.plan.shared_store;
+        for at in 0..self.daemons.len() {
+            if self.daemons.get(at).is_none_or(|daemon| daemon.region != region) {
+                continue;
+            }
+            // A daemon that is down finds the new store too when it comes back.
+            let books = if shared { books.clone() } else { self.new_books(region, now) };
+            if let Some(daemon) = self.daemons.get_mut(at) {
+                daemon.node.books = books;
+            }
+        }
+    }
+
+    /// Everyone alive learns who is alive.
+    pub(crate) fn meet(&mut self) {
+        let member = |daemon: &Daemon| Member {
+            name: daemon.name.clone(),
+            incarnation: 1,
+            live: daemon.alive,
+            draining: false,
+        };
+        let members: Vec<(Member, usize)> =
+            self.daemons.iter().map(|daemon| (member(daemon), daemon.region)).collect();
+        for at in 0..self.daemons.len() {
+            let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { continue };
+            let now = self.clock(region);
+            let trips: Vec<Span> = members
+                .iter()
+                .map(|(_, other)| self.network.delay(region, *other) + self.network.delay(*other, region))
+                .collect();
+            if let Some(daemon) = self.daemons.get_mut(at).filter(|daemon| daemon.alive) {
+                let members: Vec<(Member, Span)> =
+                    members.iter().map(|(member, _)| member.clone()).zip(trips).collect();
+                daemon.node.meet(now, &members);
+            }
+        }
+    }
+
+    /// A daemon loads the rules that the operators want now.
+    pub(crate) fn reload(&mut self, at: usize) {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let now = self.clock(region);
+        if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.node.load(&self.plan, self.rule.clone(), self.revision, now);
+        }
+    }
+
+    /// The operators want another limit or other weights. Daemons have them once they [`Self::reload`].
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut Plan)) {
+        let mut plan = self.plan.clone();
+        change(&mut plan);
+        // What cannot be read leaves the rules as they are, as in the daemon.
+        if let Ok(rule) = RuleInForce::new(&plan, self.way) {
+            (self.plan, self.rule) = (plan, rule);
+            self.revision += 1;
+        }
+    }
+
+    /// Moves a clock.
+    pub(crate) fn step_clock(&mut self, region: usize, by: i64) {
+        if let Some(clock) = self.clocks.get_mut(region) {
+            clock.ahead = clock.ahead.saturating_add(by);
+        }
+    }
+
+    /// Sets a clock to be ahead by so much.
+    pub(crate) fn set_clock(&mut self, region: usize, ahead: i64) {
+        if let Some(clock) = self.clocks.get_mut(region) {
+            clock.ahead = ahead;
+        }
+    }
+
+    /// A request to one daemon. The window that it was admitted in, if it was.
+    pub(crate) fn ask_daemon(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
+        let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
+        let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
+        daemon.node.decide(user, cost, now)
+    }
+
+    /// Everything that arrives by `end`.
+    fn receive(&mut self, end: Timestamp) {
+        while let Some(flight) = self.network.landed(end) {
+            self.now = self.now.max(flight.at);
+            let Some((from, source)) =
+                self.daemons.get(flight.from).map(|daemon| (daemon.name.clone(), daemon.region))
+            else {
+                continue;
+            };
+            let Some(region) = self.daemons.get(flight.to).map(|daemon| daemon.region) else { continue };
+            let now = self.clock(region);
+            let Some(daemon) = self.daemons.get_mut(flight.to).filter(|daemon| daemon.alive) else {
+                continue;
+            };
+            if let Some(newest) = self.heard.get_mut(region).and_then(|row| row.get_mut(source)) {
+                *newest = (*newest).max(flight.sent);
+            }
+            let taken = daemon.node.hear(now, &from, flight.message);
+            self.refused += u64::from(!taken);
+            self.pump(flight.to);
+        }
+        self.now = end;
+    }
+
+    fn tick(&mut self, at: usize) {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let (now, true_now) = (self.clock(region), self.now);
+        let Some(daemon) = self.daemons.get_mut(at) else { return };
+        if !daemon.alive || true_now < daemon.next_tick {
+            return;
+        }
+        daemon.next_tick = daemon.next_tick.max(true_now - TICK) + TICK;
+        daemon.node.tick(now);
+        let tells = true_now >= daemon.next_facts;
+        if tells {
+            daemon.next_facts = true_now + FACTS;
+        }
+        let word = daemon.node.word().filter(|_| tells);
+        if let Some((word, bytes)) = word {
+            for to in (0..self.daemons.len()).filter(|&to| to != at) {
+                self.network.send(true_now, at, to, bytes, &word);
+            }
+        }
+        self.pump(at);
+    }
+
+    fn pump(&mut self, at: usize) {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let now = self.clock(region);
+        let Some(daemon) = self.daemons.get_mut(at) else { return };
+        for (to, bytes, message) in daemon.node.carry_out(now) {
+            let Some(to) = self.daemons.iter().position(|daemon| daemon.name == to) else { continue };
+            self.network.send(self.now, at, to, bytes, &message);
+        }
+    }
+
+    /// Asks again for those who wait for rights.
+    fn retry(&mut self) {
+        let now = self.now;
+        let wait = self.plan.rule.wait;
+        for (ask, since) in std::mem::take(&mut self.waiting) {
+            let at = self.choose(ask.region);
+            if let Some(window) = at.and_then(|at| self.ask_daemon(at, ask.user, ask.cost)) {
+                self.answered.push(Late { ask, admitted: Some(window), delay: now.since(since) });
+            } else if now.since(since) >= wait || at.is_none_or(|at| !self.hopes(at, ask.user)) {
+                self.answered.push(Late { ask, admitted: None, delay: now.since(since) });
+            } else {
+                self.waiting.push((ask, since));
+            }
+        }
+    }
+
+    fn hopes(&mut self, at: usize, user: u64) -> bool {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return false };
+        let now = self.clock(region);
+        self.daemons.get_mut(at).is_some_and(|daemon| daemon.node.hopes(user, now))
+    }
+
+    fn choose(&mut self, region: usize) -> Option<usize> {
+        let alive = self.alive(region);
+        let choice = if alive.len() > 1 { index(self.dice.below(place(alive.len()))) } else { 0 };
+        alive.get(choice).copied()
+    }
+}
+
+impl Model for World {
+    fn ask(&mut self, ask: Ask) -> Answer {
+        let Some(at) = self.choose(ask.region) else { return Answer::Refused };
+        if let Some(window) = self.ask_daemon(at, ask.user, ask.cost) {
+            return Answer::Admitted { window };
+        }
+        if self.way == Way::EscrowWait && self.waiting.len() < WAITING_MAX && self.hopes(at, ask.user) {
+            self.waiting.push((ask, self.now));
+            return Answer::Waits;
+        }
+        Answer::Refused
+    }
+
+    fn step(&mut self, step: Span) {
+        self.receive(self.now + step);
+        for at in 0..self.daemons.len() {
+            self.tick(at);
+        }
+        if !self.waiting.is_empty() {
+            self.retry();
+        }
+    }
+
+    fn late(&mut self) -> Vec<Late> {
+        std::mem::take(&mut self.answered)
+    }
+
+    fn fault(&mut self, fault: &FaultKind, broken: bool) {
+        match fault {
+            FaultKind::Cut { regions, inward, outward } => {
+                self.network.cut(regions, *inward, *outward, broken);
+            }
+            FaultKind::Crash { region, daemon } => match (self.place_of(*region, *daemon), broken) {
+                (Some(at), true) => self.kill(at),
+                (Some(at), false) => self.restart(at),
+                (None, _) => {}
+            },
+            FaultKind::StoreLost { region } if broken => self.lose_store(*region),
+            FaultKind::ClockStep { region, by } => {
+                self.step_clock(*region, if broken { *by } else { by.saturating_neg() });
+            }
+            FaultKind::Limit(limit) if broken => {
+                self.change(|plan| plan.rule.limit = *limit);
+                (0..self.daemons.len()).for_each(|at| self.reload(at));
+            }
+            FaultKind::Weights(weights) if broken => {
+                self.change(|plan| {
+                    for (region, weight) in plan.regions.iter_mut().zip(weights) {
+                        region.weight = *weight;
+                    }
+                });
+                (0..self.daemons.len()).for_each(|at| self.reload(at));
+            }
+            FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => {}
+            FaultKind::Storm { loss, jitter } => {
+                let calm = &self.plan.weather;
+                let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };
+                (self.network.weather.loss, self.network.weather.jitter) = (loss, jitter);
+            }
+        }
+    }
+
+    fn traffic(&self) -> Traffic {
+        self.network.traffic
+    }
+
+    fn lag(&self) -> Span {
+        let oldest = self.heard.iter().enumerate().flat_map(|(to, row)| {
+            row.iter().enumerate().filter(move |(from, _)| *from != to).map(|(_, &sent)| sent)
+        });
+        oldest.min().map_or(Span::ZERO, |sent| self.now.since(sent))
+    }
+
+    fn late_reports(&self) -> u64 {
+        self.daemons.iter().map(|daemon| daemon.node.late_reports()).sum()
+    }
+}

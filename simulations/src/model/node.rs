@@ -1,0 +1,325 @@
+//! One daemon without its sockets: the machines of all three modes and the store they speak for. The few lines between
+//! them are the engine's and the peer task's in the daemon.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::rule::Mode;
+use tidegate::core::share::Weights;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::Frame;
+use tidegate::core::wire::rights::RightsFrame;
+use tidegate::core::worldwide::escrow::{
+    Escrow, EscrowConfig, EscrowStatus, Event, Safety, rights_frame_bytes,
+};
+use tidegate::core::worldwide::split::{Saved, Split, Word};
+use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, frame_bytes};
+
+use super::rights::{Memory, Vaults, part};
+use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
+use crate::plan::{Plan, Way};
+
+/// How often a store forgets what has expired: as in the daemon.
+const SWEEP: Span = Span::from_secs(1);
+/// What membership says of shares, with its share of the gossip.
+const WORD_BYTES: usize = 32;
+
+/// What daemons send each other.
+#[derive(Debug, Clone)]
+pub(crate) enum Message {
+    Frame(Rc<Frame>),
+    Rights(Rc<RightsFrame>),
+    Word(Word),
+}
+
+/// The store of a region, or of one daemon.
+#[derive(Debug, Clone)]
+pub(crate) struct Books {
+    store: Store,
+    vaults: Rc<RefCell<Vaults>>,
+}
+
+/// What a daemon is told when it begins.
+#[derive(Debug)]
+pub(crate) struct Setting<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) way: Way,
+    pub(crate) safety: Safety,
+    pub(crate) name: NodeName,
+    pub(crate) revision: u64,
+}
+
+/// One daemon.
+#[derive(Debug)]
+pub(crate) struct Node {
+    name: NodeName,
+    mode: Mode,
+    regions: Vec<String>,
+    rule: RuleInForce,
+    algorithm: Algorithm,
+    pub(crate) replica: Replica,
+    pub(crate) escrow: Escrow,
+    split: Split,
+    words: Vec<(NodeName, Option<Word>)>,
+    pub(crate) books: Books,
+    pub(crate) tallies: Tallies,
+    next_sweep: Timestamp,
+    /// Windows that closed above their limit, by the daemon's own alarm.
+    pub(crate) alarms: u64,
+    /// Of whose rights there is hope: as of this instant, for this user.
+    hope: Option<(Timestamp, u64, bool)>,
+}
+
+impl Books {
+    pub(crate) fn new(
+        plan: &Plan,
+        rule: &RuleInForce,
+        region: usize,
+        session: u64,
+        begun: Timestamp,
+        safety: Safety,
+    ) -> Self {
+        let name = plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
+        let memory = Memory { session, begun, safety };
+        let vaults = Vaults::new(memory, &rule.limit(), &weights(plan), &name);
+        Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)) }
+    }
+
+    /// Looks at the rights.
+    pub(crate) fn rights<T>(&self, look: impl FnOnce(&Vaults) -> T) -> T {
+        look(&self.vaults.borrow())
+    }
+}
+
+/// The weights of a plan's regions.
+pub(crate) fn weights(plan: &Plan) -> Weights {
+    let shares: Vec<(String, u32)> =
+        plan.regions.iter().map(|region| (region.name.clone(), region.weight)).collect();
+    Weights::new(&shares, &[], &names(plan))
+}
+
+fn names(plan: &Plan) -> Vec<String> {
+    plan.regions.iter().map(|region| region.name.clone()).collect()
+}
+
+impl Node {
+    pub(crate) fn new(
+        setting: &Setting<'_>,
+        rule: RuleInForce,
+        books: Books,
+        before: Option<Saved>,
+        now: Timestamp,
+    ) -> Self {
+        let Setting { plan, way, safety, name, revision } = setting;
+        let regions = names(plan);
+        let replica = ReplicaConfig {
+            regions: regions.clone(),
+            interval: plan.interval,
+            keys_max: plan.keys_max,
+            shared_store: plan.shared_store,
+            thrift: plan.thrift,
+            policy: if *way == Way::GossipCut { Policy::Cut } else { Policy::Tidegate },
+            ..ReplicaConfig::new(name.clone(), now.0 / 1_000)
+        };
+        let escrow = EscrowConfig {
+            regions: regions.clone(),
+            interval: plan.interval,
+            keys_max: plan.keys_max,
+            safety: *safety,
+            ..EscrowConfig::new(name.clone())
+        };
+        let mut node = Self {
+            mode: mode(*way),
+            algorithm: plan.rule.algorithm,
+            replica: Replica::new(replica),
+            escrow: Escrow::new(escrow),
+            split: Split::new(name.clone(), before),
+            name: name.clone(),
+            words: Vec::new(),
+            regions,
+            rule: rule.clone(),
+            books,
+            tallies: Tallies::default(),
+            next_sweep: now + SWEEP,
+            alarms: 0,
+            hope: None,
+        };
+        node.load(plan, rule, *revision, now);
+        node
+    }
+
+    /// New rules are in force.
+    pub(crate) fn load(&mut self, plan: &Plan, rule: RuleInForce, revision: u64, now: Timestamp) {
+        let world: Vec<_> = rule.world_rule().into_iter().collect();
+        match self.mode {
+            Mode::Gossip => self.replica.handle_rules(now, revision, world),
+            Mode::Escrow => self.escrow.handle_rules(now, &world),
+            Mode::Split => {
+                self.split.handle_rules(now, rule.split_rule(&names(plan)).into_iter().collect());
+            }
+        }
+        self.rule = rule;
+    }
+
+    /// Who is in the cluster, with the round trips.
+    pub(crate) fn meet(&mut self, now: Timestamp, members: &[(Member, Span)]) {
+        let list: Vec<Member> = members.iter().map(|(member, _)| member.clone()).collect();
+        self.replica.handle_members(now, &list);
+        self.escrow.handle_members(now, &list);
+        for (member, trip) in members.iter().filter(|(member, _)| member.name != self.name) {
+            self.replica.handle_link(now, &member.name, *trip);
+            self.escrow.handle_link(now, &member.name, *trip);
+        }
+        let known = std::mem::take(&mut self.words);
+        let word = |name: &NodeName| known.iter().find(|(known, _)| known == name).and_then(|known| known.1);
+        // A daemon that is down is a member still: it may hold whatever it last loaded.
+        let others = list.into_iter().filter(|member| member.name != self.name);
+        self.words = others.map(|member| (member.name.clone(), word(&member.name))).collect();
+        if self.mode == Mode::Split {
+            self.split.handle_members(now, self.words.clone());
+        }
+    }
+
+    /// What it wrote to its disk, if anything.
+    pub(crate) fn saved(&self) -> Option<Saved> {
+        (self.mode == Mode::Split).then(|| self.split.saved())
+    }
+
+    /// What `split` wants every member to know.
+    pub(crate) fn word(&self) -> Option<(Message, usize)> {
+        (self.mode == Mode::Split).then(|| (Message::Word(self.split.word()), WORD_BYTES))
+    }
+
+    /// What this daemon may admit of the rule, where that is a fixed part.
+    pub(crate) fn share(&self) -> Option<Limit> {
+        let limit = self.rule.limit();
+        let world = self.rule.world_rule()?;
+        match self.mode {
+            Mode::Gossip => None,
+            Mode::Split => {
+                let in_force = self.split.in_force(&world.name)?;
+                let of = |whole: u32| {
+                    u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX)
+                };
+                Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
+            }
+            Mode::Escrow if self.algorithm == Algorithm::FixedWindow => None,
+            Mode::Escrow => {
+                let weights = Weights::new(&world.global.shares, &[], &self.regions);
+                Some(part(&limit, &weights, &self.name.region))
+            }
+        }
+    }
+
+    /// Decides one request. The window that it was admitted in, if it was.
+    pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
+        let admitted = if self.mode == Mode::Escrow && self.algorithm == Algorithm::FixedWindow {
+            // A clock that went back does not bring back a window: rights of the newest one are used.
+            self.books.vaults.borrow_mut().decide(&world_key(user), now, cost)
+        } else {
+            let limit = self.share().unwrap_or_else(|| self.rule.limit());
+            let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
+            let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
+            fits.then_some(window)
+        };
+        self.tallies.note(&self.rule, user, cost, admitted.is_some(), now);
+        admitted
+    }
+
+    /// A message came. `false`: it was refused.
+    pub(crate) fn hear(&mut self, now: Timestamp, from: &NodeName, message: Message) -> bool {
+        match message {
+            Message::Frame(frame) => self.replica.handle_frame(now, from, Frame::clone(&frame)).is_ok(),
+            Message::Rights(frame) => self.escrow.handle_frame(now, from, RightsFrame::clone(&frame)).is_ok(),
+            Message::Word(word) => {
+                if let Some(known) = self.words.iter_mut().find(|(name, _)| name == from) {
+                    known.1 = Some(word);
+                }
+                self.split.handle_members(now, self.words.clone());
+                true
+            }
+        }
+    }
+
+    /// Time passes.
+    pub(crate) fn tick(&mut self, now: Timestamp) {
+        let touched = self.tallies.drain();
+        match self.mode {
+            Mode::Gossip => {
+                for touched in touched {
+                    self.replica.handle_touched(now, &touched);
+                }
+                self.replica.handle_timeout(now);
+            }
+            Mode::Escrow => {
+                for touched in touched {
+                    self.escrow.handle_touched(now, &touched);
+                }
+                self.escrow.handle_timeout(now);
+            }
+            Mode::Split => {
+                self.split.handle_timeout(now);
+            }
+        }
+        if now >= self.next_sweep {
+            self.next_sweep = now + SWEEP;
+            self.books.store.sweep(now);
+        }
+    }
+
+    /// Carries out what the machines ask for. Returns what is to be sent, with its bytes.
+    pub(crate) fn carry_out(&mut self, now: Timestamp) -> Vec<(NodeName, usize, Message)> {
+        let mut out = Vec::new();
+        match self.mode {
+            Mode::Gossip => {
+                while let Some(effect) = self.replica.poll_effect() {
+                    self.books.store.apply(&self.rule, &effect, now);
+                }
+                while let Some((to, frame)) = self.replica.poll_transmit(now) {
+                    out.push((to, frame_bytes(&frame), Message::Frame(Rc::new(frame))));
+                }
+            }
+            Mode::Escrow => {
+                while let Some(ask) = self.escrow.poll_ask() {
+                    let balance = self.books.vaults.borrow_mut().carry_out(now, &ask);
+                    self.escrow.handle_balance(now, &ask.key, Some(balance));
+                }
+                while let Some(event) = self.escrow.poll_event() {
+                    if let Event::Closed { used, limit, .. } = event {
+                        self.alarms += u64::from(used > limit);
+                    }
+                }
+                while let Some((to, frame)) = self.escrow.poll_transmit(now) {
+                    out.push((to, rights_frame_bytes(&frame), Message::Rights(Rc::new(frame))));
+                }
+            }
+            Mode::Split => {}
+        }
+        out
+    }
+
+    /// Whether another region is believed to hold rights of a user's bucket.
+    pub(crate) fn hopes(&mut self, user: u64, now: Timestamp) -> bool {
+        if let Some((at, whose, hope)) = self.hope
+            && (at, whose) == (now, user)
+        {
+            return hope;
+        }
+        let key = world_key(user);
+        let status: EscrowStatus = self.escrow.status(now);
+        let found = status.buckets.iter().find(|bucket| bucket.key == key);
+        let hope = found.is_some_and(|bucket| bucket.others.iter().any(|(_, free)| *free > 0));
+        self.hope = Some((now, user, hope));
+        hope
+    }
+
+    pub(crate) fn late_reports(&self) -> u64 {
+        self.replica.tally().late
+    }
+
+    /// What the own region and each other one are known to have admitted of a user's bucket in `window`.
+    pub(crate) fn admitted(&self, user: u64, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
+        self.replica.admitted(&world_key(user), window)
+    }
+}

@@ -1,0 +1,66 @@
+//! The rights of one region or daemon, bucket by bucket: the ledger that every store keeps for `escrow`, without a way to
+//! lose or share it. The stores of daemons are tested against it.
+
+use std::collections::BTreeMap;
+
+use tidegate::core::algorithm::Limit;
+use tidegate::core::share::Weights;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::WorldKey;
+use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Vault};
+
+/// What a store remembers of rights.
+#[derive(Debug)]
+pub(crate) struct Vaults {
+    session: u64,
+    begun: Timestamp,
+    window: Span,
+    minted: u64,
+    safety: Safety,
+    by_key: BTreeMap<WorldKey, Vault>,
+}
+
+/// What a memory is and mints.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Memory {
+    /// Names it; never used again.
+    pub(crate) session: u64,
+    /// When it began. Nothing is remembered from before.
+    pub(crate) begun: Timestamp,
+    pub(crate) safety: Safety,
+}
+
+impl Vaults {
+    /// An empty memory of the region `name`.
+    pub(crate) fn new(memory: Memory, limit: &Limit, weights: &Weights, name: &str) -> Self {
+        let Memory { session, begun, safety } = memory;
+        let minted = weights.of(u64::from(limit.permits), name);
+        Self { session, begun, window: limit.window, minted, safety, by_key: BTreeMap::new() }
+    }
+
+    fn vault(&mut self, key: &WorldKey) -> &mut Vault {
+        let Self { session, begun, window, minted, safety, by_key } = self;
+        by_key.entry(key.clone()).or_insert_with(|| Vault::new(*session, *begun, *window, *minted, *safety))
+    }
+
+    /// Decides one request. The window that it was admitted in, if it was.
+    pub(crate) fn decide(&mut self, key: &WorldKey, now: Timestamp, cost: u64) -> Option<u64> {
+        self.vault(key).decide(now, cost)
+    }
+
+    /// Carries out what the protocol asks of the store.
+    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &Ask) -> Balance {
+        self.vault(&ask.key).carry_out(now, ask)
+    }
+
+    /// The rights of a bucket as they are.
+    pub(crate) fn balance(&self, key: &WorldKey) -> Option<Balance> {
+        self.by_key.get(key).map(Vault::balance)
+    }
+}
+
+/// A region's fixed part of a limit that has no windows: its share of the rate and of the burst.
+pub(crate) fn part(limit: &Limit, weights: &Weights, name: &str) -> Limit {
+    let of = |whole: u32| u32::try_from(weights.of(u64::from(whole), name)).unwrap_or(u32::MAX);
+    Limit { permits: of(limit.permits), burst: of(limit.burst), ..*limit }
+}

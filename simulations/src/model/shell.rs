@@ -1,0 +1,227 @@
+//! One daemon without its sockets: the store that decides and the replica that speaks with the others, both the very code
+//! of the product, and the few lines between them that the engine has in the daemon.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::anyhow;
+use serde_json::json;
+use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::key::Key;
+use tidegate::core::request::Cost;
+use tidegate::core::rule::{Mode, OnPartition};
+use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
+use tidegate::core::share::Weights;
+use tidegate::core::time::Timestamp;
+use tidegate::core::wire::RuleName;
+use tidegate::core::worldwide::split::SplitRule;
+use tidegate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
+use tidegate::database::document;
+use tidegate::engine::port::{Charge, Intent, Store as _};
+use tidegate::store::MemoryStore;
+
+use crate::plan::{Plan, RulePlan, Way};
+
+/// The name of the one rule.
+const RULE: &str = "per-user";
+
+/// What the store of a region, or of one daemon, counts.
+#[derive(Debug, Clone)]
+pub(crate) struct Store(Arc<MemoryStore>);
+
+/// What a daemon did to each bucket and window since its replica was last told.
+#[derive(Debug, Default)]
+pub(crate) struct Tallies(BTreeMap<(Key, u64), [u64; 3]>);
+
+/// The rule as every daemon reads it.
+#[derive(Debug, Clone)]
+pub(crate) struct RuleInForce {
+    compiled: Arc<Compiled>,
+}
+
+/// Whether the algorithm counts by aligned windows.
+pub(crate) const fn windowed(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog)
+}
+
+/// The limit of a plan.
+pub(crate) const fn limit(rule: &RulePlan) -> Limit {
+    Limit { permits: rule.limit, window: rule.window, burst: rule.burst, queue: 0 }
+}
+
+/// The bucket of a user.
+pub(crate) fn user_name(user: u64) -> String {
+    format!("u{user:05}")
+}
+
+/// The one rule's bucket of a user as the protocol names it.
+pub(crate) fn world_key(user: u64) -> WorldKey {
+    let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
+    let name = user_name(user);
+    let mut identity = vec![u8::try_from(name.len()).unwrap_or(0)];
+    identity.extend_from_slice(name.as_bytes());
+    WorldKey { rule, identity }
+}
+
+impl RuleInForce {
+    /// Reads the rule of a plan as a daemon reads `rules.toml`, so that it may say what a file may say.
+    pub(crate) fn new(plan: &Plan, way: Way) -> anyhow::Result<Self> {
+        let regions: Vec<String> = plan.regions.iter().map(|region| region.name.clone()).collect();
+        let mut rule = document::rule_from_json(&written(plan, way), &regions).map_err(|problems| {
+            let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            anyhow!("the rule of {:?} is none: {}", plan.name, problems.join("; "))
+        })?;
+        if let Some(global) = &mut rule.global {
+            global.mode = mode(way);
+        }
+        let set = RuleSet::compile(vec![rule], &mut Shapes::default())
+            .map_err(|conflicts| anyhow!("the rule conflicts with itself: {conflicts:?}"))?;
+        let compiled = set.by_name(RULE).cloned().ok_or_else(|| anyhow!("the rule is gone"))?;
+        Ok(Self { compiled })
+    }
+
+    /// As the protocol knows it.
+    pub(crate) fn world_rule(&self) -> Option<WorldRule> {
+        let rule = &self.compiled.rule;
+        Some(WorldRule {
+            name: RuleName { domain: rule.domain.clone(), name: rule.name.clone() },
+            algorithm: rule.algorithm,
+            limit: self.compiled.limit,
+            global: rule.global.clone()?,
+        })
+    }
+
+    /// As the machine of `split` knows it.
+    pub(crate) fn split_rule(&self, regions: &[String]) -> Option<SplitRule> {
+        let rule = &self.compiled.rule;
+        let global = rule.global.as_ref()?;
+        Some(SplitRule {
+            name: RuleName { domain: rule.domain.clone(), name: rule.name.clone() },
+            weights: Weights::new(&global.shares, &global.minimums, regions),
+            algorithm: rule.algorithm,
+            limit: self.compiled.limit,
+        })
+    }
+
+    fn key(&self, user: u64) -> Key {
+        Key::new(self.compiled.shape, [user_name(user).as_str()])
+    }
+
+    pub(crate) fn limit(&self) -> Limit {
+        self.compiled.limit
+    }
+}
+
+/// The rule as `rules.toml` would have it.
+fn written(plan: &Plan, way: Way) -> serde_json::Value {
+    let rule = &plan.rule;
+    let mut global = json!({ "mode": "gossip", "on_partition": partition_word(rule.on_partition) });
+    if way == Way::Split {
+        global = json!({ "mode": "split" });
+    }
+    if plan.regions.iter().any(|region| region.weight != 1) {
+        let shares = plan.regions.iter().map(|region| (region.name.clone(), json!(region.weight)));
+        global["shares"] = serde_json::Value::Object(shares.collect());
+    }
+    let mut document = json!({
+        "name": RULE,
+        "per": ["user"],
+        "limit": rule.limit,
+        "window": tidegate::core::written::format_span(rule.window),
+        "algorithm": rule.algorithm,
+        "global": global,
+    });
+    if !windowed(rule.algorithm) {
+        document["burst"] = json!(rule.burst);
+    }
+    document
+}
+
+/// The mode of a way that is the product's.
+pub(crate) const fn mode(way: Way) -> Mode {
+    match way {
+        Way::Split => Mode::Split,
+        Way::Escrow | Way::EscrowWait => Mode::Escrow,
+        _ => Mode::Gossip,
+    }
+}
+
+const fn partition_word(on_partition: OnPartition) -> &'static str {
+    match on_partition {
+        OnPartition::Share => "share",
+        OnPartition::Freeze => "freeze",
+        OnPartition::LastKnown => "last_known",
+        OnPartition::Ignore => "ignore",
+        OnPartition::Deny => "deny",
+    }
+}
+
+impl Store {
+    pub(crate) fn new(plan: &Plan) -> Self {
+        Self(Arc::new(MemoryStore::new(plan.keys_max.max(64))))
+    }
+
+    /// Decides one request against `limit`.
+    pub(crate) fn decide(
+        &self,
+        rule: &RuleInForce,
+        limit: Limit,
+        user: u64,
+        cost: u64,
+        now: Timestamp,
+    ) -> bool {
+        let key = rule.key(user);
+        let charge =
+            Charge { rule: &rule.compiled, key: &key, limit, cost: Cost::Take(cost), enforced: true };
+        self.0
+            .try_decide(&[charge], Intent::Charge, now)
+            .is_some_and(|outcome| outcome.admitted && outcome.counted.iter().all(|one| !one.degraded))
+    }
+
+    /// Carries out what the protocol asks for.
+    pub(crate) fn apply(&self, rule: &RuleInForce, effect: &Effect, now: Timestamp) {
+        let local = |key: &WorldKey| Key::from_identity(rule.compiled.shape, &key.identity);
+        match effect {
+            Effect::View { key, view, error_bound } => {
+                self.0.set_view_of(&rule.compiled, &local(key), *view, *error_bound, now);
+            }
+            Effect::Debit { key, permits } => {
+                self.0.debit(&rule.compiled, &local(key), *permits, now);
+            }
+        }
+    }
+
+    /// Forgets what has expired.
+    pub(crate) fn sweep(&self, now: Timestamp) {
+        self.0.sweep(now);
+    }
+}
+
+impl Tallies {
+    /// Notes what was decided.
+    pub(crate) fn note(&mut self, rule: &RuleInForce, user: u64, cost: u64, admitted: bool, now: Timestamp) {
+        let length = rule.limit().window;
+        let window = if windowed(rule.compiled.rule.algorithm) { now.window_index(length) } else { 0 };
+        let tally = self.0.entry((rule.key(user), window)).or_default();
+        tally[0] += cost;
+        if admitted {
+            tally[1] += cost;
+        } else {
+            tally[2] = tally[2].max(cost);
+        }
+    }
+
+    /// Takes everything out.
+    pub(crate) fn drain(&mut self) -> Vec<Touched> {
+        let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
+        let touched = |((key, window), [offered, admitted, refused]): ((Key, u64), [u64; 3])| Touched {
+            key: WorldKey { rule: rule.clone(), identity: key.identity().to_vec() },
+            window,
+            offered,
+            admitted,
+            returned: 0,
+            refused,
+        };
+        std::mem::take(&mut self.0).into_iter().map(touched).collect()
+    }
+}

@@ -1,0 +1,226 @@
+//! What is simulated: regions, their network, the rule, the demand, and what goes wrong when.
+
+mod read;
+
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::rule::OnPartition;
+use tidegate::core::time::Span;
+
+pub(crate) use self::read::read;
+use crate::pattern::Pattern;
+
+/// A world to simulate.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) name: String,
+    /// What it shows, in a sentence or two.
+    pub(crate) about: String,
+    pub(crate) regions: Vec<Region>,
+    pub(crate) rule: RulePlan,
+    pub(crate) weather: Weather,
+    pub(crate) demand: Demand,
+    /// By the time they begin.
+    pub(crate) faults: Vec<Fault>,
+    /// Each is run on its own, with the same arrivals.
+    pub(crate) ways: Vec<Way>,
+    pub(crate) length: Span,
+    /// How far time moves at once.
+    pub(crate) step: Span,
+    pub(crate) seed: u64,
+    /// Between two reports.
+    pub(crate) interval: Span,
+    /// Whether the daemons of a region share one store, as with Redis.
+    pub(crate) shared_store: bool,
+    /// Most buckets that a daemon follows.
+    pub(crate) keys_max: usize,
+    /// Whether gossip tells only what others would otherwise guess wrong.
+    pub(crate) thrift: bool,
+}
+
+/// A region.
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    pub(crate) name: String,
+    pub(crate) daemons: usize,
+    /// Its part of the limit where parts are fixed.
+    pub(crate) weight: u32,
+    /// How far its clock is ahead at the start, in microseconds.
+    pub(crate) ahead: i64,
+    /// How much faster its clock runs.
+    pub(crate) drift_ppm: i64,
+}
+
+/// The worldwide rule.
+#[derive(Debug, Clone)]
+pub(crate) struct RulePlan {
+    pub(crate) limit: u32,
+    pub(crate) window: Span,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) burst: u32,
+    pub(crate) on_partition: OnPartition,
+    /// How long a request may wait for rights where the way is [`Way::EscrowWait`].
+    pub(crate) wait: Span,
+}
+
+/// How the network between regions behaves.
+#[derive(Debug, Clone)]
+pub(crate) struct Weather {
+    /// One-way delay from region to region.
+    pub(crate) delay: Vec<Vec<Span>>,
+    /// Up to this part of the delay comes on top, at random.
+    pub(crate) jitter: f64,
+    /// Part of the messages that never arrive.
+    pub(crate) loss: f64,
+    /// Part that arrives twice.
+    pub(crate) double: f64,
+    /// Part that takes up to four times as long, and so arrives behind later ones.
+    pub(crate) reorder: f64,
+}
+
+/// Who asks for how much.
+#[derive(Debug, Clone)]
+pub(crate) struct Demand {
+    pub(crate) pattern: Pattern,
+    /// Users, each with a bucket of its own.
+    pub(crate) users: u64,
+    /// The exponent by which demand falls from user to user; the pattern's load is the first one's.
+    pub(crate) zipf: f64,
+    /// Permits that one request asks for.
+    pub(crate) cost: u64,
+}
+
+/// Something that goes wrong.
+#[derive(Debug, Clone)]
+pub(crate) struct Fault {
+    /// Since the start.
+    pub(crate) at: Span,
+    /// Until it is put right again.
+    pub(crate) lasts: Span,
+    pub(crate) kind: FaultKind,
+}
+
+/// What goes wrong. Regions and daemons by place.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum FaultKind {
+    /// Nothing gets through between these regions and the others.
+    Cut { regions: Vec<usize>, inward: bool, outward: bool },
+    /// A daemon dies; with a store of its own it loses it.
+    Crash { region: usize, daemon: usize },
+    /// A region's store loses everything.
+    StoreLost { region: usize },
+    /// A region's clock jumps by this many microseconds.
+    ClockStep { region: usize, by: i64 },
+    /// The limit becomes another one.
+    Limit(u32),
+    /// The operators give the regions other weights, daemon by daemon.
+    Weights(Vec<u32>),
+    /// More of the messages are lost.
+    Storm { loss: f64, jitter: f64 },
+}
+
+/// How the limit is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Way {
+    /// Mode `gossip`.
+    Gossip,
+    /// Mode `gossip`, always by common cuts.
+    GossipCut,
+    /// Mode `split`.
+    Split,
+    /// Mode `escrow`.
+    Escrow,
+    /// Mode `escrow` with `wait`.
+    EscrowWait,
+    /// One store for all, a round trip away.
+    Central,
+    /// Own count plus the last known counts of the others, told every ten seconds.
+    Naive10s,
+    /// The same every tenth of a second.
+    Naive100ms,
+}
+
+impl Way {
+    /// All of them, with the words of scenario files.
+    pub(crate) const WORDS: [(&'static str, Self); 8] = [
+        ("gossip", Self::Gossip),
+        ("gossip-cut", Self::GossipCut),
+        ("split", Self::Split),
+        ("escrow", Self::Escrow),
+        ("escrow-wait", Self::EscrowWait),
+        ("central", Self::Central),
+        ("naive-10s", Self::Naive10s),
+        ("naive-100ms", Self::Naive100ms),
+    ];
+
+    /// Its word.
+    pub(crate) fn word(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, way)| *way == self).map_or("", |(word, _)| word)
+    }
+
+    /// Its name in tables.
+    pub(crate) const fn title(self) -> &'static str {
+        match self {
+            Self::Gossip => "gossip",
+            Self::GossipCut => "gossip, cuts alone",
+            Self::Split => "split",
+            Self::Escrow => "escrow",
+            Self::EscrowWait => "escrow + wait",
+            Self::Central => "central store",
+            Self::Naive10s => "naive gossip 10 s",
+            Self::Naive100ms => "naive gossip 100 ms",
+        }
+    }
+}
+
+impl Plan {
+    /// An ordinary world with this many regions of one daemon each: for commands that take flags.
+    pub(crate) fn ordinary(regions: usize, rule: RulePlan, pattern: Pattern, weather: Weather) -> Self {
+        Self {
+            name: pattern.name(),
+            about: String::new(),
+            regions: (0..regions).map(Region::numbered).collect(),
+            rule,
+            weather,
+            demand: Demand { pattern, users: 1, zipf: 1.0, cost: 1 },
+            faults: Vec::new(),
+            ways: vec![Way::Gossip],
+            length: Span::from_secs(60),
+            step: Span::from_millis(1),
+            seed: 1,
+            interval: Span::from_millis(100),
+            shared_store: false,
+            keys_max: 1_000,
+            thrift: true,
+        }
+    }
+}
+
+impl Region {
+    /// A region named by its place.
+    pub(crate) fn numbered(place: usize) -> Self {
+        Self { name: format!("region-{place}"), daemons: 1, weight: 1, ahead: 0, drift_ppm: 0 }
+    }
+}
+
+impl Weather {
+    /// The first pair takes the whole round trip, the others half of it and more.
+    pub(crate) fn spread(regions: usize, rtt: Span, dice: &mut crate::dice::Dice) -> Self {
+        let mut parts = vec![vec![0_u64; regions]; regions];
+        for (one, row) in parts.iter_mut().enumerate() {
+            for (other, part) in row.iter_mut().enumerate().take(one) {
+                *part = if (one, other) == (1, 0) { 1_000 } else { dice.between(500, 1_000) };
+            }
+        }
+        let part = |one: usize, other: usize| {
+            parts.get(one.max(other)).and_then(|row| row.get(one.min(other))).copied().unwrap_or(0)
+        };
+        let delay = |one, other| Span(rtt.0 / 2 * part(one, other) / 1_000);
+        let delay = (0..regions).map(|one| (0..regions).map(|other| delay(one, other)).collect()).collect();
+        Self { delay, jitter: 0.1, loss: 0.01, double: 0.0, reorder: 0.0 }
+    }
+
+    /// The longest way.
+    pub(crate) fn longest(&self) -> Span {
+        self.delay.iter().flatten().copied().max().unwrap_or_default()
+    }
+}

@@ -1,0 +1,83 @@
+//! One page for one scenario: what it is, the figures, and a picture for each way. Nothing is loaded from anywhere.
+
+use std::fmt::Write;
+
+use crate::drive::Outcome;
+use crate::model::shell::windowed;
+use crate::plan::Plan;
+
+const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
+table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
+td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}h2{margin-top:2.5rem}";
+
+/// The page. `pictures` in the order of `outcomes`, as SVG.
+pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String]) -> String {
+    let mut page = String::new();
+    let name = escaped(&plan.name);
+    let _ = write!(
+        page,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{name}</title><style>{STYLE}</style>\
+         <h1>{name}</h1><p>{}</p><p>{}</p>",
+        escaped(&plan.about),
+        escaped(&conditions(plan))
+    );
+    table(&mut page, plan, outcomes);
+    for (outcome, picture) in outcomes.iter().zip(pictures) {
+        let _ = write!(page, "<h2 id=\"{0}\">{1}</h2>{picture}", outcome.way.word(), outcome.way.title());
+    }
+    page.push_str("</html>\n");
+    page
+}
+
+/// What was simulated, in one sentence.
+pub(crate) fn conditions(plan: &Plan) -> String {
+    let rule = &plan.rule;
+    format!(
+        "{} regions, {} per {}, longest way {} ms, jitter {} %, loss {} %, demand {}, {} s, seed {}.",
+        plan.regions.len(),
+        rule.limit,
+        tidegate::core::written::format_span(rule.window),
+        plan.weather.longest().0 / 1_000,
+        plan.weather.jitter * 100.0,
+        plan.weather.loss * 100.0,
+        plan.demand.pattern.name(),
+        plan.length.0 / 1_000_000,
+        plan.seed
+    )
+}
+
+fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
+    let over = if windowed(plan.rule.algorithm) {
+        ["overshoot max %", "overshoot mean %"]
+    } else {
+        ["debt max % of burst", "above the long run %"]
+    };
+    let _ = write!(
+        page,
+        "<table><tr><th>way<th>{}<th>{}<th>use %<th>use min %<th>refused wrongly %<th>delay ms<th>msg/s link<th>kB/s link</tr>",
+        over[0], over[1]
+    );
+    for outcome in outcomes {
+        let figures = &outcome.figures;
+        let class = if figures.over_max > 0.0 { " class=\"bad\"" } else { "" };
+        let _ = write!(
+            page,
+            "<tr><td><a href=\"#{}\">{}</a><td{class}>{:.2}<td>{:.3}<td>{:.2}<td>{:.1}<td>{:.2}<td>{:.1}<td>{:.1}<td>{:.2}</tr>",
+            outcome.way.word(),
+            outcome.way.title(),
+            figures.over_max,
+            figures.over_mean,
+            figures.used,
+            figures.used_min,
+            figures.wrongly_refused,
+            figures.delay,
+            outcome.frames,
+            outcome.bytes / 1_000.0
+        );
+    }
+    page.push_str("</table>");
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}

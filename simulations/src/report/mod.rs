@@ -1,0 +1,5 @@
+//! What a run was like, for people: tables, plots, a page that shows both.
+
+pub(crate) mod html;
+pub(crate) mod plot;
+pub(crate) mod table;

@@ -1,0 +1,203 @@
+//! What a seed chooses: the world, what happens to it, and who asks for what.
+
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::rule::OnPartition;
+use tidegate::core::time::Span;
+
+use crate::dice::Dice;
+use crate::number::index;
+use crate::pattern::Pattern;
+use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
+
+/// How far time moves at once.
+pub(crate) const STEP: Span = Span::from_millis(5);
+/// A window that does not end during a run, so that all that was counted stays comparable.
+const ENDLESS: Span = Span::from_secs(100_000);
+
+/// A world and its fate.
+#[derive(Debug, Clone)]
+pub(crate) struct Case {
+    pub(crate) seed: u64,
+    pub(crate) plan: Plan,
+    pub(crate) way: Way,
+    /// Steps with faults, and steps of peace after them.
+    pub(crate) safety_steps: u64,
+    pub(crate) liveness_steps: u64,
+    pub(crate) faults: FaultRates,
+    /// Requests of each daemon in one step, on average, while it is busy.
+    pub(crate) eagerness: f64,
+    pub(crate) cost_max: u64,
+    /// Nothing is lost or late and clocks agree: what the theory promises must hold exactly.
+    pub(crate) calm: bool,
+}
+
+/// How often something happens in a step.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FaultRates {
+    pub(crate) cut: f64,
+    pub(crate) crash: f64,
+    pub(crate) store_lost: f64,
+    pub(crate) clock: f64,
+    pub(crate) reload: f64,
+    /// Farthest that a clock is ever off, in microseconds.
+    pub(crate) clock_max: u64,
+}
+
+/// What is to be drawn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Focus {
+    /// Anything.
+    All,
+    /// Rights that move.
+    Rights,
+}
+
+impl Case {
+    /// The case of a seed.
+    pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
+        let mut dice = Dice::new(seed, 11);
+        let way = match (focus, dice.below(100)) {
+            (Focus::Rights, _) | (_, 0..45) => Way::Escrow,
+            (_, 45..85) => Way::Gossip,
+            _ => Way::Split,
+        };
+        let regions = index(dice.between(2, 5));
+        let calm = focus == Focus::All && way == Way::Gossip && dice.chance(0.3);
+        let rule = rule(&mut dice, way, focus, calm);
+        let shared_store = dice.chance(0.5);
+        let weather = weather(&mut dice, regions, calm);
+        let windowless = rule.algorithm != Algorithm::FixedWindow;
+        let forgets = dice.chance(0.8);
+        let clock_max = match way {
+            _ if calm || windowless => 0,
+            // Nothing about exactness depends on clocks, but for one margin: a memory that is lost must not have been ahead
+            // of the next one by more than a second.
+            Way::Escrow if forgets => 400_000,
+            Way::Escrow | Way::Split => 3_000_000,
+            _ => 20_000,
+        };
+        let mut plan = plan(&mut dice, seed, (regions, rule, weather));
+        plan.shared_store = shared_store;
+        for region in &mut plan.regions {
+            region.daemons = if dice.chance(0.7) { 1 } else { index(dice.between(2, 3)) };
+            if way != Way::Gossip && dice.chance(0.5) {
+                region.weight = u32::try_from(dice.between(0, 5)).unwrap_or(1);
+            }
+            let ahead = i64::try_from(dice.below(clock_max + 1)).unwrap_or(0);
+            region.ahead = if dice.chance(0.5) { ahead } else { -ahead };
+            region.drift_ppm =
+                if clock_max > 0 { i64::try_from(dice.between(0, 400)).unwrap_or(0) - 200 } else { 0 };
+        }
+        if plan.regions.iter().all(|region| region.weight == 0) {
+            plan.regions.iter_mut().for_each(|region| region.weight = 1);
+        }
+        let rate = |dice: &mut Dice, most: f64| if calm { 0.0 } else { dice.unit() * most };
+        let faults = FaultRates {
+            cut: rate(&mut dice, 0.01),
+            crash: if forgets { rate(&mut dice, 0.008) } else { 0.0 },
+            store_lost: if forgets { rate(&mut dice, 0.005) } else { 0.0 },
+            clock: if clock_max > 0 { rate(&mut dice, 0.003) } else { 0.0 },
+            reload: if way == Way::Escrow { 0.0 } else { rate(&mut dice, 0.004) },
+            clock_max,
+        };
+        Self {
+            seed,
+            way,
+            safety_steps: dice.between(300, 1_000),
+            liveness_steps: 600,
+            faults,
+            eagerness: dice.unit() * dice.unit() * 6.0,
+            cost_max: if dice.chance(0.7) { 1 } else { dice.between(2, 30) },
+            calm,
+            plan,
+        }
+    }
+
+    /// In words, for who reads of a failure.
+    pub(crate) fn describe(&self) -> String {
+        let rule = &self.plan.rule;
+        format!(
+            "{}, {} regions with {} daemons, {} per {} ms by {:?}, longest way {} ms, loss {:.0} %{}",
+            self.way.title(),
+            self.plan.regions.len(),
+            self.plan.regions.iter().map(|region| region.daemons).sum::<usize>(),
+            rule.limit,
+            rule.window.0 / 1_000,
+            rule.algorithm,
+            self.plan.weather.longest().0 / 1_000,
+            self.plan.weather.loss * 100.0,
+            if self.calm { ", calm" } else { "" }
+        )
+    }
+
+    /// Whether windows end during the run.
+    pub(crate) fn endless(&self) -> bool {
+        self.plan.rule.window == ENDLESS
+    }
+}
+
+fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {
+    let limit = match dice.below(4) {
+        0 => dice.between(1, 6),
+        1 => dice.between(6, 60),
+        2 => dice.between(60, 1_000),
+        _ => dice.between(1_000, 10_000),
+    };
+    let endless = way == Way::Gossip && !calm && dice.chance(0.6);
+    let window = if endless { ENDLESS } else { Span::from_millis(dice.between(20, 200) * 10) };
+    let bucket = focus == Focus::All && !endless && !calm && way != Way::Gossip && dice.chance(0.25);
+    let algorithm = match (bucket, dice.below(2)) {
+        (false, _) => Algorithm::FixedWindow,
+        (true, 0) => Algorithm::TokenBucket,
+        (true, _) => Algorithm::Gcra,
+    };
+    let limit = u32::try_from(limit).unwrap_or(1);
+    let on_partition = [OnPartition::Ignore, OnPartition::Share, OnPartition::Freeze, OnPartition::LastKnown];
+    RulePlan {
+        limit,
+        window,
+        algorithm,
+        burst: if bucket { u32::try_from(dice.between(1, 2_000)).unwrap_or(1) } else { limit },
+        on_partition: dice.pick(&on_partition).copied().unwrap_or_default(),
+        wait: Span::from_millis(100),
+    }
+}
+
+fn weather(dice: &mut Dice, regions: usize, calm: bool) -> Weather {
+    let most = *dice.pick(&[5_000, 50_000, 150_000]).unwrap_or(&50_000);
+    let row = |dice: &mut Dice| (0..regions).map(|_| Span(dice.between(500, most))).collect();
+    let delay = (0..regions).map(|_| row(dice)).collect();
+    if calm {
+        return Weather { delay, jitter: 0.05, loss: 0.0, double: 0.0, reorder: 0.0 };
+    }
+    Weather {
+        delay,
+        jitter: dice.unit(),
+        loss: dice.unit() * dice.unit() * 0.5,
+        double: dice.unit() * 0.3,
+        reorder: dice.unit() * 0.3,
+    }
+}
+
+fn plan(dice: &mut Dice, seed: u64, (regions, rule, weather): (usize, RulePlan, Weather)) -> Plan {
+    // Who asks when is drawn in `play`: patterns are for measuring.
+    let pattern = Pattern::balanced(regions);
+    Plan {
+        name: format!("seed {seed}"),
+        about: String::new(),
+        regions: (0..regions).map(Region::numbered).collect(),
+        rule,
+        weather,
+        demand: Demand { pattern, users: dice.between(1, 6), zipf: 1.0, cost: 1 },
+        faults: Vec::new(),
+        ways: Vec::new(),
+        length: Span::from_secs(10),
+        step: STEP,
+        seed,
+        interval: Span::from_millis(dice.between(10, 200)),
+        shared_store: false,
+        keys_max: 50,
+        // The truth of every bucket is asked for in the end, also of those that nobody need know.
+        thrift: false,
+    }
+}

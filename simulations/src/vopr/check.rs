@@ -1,0 +1,355 @@
+//! The invariants, and the books that they are held against.
+
+use std::collections::BTreeMap;
+
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::time::Timestamp;
+use tidegate::core::worldwide::escrow::Balance;
+
+use super::case::Case;
+use super::play::{Game, Truth};
+use crate::model::Model;
+use crate::model::daemons::World;
+use crate::model::shell::world_key;
+use crate::number::{float, place, seconds};
+use crate::plan::{Plan, Way};
+
+/// Steps between two looks at what is dear to look at.
+const LOOK_STEPS: u64 = 10;
+/// Looks for which all must have had the same horizon before their budgets have to add up: two seconds.
+const AGREED_LOOKS: u64 = 40;
+/// Messages under way at once, at most, for each daemon: an endless flood would pass any number.
+const FLYING_MAX: usize = 2_000;
+/// Reports that may wait for one peer: more than there are users and windows.
+const BACKLOG_MAX: usize = 500;
+
+/// What was really admitted.
+#[derive(Debug)]
+pub(crate) struct Books {
+    limit: u64,
+    exact: bool,
+    windowed: bool,
+    /// By region, user and window: what was admitted, and how much of it a crash may have taken along untold.
+    pub(crate) truth: Truth,
+    /// By daemon: what may be untold yet.
+    untold: BTreeMap<(usize, u64, u64), (usize, u64)>,
+    /// By user and window.
+    world: BTreeMap<(u64, u64), u64>,
+    levels: BTreeMap<u64, (f64, Timestamp)>,
+    rate: f64,
+    burst: f64,
+}
+
+/// Whether a bucket that is lost begins full again, so that a lost store is a burst more: static shares of the algorithms
+/// without windows.
+pub(crate) fn starts_full(case: &Case) -> bool {
+    case.plan.rule.algorithm != Algorithm::FixedWindow || case.way == Way::Split
+}
+
+impl Books {
+    pub(crate) fn new(case: &Case) -> Self {
+        let rule = &case.plan.rule;
+        let fastest = case.plan.regions.iter().map(|region| region.drift_ppm).max().unwrap_or(0).max(0);
+        let drift = 1.0 + float(fastest.unsigned_abs()) / 1e6;
+        let windowed = rule.algorithm == Algorithm::FixedWindow;
+        Self {
+            limit: u64::from(rule.limit),
+            // A store that is lost with its daemon begins full again, unless rights are burnt.
+            exact: case.way == Way::Escrow && windowed
+                || (case.way != Way::Gossip && case.faults.crash == 0.0),
+            windowed,
+            truth: Truth::new(),
+            untold: BTreeMap::new(),
+            world: BTreeMap::new(),
+            levels: BTreeMap::new(),
+            rate: f64::from(rule.limit) / seconds(rule.window) * drift,
+            burst: f64::from(rule.burst),
+        }
+    }
+
+    /// Takes note of an admission, and judges it.
+    pub(crate) fn admitted(
+        &mut self,
+        world: &World,
+        (at, region): (usize, usize),
+        user: u64,
+        (window, cost): (u64, u64),
+    ) -> Result<(), String> {
+        self.truth.entry((region, user, window)).or_default().0 += cost;
+        let untold = self.untold.entry((at, user, window)).or_insert((region, 0));
+        untold.1 += cost;
+        if !self.windowed {
+            return self.arrival_curve(world.now, user, cost);
+        }
+        let sum = self.world.entry((user, window)).or_default();
+        *sum += cost;
+        if self.exact && *sum > self.limit {
+            return Err(format!(
+                "{sum} permits admitted of {} in window {window} of user {user}",
+                self.limit
+            ));
+        }
+        Ok(())
+    }
+
+    fn arrival_curve(&mut self, now: Timestamp, user: u64, cost: u64) -> Result<(), String> {
+        let (tokens, since) = self.levels.entry(user).or_insert((self.burst, now));
+        *tokens = (*tokens + self.rate * seconds(now.since(*since))).min(self.burst) - float(cost);
+        *since = now;
+        // Time moves in steps, and each region's clock rounds to a microsecond.
+        let slack = 1e-3 + self.rate * 1e-5;
+        if self.exact && *tokens < -slack {
+            return Err(format!("user {user} is {:.3} permits above the arrival curve", -*tokens));
+        }
+        Ok(())
+    }
+
+    /// A daemon is gone, and with it what it had not told.
+    pub(crate) fn lost_daemon(&mut self, at: usize) {
+        let lost: Vec<_> =
+            self.untold.range((at, 0, 0)..(at + 1, 0, 0)).map(|(name, count)| (*name, *count)).collect();
+        for ((_, user, window), (region, count)) in lost {
+            self.truth.entry((region, user, window)).or_default().1 += count;
+            self.untold.remove(&(at, user, window));
+        }
+    }
+
+    pub(crate) fn admitted_in_all(&self) -> u64 {
+        self.truth.values().map(|(admitted, _)| admitted).sum()
+    }
+}
+
+/// What must hold after every step.
+pub(crate) fn at_a_step(game: &mut Game<'_>, step: u64) -> Result<(), String> {
+    match game.case.way {
+        Way::Escrow => rights(game)?,
+        Way::Split => shares(game)?,
+        _ => {}
+    }
+    if step.is_multiple_of(LOOK_STEPS) {
+        bounds(game)?;
+        if game.case.calm {
+            game.agreed_looks = if horizons_agree(game) { game.agreed_looks + 1 } else { 0 };
+            if game.agreed_looks > AGREED_LOOKS {
+                budgets(game)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// No right is created or doubled: what was taken was given, and all that may be spent in a window fits its limit.
+fn rights(game: &Game<'_>) -> Result<(), String> {
+    let world = &game.world;
+    let names: Vec<&str> = world.plan.regions.iter().map(|region| region.name.as_str()).collect();
+    for user in game.users() {
+        let key = world_key(user);
+        let balances: Vec<Option<Balance>> = (0..names.len())
+            .map(|region| {
+                let daemon = world.daemons.iter().find(|daemon| daemon.region == region)?;
+                daemon.node.books.rights(|vaults| vaults.balance(&key))
+            })
+            .collect();
+        let newest = balances.iter().flatten().map(|balance| balance.ledger.window).max().unwrap_or(0);
+        let mut budgets = 0;
+        for (one, balance) in balances.iter().enumerate() {
+            let Some(balance) = balance else { continue };
+            budgets += if balance.ledger.window == newest { balance.ledger.budget() } else { 0 };
+            if balance.used > balance.ledger.budget() {
+                return Err(format!(
+                    "{} used {} of {} rights",
+                    names[one],
+                    balance.used,
+                    balance.ledger.budget()
+                ));
+            }
+            for taken in &balance.ledger.taken {
+                let Some(giver) = names.iter().position(|name| *name == taken.region) else {
+                    return Err(format!("rights came from nowhere: {}", taken.region));
+                };
+                let Some(other) = balances.get(giver).and_then(Option::as_ref).map(|other| &other.ledger)
+                else {
+                    continue;
+                };
+                if other.window != balance.ledger.window || other.session != taken.session {
+                    continue;
+                }
+                let given = other.given_to(names[one], balance.ledger.session);
+                if taken.permits > given {
+                    return Err(format!(
+                        "{} took {} of {given} rights that {} gave",
+                        names[one], taken.permits, names[giver]
+                    ));
+                }
+            }
+        }
+        if budgets > u64::from(world.plan.rule.limit) {
+            return Err(format!("budgets of user {user} add up to {budgets} of {}", world.plan.rule.limit));
+        }
+    }
+    Ok(())
+}
+
+/// Shares never add up to more than the limit, in the middle of any change.
+fn shares(game: &Game<'_>) -> Result<(), String> {
+    let world = &game.world;
+    let of_region = |region: usize| {
+        let daemons = world.daemons.iter().filter(|daemon| daemon.region == region && daemon.alive);
+        daemons
+            .filter_map(|daemon| daemon.node.share())
+            .map(|limit| u64::from(limit.permits))
+            .max()
+            .unwrap_or(0)
+    };
+    let sum: u64 = (0..world.plan.regions.len()).map(of_region).sum();
+    if sum > u64::from(world.plan.rule.limit) {
+        return Err(format!("shares add up to {sum} of {}", world.plan.rule.limit));
+    }
+    Ok(())
+}
+
+/// Tables and queues stay within their bounds.
+fn bounds(game: &Game<'_>) -> Result<(), String> {
+    let world = &game.world;
+    let flying = world.network.flying();
+    if flying > FLYING_MAX * world.daemons.len() {
+        return Err(format!("{flying} messages are under way"));
+    }
+    for daemon in world.daemons.iter().filter(|daemon| daemon.alive) {
+        let now = world.clock(daemon.region);
+        let keys = match game.case.way {
+            Way::Escrow => {
+                let status = daemon.node.escrow.status(now);
+                if status.backlog > BACKLOG_MAX * world.daemons.len() {
+                    return Err(format!("{} statements wait", status.backlog));
+                }
+                status.keys_len
+            }
+            _ => {
+                let status = daemon.node.replica.status(now);
+                if let Some(peer) = status.peers.iter().find(|peer| peer.backlog > BACKLOG_MAX) {
+                    return Err(format!("{} reports wait for {}", peer.backlog, peer.name.node));
+                }
+                status.keys_len
+            }
+        };
+        if keys > world.plan.keys_max {
+            return Err(format!("{keys} buckets are followed; the bound is {}", world.plan.keys_max));
+        }
+    }
+    Ok(())
+}
+
+/// Whether all wait equally long before they use a report: what the lemma below takes for granted.
+fn horizons_agree(game: &Game<'_>) -> bool {
+    let world = &game.world;
+    let horizon = |at: usize| {
+        let daemon = world.daemons.get(at)?;
+        Some(daemon.node.replica.status(world.clock(daemon.region)).horizon)
+    };
+    let first = horizon(0);
+    (1..world.daemons.len()).all(|at| horizon(at) == first)
+}
+
+/// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted before anyone
+/// could know (Lemma 1).
+fn budgets(game: &Game<'_>) -> Result<(), String> {
+    let world = &game.world;
+    if world.late_reports() > 0 || world.daemons.len() > world.plan.regions.len() {
+        return Ok(());
+    }
+    let limit = u64::from(world.plan.rule.limit);
+    for user in game.users() {
+        let key = world_key(user);
+        let views = world.daemons.iter().filter_map(|daemon| {
+            let now = world.clock(daemon.region);
+            daemon.node.replica.bucket(now, &key)?.view
+        });
+        let views: Vec<_> = views.collect();
+        let Some(window) = views.iter().map(|view| view.window).max() else { continue };
+        if views.len() < world.daemons.len() || views.iter().any(|view| view.window != window) {
+            continue;
+        }
+        let sum: u64 = views.iter().map(|view| u64::from(view.budget)).sum();
+        let admitted = game.books.world.get(&(user, window)).copied().unwrap_or(0);
+        if sum > limit.max(admitted) {
+            let budgets: Vec<u32> = views.iter().map(|view| view.budget).collect();
+            return Err(format!(
+                "budgets {budgets:?} of user {user} add up to {sum} of {limit}; {admitted} are admitted"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What must hold once there has been peace for a while.
+pub(crate) fn at_the_end(game: &mut Game<'_>) -> Result<(), String> {
+    if game.world.refused > 0 {
+        return Err(format!("{} honest frames were refused", game.world.refused));
+    }
+    if game.case.way == Way::Gossip {
+        all_are_heard(game)?;
+        if game.case.endless() {
+            counts_are_true(game)?;
+        }
+    }
+    everyone_serves(game)
+}
+
+fn all_are_heard(game: &Game<'_>) -> Result<(), String> {
+    let world = &game.world;
+    for daemon in &world.daemons {
+        let status = daemon.node.replica.status(world.clock(daemon.region));
+        if let Some(region) = status.regions.iter().find(|region| region.cut_off) {
+            return Err(format!(
+                "{} of {} still takes {} for cut off",
+                daemon.name.node, daemon.name.region, region.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Everyone believes the same of every region, and that is the truth: exactly, but for what a crash may have taken along.
+fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
+    let world = &game.world;
+    let names: BTreeMap<&str, usize> =
+        world.plan.regions.iter().enumerate().map(|(at, region)| (region.name.as_str(), at)).collect();
+    for user in game.users() {
+        for daemon in &world.daemons {
+            let window = world.clock(daemon.region).window_index(world.plan.rule.window);
+            let Some((own, others)) = daemon.node.admitted(user, window) else { continue };
+            for (region, believed) in others.into_iter().chain([(daemon.name.region.clone(), own)]) {
+                let place = names.get(region.as_str()).copied().unwrap_or(usize::MAX);
+                let (admitted, doubtful) =
+                    game.books.truth.get(&(place, user, window)).copied().unwrap_or_default();
+                if believed > admitted || believed + doubtful < admitted {
+                    return Err(format!(
+                        "{} of {} believes that {region} admitted {believed} for user {user}; it was {admitted}, {doubtful} of it before a crash",
+                        daemon.name.node, daemon.name.region
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit.
+fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
+    let plan: &Plan = &game.world.plan;
+    let weights: u64 = plan.regions.iter().map(|region| u64::from(region.weight)).sum();
+    let smallest = plan.regions.iter().map(|region| u64::from(region.weight)).min().unwrap_or(0);
+    let enough = u64::from(plan.rule.limit) * smallest >= weights * place(game.world.daemons.len());
+    // Without windows a small burst has no whole permit for everybody.
+    if !enough || game.case.plan.rule.algorithm != Algorithm::FixedWindow {
+        return Ok(());
+    }
+    for at in 0..game.world.daemons.len() {
+        let stranger = 1_000 + place(at);
+        if !game.request(at, stranger, 1)? {
+            return Err(format!("daemon {at} refuses a user whom nobody has seen yet"));
+        }
+    }
+    Ok(())
+}

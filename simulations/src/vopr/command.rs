@@ -1,0 +1,174 @@
+//! The commands: `vopr`, `check`, `meta`, `mutate`.
+
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rayon::prelude::*;
+use tidegate::core::worldwide::escrow::Safety;
+
+use super::case::{Case, Focus};
+use super::play::{Summary, play};
+
+/// Seeds that once failed.
+const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/seeds.txt");
+
+/// How many random worlds.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Vopr {
+    /// How many seeds.
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first of them, or with `--seeds 1` the one to repeat.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Says what each seed drew.
+    #[arg(long)]
+    verbose: bool,
+}
+
+/// Seeds that once failed, and scenario files that must be readable.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Check {}
+
+/// How many seeds are run twice.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Meta {
+    /// How many seeds.
+    #[arg(long, default_value_t = 50)]
+    seeds: u64,
+    /// The first of them.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+/// How long to look for a violation.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Mutate {
+    /// Most seeds for each rule that is switched off.
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u64,
+}
+
+fn failure(case: &Case, why: &str) -> anyhow::Error {
+    anyhow::anyhow!(
+        "seed {} at commit {}: {why}\n  {}\n  again: sim vopr --seeds 1 --seed {}",
+        case.seed,
+        commit(),
+        case.describe(),
+        case.seed
+    )
+}
+
+/// The commit that this is, as far as git knows.
+fn commit() -> String {
+    let asked = std::process::Command::new("git")
+        .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])
+        .output();
+    let said = asked.ok().filter(|said| said.status.success());
+    said.and_then(|said| String::from_utf8(said.stdout).ok())
+        .map_or_else(|| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+impl Vopr {
+    /// Plays every seed.
+    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let seeds = self.seed..self.seed.saturating_add(self.seeds);
+        if self.verbose {
+            for seed in seeds.clone() {
+                writeln!(out, "{seed}: {}", Case::draw(seed, Focus::All).describe())?;
+            }
+        }
+        let sum = play_all(seeds.into_par_iter(), Safety::ALL)?;
+        writeln!(
+            out,
+            "{} seeds: {} daemons, {} faults, {} frames, {} permits; no violation",
+            self.seeds, sum.daemons, sum.faults, sum.frames, sum.admitted
+        )?;
+        Ok(())
+    }
+}
+
+fn play_all(seeds: impl ParallelIterator<Item = u64>, safety: Safety) -> anyhow::Result<Summary> {
+    seeds
+        .map(|seed| {
+            let case = Case::draw(seed, Focus::All);
+            play(&case, safety, None).map(|(summary, _)| summary).map_err(|why| failure(&case, &why))
+        })
+        .try_reduce(Summary::default, |a, b| {
+            Ok(Summary {
+                daemons: a.daemons + b.daemons,
+                frames: a.frames + b.frames,
+                admitted: a.admitted + b.admitted,
+                faults: a.faults + b.faults,
+            })
+        })
+}
+
+impl Check {
+    /// Plays the seeds that are kept, and reads every scenario.
+    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let text =
+            std::fs::read_to_string(Path::new(SEEDS)).with_context(|| format!("{SEEDS} cannot be read"))?;
+        let seeds = text
+            .lines()
+            .map(|line| line.split('#').next().unwrap_or("").trim())
+            .filter(|line| !line.is_empty())
+            .map(|line| line.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed")))
+            .collect::<anyhow::Result<Vec<u64>>>()?;
+        let count = seeds.len();
+        play_all(seeds.into_par_iter(), Safety::ALL)?;
+        let scenarios = crate::run::all()?;
+        for file in &scenarios {
+            crate::run::load(file)?;
+        }
+        writeln!(out, "{count} kept seeds: no violation; {} scenarios can be read", scenarios.len())?;
+        Ok(())
+    }
+}
+
+impl Meta {
+    /// Plays every seed twice and compares all that happened, byte for byte.
+    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let seeds = self.seed..self.seed.saturating_add(self.seeds);
+        let bytes: usize = seeds
+            .into_par_iter()
+            .map(|seed| {
+                let case = Case::draw(seed, Focus::All);
+                let once = || play(&case, Safety::ALL, Some(Vec::new())).map_err(|why| failure(&case, &why));
+                let (one, other) = (once()?.1.unwrap_or_default(), once()?.1.unwrap_or_default());
+                if one == other {
+                    return Ok(one.len());
+                }
+                let same = one.iter().zip(&other).take_while(|(a, b)| a == b).count();
+                let line =
+                    one.get(..same).unwrap_or_default().iter().filter(|byte| **byte == b'\n').count() + 1;
+                bail!("seed {seed} at commit {}: two runs differ from line {line} on", commit())
+            })
+            .try_reduce(|| 0, |a, b| Ok(a + b))?;
+        writeln!(out, "{} seeds, each run twice: {bytes} bytes of history, all alike", self.seeds)?;
+        Ok(())
+    }
+}
+
+impl Mutate {
+    /// Switches off each safety rule in turn: something must go wrong.
+    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let mut unnoticed = Vec::new();
+        for (rule, safety) in Safety::WITHOUT_ONE {
+            let found = (1..=self.seeds).into_par_iter().find_map_first(|seed| {
+                play(&Case::draw(seed, Focus::Rights), safety, None).err().map(|why| (seed, why))
+            });
+            match found {
+                Some((seed, why)) => writeln!(out, "without {rule}: seed {seed}: {why}")?,
+                None => unnoticed.push(rule),
+            }
+        }
+        if !unnoticed.is_empty() {
+            bail!("{} seeds did not notice that these rules were off: {}", self.seeds, unnoticed.join(", "));
+        }
+        writeln!(out, "each of {} safety rules is needed", Safety::WITHOUT_ONE.len())?;
+        Ok(())
+    }
+}

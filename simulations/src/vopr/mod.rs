@@ -1,0 +1,11 @@
+//! Random worlds under random faults, then peace: a safety phase and a liveness phase for each seed, with the invariants
+//! checked at every step.
+//!
+//! A seed chooses everything ([`case`]). A failure names the seed and the commit, and with both it happens again exactly.
+
+mod case;
+mod check;
+mod command;
+mod play;
+
+pub(crate) use self::command::{Check, Meta, Mutate, Vopr};

@@ -1,0 +1,211 @@
+//! Plays one case: faults and requests, then peace.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use tidegate::core::worldwide::escrow::Safety;
+
+use super::case::{Case, STEP};
+use super::check::{self, Books};
+use crate::dice::Dice;
+use crate::model::Model;
+use crate::model::daemons::World;
+use crate::number::{index, place};
+
+/// What a case came to.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Summary {
+    pub(crate) daemons: u64,
+    pub(crate) frames: u64,
+    pub(crate) admitted: u64,
+    pub(crate) faults: u64,
+}
+
+/// A game in progress.
+pub(crate) struct Game<'c> {
+    pub(crate) case: &'c Case,
+    pub(crate) world: World,
+    pub(crate) books: Books,
+    dice: Dice,
+    /// How eager each daemon is at present, in turn with its peers.
+    busy: Vec<f64>,
+    faults: u64,
+    /// For how many looks all have had the same horizon.
+    pub(crate) agreed_looks: u64,
+    /// What happened, for comparing two runs byte for byte.
+    pub(crate) trace: Option<Vec<u8>>,
+}
+
+/// Plays a case with these safety rules in force.
+///
+/// # Errors
+/// The first violation, in a sentence.
+pub(crate) fn play(
+    case: &Case,
+    safety: Safety,
+    trace: Option<Vec<u8>>,
+) -> Result<(Summary, Option<Vec<u8>>), String> {
+    let world = World::with_safety(&case.plan, case.way, safety).map_err(|error| format!("{error:#}"))?;
+    let mut game = Game {
+        busy: vec![1.0; world.daemons.len()],
+        world,
+        books: Books::new(case),
+        dice: Dice::new(case.seed, 12),
+        faults: 0,
+        agreed_looks: 0,
+        trace,
+        case,
+    };
+    for step in 0..case.safety_steps {
+        game.trouble();
+        game.turn(step, true)?;
+    }
+    game.peace();
+    for step in 0..case.liveness_steps {
+        // At last there is silence, so that all that was counted can be known everywhere.
+        game.turn(case.safety_steps + step, step * 3 < case.liveness_steps)?;
+    }
+    check::at_the_end(&mut game)?;
+    let summary = Summary {
+        daemons: place(game.world.daemons.len()),
+        frames: game.world.traffic().frames,
+        admitted: game.books.admitted_in_all(),
+        faults: game.faults,
+    };
+    Ok((summary, game.trace))
+}
+
+impl Game<'_> {
+    fn turn(&mut self, step: u64, asks: bool) -> Result<(), String> {
+        if asks {
+            self.requests()?;
+        }
+        self.world.step(STEP);
+        check::at_a_step(self, step)?;
+        if let Some(trace) = &mut self.trace {
+            let traffic = self.world.network.traffic;
+            let flying = self.world.network.flying();
+            let _ = writeln!(trace, "{step} {} {} {flying}", traffic.frames, traffic.bytes);
+        }
+        Ok(())
+    }
+
+    fn requests(&mut self) -> Result<(), String> {
+        for at in 0..self.world.daemons.len() {
+            if self.dice.chance(0.01) {
+                // Demand is off, ordinary, or far too much.
+                let mood = [0.0, 0.0, 0.2, 1.0, 4.0];
+                let mood = self.dice.pick(&mood).copied().unwrap_or(1.0);
+                if let Some(busy) = self.busy.get_mut(at) {
+                    *busy = mood;
+                }
+            }
+            let eager = self.busy.get(at).copied().unwrap_or(0.0) * self.case.eagerness;
+            for _ in 0..self.dice.poisson(eager) {
+                let user = self.dice.below(self.case.plan.demand.users);
+                let cost = self.dice.between(1, self.case.cost_max);
+                self.request(at, user, cost)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One request to one daemon. Whether it was admitted.
+    pub(crate) fn request(&mut self, at: usize, user: u64, cost: u64) -> Result<bool, String> {
+        let admitted = self.world.ask_daemon(at, user, cost);
+        if let Some(trace) = &mut self.trace {
+            let _ = writeln!(trace, "{at} asks {cost} for {user}: {admitted:?}");
+        }
+        let Some(window) = admitted else { return Ok(false) };
+        let region = self.world.daemons.get(at).map_or(0, |daemon| daemon.region);
+        self.books.admitted(&self.world, (at, region), user, (window, cost))?;
+        Ok(true)
+    }
+
+    /// Whatever breaks in this step.
+    fn trouble(&mut self) {
+        let rates = self.case.faults;
+        let daemons = place(self.world.daemons.len());
+        let regions = self.world.plan.regions.len();
+        let region = |dice: &mut Dice| index(dice.below(place(regions)));
+        if self.dice.chance(rates.cut) {
+            let one = region(&mut self.dice);
+            let (inward, outward) =
+                *self.dice.pick(&[(true, true), (true, false), (false, true)]).unwrap_or(&(true, true));
+            let cut = self.dice.chance(0.6);
+            self.world.network.cut(&[one], inward, outward, cut);
+            self.faults += 1;
+        }
+        if self.dice.chance(rates.crash) {
+            let at = index(self.dice.below(daemons));
+            let alive = self.world.daemons.get(at).is_some_and(|daemon| daemon.alive);
+            self.books.lost_daemon(at);
+            if alive && self.dice.chance(0.5) {
+                self.world.kill(at);
+            } else {
+                self.world.restart(at);
+            }
+            self.faults += 1;
+        }
+        if self.dice.chance(rates.store_lost) && !check::starts_full(self.case) {
+            let one = region(&mut self.dice);
+            self.world.lose_store(one);
+            self.faults += 1;
+        }
+        if self.dice.chance(rates.clock) {
+            let off = i64::try_from(self.dice.below(rates.clock_max)).unwrap_or(0);
+            let one = region(&mut self.dice);
+            self.world.set_clock(one, if self.dice.chance(0.5) { off } else { -off });
+            self.faults += 1;
+        }
+        if self.dice.chance(rates.reload) {
+            self.reload();
+            self.faults += 1;
+        }
+    }
+
+    /// The operators change their minds, or a daemon hears that they did.
+    fn reload(&mut self) {
+        if self.dice.chance(0.5) {
+            let split = self.case.way == crate::plan::Way::Split;
+            let weights: Vec<u32> = self
+                .world
+                .plan
+                .regions
+                .iter()
+                .map(|_| u32::try_from(self.dice.between(1, 5)).unwrap_or(1))
+                .collect();
+            if split {
+                self.world.change(|plan| {
+                    for (region, weight) in plan.regions.iter_mut().zip(&weights) {
+                        region.weight = *weight;
+                    }
+                });
+            }
+        }
+        let at = index(self.dice.below(place(self.world.daemons.len())));
+        self.world.reload(at);
+    }
+
+    fn peace(&mut self) {
+        self.world.network.mend();
+        let weather = &mut self.world.network.weather;
+        (weather.loss, weather.reorder) = (0.0, 0.0);
+        weather.jitter = weather.jitter.min(0.1);
+        for at in 0..self.world.daemons.len() {
+            if self.world.daemons.get(at).is_some_and(|daemon| !daemon.alive) {
+                self.world.restart(at);
+            }
+            self.world.reload(at);
+        }
+        self.world.meet();
+    }
+
+    /// Everyone who may ask.
+    pub(crate) fn users(&self) -> std::ops::Range<u64> {
+        0..self.case.plan.demand.users
+    }
+}
+
+/// What each region admitted of each user's bucket in each window.
+pub(crate) type Truth = BTreeMap<(usize, u64, u64), (u64, u64)>;
