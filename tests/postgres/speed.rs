@@ -16,9 +16,10 @@ fn percentile(sorted: &[Duration], percent: usize) -> Duration {
 }
 
 #[test]
+#[ignore = "takes minutes"]
 fn a_hundred_thousand_rules_are_carried_and_one_of_them_can_be_changed() {
     let place = Place::new();
-    place.sql(&format!("{MANY} 100000)"));
+    place.sql(&format!("{MANY} 100000) AS n"));
     let begin = Instant::now();
     let daemon = place.daemon();
     let started = begin.elapsed();
@@ -41,7 +42,7 @@ fn a_hundred_thousand_rules_are_carried_and_one_of_them_can_be_changed() {
         &MANY
             .replace("'r' ||", "'s' ||")
             .to_string()
-            .replace("generate_series(1, ", "generate_series(1, 100001)"),
+            .replace("generate_series(1, ", "generate_series(1, 100001) AS n"),
     );
     eventually("too many are refused", || {
         daemon.get("/readyz").json()["rules"]["problem"]

@@ -277,7 +277,7 @@ mod tests {
             // Each region sees the same, itself first.
             let rates = (0..3).map(|own: usize| {
                 let mut pool = Pool::full(90, START);
-                for region in 0..3 {
+                for (region, wanted) in demand.into_iter().enumerate() {
                     let id = if region == own {
                         0
                     } else if region < own {
@@ -285,7 +285,7 @@ mod tests {
                     } else {
                         region
                     };
-                    pool.hear(START, id, told(0, 0, demand[region]), share().horizon);
+                    pool.hear(START, id, told(0, 0, wanted), share().horizon);
                 }
                 let now = START + Span::from_millis(60);
                 pool.advance(now, share());
