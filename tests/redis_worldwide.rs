@@ -80,6 +80,15 @@ fn believed(daemon: &Daemon) -> usize {
     used.as_u64().unwrap_or_default().try_into().unwrap()
 }
 
+/// Never more than was admitted; what is not told, since it is far from the limit, is in the error bound.
+fn all_counted(daemon: &Daemon) -> bool {
+    let global = daemon.check_cost(ANN, 0)["rules"][0]["global"].clone();
+    let bound: usize = global["error_bound"].as_u64().unwrap_or_default().try_into().unwrap();
+    let believed = believed(daemon);
+    assert!(believed <= 80, "counted twice: {global}");
+    believed + bound >= 80
+}
+
 #[test]
 fn what_any_daemon_of_a_region_admits_is_counted_once_everywhere() {
     let world = World::start();
@@ -96,11 +105,11 @@ fn what_any_daemon_of_a_region_admits_is_counted_once_everywhere() {
     }
     assert_eq!(all, 80);
     for daemon in &world.daemons {
-        eventually("all four are counted, each once", || (believed(daemon) == 80).then_some(()));
+        eventually("all four are counted, each once", || all_counted(daemon).then_some(()));
     }
     // It stays so: nothing is told a second time under another name.
     std::thread::sleep(std::time::Duration::from_secs(1));
-    assert!(world.daemons.iter().all(|daemon| believed(daemon) == 80));
+    assert!(world.daemons.iter().all(all_counted));
     let here = world.daemons[0].get("/v1/buckets?rule=worldwide&user=ann").json();
     let there = world.daemons[1].get("/v1/buckets?rule=worldwide&user=ann").json();
     assert_eq!((here["used"].as_u64(), there["used"].as_u64()), (Some(23), Some(57)), "{here} {there}");
