@@ -61,7 +61,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         "{} regions, {} keys, Zipf {}, {} requests a second, {} permits a second each",
         settings.regions, settings.keys, settings.zipf, settings.rate, settings.limit
     )?;
-    for way in [Way::Gossip, Way::Escrow] {
+    for way in [Way::Escrow, Way::Gossip] {
         weigh(settings, way, out)?;
     }
     for way in [Way::Gossip, Way::Escrow] {
