@@ -86,7 +86,7 @@ impl Escrow {
             let Some(bucket) = self.bucket(*id) else { continue };
             if let Some(balance) = bucket.current(now) {
                 let share = bucket.rule.minted(self.own_region());
-                in_doubt += usize::from(share > 0 && balance.ledger.minted == 0);
+                in_doubt += usize::from(balance.ledger.is_in_doubt(share));
                 for region in 1..self.regions.len() {
                     let acked =
                         bucket.partner(region).filter(|partner| partner.window == balance.ledger.window);
