@@ -212,7 +212,7 @@ impl Escrow {
     }
 
     /// What was given to a region and is not known to have arrived.
-    fn under_way(&self, own: &Balance, partner: &Partner, region: RegionId) -> u64 {
+    pub(super) fn under_way(&self, own: &Balance, partner: &Partner, region: RegionId) -> u64 {
         let acked = if partner.window == own.ledger.window {
             total(&partner.taken, self.own_region(), own.ledger.session)
         } else {

@@ -37,7 +37,7 @@ use self::key::Bucket;
 use self::link::Link;
 
 pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, is_known};
-pub use self::status::{EscrowBucket, EscrowStatus, EscrowTally};
+pub use self::status::{EscrowBucket, EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
 pub use self::vault::Vault;
 
