@@ -181,8 +181,7 @@ impl Engine {
             Mode::Split => false,
             // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
             Mode::Escrow => {
-                can_move(found.rule.rule.algorithm)
-                    && found.limit.permits == found.rule.limit.permits
+                can_move(found.rule.rule.algorithm) && found.limit.permits == found.rule.limit.permits
             }
         });
         if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {

@@ -12,9 +12,7 @@ use crate::core::ruleset::Compiled;
 use crate::core::table::{Place, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE};
-use crate::core::worldwide::escrow::{
-    Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, can_move, is_known,
-};
+use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, can_move, is_known};
 
 /// Whether rights of this rule are escrowed.
 pub(super) fn is_escrowed(rule: &Compiled) -> bool {

@@ -146,9 +146,12 @@ impl Slot {
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
-        let mut verdict = self
-            .counted((charge.rule, &charge.limit), named, at, self.state(place))
-            .check(&charge.limit, view.as_ref(), at, cost);
+        let mut verdict = self.counted((charge.rule, &charge.limit), named, at, self.state(place)).check(
+            &charge.limit,
+            view.as_ref(),
+            at,
+            cost,
+        );
         if let Some(terms) = &terms {
             terms.hold(&mut verdict);
         }

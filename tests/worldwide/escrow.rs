@@ -124,7 +124,9 @@ fn a_request_waits_for_rights_on_their_way_and_not_where_everyone_is_dry() {
         let last = seen.iter().rposition(|(_, allowed, _)| *allowed).unwrap_or(0);
         let refused_before = seen[..last].iter().any(|(_, allowed, _)| !allowed);
         let refused_at_once = seen[last..].iter().any(|(_, allowed, took)| !allowed && *took < wait / 4);
-        eprintln!("{admitted} admitted, refused before the last: {refused_before}, at once after: {refused_at_once}");
+        eprintln!(
+            "{admitted} admitted, refused before the last: {refused_before}, at once after: {refused_at_once}"
+        );
         // Its own region mints ten. An answer may come after the window's end.
         patient += usize::from(admitted >= 29 && !refused_before && refused_at_once);
     }

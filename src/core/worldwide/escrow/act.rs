@@ -174,12 +174,15 @@ impl Escrow {
         }
         // Who has said nothing needs nothing that it does not have.
         let Some(partner) = bucket.partner(region) else { return basin };
-        let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else { return basin };
+        let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else {
+            return basin;
+        };
         let owd = self.owd(region);
         basin.demand = partner.demand;
         basin.wanted = i128::from(partner.wanted) * UNIT;
         let under_way = self.under_way(own, partner, region);
-        basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd) + i128::from(under_way) * UNIT;
+        basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd)
+            + i128::from(under_way) * UNIT;
         if self.is_reachable(now, partner, region) {
             // One region that is silent must not have all that may be under way.
             let others = own.ledger.charged().saturating_sub(under_way);
@@ -201,7 +204,9 @@ impl Escrow {
             let Some(given) = ledger.given.iter().find(|given| given.region == name) else { continue };
             let has = total(&partner.taken, self.own_region(), ledger.session);
             let later = partner.session > given.session;
-            if later || (partner.session == given.session && has > ledger.acknowledged_by(name, given.session)) {
+            if later
+                || (partner.session == given.session && has > ledger.acknowledged_by(name, given.session))
+            {
                 let (to, session) = (name.to_owned(), partner.session);
                 let step = Step::Acknowledge { to, session, permits: has };
                 asks.push(Ask { key: bucket.key.clone(), window: 0, step });
@@ -379,7 +384,11 @@ impl Escrow {
         let (believed, whole, drain) = if bucket.rule.is_level() {
             let (capacity, refill) = (i128::from(share.minted) * UNIT, share.refill);
             let basin = Basin { capacity, refill, demand: old.demand, ..Basin::default() };
-            (basin.after(free, age), limit.capacity(bucket.rule.rule.algorithm), new.demand.saturating_sub(refill))
+            (
+                basin.after(free, age),
+                limit.capacity(bucket.rule.rule.algorithm),
+                new.demand.saturating_sub(refill),
+            )
         } else {
             ((free - spent).max(0), u64::from(limit.permits), new.demand)
         };
@@ -389,7 +398,9 @@ impl Escrow {
         let changed = more - less > (more / 10).saturating_add(bucket.noise(more).saturating_mul(2));
         let hungry = new.wanted > old.wanted || (new.wanted > 0 && old.window != new.window);
         let dry = i128::from(new.free) * UNIT < need(drain, self.owd_max() + self.owd_max());
-        let others = bucket.partners().any(|(_, partner)| partner.free > 0 || partner.window < new.window);
+        let others = bucket
+            .partners()
+            .any(|(_, partner)| partner.free > 0 || partner.window < new.window || partner.heard.is_none());
         let urgent = (hungry || (dry && off > UNIT)) && others && since >= GAP;
         let periodic = since >= self.config.interval && (off > tolerated || changed);
         let heartbeat = since.0 >= self.config.interval.0.saturating_mul(20);

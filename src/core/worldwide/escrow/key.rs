@@ -8,9 +8,9 @@ use super::super::super::wire::rights::{Statement, Total};
 use super::super::demand::Demand;
 use super::super::regions::RegionId;
 use super::super::{Touched, WorldKey};
-use super::{Rule, Share};
 use super::ledger::{Ask, Balance};
 use super::push::need;
+use super::{Rule, Share};
 
 /// What was heard longer ago says nothing of now. At least this, and two windows.
 const MEMORY: Span = Span::from_secs(2);
@@ -88,7 +88,14 @@ impl Partner {
 
     /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a region has no more
     /// to forward than its part of the burst and of the rate.
-    pub(super) fn believes(&mut self, now: Timestamp, share: Share, session: u64, permits: u64, taken: u64) -> bool {
+    pub(super) fn believes(
+        &mut self,
+        now: Timestamp,
+        share: Share,
+        session: u64,
+        permits: u64,
+        taken: u64,
+    ) -> bool {
         let known = if self.credited.0 == session { self.credited.1.max(taken) } else { taken };
         let most = u128::from(share.minted) * 1_000_000;
         let (at, left) = self.credit.unwrap_or((now, most));

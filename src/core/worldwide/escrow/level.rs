@@ -141,7 +141,8 @@ impl Ledger {
     /// What was forwarded and is not acknowledged.
     #[must_use]
     pub fn charged(&self) -> u64 {
-        let open = |given: &Total| given.permits.saturating_sub(self.acknowledged_by(&given.region, given.session));
+        let open =
+            |given: &Total| given.permits.saturating_sub(self.acknowledged_by(&given.region, given.session));
         self.given.iter().map(open).fold(0, u64::saturating_add)
     }
 
@@ -153,7 +154,9 @@ impl Ledger {
 
     fn forward(&mut self, to: &str, session: u64, permits: u64) -> bool {
         let known = self.enter_session(to, session);
-        let Some(given) = self.given.iter_mut().find(|given| known && given.region == to) else { return false };
+        let Some(given) = self.given.iter_mut().find(|given| known && given.region == to) else {
+            return false;
+        };
         given.permits = given.permits.saturating_add(permits);
         true
     }
@@ -192,7 +195,8 @@ impl Ledger {
             // The giver has lost the memory that sent this, and does not charge it any more.
             Some(taken) if taken.session > session && safety.sessions_are_fenced => 0,
             Some(taken) if taken.session == session => {
-                let came = if safety.takes_are_cumulative { permits.saturating_sub(taken.permits) } else { permits };
+                let came =
+                    if safety.takes_are_cumulative { permits.saturating_sub(taken.permits) } else { permits };
                 taken.permits = taken.permits.max(permits);
                 came
             }
@@ -280,10 +284,11 @@ mod tests {
         let terms = terms(Timestamp(0));
         let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
         state.take(&terms.limit, NOW, 40);
-        let take = |session, permits| {
-            ask(Step::Take { from: "a".into(), session, to_session: NOW.0, permits })
-        };
-        for (step, free) in [(take(5, 4), 4), (take(5, 4), 4), (take(6, 3), 7), (take(5, 9), 7), (take(6, 4), 8)] {
+        let take =
+            |session, permits| ask(Step::Take { from: "a".into(), session, to_session: NOW.0, permits });
+        for (step, free) in
+            [(take(5, 4), 4), (take(5, 4), 4), (take(6, 3), 7), (take(5, 9), 7), (take(6, 4), 8)]
+        {
             terms.carry_out(&mut state, &mut ledger, &step, NOW);
             assert_eq!(terms.balance(&state, &ledger, NOW).free(), free);
         }

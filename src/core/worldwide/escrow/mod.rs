@@ -19,9 +19,9 @@ use super::regions::{RegionId, Regions};
 use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
 mod act;
+mod flow;
 mod key;
 mod ledger;
-mod flow;
 pub mod level;
 mod link;
 mod push;
@@ -188,16 +188,17 @@ impl Rule {
         };
         let Limit { permits, window, burst, queue } = rule.limit;
         let parts = divide(permits).zip(divide(burst).zip(divide(queue)));
-        let share = |((name, weight, _), (permits, (burst, queue))): ((&str, u32, u32), (u32, (u32, u32)))| {
-            let part = Limit { permits, window, burst, queue };
-            let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
-            let share = Share {
-                weight: u64::from(weight),
-                minted: part.capacity(rule.algorithm),
-                refill: u64::try_from(refill).unwrap_or(u64::MAX),
+        let share =
+            |((name, weight, _), (permits, (burst, queue))): ((&str, u32, u32), (u32, (u32, u32)))| {
+                let part = Limit { permits, window, burst, queue };
+                let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
+                let share = Share {
+                    weight: u64::from(weight),
+                    minted: part.capacity(rule.algorithm),
+                    refill: u64::try_from(refill).unwrap_or(u64::MAX),
+                };
+                (name.to_owned(), share)
             };
-            (name.to_owned(), share)
-        };
         Self { rule: rule.clone(), shares: weights.parts().zip(parts).map(share).collect() }
     }
 

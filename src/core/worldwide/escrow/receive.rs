@@ -136,7 +136,11 @@ impl Escrow {
             }
         } else if level {
             // It comes again, when the store has told what it has.
-            self.look(now, id);
+            if let Some(bucket) = self.bucket_mut(id) {
+                bucket.wait(Ask { key, window, step: Step::Read });
+            }
+            self.next_step(now, id);
+            self.schedule(now, id);
             return;
         } else if sent.permits > allowed {
             self.tally.beyond = self.tally.beyond.saturating_add(1);

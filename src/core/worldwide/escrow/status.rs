@@ -123,11 +123,13 @@ impl Escrow {
         let mut ids: Vec<(&WorldKey, usize)> = self.index.iter().map(|(key, id)| (key, *id)).collect();
         ids.sort_unstable();
         let moving = ids.iter().filter_map(|(_, id)| self.bucket_status(now, *id));
-        let mut rules: BTreeMap<&RuleName, EscrowRule> = self.rules.keys().map(|rule| (rule, EscrowRule::default())).collect();
+        let mut rules: BTreeMap<&RuleName, EscrowRule> =
+            self.rules.keys().map(|rule| (rule, EscrowRule::default())).collect();
         for (key, id) in &ids {
             let Some(bucket) = self.bucket(*id) else { continue };
             let Some((balance, rule)) = bucket.current(now).zip(rules.get_mut(&key.rule)) else { continue };
-            let under_way = bucket.partners().map(|(region, partner)| self.under_way(balance, partner, region));
+            let under_way =
+                bucket.partners().map(|(region, partner)| self.under_way(balance, partner, region));
             rule.add(balance, bucket.rule.minted(self.own_region()), under_way.fold(0, u64::saturating_add));
         }
         let rules: Vec<EscrowRule> =

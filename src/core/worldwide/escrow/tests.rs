@@ -116,8 +116,7 @@ impl World {
         };
         let mut machine = Escrow::new(config);
         let global = Global::new(Mode::Escrow);
-        let rule =
-            WorldRule { name: rule_name(), algorithm: self.algorithm, limit: self.limit, global };
+        let rule = WorldRule { name: rule_name(), algorithm: self.algorithm, limit: self.limit, global };
         machine.handle_rules(self.now, &[rule]);
         machine
     }
