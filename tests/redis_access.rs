@@ -198,6 +198,37 @@ fn a_daemon_works_on_the_deployed_configuration_with_tls_and_its_few_rights() {
 }
 
 #[test]
+fn a_server_that_asks_who_it_is_gets_the_daemons_own_certificate() {
+    let dir = TempDir::new().unwrap();
+    certificates(dir.path());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let port = free_port();
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--tls-auth-clients", "yes", "--tls-ca-cert-file", &file("ca.crt")]);
+    command.args(["--tls-cert-file", &file("server.crt"), "--tls-key-file", &file("server.key")]);
+    let _server = Process::start(&mut command, &dir.path().join("log"));
+    until("the server to listen", Duration::from_secs(10), || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let config = |own: &str| {
+        format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\ntimeout = \"500ms\"\n\
+             nodes = [\"rediss://127.0.0.1:{port}\"]\n[store.redis.tls]\nca = \"{}\"\n{own}",
+            file("ca.crt")
+        )
+    };
+    let own = format!("cert = \"{}\"\nkey = \"{}\"\n", file("server.crt"), file("server.key"));
+    let known = Daemon::with(RULES, &config(&own), &[]);
+    let answer = known.check_cost(&[("user", "u1")], 1);
+    assert_eq!((&answer["allowed"], &answer["degraded"]), (&json!(true), &json!(false)), "{answer}");
+
+    let unknown = Daemon::with(RULES, &config(""), &[]);
+    assert_eq!(unknown.check(&[("user", "u1")])["degraded"], true);
+    assert_eq!(unknown.get("/v1/regions").json()["store"]["state"], "down");
+}
+
+#[test]
 fn a_user_who_lacks_a_right_is_refused_at_the_start_by_the_name_of_the_command() {
     let server = Server::start(&[]);
     let few =
