@@ -354,7 +354,9 @@ fn from_outside(daemon: &Daemon, door: &str, keys: usize) -> (f64, f64) {
         .args(["--addr", &address.to_string(), "--keys", &keys.to_string(), "--seconds", "2", "--json"])
         .args(["--pid", &daemon.process.id().to_string()])
         .output()
-        .unwrap_or_else(|error| panic!("{}: {error}. Build it: cargo build --release --workspace", sim.display()));
+        .unwrap_or_else(|error| {
+            panic!("{}: {error}. Build it: cargo build --release --workspace", sim.display())
+        });
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
     assert_eq!((&report["errors"], &report["over_limit"]), (&0.into(), &0.into()), "{report}");
@@ -364,7 +366,8 @@ fn from_outside(daemon: &Daemon, door: &str, keys: usize) -> (f64, f64) {
 
 /// Through gRPC and HTTP, beside the bare script from as many connections.
 fn doors() {
-    const RULES: &str = "[[rules]]\nname = \"by-user\"\nper = [\"user\"]\nlimit = 4000000000\nwindow = \"1h\"\n";
+    const RULES: &str =
+        "[[rules]]\nname = \"by-user\"\nper = [\"user\"]\nlimit = 4000000000\nwindow = \"1h\"\n";
     let (single, cluster) = (Server::start(&[]), Cluster::start());
     let places = [
         ("single", single.port, vec![single.url()], RANDOM, &[][..]),
@@ -408,7 +411,9 @@ fn costs() {
     for algorithm in
         [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket, Algorithm::Gcra]
     {
-        for (count, in_one, what) in [(1, 1, "1 in one call"), (5, 5, "5 in one call"), (5, 1, "5 in 5 calls")] {
+        for (count, in_one, what) in
+            [(1, 1, "1 in one call"), (5, 5, "5 in one call"), (5, 1, "5 in 5 calls")]
+        {
             let names = ["a", "b", "c", "d", "e"];
             let rules = (0..)
                 .zip(names)
