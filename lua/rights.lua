@@ -141,6 +141,8 @@ if b.kind ~= FIXED_WINDOW then
   end
   l.minted = level_capacity(b) - b.doubt
   l.given, l.entries = charged(entries), write_entries(entries)
+  b.ledger = l
+  level_raise(b, now)
   -- As it was raised under the charges before: a level does not drain the faster for having been charged.
   bucket_write(b, now, ttl_fixed, KEPT)
   local value = write_ledger(l)

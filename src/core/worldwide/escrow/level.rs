@@ -109,6 +109,7 @@ impl Terms {
             Step::Acknowledge { to, session, permits } => ledger.acknowledge(to, *session, *permits),
         }
         ledger.minted = self.capacity().saturating_sub(self.doubt(now));
+        self.raise(state, Some(ledger), now);
     }
 
     /// The ledger, with what of `minted` is in use or charged.
