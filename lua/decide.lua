@@ -68,7 +68,7 @@ local function look(charges)
     local b = buckets[c.place]
     local cost = b.pending + (c.kind == TAKE and c.permits or 0)
     if b.kind == CONCURRENCY then
-      held_check(b, now, c)
+      held_check(b, now, c, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
     elseif b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)

@@ -44,8 +44,9 @@ local function held_reset(b, now)
 end
 
 -- Answers a charge: sets its fits, remaining, reset and retry (plus one; zero: never or not needed). A step of a holder is
--- TAKE (acquire), REFUND (release) or LEASE (renew), by their numbers.
-local function held_check(b, now, c)
+-- TAKE (acquire), REFUND (release) or LEASE (renew), by their numbers; `cost` is what the decision asks of the bucket up to
+-- and with this one.
+local function held_check(b, now, c, cost)
   held_read(b, now)
   local free = math.max(0, b.permits - b.used)
   local has = c.kind > 0 and c.holder and held_by(b, now, c.holder) or 0
@@ -57,11 +58,11 @@ local function held_check(b, now, c)
     if c.fits then c.reset = b.window
     elseif c.kind == 1 then c.retry = held_retry(b, now, b.used - b.permits) end
   else
-    local asked = math.max(c.permits, 1)
+    local asked = math.max(cost, 1)
     c.fits = asked <= math.min(free, HOLDER_PLACES_MAX)
     if c.fits then
-      c.remaining = free - c.permits
-      if c.permits > 0 then c.reset = b.window end
+      c.remaining = free - cost
+      if cost > 0 then c.reset = b.window end
     elseif asked <= math.min(b.permits, HOLDER_PLACES_MAX) then
       c.retry = held_retry(b, now, b.used + asked - b.permits)
     end

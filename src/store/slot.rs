@@ -148,7 +148,7 @@ impl Slot {
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
         let check = |state: &State| match &charge.cost {
-            Cost::Hold(hold) => state.check_hold(&charge.limit, at, hold),
+            Cost::Hold(hold) => state.check_hold(&charge.limit, at, &Hold { places: cost, ..*hold }),
             _ => state.check(&charge.limit, view.as_ref(), at, cost),
         };
         let mut verdict = match place.and_then(|place| self.buckets.get(place)) {
