@@ -39,7 +39,9 @@ impl Cost {
     #[must_use]
     pub const fn taken(self) -> u64 {
         match self {
-            Self::Take(permits) | Self::Hold(Hold { step: HoldStep::Acquire, places: permits, .. }) => permits,
+            Self::Take(permits) | Self::Hold(Hold { step: HoldStep::Acquire, places: permits, .. }) => {
+                permits
+            }
             Self::Peek | Self::Refund(_) | Self::Hold(_) => 0,
         }
     }

@@ -122,7 +122,8 @@ impl Engine {
         let loaded = self.loaded.load_full();
         let mut named: Vec<(&Compiled, Key, Limit)> = Vec::new();
         for held in &lease.held {
-            let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held)) else {
+            let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held))
+            else {
                 continue;
             };
             let own = |permits| Limit { permits, burst: permits, ..compiled.limit };

@@ -33,7 +33,8 @@ struct Act {
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let later = prop_oneof![4 => Just(0), 8 => 0..900_000_i64, 1 => Just(4_000_000), 1 => -5_000_000..0_i64];
-    let step = prop_oneof![4 => Just(HoldStep::Acquire), 1 => Just(HoldStep::Renew), 2 => Just(HoldStep::Release)];
+    let step =
+        prop_oneof![4 => Just(HoldStep::Acquire), 1 => Just(HoldStep::Renew), 2 => Just(HoldStep::Release)];
     let permits = prop_oneof![8 => Just(6_u32), 1 => 0..9_u32];
     let intent = prop_oneof![6 => Just(Intent::Charge), 1 => Just(Intent::Ask)];
     let places = prop_oneof![6 => 1..4_u64, 1 => 0..9_u64];
@@ -76,7 +77,9 @@ fn differ(settings: RedisSettings, cases: u32) {
             now = now.saturating_add_signed(act.later);
             clock.set(Timestamp(now));
             let hold = Hold { step: act.step, holder: Holder([act.who; 16]), places: act.places };
-            let cost = Cost::Hold(hold);
+            // Who asks for no place only asks, as the engine has it.
+            let asks = act.step == HoldStep::Acquire && act.places == 0;
+            let cost = if asks { Cost::Peek } else { Cost::Hold(hold) };
             let enforced = act.step == HoldStep::Acquire;
             let own = Charge { rule: &held, key: &place, limit: limit(act.permits), cost, enforced };
             let beside =
@@ -112,7 +115,13 @@ fn acquire(store: &dyn Store, charges: &[(&Compiled, &str)], who: u8) -> bool {
     let charges: Vec<Charge<'_>> = charges
         .iter()
         .zip(&keys)
-        .map(|((rule, _), key)| Charge { rule, key, limit: rule.limit, cost: Cost::Hold(hold), enforced: true })
+        .map(|((rule, _), key)| Charge {
+            rule,
+            key,
+            limit: rule.limit,
+            cost: Cost::Hold(hold),
+            enforced: true,
+        })
         .collect();
     runtime().block_on(store.decide(&charges, Intent::Charge, Timestamp(START))).admitted
 }
@@ -151,7 +160,7 @@ fn places_of_several_identities_are_held_all_or_none() {
 fn a_key_goes_with_its_last_holder_or_when_the_last_hold_ends() {
     let server = Server::start(&[]);
     let store = store(settings(Topology::Single, vec![server.url()]), 1);
-    let limit = Limit { permits: 5, window: Span::from_millis(400), burst: 5, queue: 0 };
+    let limit = Limit { permits: 5, window: Span::from_millis(1_000), burst: 5, queue: 0 };
     let rule = compiled("brief", Algorithm::Concurrency, limit, 8);
     let exists = || server.command(&["EXISTS", "tg:{user=u}:brief"]).unwrap().contains('1');
     assert!(acquire(&store, &[(&rule, "u")], 1) && exists());

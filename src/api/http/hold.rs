@@ -68,8 +68,9 @@ impl Visit<'_> {
     ) -> Answered {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
-        let asked: LeaseBody = serde_json::from_slice(&body)
-            .map_err(|error| Refusal::new(Code::Malformed, format!("the body is not {{\"lease\":…}}: {error}")))?;
+        let asked: LeaseBody = serde_json::from_slice(&body).map_err(|error| {
+            Refusal::new(Code::Malformed, format!("the body is not {{\"lease\":…}}: {error}"))
+        })?;
         let lease = read_lease(&asked.lease).ok_or_else(|| {
             Refusal::of_field("lease", "this is no lease: give back the text that POST /v1/acquire answered")
         })?;

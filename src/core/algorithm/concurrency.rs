@@ -88,9 +88,8 @@ impl Holders {
 
     /// Forgets who has ended, and has nobody hold for longer than from now on.
     fn tidy(&mut self, hold: Span, now: Timestamp) {
-        while let Some((ends, holder)) = self.by_end.first().copied().filter(|(ends, _)| *ends <= now) {
+        while let Some((_, holder)) = self.by_end.first().copied().filter(|(ends, _)| *ends <= now) {
             self.remove(holder);
-            debug_assert!(ends <= now);
         }
         while let Some((_, holder)) = self.by_end.last().copied().filter(|(ends, _)| *ends > now + hold) {
             let count = self.count(holder);
@@ -275,9 +274,10 @@ mod tests {
 
         /// When as many as `needed` places are free, found by trying every instant at which one ends.
         fn free_in(&self, needed: u64, permits: u64, now: u64) -> u64 {
-            let mut ends: Vec<u64> = self.0.iter().map(|(_, _, ends)| *ends).filter(|ends| *ends > now).collect();
+            let mut ends: Vec<u64> =
+                self.0.iter().map(|(_, _, ends)| *ends).filter(|ends| *ends > now).collect();
             ends.sort_unstable();
-            let enough = |at: &&u64| permits.saturating_sub(self.used(**at)) >= needed;
+            let enough = |at: &&u64| self.used(**at) + needed <= permits;
             ends.iter().find(enough).map_or(0, |at| at - now).min(HOLD.0)
         }
 
@@ -289,7 +289,7 @@ mod tests {
                     own.2 = now + HOLD.0;
                     return (true, None);
                 }
-                return (false, Some(self.free_in(0, permits, now)).filter(|_| true));
+                return (false, Some(self.free_in(0, permits, now)));
             }
             if used + places <= permits {
                 self.0.push((who, places, now + HOLD.0));

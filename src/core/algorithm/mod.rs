@@ -239,10 +239,7 @@ impl State {
             Self::TokenBucket(machine) => machine.debit(limit, now, cost),
             Self::LeakyBucket(machine) => machine.debit(limit, now, cost),
             Self::Gcra(machine) => machine.debit(limit, now, cost),
-            Self::FixedWindow(_)
-            | Self::SlidingWindow(_)
-            | Self::SlidingLog(_)
-            | Self::Concurrency(_) => {}
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
         }
     }
 

@@ -134,7 +134,8 @@ fn read_split_keys(
     } else if worldwide {
         problems.report(at, "split_keys does not go with [rules.global]: the world counts each key as one");
     } else if counted.algorithm == Algorithm::Concurrency {
-        problems.report(at, "split_keys does not go with concurrency: a place is given back where it was taken");
+        problems
+            .report(at, "split_keys does not go with concurrency: a place is given back where it was taken");
     } else if counted.algorithm == Algorithm::LeakyBucket || action == Action::Throttle {
         problems
             .report(at, "split_keys does not go with leaky_bucket or throttle: parts cannot keep one pace");
@@ -192,7 +193,11 @@ fn read_hold(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_
     let hold = fields.span("hold", HOLD_MIN, HOLD_MAX, problems).unwrap_or(Span::from_secs(1));
     let no_window = "window does not go with concurrency, which counts what is held now: write hold instead";
     fields.refuse("window", no_window, problems);
-    fields.refuse("burst", "burst does not go with concurrency: limit is the most places held at once", problems);
+    fields.refuse(
+        "burst",
+        "burst does not go with concurrency: limit is the most places held at once",
+        problems,
+    );
     hold
 }
 

@@ -347,8 +347,7 @@ fn passed(charge: &Charge<'_>) -> Counted {
 
 /// Until Redis is back nobody knows when it would pass: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> Counted {
-    let admitted =
-        matches!(charge.cost, Cost::Refund(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }));
+    let admitted = matches!(charge.cost, Cost::Refund(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }));
     let retry = Span::from_secs(1);
     answer(Verdict {
         admitted,
