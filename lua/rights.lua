@@ -28,7 +28,7 @@ local b = {
   key = KEYS[1], rights = KEYS[2], shape = shape, kind = floor(shape / 16777216),
   permits = permits, window = window, burst = burst, queue = queue,
 }
-if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or not bucket_load(b) then return { -1 } end
+if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or b.kind == CONCURRENCY or not bucket_load(b) then return { -1 } end
 local stint = read_stint(ARGV[3], now)
 rights_terms(b, stint, now)
 

@@ -3,6 +3,7 @@
 
 use super::rights::{is_closed, is_escrowed};
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View, WINDOW_MIN};
+use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
@@ -146,17 +147,18 @@ impl Slot {
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
-        let mut verdict = self.counted((charge.rule, &charge.limit), named, at, self.state(place)).check(
-            &charge.limit,
-            view.as_ref(),
-            at,
-            cost,
-        );
-        if let Some(terms) = &terms {
+        let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
+        let mut verdict = match &charge.cost {
+            Cost::Hold(hold) => state.check_hold(&charge.limit, at, &Hold { places: cost, ..*hold }),
+            _ => state.check(&charge.limit, view.as_ref(), at, cost),
+        };
+        // Who is known to hold may go on whatever else is in doubt.
+        let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
+        if let Some(terms) = terms.as_ref().filter(|_| !known) {
             terms.hold(&mut verdict);
         }
         match charge.cost {
-            Cost::Take(_) => {}
+            Cost::Take(_) | Cost::Hold(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
@@ -229,13 +231,20 @@ impl Slot {
         }
         let raised = self.raised((charge.rule, limit), named, now, self.state(place));
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
-            return if matches!(charge.cost, Cost::Take(_)) { looked.without_room(charge) } else { counted };
+            return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };
         };
         if let Some(raised) = raised {
             *state = raised;
         }
         match charge.cost {
             Cost::Take(permits) => state.take(limit, now, permits),
+            Cost::Hold(hold) => {
+                counted.returned = state.step(limit, now, &hold);
+                if hold.step == HoldStep::Release {
+                    let after = state.check(limit, looked.view.as_ref(), now, 0);
+                    counted.verdict = Verdict { admitted: true, retry: None, ..after };
+                }
+            }
             Cost::Peek => {
                 counted.used = state.used(limit, now);
                 return counted;

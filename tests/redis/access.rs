@@ -147,7 +147,8 @@ fn a_daemon_works_on_the_deployed_configuration_with_tls_and_its_few_rights() {
         assert_eq!(daemon.check_cost(&[("user", &user)], 3)["allowed"], false);
         assert_eq!(daemon.check_cost(&[("user", &user)], -1)["degraded"], false);
     }
-    let reset = crate::support::http::request(daemon.http, "DELETE", "/v1/buckets?rule=log&user=u1", &[], b"");
+    let reset =
+        crate::support::http::request(daemon.http, "DELETE", "/v1/buckets?rule=log&user=u1", &[], b"");
     assert_eq!(reset.json()["existed"], true, "{reset:?}");
     let regions = daemon.get("/v1/regions").json();
     assert_eq!(regions["store"]["state"], "ok", "{regions}");
@@ -226,8 +227,28 @@ fn a_user_who_lacks_a_right_is_refused_at_the_start_by_the_name_of_the_command()
     set("");
     start(Topology::Single, &url).map(|_| ()).expect("with all of them it works");
     for command in [
-        "info", "evalsha", "eval", "time", "get", "set", "pexpire", "del", "lindex", "llen", "lpush",
-        "rpush", "rpop", "ltrim", "ping",
+        "info",
+        "evalsha",
+        "eval",
+        "time",
+        "get",
+        "set",
+        "pexpire",
+        "del",
+        "lindex",
+        "llen",
+        "lpush",
+        "rpush",
+        "rpop",
+        "ltrim",
+        "zadd",
+        "zrem",
+        "zcard",
+        "zcount",
+        "zscore",
+        "zrange",
+        "zremrangebyscore",
+        "ping",
     ] {
         set(&format!("-{command}"));
         let told = start(Topology::Single, &url).err().map(|error| error.to_string().to_lowercase());
