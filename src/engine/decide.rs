@@ -137,8 +137,10 @@ impl Engine {
                     Some(key) => {
                         let Some(counted) = counted.next() else { continue };
                         if intent == Intent::Charge {
-                            let taken = Taken { cost: request.cost, charged };
-                            self.tally(found, key, taken, counted, now);
+                            if plan.speaks(found) {
+                                let taken = Taken { cost: request.cost, charged };
+                                self.tally(found, key, taken, counted, now);
+                            }
                             leased.note(found, key, counted);
                         }
                         plan.counted(found, shadow, counted, now)
@@ -184,15 +186,7 @@ impl Engine {
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
         // A request's own limit counts in buckets of its own, which no other region knows.
-        let speaks = found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
-            Mode::Gossip => true,
-            Mode::Split => false,
-            // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
-            Mode::Escrow => {
-                can_move(found.rule.rule.algorithm) && found.limit.permits == found.rule.limit.permits
-            }
-        });
-        if !speaks || cost.charged() == Cost::Peek || key.shape() != found.rule.shape {
+        if cost.charged() == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
@@ -364,6 +358,19 @@ impl<'a, 'r> Plan<'a, 'r> {
             degraded: false,
             global: None,
         }
+    }
+
+    /// Whether other regions want to know what is decided here of the rule.
+    fn speaks(&self, found: &Match<'_>) -> bool {
+        found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
+            Mode::Gossip => true,
+            Mode::Split => false,
+            // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
+            Mode::Escrow => {
+                can_move(found.rule.rule.algorithm)
+                    && found.limit == self.loaded.held_to(found.rule, found.rule.limit)
+            }
+        })
     }
 
     fn counted(&self, found: &Match<'_>, shadow: bool, counted: &Counted, now: Timestamp) -> Ruled {

@@ -133,7 +133,7 @@ impl<'a, 's> Decision<'a, 's> {
 
 fn charge(slot: &mut Slot, plan: &Plan<'_>) -> Counted {
     if !plan.looked.fits() {
-        return slot.uncharged(plan.charge, &plan.looked);
+        return slot.uncharged(plan.charge, &plan.looked, plan.named);
     }
     // A charge before this one may have made the bucket that a refund gives back to.
     let place = plan.looked.place.or_else(|| slot.find(plan.named));
@@ -145,7 +145,7 @@ fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool) -> Counted {
     if plan.without_room {
         return plan.looked.without_room(plan.charge);
     }
-    let mut counted = slot.uncharged(plan.charge, &plan.looked);
+    let mut counted = slot.uncharged(plan.charge, &plan.looked, plan.named);
     if !admitted && plan.takes() {
         counted.verdict = slot.look_untaken(plan.charge, &plan.looked, plan.named);
     }

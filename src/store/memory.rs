@@ -107,7 +107,7 @@ impl MemoryStore {
         self.with(charge.key, |slot, named| {
             let looked = slot.look(charge, named, 0, now);
             let counted = if intent == Intent::Ask || !looked.fits() {
-                slot.uncharged(charge, &looked)
+                slot.uncharged(charge, &looked, named)
             } else {
                 let place = match looked.place {
                     None if charge.cost.taken() > 0 => slot.make(charge, named, now, |_| false),

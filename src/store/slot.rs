@@ -263,14 +263,15 @@ impl Slot {
     }
 
     /// Answers without charging; notes if the bucket is at its limit.
-    pub(super) fn uncharged(&mut self, charge: &Charge<'_>, looked: &Looked) -> Counted {
+    pub(super) fn uncharged(&mut self, charge: &Charge<'_>, looked: &Looked, named: Named<'_>) -> Counted {
         let now = looked.now;
         let mut counted = looked.counted();
         let Some(place) = looked.place else { return counted };
         if !looked.fits() && counted.verdict.remaining == 0 {
             self.buckets.weigh(place, WEIGHT_KEPT);
         }
-        counted.used = self.buckets.get(place).map_or(0, |state| state.used(&charge.limit, now));
+        let state = self.counted((charge.rule, &charge.limit), named, now, self.state(Some(place)));
+        counted.used = state.used(&charge.limit, now);
         counted
     }
 
