@@ -61,7 +61,9 @@ fn rights_follow_demand_between_regions_that_count_in_redis() {
 
 /// All load in one region, then in another: what refills elsewhere flows there.
 fn flows_to_demand(plan: Plan) {
-    let world = World::with_rules(plan, &rules(plan, "token_bucket"));
+    let burst = plan.limit * 3;
+    let rule = rules(plan, "token_bucket").replace("window", &format!("burst = {burst}\nwindow"));
+    let world = World::with_rules(plan, &rule);
     let loads = world.load(2.0, &[1, 0, 0]);
     let rate = plan.limit * 2;
     windows(3);
@@ -75,11 +77,11 @@ fn flows_to_demand(plan: Plan) {
         for from in 0..seen.len() {
             for to in from..seen.len() {
                 let sum: u64 = seen[from..=to].iter().map(|window| window.admitted).sum();
-                assert!(sum <= plan.limit * (to - from + 3) as u64, "{seen:?}");
+                assert!(sum <= burst + plan.limit * (to - from + 2) as u64, "{seen:?}");
             }
         }
         // Its own part is a third.
-        assert!(used(&seen[1..], plan.limit) >= 90.0, "{seen:?}");
+        assert!(used(&seen[1..], plan.limit) >= 80.0, "{seen:?}");
     }
     let line = "tidegate_rights_moved_total{from=\"us-east\",to=\"eu-west\"}";
     assert!(world.daemons[1].metric(line) > Some(0.0));
