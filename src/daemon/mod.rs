@@ -142,6 +142,7 @@ impl Daemon {
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            tasks.spawn(Arc::clone(stored).save(stop.clone()));
             if let Some(world) = &world {
                 tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
             }

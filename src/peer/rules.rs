@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, RecvStream, SendStream};
+use quinn::{Connection, ReadToEndError, RecvStream, SendStream};
 use tokio::time::timeout;
 
 use super::counters::Refusal;
@@ -118,6 +118,9 @@ pub enum FetchError {
     /// The other side has another set by now.
     #[error("the peer has it no longer")]
     Gone,
+    /// It is longer than a set may be.
+    #[error("it is longer than {} MiB, the most that a set may have", RULES_BYTES_MAX >> 20)]
+    TooLong,
     /// The bytes are not those that were promised.
     #[error("its bytes are not those that were promised")]
     Digest,
@@ -135,7 +138,10 @@ pub(super) async fn fetch(
         let question = [&[VERSION, KIND_RULES], &word.digest[..]].concat();
         send.write_all(&question).await.map_err(|error| broken(&error))?;
         send.finish().map_err(|error| broken(&error))?;
-        receive.read_to_end(RULES_BYTES_MAX).await.map_err(|error| broken(&error))
+        receive.read_to_end(RULES_BYTES_MAX).await.map_err(|error| match error {
+            ReadToEndError::TooLong => FetchError::TooLong,
+            ReadToEndError::Read(error) => broken(&error),
+        })
     });
     let bytes = read.await.unwrap_or(Err(FetchError::Slow(deadline)))?;
     if bytes.is_empty() {

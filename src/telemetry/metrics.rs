@@ -123,6 +123,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Rule sets that were refused; the one before stayed in force",
     ),
+    (
+        "peer_rules_refused_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Newer rule sets of peers that were not taken: digest, too_long, not_sent, unreadable, other_revision, old, wrong",
+    ),
     ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
     (
         "rules_refused",

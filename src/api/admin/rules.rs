@@ -78,8 +78,7 @@ fn all(doors: &Doors) -> Reply {
 fn one(call: &Call<'_>) -> Answered {
     let (doors, name) = (call.doors, call.param(0));
     let loaded = doors.engine.loaded();
-    let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
-    let compiled = compiled.ok_or_else(|| no_rule(name))?;
+    let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
     let rule = (doors.admin.rule_json)(&compiled.rule);
     Ok(tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rule": rule }))))
 }
