@@ -12,8 +12,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::database::postgres::listen::{self, listen};
 use crate::database::held::Held;
+use crate::database::postgres::listen::{self, listen};
 use crate::database::postgres::rules::since::{Changed, Known, since};
 use crate::database::postgres::rules::{self, InForce, Stored, Version};
 use crate::database::postgres::{Database, Failure};

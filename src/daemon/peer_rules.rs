@@ -10,8 +10,8 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::database_rules::DatabaseRules;
-use crate::database::postgres::rules::Version;
 use crate::core::worldwide::NodeName;
+use crate::database::postgres::rules::Version;
 use crate::peer::{FetchError, Member, Peers, RulesWord};
 
 /// How often to look at what the others have, besides when it changes.
@@ -70,7 +70,6 @@ impl Unfit {
 
 /// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it elsewhere.
 type Shunned = HashSet<(NodeName, [u8; 32])>;
-
 
 /// Both directions, until `stop`.
 pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: CancellationToken) {

@@ -3,6 +3,7 @@
 
 pub mod audit;
 pub mod document;
+pub mod envoy;
 pub mod file;
 pub mod held;
 pub mod postgres;

@@ -88,7 +88,10 @@ pub async fn load(database: &Database) -> Result<Stored, Failure> {
 }
 
 /// Reads the set, or of it only one rule.
-async fn read(transaction: &mut Transaction<'_, Postgres>, only: Option<&str>) -> Result<Stored, sqlx::Error> {
+async fn read(
+    transaction: &mut Transaction<'_, Postgres>,
+    only: Option<&str>,
+) -> Result<Stored, sqlx::Error> {
     let (revision, generation, mark): VersionRow =
         sqlx::query_as(VERSION).fetch_one(&mut **transaction).await?;
     let rules: Vec<(String, Value)> = match only {
@@ -144,7 +147,8 @@ pub async fn edit(
     let fail = |error: sqlx::Error| away(Failure::of(&error, database.name(), EDIT_DEADLINE));
     let work = async {
         let mut transaction = begin(database, asked, in_force.version).await.map_err(fail)?;
-        let (revision, generation): (i64, i64) = sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
+        let (revision, generation): (i64, i64) =
+            sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
         let version = version_of(revision, generation);
         if asked.expected.is_some_and(|expected| expected != version.revision) {
             return Err(Refused::Stale(version.revision));
