@@ -204,6 +204,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["reason"],
         "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
     ),
+    ("audit_unsummed", MetricKind::Gauge, &[], "Sums by minute, hour and day that wait in memory to be written"),
     ("audit_rows_total", MetricKind::Counter, &[], "Records delivered to the database"),
     (
         "audit_batches_total",
@@ -274,6 +275,8 @@ pub struct Metrics {
     pub audit_queue: Gauge,
     /// See `audit_spooled_bytes` in [`METRICS`].
     pub audit_spooled_bytes: Gauge,
+    /// See `audit_unsummed` in [`METRICS`].
+    pub audit_unsummed: Gauge,
     /// See `audit_rows_total` in [`METRICS`].
     pub audit_rows: Counter,
     /// See `audit_archived_rows_total` in [`METRICS`].
@@ -358,6 +361,7 @@ impl Metrics {
             rule_reload_failures: counter("rule_reload_failures_total"),
             audit_queue: gauge("audit_queue"),
             audit_spooled_bytes: gauge("audit_spooled_bytes"),
+            audit_unsummed: gauge("audit_unsummed"),
             audit_rows: counter("audit_rows_total"),
             audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),

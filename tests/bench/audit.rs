@@ -250,11 +250,19 @@ fn fill(queue: &Queue, rows: u64) {
 }
 
 fn carry(rows: u64) {
-    let server = postgres::Postgres::with(&["max_wal_size=4GB", "shared_buffers=256MB"]);
+    let server = postgres::Postgres::with(&["fsync=on", "max_wal_size=4GB", "shared_buffers=256MB"]);
     let database = server.database();
     let runtime = runtime();
     runtime.block_on(async { migrate::run(&open(server.url(&database))).await.unwrap() });
-    let count = || server.sql(&database, "SELECT count(*) FROM audit_log").parse::<u64>().unwrap();
+    let number = |sql: &str| server.sql(&database, sql).parse::<u64>().unwrap();
+    // Every row, and every row in the sums of users too.
+    let count = || {
+        let rows = number("SELECT count(*) FROM audit_log");
+        for table in ["usage_minute", "usage_hour", "usage_day"] {
+            assert_eq!(number(&format!("SELECT sum(denied) FROM {table} WHERE user_id <> ''")), rows);
+        }
+        rows
+    };
     let folder = tempfile::tempdir().unwrap();
     let guard = runtime.enter();
     let running = start(server.url(&database), folder.path(), 1);
@@ -265,7 +273,9 @@ fn carry(rows: u64) {
     runtime.block_on(running.pipeline.drain(far_deadline(&runtime, far)));
     let took = begin.elapsed();
     assert_eq!(count(), rows);
-    println!("{rows} rows end to end: {:.0} rows/s", rows as f64 / took.as_secs_f64());
+    println!("{rows} rows end to end, sums included: {:.0} rows/s", rows as f64 / took.as_secs_f64());
+    let sums = number("SELECT count(*) FROM usage_minute");
+    println!("they make {sums} sums by minute");
     runtime.block_on(running.end());
 
     // The same again with nobody there to take them; then somebody is.

@@ -116,7 +116,7 @@ impl Keeper {
         let before = |kept: Span| seconds(Timestamp(now.micros().saturating_sub(kept.micros())));
         let batches = sqlx::query(
             "DELETE FROM audit_batches WHERE ctid = ANY (ARRAY(SELECT ctid FROM audit_batches \
-             WHERE at < to_timestamp($1::double precision) LIMIT 50000))",
+             WHERE at < to_timestamp($1::double precision) AND summed LIMIT 50000))",
         )
         .bind(before(self.settings.retain.max(BATCHES_KEPT)))
         .execute(self.database.pool());
