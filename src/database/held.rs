@@ -139,6 +139,6 @@ mod tests {
     #[test]
     fn a_set_that_is_too_long_to_be_handed_on_says_so() {
         let held = Held { bytes: SET_BYTES_MAX, ..Held::default() };
-        assert!(held.to_bytes(VERSION).unwrap_err().contains("at most 128 MiB"));
+        assert!(held.to_bytes(VERSION).unwrap_err().contains("at most 64 MiB"));
     }
 }

@@ -14,7 +14,7 @@ use super::set::RuleDocs;
 use crate::engine::rulebook::Quota;
 
 /// Longest set, in bytes.
-pub const SET_BYTES_MAX: usize = 128 << 20;
+pub const SET_BYTES_MAX: usize = 64 << 20;
 pub(super) const FORMAT: u32 = 1;
 const DIGEST_BYTES: usize = 32;
 

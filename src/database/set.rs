@@ -386,6 +386,14 @@ mod tests {
     }
 
     #[test]
+    fn a_set_has_only_so_many_rules_counting_those_that_did_not_change() {
+        let set = set(&[("a", 1)]);
+        assert!(set.read_beside(RULES_MAX - 1, &[]).is_ok());
+        let problems = set.check_beside(RULES_MAX, &[]).unwrap_err();
+        assert!(problems[0].to_string().contains("at most 200000 rules, not 200001"), "{problems:?}");
+    }
+
+    #[test]
     fn problems_name_the_rule() {
         let mut set = set(&[("a", 1)]);
         set.rules.insert("b".to_owned(), json!({ "name": "b", "limit": -1, "window": "1s" }));

@@ -15,7 +15,7 @@ use super::counters::Refusal;
 use crate::core::wire::VERSION;
 
 /// Longest set, in bytes.
-pub const RULES_BYTES_MAX: usize = 128 << 20;
+pub const RULES_BYTES_MAX: usize = 64 << 20;
 /// Sets that a peer may be reading on one connection at once. More wait on its side.
 pub(super) const READERS_MAX: u32 = 2;
 /// Longest time for a question to arrive, and for a set to be written.

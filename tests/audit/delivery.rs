@@ -70,7 +70,9 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
                 "SELECT sum(denied) FROM {table} WHERE user_id = '' AND path = '' AND region = '{region}'"
             );
             assert_eq!(server.number(&total), 150, "{table} after {dies:?}");
-            let users = format!("SELECT count(*), min(denied), max(denied) FROM {table} WHERE user_id <> '' AND region = '{region}'");
+            let users = format!(
+                "SELECT count(*), min(denied), max(denied) FROM {table} WHERE user_id <> '' AND region = '{region}'"
+            );
             assert_eq!(server.sql(&users), "150|1|1", "{table} after {dies:?}");
         }
         assert_eq!(of("SELECT count(*) FILTER (WHERE NOT summed) FROM audit_batches"), 0, "{dies:?}");

@@ -12,6 +12,7 @@ mod spool;
 mod step;
 mod sums;
 mod tables;
+mod totals;
 
 use crate::core::time::Timestamp;
 

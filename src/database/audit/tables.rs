@@ -1,9 +1,10 @@
-//! The three tables of sums, by minute, hour and day: how sums are added to them.
+//! The tables of sums, by minute, hour and day: how sums are added to them.
 
 use sqlx::PgConnection;
 
 use super::deliver::read;
 use super::seconds;
+use super::totals::add_totals;
 use crate::core::audit::usage::{Usage, UsageKey, coarser};
 use crate::core::time::Span;
 use crate::database::postgres::{Database, Failure};
@@ -34,7 +35,7 @@ const TABLES: [(&str, Span); 3] = [
     (add_to!("usage_day"), Span::from_secs(86_400)),
 ];
 
-/// Adds sorted sums of minutes to all three.
+/// Adds sorted sums of minutes to all three, and to the totals of everything.
 pub(super) async fn add_sums(
     database: &Database,
     connection: &mut PgConnection,
@@ -47,7 +48,7 @@ pub(super) async fn add_sums(
             add_some(database, connection, statement, region, some).await?;
         }
     }
-    Ok(())
+    read(database, add_totals(connection, region, minutes).await)
 }
 
 async fn add_some(
@@ -75,7 +76,7 @@ async fn add_some(
 }
 
 /// Numbers as PostgreSQL writes an array.
-fn array(numbers: &[u64]) -> String {
+pub(super) fn array(numbers: &[u64]) -> String {
     let mut text = String::with_capacity(2 + 3 * numbers.len());
     text.push('{');
     for (index, number) in numbers.iter().enumerate() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use sqlx::PgConnection;
 
-use super::{array, seconds};
+use super::seconds;
+use super::tables::array;
 use crate::core::audit::usage::{Usage, UsageKey};
 use crate::core::time::{Span, Timestamp};
 
@@ -20,13 +21,13 @@ const ADD: &str = "INSERT INTO usage_total AS own (region, step, bucket, allowed
          cost = own.cost + excluded.cost, latency = tidegate_add_counts(own.latency, excluded.latency)";
 
 /// Adds the rules' totals of these minutes to the totals of everything.
-pub(super) async fn add_totals<'u>(
+pub(super) async fn add_totals(
     connection: &mut PgConnection,
     region: &str,
-    minutes: impl Iterator<Item = (&'u UsageKey, &'u Usage)>,
+    minutes: &[(UsageKey, Usage)],
 ) -> Result<(), sqlx::Error> {
     let mut totals: BTreeMap<(&str, Timestamp), Usage> = BTreeMap::new();
-    for (key, usage) in minutes.filter(|(key, _)| key.user.is_empty() && key.path.is_empty()) {
+    for (key, usage) in minutes.iter().filter(|(key, _)| key.user.is_empty() && key.path.is_empty()) {
         for (name, step) in STEPS {
             let bucket = Timestamp::window_start(key.minute.window_index(step), step);
             totals.entry((name, bucket)).or_default().merge(usage);

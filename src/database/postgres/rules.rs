@@ -136,7 +136,7 @@ pub struct InForce {
 /// What is wrong with it, or why the database does not take it. Nothing was changed.
 pub async fn edit(
     database: &Database,
-    asked: &Asked,
+    asked: Asked,
     regions: &[String],
     in_force: InForce,
 ) -> Result<Done, Refused> {
@@ -146,7 +146,7 @@ pub async fn edit(
     };
     let fail = |error: sqlx::Error| away(Failure::of(&error, database.name(), EDIT_DEADLINE));
     let work = async {
-        let mut transaction = begin(database, asked, in_force.version).await.map_err(fail)?;
+        let mut transaction = begin(database, &asked, in_force.version).await.map_err(fail)?;
         let (revision, generation): (i64, i64) =
             sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
         let version = version_of(revision, generation);
@@ -164,9 +164,9 @@ pub async fn edit(
             }
             _ => None,
         };
-        let after = stored.docs.edited(&asked.edit, before)?;
         let others = if only.is_some() { in_force.rules.saturating_sub(stored.docs.rules.len()) } else { 0 };
-        let changes = check(stored.docs, after, others, regions.to_vec()).await?;
+        let (edit, regions) = (asked.edit, regions.to_vec());
+        let changes = aside(move || changed(&stored.docs, &edit, before, others, &regions)).await?;
         if asked.dry_run || changes.is_empty() {
             return Ok(Done { revision: version.revision, changes });
         }
@@ -197,23 +197,25 @@ fn behind(stored: Version, in_force: Version) -> String {
     )
 }
 
-/// Checks what an edit makes of a set, or of the part of it that the edit can touch, `others` being the rules beside it.
-/// A set of very many rules takes a while: not on a thread that serves requests.
-async fn check(
-    before: RuleDocs,
-    after: RuleDocs,
+/// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules beside it; checked.
+fn changed(
+    before: &RuleDocs,
+    edit: &Edit,
+    earlier: Option<RuleDocs>,
     others: usize,
-    regions: Vec<String>,
+    regions: &[String],
 ) -> Result<Vec<RuleChange>, Refused> {
-    let checked = tokio::task::spawn_blocking(move || {
-        let after = before.keeping(after, &regions);
-        after.check_beside(others, &regions)?;
-        Ok(before.changes_to(&after))
-    });
-    let checked = checked.await;
-    checked
-        .map_err(|error| Refused::Impossible(format!("the rules could not be checked: {error}")))?
-        .map_err(Refused::Wrong)
+    let after = before.keeping(before.edited(edit, earlier)?, regions);
+    after.check_beside(others, regions).map_err(Refused::Wrong)?;
+    Ok(before.changes_to(&after))
+}
+
+/// A set of very many rules takes a while to check: not on a thread that serves requests.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Refused::Impossible(format!("the rules could not be checked: {error}")))?
 }
 
 async fn begin(
