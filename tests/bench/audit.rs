@@ -344,6 +344,16 @@ fn generate(server: &postgres::Postgres, database: &str, rows: u64) {
             );
         }
     }
+    for step in ["minute", "hour", "day"] {
+        server.sql(
+            database,
+            &format!(
+                "INSERT INTO usage_total (step, bucket, region, allowed, denied, cost, latency) \
+                 SELECT '{step}', bucket, region, sum(allowed), sum(denied), sum(cost), '{{0,0,500,900}}' \
+                 FROM usage_{step} WHERE user_id = '' AND path = '' GROUP BY 2, 3"
+            ),
+        );
+    }
     server.sql(database, "VACUUM ANALYZE");
 }
 
