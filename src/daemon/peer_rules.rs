@@ -89,7 +89,8 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
                 }
                 if let Some(offer) = offers.borrow_and_update().clone() {
                     let Version { generation, revision } = offer.version;
-                    peers.offer_rules(RulesWord { generation, revision, digest: offer.digest }, offer.bytes);
+                    let (length, digest) = (offer.bytes.len(), offer.digest);
+                    peers.offer_rules(RulesWord { generation, revision, length, digest }, offer.bytes);
                 }
                 continue;
             }

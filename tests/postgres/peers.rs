@@ -128,14 +128,14 @@ impl Liar {
         Self { runtime, peers }
     }
 
-    fn offer(&self, revision: u64, digest: [u8; 32], bytes: Vec<u8>) {
+    fn offer(&self, revision: u64, length: usize, digest: [u8; 32], bytes: Vec<u8>) {
         let _guard = self.runtime.enter();
-        self.peers.offer_rules(RulesWord { generation: 1, revision, digest }, bytes.into());
+        self.peers.offer_rules(RulesWord { generation: 1, revision, length, digest }, bytes.into());
     }
 
-    /// Bytes under their right digest.
+    /// Bytes under their right length and digest.
     fn offer_honestly(&self, revision: u64, bytes: Vec<u8>) {
-        self.offer(revision, digest(&bytes), bytes);
+        self.offer(revision, bytes.len(), digest(&bytes), bytes);
     }
 }
 
@@ -159,22 +159,28 @@ fn what_a_hostile_member_offers_is_refused_with_the_reason_and_hides_no_honest_s
     let victim = Daemon::with("", &config, &[]);
     place.server.kill();
     let liar = Liar::join(&ca, "us", "liar", eu, None);
-    let refused = |reason: &str| {
+    let refused_times = |reason: &str, times: f64| {
         eventually(&format!("a set is refused: {reason}"), || {
             let line = format!("tidegate_peer_rules_refused_total{{reason=\"{reason}\"}}");
-            victim.metric(&line).filter(|times| *times >= 1.0)
+            victim.metric(&line).filter(|counted| *counted >= times)
         });
         assert_eq!(limit(&victim, "r"), Some(3), "{reason}");
     };
+    let refused = |reason| refused_times(reason, 1.0);
 
-    liar.offer(10, [7; 32], set_of(10, &[rule("r", 100)]));
+    let bytes = set_of(10, &[rule("r", 100)]);
+    liar.offer(10, bytes.len(), [7; 32], bytes);
     refused("digest");
     liar.offer_honestly(11, b"no set at all".to_vec());
     refused("unreadable");
     liar.offer_honestly(12, set_of(u64::MAX, &[rule("r", 100)]));
     refused("other_revision");
-    liar.offer_honestly(13, vec![b' '; SET_BYTES_MAX + 1]);
+    // Longer than a set may be, and longer than was said.
+    liar.offer(13, SET_BYTES_MAX + 1, [13; 32], Vec::new());
     refused("too_long");
+    let bytes = set_of(13, &[rule("r", 100)]);
+    liar.offer(13, bytes.len() - 1, digest(&bytes), bytes);
+    refused_times("too_long", 2.0);
     let colourful = json!({ "name": "r", "limit": 1, "window": "1s", "colour": "red" });
     liar.offer_honestly(14, set_of(14, &[rule("ok", 1), colourful]));
     refused("wrong");
@@ -189,7 +195,7 @@ fn what_a_hostile_member_offers_is_refused_with_the_reason_and_hides_no_honest_s
     });
 
     // An older set is no news. A newer one is taken from who has it, whatever others say they have.
-    liar.offer(1_000, [9; 32], Vec::new());
+    liar.offer(1_000, 9, [9; 32], Vec::new());
     let honest = Liar::join(&ca, "us", "honest", eu, None);
     honest.offer_honestly(0, set_of(0, &[rule("r", 50)]));
     honest.offer_honestly(20, set_of(20, &[rule("r", 8)]));

@@ -236,7 +236,8 @@ async fn begin(
         "SELECT set_config('tidegate.actor', $1, true), set_config('tidegate.source', $2, true), \
          set_config('tidegate.action', $3, true), set_config('tidegate.reason', $4, true), \
          set_config('tidegate.revision', $5, true), set_config('tidegate.generation', $6, true), \
-         set_config('statement_timeout', '30s', true)",
+         set_config('statement_timeout', '30s', true), \
+         set_config('idle_in_transaction_session_timeout', '30s', true)",
     );
     said.bind(&asked.actor.name)
         .bind(source)
