@@ -137,12 +137,8 @@ const USERS: &[Parameter] = &[
     AFTER,
     PAGE,
 ];
-const KEYS: &[Parameter] = &[
-    ("user", "string", false, "Of this user."),
-    ("tier", "string", false, "Of this tier."),
-    AFTER,
-    PAGE,
-];
+const KEYS: &[Parameter] =
+    &[("user", "string", false, "Of this user."), ("tier", "string", false, "Of this tier."), AFTER, PAGE];
 const PAST_DECISIONS: &[Parameter] = &[
     ("from", "string", false, "From when on: RFC 3339, or how long ago, such as 24h. 24h unless said."),
     ("to", "string", false, "Until when."),

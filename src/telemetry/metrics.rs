@@ -198,7 +198,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["reason"],
         "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
     ),
-    ("audit_unsummed", MetricKind::Gauge, &[], "Sums by minute, hour and day that wait in memory to be written"),
+    (
+        "audit_unsummed",
+        MetricKind::Gauge,
+        &[],
+        "Sums by minute, hour and day that wait in memory to be written",
+    ),
     ("audit_rows_total", MetricKind::Counter, &[], "Records delivered to the database"),
     (
         "audit_batches_total",

@@ -49,7 +49,7 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         let spool = Spool::open(folder.path(), BYTES_MAX, Steps::default());
         let region = format!("r{round}");
         let node = NodeName { region: region.clone(), node: "eu-1".to_owned() };
-        for sequence in 1..=3 {
+        for sequence in 1..=6 {
             let users: Vec<String> = (0..50).map(|user| format!("u{sequence}_{user}")).collect();
             let mut batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
             batch.node.region.clone_from(&region);
@@ -62,16 +62,18 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         let deaths = runtime().block_on(deliver_through_deaths(&server, folder.path(), &node, &steps));
         assert!(deaths >= 2, "{dies:?} was met {deaths} times");
         let of = |sql: &str| server.number(&format!("{sql} WHERE region = '{region}'"));
-        assert_eq!(of("SELECT count(*) FROM audit_log"), 150, "{dies:?}");
-        assert_eq!(of("SELECT count(DISTINCT user_id) FROM audit_log"), 150, "{dies:?}");
-        assert_eq!(of("SELECT count(*) FROM audit_batches"), 3, "{dies:?}");
+        assert_eq!(of("SELECT count(*) FROM audit_log"), 300, "{dies:?}");
+        assert_eq!(of("SELECT count(DISTINCT user_id) FROM audit_log"), 300, "{dies:?}");
+        assert_eq!(of("SELECT count(*) FROM audit_batches"), 6, "{dies:?}");
         for table in ["usage_minute", "usage_hour", "usage_day"] {
             let total = format!(
                 "SELECT sum(denied) FROM {table} WHERE user_id = '' AND path = '' AND region = '{region}'"
             );
-            assert_eq!(server.number(&total), 150, "{table} after {dies:?}");
-            let users = format!("SELECT count(*), min(denied), max(denied) FROM {table} WHERE user_id <> '' AND region = '{region}'");
-            assert_eq!(server.sql(&users), "150|1|1", "{table} after {dies:?}");
+            assert_eq!(server.number(&total), 300, "{table} after {dies:?}");
+            let users = format!(
+                "SELECT count(*), min(denied), max(denied) FROM {table} WHERE user_id <> '' AND region = '{region}'"
+            );
+            assert_eq!(server.sql(&users), "300|1|1", "{table} after {dies:?}");
         }
         assert_eq!(of("SELECT count(*) FILTER (WHERE NOT summed) FROM audit_batches"), 0, "{dies:?}");
     }
