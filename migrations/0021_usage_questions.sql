@@ -22,9 +22,9 @@ WITH sums AS MATERIALIZED (
     SELECT 'day', bucket, region, allowed, denied, cost, latency FROM usage_day WHERE user_id = '' AND path = ''),
 counts AS (
     SELECT step, bucket, region, place, sum(n)::bigint AS n
-    FROM sums, unnest(latency) WITH ORDINALITY AS of_sum (n, place) GROUP BY 1, 2, 3, 4),
+    FROM sums, tidegate_counts(latency) GROUP BY 1, 2, 3, 4),
 latencies AS (
-    SELECT step, bucket, region, array_agg(n ORDER BY place) AS latency FROM counts GROUP BY 1, 2, 3)
+    SELECT step, bucket, region, array_agg((place << 48) + n ORDER BY place) AS latency FROM counts GROUP BY 1, 2, 3)
 INSERT INTO usage_total (step, bucket, region, allowed, denied, cost, latency)
 SELECT step, bucket, region, sum(allowed), sum(denied), sum(cost), latencies.latency
 FROM sums LEFT JOIN latencies USING (step, bucket, region) GROUP BY step, bucket, region, latencies.latency;

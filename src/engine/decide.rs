@@ -121,7 +121,7 @@ impl Engine {
                 }
                 let decision = refusal(refused);
                 if let Some(audit) = audit {
-                    audit.tell(request, &decision, now, || self.clock.now(), |_| 0);
+                    audit.tell(request, plan.owner(place), &decision, now, || self.clock.now(), |_| 0);
                 }
                 decisions.push(decision);
                 continue;
@@ -155,7 +155,7 @@ impl Engine {
             }
             if let Some(audit) = audit {
                 let used = |index| used_of(matches, own, index);
-                audit.tell(request, &decision, now, || self.clock.now(), used);
+                audit.tell(request, plan.owner(place), &decision, now, || self.clock.now(), used);
             }
             decisions.push(decision);
         }
@@ -270,6 +270,7 @@ struct Asked<'a, 'r> {
 struct Plan<'a, 'r> {
     loaded: &'a Loaded,
     requests: &'a [Request<'r>],
+    persons: &'a Persons,
     matches: SmallVec<[Matches<'a>; 1]>,
     /// Those who may not ask at all, by the place of their question.
     refused: SmallVec<[(usize, Refused); 1]>,
@@ -307,7 +308,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                 found.limit = loaded.held_to(found.rule, found.limit);
             }
         }
-        let mut plan = Self { loaded, requests, matches, refused, intent };
+        let mut plan = Self { loaded, requests, persons, matches, refused, intent };
         let blocked = !plan.refused.is_empty()
             || plan
                 .matches
@@ -318,6 +319,11 @@ impl<'a, 'r> Plan<'a, 'r> {
             plan.intent = Intent::Ask;
         }
         plan
+    }
+
+    /// Whose key the request of this place shows.
+    fn owner(&self, place: usize) -> Option<&'a str> {
+        self.persons.get(place)?.owner()
     }
 
     fn shadow(&self, found: &Match<'_>) -> bool {

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::core::audit::Outcome;
+use tidegate::core::audit::{Histogram, Outcome};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::NodeName;
-use tidegate::database::audit::{DeliverError, Delivered, Spool, Step, Steps};
+use tidegate::database::audit::{DeliverError, Delivered, Past, Spool, Step, Steps};
+use tidegate::engine::history::{Group, History as _, StepOfTime, UsageAsked};
 
 use super::records::{NOON, Process, Server, batch, denial, node, runtime};
 
@@ -49,7 +50,7 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         let spool = Spool::open(folder.path(), BYTES_MAX, Steps::default());
         let region = format!("r{round}");
         let node = NodeName { region: region.clone(), node: "eu-1".to_owned() };
-        for sequence in 1..=3 {
+        for sequence in 1..=6 {
             let users: Vec<String> = (0..50).map(|user| format!("u{sequence}_{user}")).collect();
             let mut batch = batch(sequence, users.iter().map(|user| denial(NOON, user)));
             batch.node.region.clone_from(&region);
@@ -62,18 +63,23 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
         let deaths = runtime().block_on(deliver_through_deaths(&server, folder.path(), &node, &steps));
         assert!(deaths >= 2, "{dies:?} was met {deaths} times");
         let of = |sql: &str| server.number(&format!("{sql} WHERE region = '{region}'"));
-        assert_eq!(of("SELECT count(*) FROM audit_log"), 150, "{dies:?}");
-        assert_eq!(of("SELECT count(DISTINCT user_id) FROM audit_log"), 150, "{dies:?}");
-        assert_eq!(of("SELECT count(*) FROM audit_batches"), 3, "{dies:?}");
+        assert_eq!(of("SELECT count(*) FROM audit_log"), 300, "{dies:?}");
+        assert_eq!(of("SELECT count(DISTINCT user_id) FROM audit_log"), 300, "{dies:?}");
+        assert_eq!(of("SELECT count(*) FROM audit_batches"), 6, "{dies:?}");
         for table in ["usage_minute", "usage_hour", "usage_day"] {
             let total = format!(
                 "SELECT sum(denied) FROM {table} WHERE user_id = '' AND path = '' AND region = '{region}'"
             );
-            assert_eq!(server.number(&total), 150, "{table} after {dies:?}");
+            assert_eq!(server.number(&total), 300, "{table} after {dies:?}");
             let users = format!(
                 "SELECT count(*), min(denied), max(denied) FROM {table} WHERE user_id <> '' AND region = '{region}'"
             );
-            assert_eq!(server.sql(&users), "150|1|1", "{table} after {dies:?}");
+            assert_eq!(server.sql(&users), "300|1|1", "{table} after {dies:?}");
+        }
+        for step in ["minute", "hour", "day"] {
+            let total =
+                format!("SELECT sum(denied) FROM usage_total WHERE step = '{step}' AND region = '{region}'");
+            assert_eq!(server.number(&total), 300, "all by {step} after {dies:?}");
         }
         assert_eq!(of("SELECT count(*) FILTER (WHERE NOT summed) FROM audit_batches"), 0, "{dies:?}");
     }
@@ -109,8 +115,8 @@ fn every_field_arrives_as_it_was() {
     let strange = format!("2026-03-10 12:00:00|eu|eu-1|default||{}||", strange.replace('\0', "\u{fffd}"));
     assert!(row("user_id <> 'plain'").starts_with(&strange), "{}", row("user_id <> 'plain'"));
     assert_eq!(
-        server.sql("SELECT allowed, denied, cost, latency FROM usage_minute WHERE user_id = 'plain'"),
-        "100|0|100|{0,0,0,0,0,0,0,0,0,0,100}"
+        server.sql("SELECT allowed, denied, cost, place, n FROM usage_minute, tidegate_counts(latency) WHERE user_id = 'plain'"),
+        "100|0|100|11|100"
     );
 }
 
@@ -134,14 +140,34 @@ fn sums_of_many_batches_are_the_sums_of_everything() {
     });
     for (table, step) in [("usage_minute", "minute"), ("usage_hour", "hour"), ("usage_day", "day")] {
         let summed = format!(
-            "SELECT bucket, user_id, denied, (SELECT sum(n) FROM unnest(latency) n) FROM {table} WHERE path = '' AND user_id <> '' ORDER BY 1, 2"
+            "SELECT bucket, user_id, denied, (SELECT sum(n) FROM tidegate_counts(latency)) FROM {table} WHERE path = '' AND user_id <> '' ORDER BY 1, 2"
         );
         let counted = format!(
             "SELECT date_trunc('{step}', at, 'UTC'), user_id, count(*), count(*) FROM audit_log GROUP BY 1, 2 ORDER BY 1, 2"
         );
         assert_eq!(server.sql(&summed), server.sql(&counted));
     }
-    let days = "SELECT latency[1:4] FROM usage_day WHERE user_id = '' AND path = ''";
+    // What the routes read of it.
+    let read = runtime().block_on(async {
+        let asked = UsageAsked {
+            by: StepOfTime::Day,
+            from: Timestamp(0),
+            to: NOON + Span::from_secs(86_400),
+            group: Group::Time,
+            rule: None,
+            user: None,
+            path: None,
+            region: None,
+            limit: 10,
+        };
+        Past::new(server.open()).usage(&asked).await.unwrap()
+    });
+    let mut all = Histogram::default();
+    for sequence in 1..=5 {
+        (0..20).for_each(|n| all.add(n * sequence, 1));
+    }
+    assert_eq!(read.iter().map(|row| row.latency.clone()).collect::<Vec<_>>(), [Some(all)]);
+    let days = "SELECT array_agg(n ORDER BY place) FROM usage_day, LATERAL (SELECT place, sum(n) AS n FROM tidegate_counts(latency) GROUP BY 1) AS counts WHERE user_id = '' AND path = '' AND place <= 4";
     let counted = "SELECT array_agg((SELECT count(*) FROM audit_log WHERE latency_us = n) ORDER BY n) FROM generate_series(0, 3) n";
     assert_eq!(server.sql(days), server.sql(counted));
 }

@@ -249,12 +249,7 @@ impl Bucket {
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(
-        &mut self,
-        now: Timestamp,
-        node: &str,
-        heard: &Word,
-    ) -> bool {
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &Word) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {

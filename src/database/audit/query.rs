@@ -49,10 +49,9 @@ macro_rules! usage_of {
                  ORDER BY second DESC, sum(denied) DESC, sum(allowed) DESC, name LIMIT $9), \
              counts AS ( \
                  SELECT second, name, place, sum(n)::bigint AS n \
-                 FROM chosen JOIN sums USING (second, name), \
-                     unnest(chosen.latency) WITH ORDINALITY AS of_bucket (n, place) GROUP BY 1, 2, 3), \
+                 FROM chosen JOIN sums USING (second, name), tidegate_counts(chosen.latency) GROUP BY 1, 2, 3), \
              latencies AS ( \
-                 SELECT second, name, array_agg(n ORDER BY place) AS latency FROM counts GROUP BY 1, 2) \
+                 SELECT second, name, array_agg((place << 48) + n) AS latency FROM counts GROUP BY 1, 2) \
              SELECT CASE WHEN $4 = 'time' THEN second END AS second, \
                  CASE WHEN $4 <> 'time' THEN name END AS name, allowed, denied, cost, latency \
              FROM sums LEFT JOIN latencies USING (second, name) \
@@ -251,6 +250,6 @@ fn usage_row(row: &PgRow) -> Result<UsageRow, sqlx::Error> {
         allowed: unsigned(row.try_get("allowed")?),
         denied: unsigned(row.try_get("denied")?),
         cost: row.try_get("cost")?,
-        latency: counts.map(|counts| Histogram::from_counts(counts.into_iter().map(unsigned).collect())),
+        latency: counts.map(|counts| Histogram::from_packed(counts.into_iter().map(unsigned))),
     })
 }

@@ -5,6 +5,7 @@ use sqlx::PgConnection;
 use super::deliver::read;
 use super::seconds;
 use super::totals::add_totals;
+use crate::core::audit::Histogram;
 use crate::core::audit::usage::{Usage, UsageKey, coarser};
 use crate::core::time::Span;
 use crate::database::postgres::{Database, Failure};
@@ -23,7 +24,7 @@ macro_rules! add_to {
              ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET \
                  allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
                  cost = own.cost + excluded.cost, \
-                 latency = tidegate_add_counts(own.latency, excluded.latency)"
+                 latency = tidegate_join_counts(own.latency, excluded.latency)"
         )
     };
 }
@@ -59,7 +60,7 @@ async fn add_some(
     sums: &[(UsageKey, Usage)],
 ) -> Result<(), Failure> {
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let latencies: Vec<String> = sums.iter().map(|(_, usage)| array(usage.latency.counts())).collect();
+    let latencies: Vec<String> = sums.iter().map(|(_, usage)| array(&usage.latency)).collect();
     let added = sqlx::query(statement)
         .bind(region)
         .bind(sums.iter().map(|(key, _)| seconds(key.minute)).collect::<Vec<_>>())
@@ -75,15 +76,14 @@ async fn add_some(
     Ok(())
 }
 
-/// Numbers as PostgreSQL writes an array.
-pub(super) fn array(numbers: &[u64]) -> String {
-    let mut text = String::with_capacity(2 + 3 * numbers.len());
-    text.push('{');
-    for (index, number) in numbers.iter().enumerate() {
+/// A histogram as PostgreSQL writes an array of what [`Histogram::packed`] says.
+pub(super) fn array(latency: &Histogram) -> String {
+    let mut text = String::from("{");
+    for (index, number) in latency.packed().enumerate() {
         if index > 0 {
             text.push(',');
         }
-        text.push_str(itoa::Buffer::new().format(*number));
+        text.push_str(itoa::Buffer::new().format(number));
     }
     text.push('}');
     text

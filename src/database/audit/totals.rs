@@ -18,7 +18,7 @@ const ADD: &str = "INSERT INTO usage_total AS own (region, step, bucket, allowed
          AS fresh (step, second, allowed, denied, cost, latency) \
      ON CONFLICT (step, bucket, region) DO UPDATE SET \
          allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-         cost = own.cost + excluded.cost, latency = tidegate_add_counts(own.latency, excluded.latency)";
+         cost = own.cost + excluded.cost, latency = tidegate_join_counts(own.latency, excluded.latency)";
 
 /// Adds the rules' totals of these minutes to the totals of everything.
 pub(super) async fn add_totals(
@@ -41,7 +41,7 @@ pub(super) async fn add_totals(
         .bind(totals.values().map(|total| signed(total.allowed)).collect::<Vec<_>>())
         .bind(totals.values().map(|total| signed(total.denied)).collect::<Vec<_>>())
         .bind(totals.values().map(|total| total.cost).collect::<Vec<_>>())
-        .bind(totals.values().map(|total| array(total.latency.counts())).collect::<Vec<_>>())
+        .bind(totals.values().map(|total| array(&total.latency)).collect::<Vec<_>>())
         .execute(connection)
         .await?;
     Ok(())

@@ -29,8 +29,7 @@ impl Bucket {
 
     /// What the own region admitted but this daemon's own store cannot know.
     fn elsewhere(&self, here: Here<'_>, period: &Period) -> u64 {
-        let unknown =
-            |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
+        let unknown = |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
         period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
     }
 
