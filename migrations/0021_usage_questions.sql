@@ -46,9 +46,9 @@ CREATE INDEX usage_day_by_rule ON usage_day (rule, bucket, heat);
 
 -- Who was denied most by a rule, in steps ('hour' or 'day') that begin from `since` on and before `until`.
 --
--- A user has a sum for each region and step: n at most. The `many` hottest users are among the many * n hottest sums. Of n
--- sums that add up to t one is at least t / n, so whoever was denied as often as those has a sum whose heat is at most
--- log2(n) below theirs: only users with such a sum are added up. Where nobody stands out, everyone with denials is.
+-- A user has a sum for each region and step: n at most. The users of the many * n hottest sums are `many` at least; if the
+-- last of the first `many` of them was denied t times, whoever was denied as often has a sum of t / n or more, and so a heat
+-- that is not below that. Only users with such a sum are added up. Where nobody stands out, everyone with denials is.
 CREATE FUNCTION tidegate_most_denied(step text, wanted_rule text, since timestamptz, until timestamptz, wanted_region text,
     many bigint)
 RETURNS TABLE (name text, allowed bigint, denied bigint, cost bigint) LANGUAGE plpgsql STABLE AS $$
@@ -63,11 +63,21 @@ BEGIN
     EXECUTE format('SELECT array_agg(DISTINCT bucket), array_agg(DISTINCT region), count(*) FROM %I
         WHERE rule = $1 AND user_id = '''' AND path = '''' AND bucket >= $2 AND bucket < $3 AND ($4 IS NULL OR region = $4)', sums)
         INTO buckets, regions, n USING wanted_rule, since, until, wanted_region;
-    EXECUTE format('SELECT CASE WHEN count(*) < $4 THEN 1 ELSE min(heat) - coalesce(tidegate_heat($5 - 1), 0) END
-        FROM (SELECT heat FROM unnest($2) AS wanted (bucket), LATERAL (
-            SELECT own.heat FROM %I AS own WHERE own.rule = $1 AND own.bucket = wanted.bucket AND own.heat >= 1
-                AND own.region = ANY ($3) ORDER BY own.heat DESC LIMIT $4) AS step ORDER BY heat DESC LIMIT $4) AS hottest', sums)
-        INTO edge USING wanted_rule, buckets, regions, many * n, n;
+    EXECUTE format('WITH hottest AS (
+            SELECT DISTINCT user_id FROM (
+                SELECT step.user_id FROM unnest($2) AS wanted (bucket), LATERAL (
+                    SELECT own.user_id, own.heat FROM %1$I AS own
+                    WHERE own.rule = $1 AND own.bucket = wanted.bucket AND own.heat >= 1 AND own.region = ANY ($3)
+                    ORDER BY own.heat DESC LIMIT $4 * $5) AS step
+                ORDER BY step.heat DESC LIMIT $4 * $5) AS sums),
+        wholes AS (
+            SELECT whole.denied FROM hottest, LATERAL (
+                SELECT sum(own.denied)::bigint AS denied FROM %1$I AS own
+                WHERE own.bucket = ANY ($2) AND own.region = ANY ($3) AND own.rule = $1 AND own.user_id = hottest.user_id
+                    AND own.path = '''') AS whole
+            ORDER BY 1 DESC LIMIT $4)
+        SELECT CASE WHEN count(*) < $4 THEN 1 ELSE tidegate_heat((min(denied) + $5 - 1) / $5) END FROM wholes', sums)
+        INTO edge USING wanted_rule, buckets, regions, many, n;
     IF edge <= 1 THEN
         RETURN QUERY EXECUTE format('SELECT user_id, sum(allowed)::bigint, sum(denied)::bigint, sum(cost)::bigint FROM %I
             WHERE rule = $1 AND bucket = ANY ($2) AND region = ANY ($3) AND heat >= 1
