@@ -1,3 +1,5 @@
+//! Descriptors of the reference service against the rules that come of its file.
+
 use super::*;
 use crate::core::request::{Attributes, Cost, Request};
 use crate::core::ruleset::{RuleSet, Shapes};
