@@ -8,15 +8,16 @@ use smallvec::SmallVec;
 
 use super::super::algorithm::{Algorithm, View};
 use super::super::time::{Span, Timestamp};
-use super::super::wire::{COUNTS_MAX, DEMAND_MAX};
+use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, rounded};
 use super::budget::Account;
-use super::counts::{Counts, Merged};
+use super::counts::{Count, Counts, Merged};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
 use super::partition::{Standing, standing};
 use super::pool::Pool;
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
+use super::voice::Voices;
 use super::{WorldKey, WorldRule};
 
 mod doubt;
@@ -63,6 +64,17 @@ pub(super) struct Bucket {
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
     changed: Timestamp,
+    /// Under which labels it is told.
+    voices: Voices,
+}
+
+/// What is said of one window of a bucket.
+#[derive(Debug)]
+pub(super) struct Word {
+    pub(super) window: u64,
+    pub(super) stamp: Timestamp,
+    pub(super) counts: SmallVec<[Count; 1]>,
+    pub(super) demand: u64,
 }
 
 /// Another daemon of the own region.
@@ -119,7 +131,7 @@ pub(super) struct Told {
 /// Who asks: what a bucket must know of the daemon that follows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Here<'a> {
-    pub(super) node: &'a str,
+    pub(super) node: &'a Arc<str>,
     /// When the process began.
     pub(super) started: Timestamp,
     /// Whether the daemons of this region share one store.
@@ -161,6 +173,7 @@ impl Bucket {
             audited: 0,
             moved_since: false,
             changed: since,
+            voices: Voices::default(),
         }
     }
 
@@ -191,6 +204,12 @@ impl Bucket {
         self.periods.iter().find(|period| period.window == window)
     }
 
+    /// Whose it is, what is known of a window, and under which labels it is told.
+    pub(super) fn to_tell(&mut self, window: u64) -> Option<(&WorldKey, &Period, &mut Voices)> {
+        let period = self.periods.iter().find(|period| period.window == window)?;
+        Some((&self.key, period, &mut self.voices))
+    }
+
     pub(super) fn periods(&self) -> impl Iterator<Item = &Period> {
         self.periods.iter()
     }
@@ -216,25 +235,21 @@ impl Bucket {
     }
 
     /// What happened here.
-    pub(super) fn count(&mut self, now: Timestamp, node: &str, touched: &super::Touched) {
+    pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &super::Touched) {
         self.changed = now;
         self.demand.offered(now, touched.offered);
-        let since = self.since;
+        let counter = Counter { node: Arc::clone(node), since: self.since };
         if let Some(period) = self.period_mut(touched.window)
             && touched.admitted | touched.returned != 0
         {
-            period.live.add(node, since, touched.admitted, touched.returned);
+            let more = Amount { admitted: touched.admitted, returned: touched.returned };
+            period.live.add(&counter, more);
             period.live_version = period.live_version.wrapping_add(1);
         }
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(
-        &mut self,
-        now: Timestamp,
-        node: &str,
-        heard: &super::super::wire::Report,
-    ) -> bool {
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &Word) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
@@ -263,7 +278,7 @@ impl Bucket {
         &mut self,
         now: Timestamp,
         region: RegionId,
-        heard: &super::super::wire::Report,
+        heard: &Word,
         here: Here<'_>,
     ) -> Heard {
         if self.is_beyond(region, heard) {
@@ -300,9 +315,8 @@ impl Bucket {
 
     /// Whether a report tells of more than a region can have admitted. In a window that is the limit, twice over where a
     /// reload has just lowered it; without windows what the bucket held, and what has refilled since the region told last.
-    fn is_beyond(&self, region: RegionId, heard: &super::super::wire::Report) -> bool {
-        let net = heard.counts.iter().map(|count| count.admitted.saturating_sub(count.returned));
-        let net = net.fold(0, u64::saturating_add);
+    fn is_beyond(&self, region: RegionId, heard: &Word) -> bool {
+        let net = heard.counts.iter().map(Count::net).fold(0, u64::saturating_add);
         let limit = &self.rule.limit;
         if self.windowed() {
             return net > u64::from(limit.permits).saturating_mul(2);
@@ -331,7 +345,7 @@ impl Bucket {
     /// since. Returns the windows to be told.
     pub(super) fn tell(&mut self, now: Timestamp, here: Here<'_>) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
-        let demand = self.demand_at(now);
+        let demand = rounded(self.demand_at(now));
         let mut windows = SmallVec::new();
         self.period_mut(window);
         for period in &mut self.periods {
@@ -395,7 +409,7 @@ impl Bucket {
     /// The same for a daemon that does not own the bucket: what it counted itself.
     pub(super) fn tell_owner(&mut self, now: Timestamp) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
-        let (net, demand) = (self.own_net(window), self.own_demand_at(now));
+        let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
         self.told = Some(Telling { at: now, window, net, demand });
         self.periods.iter().map(|period| period.window).collect()
     }
