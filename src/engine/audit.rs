@@ -54,6 +54,14 @@ pub struct Taken {
     pub rows: u64,
 }
 
+/// A request, and what a record says besides.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'a, 'r> {
+    pub(super) request: &'a Request<'r>,
+    /// The user whom the key that it shows belongs to.
+    pub(super) owner: Option<&'a str>,
+}
+
 /// The queue between decisions and what remembers them.
 pub struct Queue {
     slots: Vec<OwnLine>,
@@ -160,12 +168,11 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `owner`: the user whom the key it shows belongs to;
-    /// `used`: permits in use after it under the rule of this index.
+    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the rule of this
+    /// index.
     pub(super) fn tell(
         &self,
-        request: &Request<'_>,
-        owner: Option<&str>,
+        question: Question<'_, '_>,
         decision: &Decision,
         now: Timestamp,
         end: impl FnOnce() -> Timestamp,
@@ -179,6 +186,7 @@ impl Queue {
         };
         let Some(weight) = self.weight(outcome) else { return };
         let ruled = index.and_then(|index| decision.rules.get(index));
+        let Question { request, owner } = question;
         let mut asked = Asker { user: owner, ..Asker::default() };
         for (name, value) in &request.attributes {
             match *name {

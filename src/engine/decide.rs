@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::audit::Question;
 use super::each::Footprint;
 use super::hold::Leasing;
 use super::identity::{Persons, Refused, rewritten};
@@ -121,7 +122,7 @@ impl Engine {
                 }
                 let decision = refusal(refused);
                 if let Some(audit) = audit {
-                    audit.tell(request, plan.owner(place), &decision, now, || self.clock.now(), |_| 0);
+                    audit.tell(plan.question(place, request), &decision, now, || self.clock.now(), |_| 0);
                 }
                 decisions.push(decision);
                 continue;
@@ -155,7 +156,7 @@ impl Engine {
             }
             if let Some(audit) = audit {
                 let used = |index| used_of(matches, own, index);
-                audit.tell(request, plan.owner(place), &decision, now, || self.clock.now(), used);
+                audit.tell(plan.question(place, request), &decision, now, || self.clock.now(), used);
             }
             decisions.push(decision);
         }
@@ -321,9 +322,9 @@ impl<'a, 'r> Plan<'a, 'r> {
         plan
     }
 
-    /// Whose key the request of this place shows.
-    fn owner(&self, place: usize) -> Option<&'a str> {
-        self.persons.get(place)?.owner()
+    /// The request of this place, with whose key it shows.
+    fn question(&self, place: usize, request: &'a Request<'r>) -> Question<'a, 'r> {
+        Question { request, owner: self.persons.get(place).and_then(|person| person.owner()) }
     }
 
     fn shadow(&self, found: &Match<'_>) -> bool {

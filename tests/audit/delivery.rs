@@ -27,7 +27,7 @@ async fn deliver_through_deaths(server: &Server, folder: &Path, node: &NodeName,
                 let batch = spool.read(segment).unwrap();
                 process.deliverer.deliver(&batch).await?;
                 // Now and then sums are written; else they die with the process.
-                if batch.id.sequence % 2 == 0 {
+                if batch.id.sequence.is_multiple_of(2) {
                     process.summer.write(None).await?;
                 }
                 spool.remove(segment);
@@ -255,7 +255,7 @@ fn a_connection_cut_at_any_moment_leaves_no_double_and_no_loss() {
             }
         });
         let failures = runtime().block_on(async {
-            let mut process = Process::of(&server, &node(), &Steps::default());
+            let mut process = Process::of(server, &node(), &Steps::default());
             let mut failures = 0;
             for sequence in 0..30 {
                 let users: Vec<String> = (0..500).map(|user| format!("u{sequence}_{user}")).collect();

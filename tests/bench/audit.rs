@@ -6,7 +6,13 @@
 //! * `cargo bench --bench audit -- rows [MILLIONS]`: rows a second from the queue into the database, and from a full spool.
 //! * `cargo bench --bench audit -- query [MILLIONS]`: what operators ask of a log of that size.
 
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark"
+)]
 #![allow(clippy::expect_used, clippy::panic, clippy::cast_precision_loss, reason = "a benchmark")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a benchmark")]
 
