@@ -130,13 +130,12 @@ pub fn import(file: &str, text: &str) -> Result<Imported, Unread> {
 ///
 /// # Errors
 /// A rule that cannot be written.
-pub fn to_toml(rules: Vec<ImportedRule>) -> Result<String, toml::ser::Error> {
+pub fn to_toml(mut rules: Vec<ImportedRule>) -> Result<String, toml::ser::Error> {
     #[derive(Serialize)]
     struct Document {
         rules: Vec<ImportedRule>,
     }
     let mut names = HashSet::new();
-    let mut rules = rules;
     for rule in &mut rules {
         let own = rule.name.clone();
         let mut next = 2;
