@@ -10,10 +10,11 @@ use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use bytes::Bytes;
 
 use super::counters::Refusal;
-use crate::core::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::compact::{self, RULE_NAME_BYTES_MAX, Unreadable};
+use crate::core::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
-    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, Subject, VERSION,
+    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, Subject,
+    VERSION,
 };
 
 /// Longest message on the network, in bytes, header included.

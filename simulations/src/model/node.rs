@@ -278,7 +278,11 @@ impl Node {
                     self.books.store.apply(&self.rule, &effect, now);
                 }
                 while let Some((to, frame)) = self.replica.poll_transmit(now) {
-                    out.push((to, encode_frame(&frame).map_or(0, |bytes| bytes.len()), Message::Frame(Rc::new(frame))));
+                    out.push((
+                        to,
+                        encode_frame(&frame).map_or(0, |bytes| bytes.len()),
+                        Message::Frame(Rc::new(frame)),
+                    ));
                 }
             }
             Mode::Escrow => {

@@ -120,8 +120,7 @@ fn write_subject(sent: Timestamp, subject: &Subject, bytes: &mut Vec<u8>) {
 /// Why they are not.
 pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
     let mut rest = Rest(bytes);
-    let [incarnation, seq, sent, slowest] =
-        [rest.number()?, rest.number()?, rest.number()?, rest.number()?];
+    let [incarnation, seq, sent, slowest] = [rest.number()?, rest.number()?, rest.number()?, rest.number()?];
     let sent = Timestamp(sent);
     let seen = if rest.choice()? {
         let [incarnation, seq, before] = [rest.number()?, rest.number()?, rest.number()?];
@@ -224,11 +223,8 @@ impl<'a> Rest<'a> {
         let domain = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
         let name = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
         let identity = self.bytes(IDENTITY_BYTES_MAX)?.to_vec();
-        let scope = if self.choice()? {
-            Scope::Region(self.text(NAME_BYTES_MAX)?.to_owned())
-        } else {
-            Scope::Node
-        };
+        let scope =
+            if self.choice()? { Scope::Region(self.text(NAME_BYTES_MAX)?.to_owned()) } else { Scope::Node };
         let count = self.length(COUNTS_MAX)?;
         let mut counters = Vec::with_capacity(count);
         for _ in 0..count {
@@ -284,5 +280,9 @@ fn coded_demand(code: u16) -> Result<u64, Unreadable> {
     }
     let shift = code / 1_024 - 1;
     let mantissa = code % 1_024 + 1_024;
-    if shift > u64::from(u64::BITS - DEMAND_BITS) { Err(Unreadable::Malformed) } else { Ok(mantissa << shift) }
+    if shift > u64::from(u64::BITS - DEMAND_BITS) {
+        Err(Unreadable::Malformed)
+    } else {
+        Ok(mantissa << shift)
+    }
 }

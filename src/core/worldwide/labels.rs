@@ -55,7 +55,12 @@ pub(super) struct Meaning {
 }
 
 impl Meaning {
-    pub(super) fn new(key: Option<KeyId>, speaker: Option<RegionId>, counters: &[Counter], node: Option<&Arc<str>>) -> Self {
+    pub(super) fn new(
+        key: Option<KeyId>,
+        speaker: Option<RegionId>,
+        counters: &[Counter],
+        node: Option<&Arc<str>>,
+    ) -> Self {
         // Nearly always the daemon that says it: its name is kept once.
         let counters = counters.iter().map(|counter| {
             let node = node.filter(|node| **node == counter.node).unwrap_or(&counter.node);

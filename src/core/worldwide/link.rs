@@ -314,12 +314,7 @@ impl Link {
     }
 
     /// Takes a frame's number and acknowledgement, and remembers what is in it.
-    pub(super) fn depart(
-        &mut self,
-        now: Timestamp,
-        reports: Vec<Told>,
-        bytes: usize,
-    ) -> (u64, Option<Seen>) {
+    pub(super) fn depart(&mut self, now: Timestamp, reports: Vec<Told>, bytes: usize) -> (u64, Option<Seen>) {
         self.seq += 1;
         self.unanswered = 0;
         self.last_sent = Some(now);

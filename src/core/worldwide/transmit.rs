@@ -2,9 +2,9 @@
 
 use super::super::time::Timestamp;
 use super::super::wire::{Frame, REPORTS_MAX, Report, Scope, Subject, compact, rounded};
-use super::{NodeName, WorldKey};
 use super::link::{Item, Told};
 use super::replica::Replica;
+use super::{NodeName, WorldKey};
 
 /// A frame stays below this as long as one report fits into it, so that it travels as one datagram.
 pub const FRAME_BYTES_MAX: usize = 1_150;

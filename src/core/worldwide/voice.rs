@@ -65,7 +65,10 @@ impl Voice {
             return Amounts::new();
         }
         let of = |counter: &Counter| counts.iter().find(|count| count.counter == *counter);
-        self.counters.iter().map(|counter| of(counter).map_or(Amount::default(), |count| count.amount)).collect()
+        self.counters
+            .iter()
+            .map(|counter| of(counter).map_or(Amount::default(), |count| count.amount))
+            .collect()
     }
 }
 
