@@ -22,8 +22,7 @@ use tidegate::core::worldwide::budget::{Account, Estate, Stake, budgets};
 use tidegate::core::worldwide::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
 
 const REGIONS: [usize; 3] = [3, 5, 50];
-const PASSES: u32 = 5;
-const LONG_ENOUGH: Duration = Duration::from_millis(100);
+const LONG_ENOUGH: Duration = Duration::from_millis(500);
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const SECOND: Span = Span::from_secs(1);
 const LIMIT: u32 = 1_000;
@@ -42,18 +41,15 @@ fn main() {
     }
 }
 
-/// The quietest of some passes, in nanoseconds for one of what a pass does `of` times.
+/// The quietest of many short passes, in nanoseconds for one of what a pass does `of` times.
 fn quietest(of: u32, mut pass: impl FnMut()) -> f64 {
-    let mut best = f64::MAX;
-    for _ in 0..PASSES {
-        let (begun, mut rounds) = (Instant::now(), 0_u32);
-        while begun.elapsed() < LONG_ENOUGH {
-            pass();
-            rounds += 1;
-        }
-        best = best.min(begun.elapsed().as_secs_f64() * 1e9 / f64::from(rounds) / f64::from(of));
+    let (begun, mut best) = (Instant::now(), Duration::MAX);
+    while begun.elapsed() < LONG_ENOUGH {
+        let at = Instant::now();
+        pass();
+        best = best.min(at.elapsed());
     }
-    best
+    best.as_secs_f64() * 1e9 / f64::from(of)
 }
 
 /// One division among regions that ask for so much a second in all.
@@ -69,8 +65,8 @@ fn divided(regions: usize, demand: u64) -> f64 {
         .collect();
     let (end, cut) = (START + SECOND, START + Span::from_millis(250));
     let mut tip = 0;
-    quietest(1_000, || {
-        for _ in 0..1_000 {
+    quietest(100, || {
+        for _ in 0..100 {
             tip = (tip + 7_919) % 1_000_000;
             let estate = Estate { limit: u64::from(LIMIT), start: START, end, cut, tip };
             black_box(budgets(estate, black_box(&stakes)));
