@@ -227,7 +227,7 @@ fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotte
     let (named, known) = told(&mut table);
     assert!(named > 0 && known > 0);
     // But for a frame whose acknowledgement came late and that counts as lost.
-    let mostly_known = |(named, known): (usize, usize)| named * 10 <= known;
+    let mostly_known = |(named, known): (usize, usize)| named * 2 < known;
     assert!(mostly_known(told(&mut table)));
     table.start(&b, &rule);
     table.meet(&[]);
