@@ -48,8 +48,10 @@ pub(crate) struct FaultRates {
 pub(crate) enum Focus {
     /// Anything.
     All,
-    /// Rights that move.
+    /// Rights that move inside windows.
     Rights,
+    /// Rights of buckets without windows.
+    Levels,
 }
 
 impl Case {
@@ -57,7 +59,7 @@ impl Case {
     pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
         let mut dice = Dice::new(seed, 11);
         let way = match (focus, dice.below(100)) {
-            (Focus::Rights, _) | (_, 0..45) => Way::Escrow,
+            (Focus::Rights | Focus::Levels, _) | (_, 0..45) => Way::Escrow,
             (_, 45..85) => Way::Gossip,
             _ => Way::Split,
         };
@@ -145,7 +147,8 @@ fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {
     };
     let endless = way == Way::Gossip && !calm && dice.chance(0.6);
     let window = if endless { ENDLESS } else { Span::from_millis(dice.between(20, 200) * 10) };
-    let bucket = focus == Focus::All && !endless && !calm && way != Way::Gossip && dice.chance(0.25);
+    let bucket = focus == Focus::Levels
+        || focus == Focus::All && !endless && !calm && way != Way::Gossip && dice.chance(0.25);
     let algorithm = match (bucket, dice.below(2)) {
         (false, _) => Algorithm::FixedWindow,
         (true, 0) => Algorithm::TokenBucket,
