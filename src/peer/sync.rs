@@ -237,6 +237,7 @@ impl Driver {
             ("other_window", tally.other_windows),
             ("backwards", tally.backwards),
             ("beyond_limit", tally.beyond),
+            ("unnamed", tally.unnamed),
         ];
         for (reason, count) in refused {
             let more = more(self.told.entry(reason).or_default(), count);

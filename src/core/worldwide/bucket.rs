@@ -10,6 +10,7 @@ use super::super::algorithm::{Algorithm, View};
 use super::super::time::{Span, Timestamp};
 use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, rounded};
 use super::budget::Account;
+use super::by_region::ByRegion;
 use super::counts::{Count, Counts, Merged};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
@@ -70,7 +71,7 @@ pub(super) struct Bucket {
 
 /// What is said of one window of a bucket.
 #[derive(Debug)]
-pub(super) struct Word {
+pub(super) struct Said {
     pub(super) window: u64,
     pub(super) stamp: Timestamp,
     pub(super) counts: SmallVec<[Count; 1]>,
@@ -116,7 +117,9 @@ pub(super) struct Period {
     pub(super) live: Counts,
     live_version: u32,
     /// What each region told; the own one's is what its owner told the others.
-    told: Vec<Told>,
+    told: ByRegion<Told>,
+    /// What all other regions together told to have admitted.
+    others: u64,
 }
 
 /// The newest that one region told.
@@ -249,7 +252,7 @@ impl Bucket {
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &Word) -> bool {
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &Said) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
@@ -278,7 +281,7 @@ impl Bucket {
         &mut self,
         now: Timestamp,
         region: RegionId,
-        heard: &Word,
+        heard: &Said,
         here: Here<'_>,
     ) -> Heard {
         if self.is_beyond(region, heard) {
@@ -287,6 +290,7 @@ impl Bucket {
         self.changed = now;
         let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
+        let before = told.counts.net();
         let (mut changed, mut full, mut backwards) = (false, false, false);
         for count in &heard.counts {
             backwards |= heard.stamp > told.stamp && told.counts.runs_backwards(count);
@@ -308,6 +312,10 @@ impl Bucket {
             period.live_version = period.live_version.wrapping_add(1);
         }
         let admitted = period.told_mut(region).counts.net();
+        if region != Regions::OWN {
+            // Counts only grow, but where more was given back than before.
+            period.others = period.others.saturating_sub(before).saturating_add(admitted);
+        }
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
         let late = self.read(now, region, heard.window, account, here);
         Heard { changed, full, late, backwards, beyond: false }
@@ -315,7 +323,7 @@ impl Bucket {
 
     /// Whether a report tells of more than a region can have admitted. In a window that is the limit, twice over where a
     /// reload has just lowered it; without windows what the bucket held, and what has refilled since the region told last.
-    fn is_beyond(&self, region: RegionId, heard: &Word) -> bool {
+    fn is_beyond(&self, region: RegionId, heard: &Said) -> bool {
         let net = heard.counts.iter().map(Count::net).fold(0, u64::saturating_add);
         let limit = &self.rule.limit;
         if self.windowed() {
@@ -406,6 +414,11 @@ impl Bucket {
         }
     }
 
+    /// Another version of its rule is in force, or other regions are there: everything is worked out anew.
+    pub(super) fn unsettle(&mut self) {
+        self.cut.unsettle();
+    }
+
     /// The same for a daemon that does not own the bucket: what it counted itself.
     pub(super) fn tell_owner(&mut self, now: Timestamp) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
@@ -421,11 +434,7 @@ impl Bucket {
     /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths.
     pub(super) fn pressure(&self) -> u64 {
         let Some(period) = self.periods.last() else { return 0 };
-        let used = period
-            .told
-            .iter()
-            .skip(1)
-            .fold(period.live.net(), |sum, told| sum.saturating_add(told.counts.net()));
+        let used = period.live.net().saturating_add(period.others);
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 
@@ -436,14 +445,11 @@ impl Bucket {
 
 impl Period {
     fn new(window: u64) -> Self {
-        Self { window, live: Counts::default(), live_version: 0, told: Vec::new() }
+        Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default(), others: 0 }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut Told {
-        while self.told.len() <= region {
-            self.told.push(Told::default());
-        }
-        &mut self.told[region]
+        self.told.of(region)
     }
 
     pub(super) fn told(&self, region: RegionId) -> Option<&Told> {
@@ -452,7 +458,7 @@ impl Period {
 
     /// Regions that have told anything.
     pub(super) fn tellers(&self) -> impl Iterator<Item = RegionId> {
-        self.told.iter().enumerate().filter(|(_, told)| told.stamp > Timestamp::default()).map(|(id, _)| id)
+        self.told.iter().filter(|(_, told)| told.stamp > Timestamp::default()).map(|(id, _)| id)
     }
 
     /// The version of what `region` told (`None`: of what this daemon's region counted).

@@ -13,41 +13,43 @@ pub(super) const UNIT: i128 = 1_000_000;
 
 /// One region's part in a division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stake {
+pub struct Stake {
     /// Its weight, at least 1.
-    pub(super) weight: u64,
+    pub weight: u64,
     /// Its part of what nobody asks for, as a weight too; at least 1.
-    pub(super) reserve: u64,
+    pub reserve: u64,
     /// The newest that it told, if anything.
-    pub(super) told: Option<Account>,
+    pub told: Option<Account>,
     /// What it was given before in this window; the whole limit if nothing was.
-    pub(super) before: u64,
+    pub before: u64,
     /// What it has used, where that is known exactly.
-    pub(super) exact: Option<u64>,
+    pub exact: Option<u64>,
 }
 
 /// What a region told of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Account {
+pub struct Account {
     /// When it told.
-    pub(super) stamp: Timestamp,
+    pub stamp: Timestamp,
     /// What it had admitted in the window by then.
-    pub(super) admitted: u64,
+    pub admitted: u64,
     /// What it is asked for, per second, in millionths.
-    pub(super) demand: u64,
+    pub demand: u64,
 }
 
 /// What is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Estate {
+pub struct Estate {
     /// Permits.
-    pub(super) limit: u64,
-    pub(super) start: Timestamp,
-    pub(super) end: Timestamp,
+    pub limit: u64,
+    /// When the window begins.
+    pub start: Timestamp,
+    /// When it ends.
+    pub end: Timestamp,
     /// The instant for which use is guessed.
-    pub(super) cut: Timestamp,
+    pub cut: Timestamp,
     /// Where fractions of a permit tip over, in millionths; the same in every region.
-    pub(super) tip: u64,
+    pub tip: u64,
 }
 
 /// What one region has probably used, and what it will want in the whole window, in millionths.
@@ -59,10 +61,11 @@ struct Claim {
     wanted: i128,
 }
 
-pub(super) type Budgets = SmallVec<[u64; 4]>;
+/// What each region may admit, in the order of the stakes.
+pub type Budgets = SmallVec<[u64; 4]>;
 
 /// The instant at which all regions use these reports: the newest stamp and the horizon.
-pub(super) fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestamp {
+pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestamp {
     let stamps = stakes.iter().filter_map(|stake| stake.told).map(|told| told.stamp + horizon);
     stamps.fold(start, Timestamp::max)
 }
@@ -72,7 +75,7 @@ pub(super) fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> T
 ///
 /// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it is the weighted
 /// max-min division over the whole window, never below what was probably used.
-pub(super) fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
+pub fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
     let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
@@ -258,33 +261,6 @@ mod tests {
             let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit, exact: None }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
             let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
-        }
-    }
-
-    /// `cargo test --release --lib five_regions -- --ignored --nocapture` prints how long one division takes.
-    #[test]
-    #[ignore = "measures time"]
-    #[expect(clippy::disallowed_methods, reason = "a measurement")]
-    fn five_regions_are_divided_in_less_than_a_microsecond() {
-        const ROUNDS: u32 = 1_000_000;
-        for (what, demand) in [("all wishes fit", 50), ("they do not", 500)] {
-            let stakes: Vec<Stake> = (0..5)
-                .map(|k| {
-                    let told = Some(Account {
-                        stamp: Timestamp(START + 100_000 + k * 7_000),
-                        admitted: 10 * k,
-                        demand: (demand + 40 * k) * 1_000_000,
-                    });
-                    Stake { weight: 1 + k, reserve: 1 + k, told, before: 300, exact: None }
-                })
-                .collect();
-            let begun = std::time::Instant::now();
-            let mut sum = 0_u64;
-            for round in 0..ROUNDS {
-                let estate = Estate { tip: u64::from(round) % 1_000_000, ..second(1_000) };
-                sum = sum.wrapping_add(budgets(estate, std::hint::black_box(&stakes)).iter().sum());
-            }
-            eprintln!("{what}: {} ns ({sum})", begun.elapsed().as_nanos() / u128::from(ROUNDS));
         }
     }
 }

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::super::time::{Span, Timestamp};
 use super::budget::{Account, Estate, Stake, budgets, common_cut};
+use super::by_region::ByRegion;
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 
@@ -54,8 +55,40 @@ pub(super) struct Ground<'a> {
     pub(super) lot: u64,
 }
 
-/// What each region was given, by [`RegionId`]; `None` for one that had no part in it, and so decided on the sum.
-type Parts = SmallVec<[Option<u64>; 4]>;
+/// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the sum. Small:
+/// every bucket keeps several, with a place for each region of the world.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+struct Parts(SmallVec<[u32; 4]>);
+
+impl Parts {
+    /// Stands for no part.
+    const NONE: u32 = u32::MAX;
+
+    fn get(&self, region: RegionId) -> Option<u64> {
+        self.0.get(region).filter(|part| **part != Self::NONE).map(|part| u64::from(*part))
+    }
+
+    /// More than any limit is as good as the largest.
+    fn set(&mut self, region: RegionId, part: u64) {
+        if self.0.len() <= region {
+            self.0.resize(region + 1, Self::NONE);
+        }
+        if let Some(place) = self.0.get_mut(region) {
+            *place = u32::try_from(part).unwrap_or(u32::MAX).min(Self::NONE - 1);
+        }
+    }
+
+    fn sum(&self) -> u64 {
+        self.0.iter().filter(|part| **part != Self::NONE).map(|part| u64::from(*part)).sum()
+    }
+
+    /// Of each region the smaller part, where both have one.
+    fn lower(&mut self, other: &Self) {
+        for (part, other) in self.0.iter_mut().zip(&other.0) {
+            *part = (*part).min(*other);
+        }
+    }
+}
 
 /// What the own region may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,15 +101,21 @@ pub(super) struct Allowance {
 /// The reports of all regions on one bucket.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Cut {
-    registers: Vec<Register>,
+    registers: ByRegion<Register>,
+    /// Reports of all regions that wait for their instant.
+    waiting: usize,
     /// The window that `before` speaks of.
     window: u64,
     /// What the last cut of this window gave.
     before: Parts,
+    /// Whether that was more than the limit: more was admitted already.
+    over: bool,
     /// What the last cut gave in which all could be heard and any was in play.
     settled: Parts,
     /// The cuts of the last [`GROWTH_DELAY`] and the one before, the newest last.
     steps: VecDeque<Step>,
+    /// What the own region may admit until something changes.
+    lasting: Option<Allowance>,
 }
 
 /// One cut.
@@ -125,10 +164,7 @@ impl Cut {
         reading: Reading,
         ground: Ground<'_>,
     ) -> bool {
-        while self.registers.len() <= region {
-            self.registers.push(Register::default());
-        }
-        let Some(register) = self.registers.get_mut(region) else { return false };
+        let register = self.registers.of(region);
         let stamp = reading.account.stamp;
         if register.in_force.is_some_and(|known| known.account.stamp >= stamp) {
             return false;
@@ -142,9 +178,12 @@ impl Cut {
         }
         let at = stamp + ground.horizon;
         register.waiting.insert(place, (at, reading));
+        self.waiting += 1;
+        self.lasting = None;
         if register.waiting.len() > WAITING_MAX
             && let Some((_, early)) = register.waiting.pop_front()
         {
+            self.waiting -= 1;
             register.use_from_now(early, ground.window);
         }
         at < now
@@ -153,8 +192,8 @@ impl Cut {
     /// Brings the cut up to `now`: report after report in the order of their instants, so that every region takes the same
     /// steps, however coarse its ticks.
     pub(super) fn advance(&mut self, now: Timestamp, ground: Ground<'_>) {
-        loop {
-            let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
+        while self.waiting > 0 {
+            let due = self.registers.iter().filter_map(|(id, register)| {
                 register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
             });
             let Some((at, id)) = due.min() else { break };
@@ -162,6 +201,7 @@ impl Cut {
             if let Some(register) = self.registers.get_mut(id)
                 && let Some((_, reading)) = register.waiting.pop_front()
             {
+                self.waiting -= 1;
                 register.use_from_now(reading, ground.window);
             }
             self.settle(at, ground);
@@ -174,24 +214,24 @@ impl Cut {
         let window = at.window_index(ground.window);
         if window > self.window {
             self.window = window;
-            self.before.clear();
+            self.before = Parts::default();
             self.settle(at, ground);
         }
     }
 
     fn settle(&mut self, at: Timestamp, ground: Ground<'_>) {
+        self.lasting = None;
         self.before = self.divide(Known::InForce, self.window, ground);
+        self.over = self.before.sum() > ground.limit;
         if ground.whole && self.any_in_play(Known::InForce, self.window, ground) {
             self.settled.clone_from(&self.before);
         }
         let next = self.divide(Known::InForce, self.window + 1, ground);
-        let next = next.first().copied().flatten().unwrap_or(ground.limit);
+        let next = next.get(Regions::OWN).unwrap_or(ground.limit);
         let mut usable = self.before.clone();
         let recent = self.steps.partition_point(|step| step.at + GROWTH_DELAY <= at).saturating_sub(1);
         for step in self.steps.iter().skip(recent).filter(|step| step.window == self.window) {
-            for (part, given) in usable.iter_mut().zip(&step.parts) {
-                *part = (*part).min(*given);
-            }
+            usable.lower(&step.parts);
         }
         self.steps.push_back(Step { at, window: self.window, parts: self.before.clone(), usable, next });
         while self.steps.get(1).is_some_and(|second| second.at + GROWTH_DELAY <= at)
@@ -204,38 +244,54 @@ impl Cut {
     /// What the cuts let a region use in this window: less than the last one gave it while that has not lasted.
     fn usable(&self, region: RegionId) -> Option<u64> {
         let mut steps = self.steps.iter().rev().filter(|step| step.window == self.window);
-        steps.find_map(|step| step.usable.get(region).copied().flatten())
+        steps.find_map(|step| step.usable.get(region))
     }
 
     /// When the next report waits for its instant, or a budget may grow.
     pub(super) fn next_instant(&self, now: Timestamp) -> Option<Timestamp> {
-        let reports =
-            self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at));
+        let waiting = (self.waiting > 0).then(|| self.registers.iter()).into_iter().flatten();
+        let reports = waiting.filter_map(|(_, register)| register.waiting.front().map(|(at, _)| *at));
         let growth = self.steps.iter().skip(1).map(|step| step.at + GROWTH_DELAY).filter(|at| *at > now);
         reports.chain(growth).min()
     }
 
     /// What the last cut gave a region in this window.
     pub(super) fn given(&self, region: RegionId) -> Option<u64> {
-        self.before.get(region).copied().flatten()
+        self.before.get(region)
     }
 
     /// What a region was given when all could still be heard.
     pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
-        if self.settled.is_empty() {
-            None
-        } else {
-            Some(self.settled.get(region).copied().flatten().unwrap_or(0))
-        }
+        if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }
     }
 
     /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now, whether or
     /// not it told.
-    pub(super) fn allowance(&self, own: Account, ground: Ground<'_>) -> Allowance {
-        Allowance {
+    pub(super) fn allowance(&mut self, own: Account, ground: Ground<'_>) -> Allowance {
+        let allowance = Allowance {
             now: self.in_window(own, self.window, ground),
             next: self.in_window(own, self.window + 1, ground),
-        }
+        };
+        let lasts = ground.whole && ground.policy != Policy::Sum && self.is_settled(own.stamp);
+        self.lasting = lasts.then_some(allowance);
+        allowance
+    }
+
+    /// What was last found, where nothing but time has passed since that could change it: the usual case, and so what a
+    /// decision costs does not depend on the number of regions.
+    pub(super) fn lasting(&self, window: u64) -> Option<Allowance> {
+        self.lasting.filter(|_| self.window == window)
+    }
+
+    /// Rules or regions have changed: all is worked out anew.
+    pub(super) fn unsettle(&mut self) {
+        self.lasting = None;
+    }
+
+    /// Whether every region divides by the very reports that it has, and nothing is held back.
+    fn is_settled(&self, now: Timestamp) -> bool {
+        let held_back = self.steps.back().is_some_and(|step| step.at + GROWTH_DELAY > now);
+        self.waiting == 0 && !self.over && !held_back && !self.steps.is_empty()
     }
 
     fn in_window(&self, own: Account, window: u64, ground: Ground<'_>) -> u64 {
@@ -243,10 +299,13 @@ impl Cut {
         if ground.policy == Policy::Sum {
             return self.left_by_others(now, window, ground);
         }
-        let part =
-            |known| self.divide(known, window, ground).first().copied().flatten().unwrap_or(ground.limit);
-        let in_force = self.in_force(now, window).unwrap_or_else(|| part(Known::InForce));
-        let budget = in_force.min(part(Known::Arrived(own)));
+        let part = |known| self.divide(known, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
+        let budget = match self.in_force(now, window) {
+            // What has arrived is what is in force. No other region is taken to have used more than it was given, and what
+            // each wants is what it told: to divide once more could only give more.
+            Some(in_force) if self.is_settled(now) => in_force,
+            in_force => in_force.unwrap_or_else(|| part(Known::InForce)).min(part(Known::Arrived(own))),
+        };
         let alone = |&(id, _): &(RegionId, u64)| {
             id == Regions::OWN || !self.in_play(Known::Arrived(own), id, window, ground)
         };
@@ -260,7 +319,7 @@ impl Cut {
     /// The least that the cuts of the last [`GROWTH_DELAY`] gave for a window.
     fn in_force(&self, now: Timestamp, window: u64) -> Option<u64> {
         let of_window = |step: &Step| match step.window {
-            current if current == window => step.parts.first().copied().flatten(),
+            current if current == window => step.parts.get(Regions::OWN),
             before if before + 1 == window => Some(step.next),
             _ => None,
         };
@@ -352,14 +411,9 @@ impl Cut {
             },
             tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
-        let mut by_id = Parts::new();
+        let mut by_id = Parts::default();
         for (&(id, _), budget) in ground.parties.iter().zip(budgets(estate, &stakes)) {
-            while by_id.len() <= id {
-                by_id.push(None);
-            }
-            if let Some(place) = by_id.get_mut(id) {
-                *place = Some(budget);
-            }
+            by_id.set(id, budget);
         }
         by_id
     }
@@ -421,7 +475,7 @@ mod tests {
         tick: u64,
         end: Timestamp,
         policy: Policy,
-    ) -> Vec<Option<u64>> {
+    ) -> Vec<u32> {
         let mut cut = Cut::default();
         let mut arrivals: Vec<_> = reports
             .iter()
@@ -440,7 +494,7 @@ mod tests {
             }
             cut.advance(now, ground(100, policy));
         }
-        cut.before.to_vec()
+        cut.before.0.to_vec()
     }
 
     proptest! {
@@ -464,7 +518,7 @@ mod tests {
                     delays.iter().zip(&ticks).map(|(delays, &tick)| follow(&reports, delays, tick, end, policy)).collect();
                 for view in &views {
                     prop_assert_eq!(view, &views[0]);
-                    let sum: u64 = view.iter().flatten().sum();
+                    let sum: u32 = view.iter().sum();
                     // More than the limit only if more has probably been admitted already.
                     prop_assert!(view.is_empty() || (100..=300).contains(&sum), "{:?}", view);
                 }
@@ -530,11 +584,32 @@ mod tests {
                     }
                     cut.advance(now, ground);
                 }
-                let budgets = views.iter().map(|cut| cut.allowance(still(now), ground).now);
+                let budgets = views.iter_mut().map(|cut| cut.allowance(still(now), ground).now);
                 let sum: u64 = budgets.sum();
                 assert!(sum <= 90 + 3, "{sum} at {step} ms");
             }
         }
+    }
+
+    #[test]
+    fn what_lasts_is_what_would_be_found_anew() {
+        let mut cut = Cut::default();
+        let ground = ground(100, Policy::Tidegate);
+        for region in [0, 1, 2] {
+            cut.hear(START, region, reading(START, 0, 20 + 70 * region as u64), ground);
+        }
+        let at = |ms| START + Span::from_millis(ms);
+        cut.advance(at(61), ground);
+        // What the last cut gave may be held back yet.
+        cut.allowance(still(at(61)), ground);
+        assert_eq!(cut.lasting(cut.window), None);
+        cut.advance(at(100), ground);
+        let found = cut.allowance(Account { admitted: 7, ..still(at(100)) }, ground);
+        assert_eq!(cut.lasting(cut.window), Some(found));
+        assert_eq!(cut.lasting(cut.window + 1), None);
+        assert_eq!(cut.allowance(Account { admitted: 11, ..still(at(900)) }, ground), found);
+        cut.hear(at(910), 1, reading(at(905), 30, 500), ground);
+        assert_eq!(cut.lasting(cut.window), None);
     }
 
     #[test]

@@ -16,7 +16,8 @@ const PRESSURE_KEPT: u64 = 900;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct KeyId {
     pub(super) slot: u32,
-    pub(super) born: u64,
+    /// How many were born before it; round again only after four thousand million.
+    pub(super) born: u32,
 }
 
 /// All buckets followed.
@@ -27,7 +28,7 @@ pub(super) struct Keys {
     free: Vec<u32>,
     alarms: BTreeSet<(Timestamp, KeyId)>,
     keys_max: usize,
-    born: u64,
+    born: u32,
     hand: usize,
     /// Buckets forgotten before their time, or never followed, for want of room.
     pub(super) dropped: u64,
@@ -83,7 +84,7 @@ impl Keys {
             let least = self.least()?;
             self.remove(least);
         }
-        self.born += 1;
+        self.born = self.born.wrapping_add(1);
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {

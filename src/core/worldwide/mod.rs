@@ -9,7 +9,8 @@ use super::rule::Global;
 use super::wire::RuleName;
 
 mod bucket;
-mod budget;
+pub mod budget;
+mod by_region;
 mod counts;
 mod cut;
 mod demand;

@@ -6,7 +6,7 @@ use super::super::time::{Span, Timestamp};
 use super::super::wire::{
     COUNTS_MAX, DEMAND_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope, Subject,
 };
-use super::bucket::Word;
+use super::bucket::Said;
 use super::keys::KeyId;
 use super::labels::Meaning;
 use super::link::Arrival;
@@ -124,7 +124,7 @@ impl Replica {
         };
         if let Some(id) = meaning.key {
             let Report { window, stamp, demand, .. } = report;
-            self.take_in(now, place, id, meaning.speaker, &Word { window, stamp, counts, demand });
+            self.take_in(now, place, id, meaning.speaker, &Said { window, stamp, counts, demand });
         }
         true
     }
@@ -203,7 +203,7 @@ impl Replica {
     }
 
     /// Takes in what is said of a window of a bucket, for `speaker` or for the sending daemon itself.
-    fn take_in(&mut self, now: Timestamp, place: usize, id: KeyId, speaker: Option<RegionId>, word: &Word) {
+    fn take_in(&mut self, now: Timestamp, place: usize, id: KeyId, speaker: Option<RegionId>, word: &Said) {
         let Some(link) = self.links.get(place) else { return };
         let (node, region) = (std::sync::Arc::clone(&link.node), link.region);
         let Some(bucket) = self.keys.get_mut(id) else { return };

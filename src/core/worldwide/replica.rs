@@ -189,6 +189,7 @@ impl Replica {
                         && rule.limit.window == bucket.rule.limit.window =>
                 {
                     bucket.rule = Arc::clone(rule);
+                    bucket.unsettle();
                     self.look(now, id);
                 }
                 _ => self.keys.remove(id),
@@ -513,6 +514,9 @@ impl Replica {
 
     fn look_at_all(&mut self, now: Timestamp) {
         for id in self.keys.ids() {
+            if let Some(bucket) = self.keys.get_mut(id) {
+                bucket.unsettle();
+            }
             self.look(now, id);
         }
     }

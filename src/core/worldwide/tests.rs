@@ -207,6 +207,39 @@ fn every_region_learns_what_the_others_admitted() {
 }
 
 #[test]
+fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotten() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    // What goes out to b in the next second: reports with names, and without.
+    let told = |table: &mut Table| {
+        let mut told = (0, 0);
+        for _ in 0..100 {
+            table.admit(&a, "u", window, 1);
+            for (_, _, _, frame) in table.flying.iter().filter(|(_, from, ..)| *from == a) {
+                let named = frame.reports.iter().filter(|report| report.subject.is_some()).count();
+                told = (told.0 + named, told.1 + frame.reports.len() - named);
+            }
+            table.run(TICK);
+        }
+        told
+    };
+    let (named, known) = told(&mut table);
+    assert!(named > 0 && known > 0);
+    // But for a frame whose acknowledgement came late and that counts as lost.
+    let mostly_known = |(named, known): (usize, usize)| named * 2 < known;
+    assert!(mostly_known(told(&mut table)));
+    table.start(&b, &rule);
+    table.meet(&[]);
+    let (named, known) = told(&mut table);
+    assert!(named > 0 && known > 0);
+    assert!(table.replicas[&b].tally().unnamed > 0);
+    assert!(mostly_known(told(&mut table)));
+    table.run(Span::from_millis(300));
+    assert_eq!(table.believed(&b, "u", window), regions(&[("a", 400)]));
+}
+
+#[test]
 fn counts_survive_loss_duplication_and_reordering() {
     let (rule, window) = minute();
     for seed in 0..10 {

@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn no_more_counters_are_named_than_a_report_may_hold() {
         let (mut voices, mut labels) = (Voices::default(), 0);
-        for n in 0..COUNTS_MAX + 1 {
+        for n in 0..=COUNTS_MAX {
             let voice = voices.speak(None, &[count(&format!("n{n}"), 1)], &mut labels).unwrap();
             assert!(voice.counters.len() <= COUNTS_MAX);
         }

@@ -84,10 +84,7 @@ impl Bucket {
         let audited = self.audited;
         self.audited = audited.max(closed);
         let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
-        let above = due.map(|period| {
-            let others = period.told.iter().skip(1).map(|told| told.counts.net());
-            others.fold(period.live.net(), u64::saturating_add).saturating_sub(limit)
-        });
+        let above = due.map(|period| period.live.net().saturating_add(period.others).saturating_sub(limit));
         above.fold(0, u64::saturating_add)
     }
 }

@@ -10,6 +10,7 @@ use crate::core::worldwide::budget::Account;
 use crate::core::worldwide::counts::Count;
 use crate::core::worldwide::partition::standing;
 use crate::core::worldwide::pool::Share;
+use crate::core::worldwide::regions::{RegionId, Regions};
 use crate::core::worldwide::replica::Policy;
 
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
@@ -23,8 +24,7 @@ impl Bucket {
     /// What all other regions are known to have admitted in a window.
     fn others_in(&self, here: Here<'_>, window: u64) -> u64 {
         let Some(period) = self.period(window) else { return 0 };
-        let regions = period.told.iter().skip(1).map(|told| told.counts.net()).fold(0, u64::saturating_add);
-        regions.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
+        period.others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
     }
 
     /// What the own region admitted but this daemon's own store cannot know.
@@ -40,15 +40,20 @@ impl Bucket {
         }
         let window = self.window_at(now);
         let limit = self.rule.limit.permits;
-        let standing = self.standing(window, here);
-        let ground = self.ground(&standing, here);
-        self.cut.advance(now, ground);
+        let allowance = match self.cut.lasting(window) {
+            Some(lasting) => lasting,
+            None => {
+                let standing = self.standing(window, here);
+                let own = Account { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
+                let ground = self.ground(&standing, here);
+                self.cut.advance(now, ground);
+                self.cut.allowance(own, ground)
+            }
+        };
         let siblings = match self.period(window) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
         };
-        let own = Account { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
-        let allowance = self.cut.allowance(own, ground);
         let view = View {
             window,
             budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
@@ -117,13 +122,12 @@ impl Bucket {
         let capacity = self.rule.limit.capacity(self.rule.algorithm);
         let Some(period) = self.period(0) else { return 0 };
         let siblings = if here.shared_store { 0 } else { self.elsewhere(here, period) };
-        let mut totals: SmallVec<[u64; 4]> = period.told.iter().map(|told| told.counts.net()).collect();
-        match totals.first_mut() {
-            Some(own) => *own = siblings,
-            None => totals.push(siblings),
-        }
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        let others = others.map(|(id, told)| (id, told.counts.net()));
+        let totals: SmallVec<[(RegionId, u64); 4]> =
+            std::iter::once((Regions::OWN, siblings)).chain(others).collect();
         let mut debt = 0_u64;
-        for (id, total) in totals.into_iter().enumerate() {
+        for (id, total) in totals {
             while self.charged.len() <= id {
                 self.charged.push(0);
             }
