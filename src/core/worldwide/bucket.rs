@@ -11,10 +11,11 @@ use super::super::time::{Span, Timestamp};
 use super::super::wire::{COUNTS_MAX, DEMAND_MAX};
 use super::budget::Account;
 use super::counts::{Counts, Merged};
+use super::credit::{BELIEVED_TIMES, Credit};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
 use super::partition::{Standing, standing};
-use super::pool::Pool;
+use super::pool::{Pool, Word};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 use super::{WorldKey, WorldRule};
@@ -27,6 +28,8 @@ pub use doubt::Doubt;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
 const PERIODS_MAX: usize = 3;
+/// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the past.
+const JOINING: Span = Span::from_secs(1);
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -52,9 +55,8 @@ pub(super) struct Bucket {
     lot: u64,
     /// Without windows: the common level.
     pool: Pool,
-    /// What each other region is charged for so far, by [`RegionId`]; the own one's place is for what the store itself
-    /// counted of its siblings.
-    charged: SmallVec<[u64; 4]>,
+    /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
+    charged: SmallVec<[Charged; 4]>,
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
@@ -93,8 +95,17 @@ pub(super) struct Heard {
     pub(super) late: bool,
     /// It was newer than what is known, and still a count in it was smaller: that count was passed over.
     pub(super) backwards: bool,
-    /// It told of more than any region can have admitted: nothing of it was taken.
+    /// It told of more than a region is believed to have admitted: it counts for no more than that.
     pub(super) beyond: bool,
+}
+
+/// What the store was charged for one region.
+#[derive(Debug, Clone, Copy, Default)]
+struct Charged {
+    /// How much of its count is dealt with.
+    counted: u64,
+    /// How much more of it is believed.
+    credit: Credit,
 }
 
 #[derive(Debug)]
@@ -266,9 +277,9 @@ impl Bucket {
         heard: &super::super::wire::Report,
         here: Here<'_>,
     ) -> Heard {
-        if self.is_beyond(region, heard) {
-            return Heard { beyond: true, ..Heard::default() };
-        }
+        let past = !self.windowed()
+            && self.period(0).and_then(|period| period.told(region)).is_none()
+            && heard.counts.iter().any(|count| count.since + here.horizon + JOINING < self.since);
         self.changed = now;
         let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
@@ -293,26 +304,39 @@ impl Bucket {
             period.live_version = period.live_version.wrapping_add(1);
         }
         let admitted = period.told_mut(region).counts.net();
+        let beyond = !past && self.is_beyond(now, region, admitted);
+        if past {
+            while self.charged.len() <= region {
+                self.charged.push(Charged::default());
+            }
+            if let Some(charged) = self.charged.get_mut(region) {
+                charged.counted = admitted;
+            }
+        }
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
-        let late = self.read(now, region, heard.window, account, here);
-        Heard { changed, full, late, backwards, beyond: false }
+        let late = self.read(now, region, heard.window, Word { account, past }, here);
+        Heard { changed, full, late, backwards, beyond }
     }
 
-    /// Whether a report tells of more than a region can have admitted. In a window that is the limit, twice over where a
-    /// reload has just lowered it; without windows what the bucket held, and what has refilled since the region told last.
-    fn is_beyond(&self, region: RegionId, heard: &super::super::wire::Report) -> bool {
-        let net = heard.counts.iter().map(|count| count.admitted.saturating_sub(count.returned));
-        let net = net.fold(0, u64::saturating_add);
-        let limit = &self.rule.limit;
+    /// Whether a region told of more than it is believed to have admitted.
+    fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
         if self.windowed() {
-            return net > u64::from(limit.permits).saturating_mul(2);
+            return self.believed(admitted) < admitted;
         }
-        let Some(told) = self.period(0).and_then(|period| period.told(region)) else { return false };
-        let refilled = u128::from(limit.permits) * u128::from(heard.stamp.since(told.stamp).0)
-            / u128::from(limit.window.0.max(1));
-        let most =
-            limit.capacity(self.rule.algorithm).saturating_add(u64::try_from(refilled).unwrap_or(u64::MAX));
-        net > told.counts.net().saturating_add(most.saturating_mul(2))
+        let mut charged = self.charged.get(region).copied().unwrap_or_default();
+        let more = admitted.saturating_sub(charged.counted);
+        charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm)) < more
+    }
+
+    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a reload has just
+    /// lowered, may have admitted more than the limit, and one that lies may say anything. In a bucket without windows it
+    /// is believed bit by bit, as [`Credit`] has it.
+    fn believed(&self, net: u64) -> u64 {
+        if self.windowed() {
+            net.min(u64::from(self.rule.limit.permits).saturating_mul(BELIEVED_TIMES))
+        } else {
+            net
+        }
     }
 
     /// What the region is asked for, per second, in millionths.
@@ -348,7 +372,8 @@ impl Bucket {
         }
         let net = self.own_net(window);
         self.told = Some(Telling { at: now, window, net, demand });
-        self.read(now, Regions::OWN, window, Account { stamp: now, admitted: net, demand }, here);
+        let account = Account { stamp: now, admitted: net, demand };
+        self.read(now, Regions::OWN, window, Word { account, past: false }, here);
         windows
     }
 
@@ -358,13 +383,14 @@ impl Bucket {
         now: Timestamp,
         region: RegionId,
         window: u64,
-        account: Account,
+        word: Word,
         here: Here<'_>,
     ) -> bool {
-        // The last word on a window that is over is no word on the demand of now.
         if !self.windowed() {
-            return self.pool.hear(now, region, account, here.horizon);
+            return self.pool.hear(now, region, word, here.horizon);
         }
+        let account = Account { admitted: self.believed(word.account.admitted), ..word.account };
+        // The last word on a window that is over is no word on the demand of now.
         if account.stamp.window_index(self.rule.limit.window) != window {
             return false;
         }
@@ -375,7 +401,7 @@ impl Bucket {
 
     fn standing(&self, window: u64, here: Here<'_>) -> Standing {
         let admitted =
-            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
+            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| self.believed(told.counts.net()));
         standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 

@@ -11,6 +11,7 @@ use super::wire::RuleName;
 mod bucket;
 mod budget;
 mod counts;
+mod credit;
 mod cut;
 mod demand;
 pub mod escrow;
