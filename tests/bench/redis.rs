@@ -1,7 +1,8 @@
 //! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own script.
 //!
-//! `cargo bench --bench redis` prints tables; `-- latency`, `single`, `cluster`, `hot`, `cpu` or `memory` only one of them. Raw and own
-//! runs alternate, and medians are printed, since everything, the server included, shares the machine's cores with
+//! `cargo bench --bench redis` prints tables; `-- latency`, `single`, `cluster`, `hot`, `doors`, `cpu` or `memory` only one of
+//! them. `doors` asks a whole daemon from outside, by the `sim` that lies beside it (`cargo build --release --workspace`).
+//! Raw and own runs alternate, and medians are printed, since everything, the server included, shares the machine's cores with
 //! whatever else runs there: read the ratios.
 
 #![allow(
@@ -23,10 +24,14 @@
 mod redis_servers;
 #[path = "../support/redis_store.rs"]
 mod redis_store;
+#[path = "../support/mod.rs"]
+mod support;
 
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,6 +39,8 @@ use std::time::Duration;
 
 use redis_servers::{Cluster, Server, now};
 use redis_store::{compiled, key, runtime, settings, store};
+use support::command::TIDEGATE;
+use support::daemon::Daemon;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
@@ -100,6 +107,17 @@ fn medians(runs: &[Figures]) -> Figures {
 
 /// Asks for `users` in turn, from this many tasks at once.
 fn run(store: &Arc<RedisStore>, rules: &Arc<Vec<Compiled>>, tasks: usize, users: usize) -> Figures {
+    run_in(store, rules, tasks, users, usize::MAX)
+}
+
+/// The same, with no more than this many rules in one call: the rest follow in calls of their own.
+fn run_in(
+    store: &Arc<RedisStore>,
+    rules: &Arc<Vec<Compiled>>,
+    tasks: usize,
+    users: usize,
+    in_one: usize,
+) -> Figures {
     let turn = Arc::new(AtomicUsize::new(0));
     let start = now();
     let task = |_| {
@@ -113,7 +131,11 @@ fn run(store: &Arc<RedisStore>, rules: &Arc<Vec<Compiled>>, tasks: usize, users:
                     return (latencies, admitted, done);
                 }
                 let user = turn.fetch_add(1, Ordering::Relaxed) % users;
-                admitted += usize::from(ask(&store, &rules, &format!("u{user}")).await);
+                let mut passed = true;
+                for rules in rules.chunks(in_one) {
+                    passed &= ask(&store, rules, &format!("u{user}")).await;
+                }
+                admitted += usize::from(passed);
                 done += 1;
                 if let Some(sampled) = sampled {
                     latencies.push(sampled.elapsed().as_secs_f64() * 1e6);
@@ -184,6 +206,15 @@ fn beside(
     print(&format!("{what}, through the store"), &own);
     println!("  {:<50} {ratio:>9.2} times the raw rate", "");
     (raw, own)
+}
+
+/// CPU seconds that this process has used so far, all its threads together.
+fn own_cpu() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    // After the name, which may hold anything: the 12th and 13th field, in ticks of 10 ms.
+    let after_name = stat.rsplit(") ").next().unwrap_or_default();
+    let ticks = after_name.split(' ').skip(11).take(2).filter_map(|field| field.parse::<f64>().ok());
+    ticks.sum::<f64>() / 100.0
 }
 
 /// CPU seconds that the server has used.
@@ -262,10 +293,33 @@ fn clustered() {
     let (store, rules) = (started(Topology::Cluster, cluster.urls()), one_rule());
     run(&store, &rules, 64, KEYS);
     println!("distinct keys, cluster of three primaries with a replica each");
+    let all = || cluster.servers.iter().map(cpu).sum::<f64>();
     for tasks in [1, 64, 256] {
+        let spent = [Cell::new(0.0), Cell::new(0.0), Cell::new(0.0)];
+        let add = |at: usize, seconds: f64| spent[at].set(spent[at].get() + seconds);
         // It puts a tag of one of each node's slots in place of {tag}.
-        let raw = || raw(cluster.servers[0].port, "tg:{tag}:__rand_int__", tasks, 1, &["--cluster"]);
-        beside(&format!("{tasks} at once"), raw, || run(&store, &rules, tasks, KEYS));
+        let raw = || {
+            let before = all();
+            let figures = raw(cluster.servers[0].port, "tg:{tag}:__rand_int__", tasks, 1, &["--cluster"]);
+            add(0, all() - before);
+            figures
+        };
+        let own = || {
+            let before = (all(), own_cpu());
+            let figures = run(&store, &rules, tasks, KEYS);
+            add(1, all() - before.0);
+            add(2, own_cpu() - before.1);
+            figures
+        };
+        let (raws, owns) = beside(&format!("{tasks} at once"), raw, own);
+        let each = |at: usize, done: usize| spent[at].get() / done as f64 * 1e6;
+        println!(
+            "  {:<50} CPU a decision: servers {:.0} µs raw and {:.0} µs through the store, which itself takes {:.0} µs",
+            "",
+            each(0, raws.done),
+            each(1, owns.done),
+            each(2, owns.done)
+        );
     }
 }
 
@@ -287,6 +341,69 @@ fn hot() {
     println!("  {} admitted, {} charged", own.admitted, used.map_or(0, |info| info.used));
 }
 
+/// Decisions a second that a whole daemon gives from outside, and its CPU for each in microseconds.
+fn from_outside(daemon: &Daemon, door: &str, keys: usize) -> (f64, f64) {
+    let sim = Path::new(TIDEGATE).with_file_name("sim");
+    let (address, work): (_, &[&str]) = match door {
+        "gRPC" => (daemon.grpc, &["rls", "--connections", "8", "--depth", "32"]),
+        _ => (daemon.http, &["http", "--connections", "8", "--batch", "100"]),
+    };
+    let output = Command::new(&sim)
+        .arg("load")
+        .args(work)
+        .args(["--addr", &address.to_string(), "--keys", &keys.to_string(), "--seconds", "2", "--json"])
+        .args(["--pid", &daemon.process.id().to_string()])
+        .output()
+        .unwrap_or_else(|error| {
+            panic!("{}: {error}. Build it: cargo build --release --workspace", sim.display())
+        });
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!((&report["errors"], &report["over_limit"]), (&0.into(), &0.into()), "{report}");
+    let number = |value: &serde_json::Value| value.as_f64().unwrap_or(f64::NAN);
+    (number(&report["checks_per_second"]), number(&report["server"]["cpu_us_per_check"]))
+}
+
+/// Through gRPC and HTTP, beside the bare script from as many connections.
+fn doors() {
+    const RULES: &str =
+        "[[rules]]\nname = \"by-user\"\nper = [\"user\"]\nlimit = 4000000000\nwindow = \"1h\"\n";
+    let (single, cluster) = (Server::start(&[]), Cluster::start());
+    let places = [
+        ("single", single.port, vec![single.url()], RANDOM, &[][..]),
+        ("cluster", cluster.servers[0].port, cluster.urls(), "tg:{tag}:__rand_int__", &["--cluster"][..]),
+    ];
+    println!("through the doors of a daemon, 256 checks at once by gRPC and 800 by HTTP, in batches of 100");
+    for (topology, port, urls, any_key, more) in places {
+        let config = format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"{topology}\"\nnodes = {urls:?}\ntimeout = \"1s\"\n"
+        );
+        let daemon = Daemon::with(RULES, &config, &[]);
+        // Loads the script, which the bare calls need.
+        assert_eq!(daemon.check(&[("user", "warm")])["degraded"], false);
+        let store = started(if topology == "single" { Topology::Single } else { Topology::Cluster }, urls);
+        run(&store, &one_rule(), 64, 1_000);
+        for (door, keys) in [("gRPC", KEYS), ("HTTP", KEYS), ("gRPC", 1), ("HTTP", 1)] {
+            let (mut raws, mut owns, mut spent) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..ROUNDS {
+                let key = if keys == 1 { "tg:{user=hot}:b" } else { any_key };
+                raws.push(raw(port, key, 256, 1, more).rate);
+                let (rate, cpu) = from_outside(&daemon, door, keys);
+                owns.push(rate);
+                spent.push(cpu);
+            }
+            let ratio = median(raws.iter().zip(&owns).map(|(raw, own)| own / raw).collect());
+            println!(
+                "  {:<50} {:>9.0}/s raw, {:>9.0}/s by the daemon ({:.1} µs of its CPU): {ratio:.2} times",
+                format!("{topology}, {door}, {keys} keys"),
+                median(raws),
+                median(owns),
+                median(spent)
+            );
+        }
+    }
+}
+
 fn costs() {
     let server = Server::start(&[]);
     let store = started(Topology::Single, vec![server.url()]);
@@ -294,7 +411,9 @@ fn costs() {
     for algorithm in
         [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket, Algorithm::Gcra]
     {
-        for count in [1, 5] {
+        for (count, in_one, what) in
+            [(1, 1, "1 in one call"), (5, 5, "5 in one call"), (5, 1, "5 in 5 calls")]
+        {
             let names = ["a", "b", "c", "d", "e"];
             let rules = (0..)
                 .zip(names)
@@ -302,9 +421,9 @@ fn costs() {
                 .map(|(at, name)| rule(&format!("{algorithm:?}{name}"), algorithm, 100 + at * 8));
             let rules: Arc<Vec<Compiled>> = Arc::new(rules.collect());
             let before = cpu(&server);
-            let runs: Vec<_> = (0..ROUNDS).map(|_| run(&store, &rules, 64, KEYS)).collect();
+            let runs: Vec<_> = (0..ROUNDS).map(|_| run_in(&store, &rules, 64, KEYS, in_one)).collect();
             let own = medians(&runs);
-            print(&format!("{algorithm:?}, {count} in one call"), &own);
+            print(&format!("{algorithm:?}, {what}"), &own);
             println!("  {:<50} {:>9.1} µs", "", (cpu(&server) - before) / own.done as f64 * 1e6);
         }
     }
@@ -318,7 +437,9 @@ fn memory() {
     for algorithm in windows.into_iter().chain(levels) {
         let server = Server::start(&[]);
         let store = started(Topology::Single, vec![server.url()]);
-        let rules = Arc::new(vec![rule("m", algorithm, 8)]);
+        // Filled so slowly that no key is done with before the last one is counted.
+        let limit = Limit { permits: 100, window: Span(24 * 3_600_000_000), burst: 100, queue: 100 };
+        let rules = Arc::new(vec![compiled("m", algorithm, limit, 8)]);
         let used = || -> f64 {
             let info = server.command(&["INFO", "memory"]).unwrap_or_default();
             let line = info.lines().find_map(|line| line.strip_prefix("used_memory_dataset:"));
@@ -361,11 +482,12 @@ fn memory() {
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
-    let tables: [(&str, fn()); 6] = [
+    let tables: [(&str, fn()); 7] = [
         ("latency", latency),
         ("single", single),
         ("cluster", clustered),
         ("hot", hot),
+        ("doors", doors),
         ("cpu", costs),
         ("memory", memory),
     ];

@@ -277,7 +277,7 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
         limit = step.limit(limit);
         now = step.moved(&limit, now, retry_at);
         let at = Timestamp(now);
-        // What a view holds back of a level is played against the real stores, in tests/redis_store.rs.
+        // What a view holds back of a level is played against the real stores, in tests/redis/store.rs.
         let view = step.view(&limit, now).filter(|_| !judge.counts_by_level());
         let peek = state.check(&limit, view.as_ref(), at, 0);
         let cost = step.permits(&limit, peek.remaining);

@@ -1,26 +1,9 @@
 //! Whole daemons on real Redis servers, from outside: buckets looked at and reset, and the store's health.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/mod.rs"]
-mod support;
-
-use redis_servers::{Cluster, Server};
+use crate::redis_servers::{Cluster, Server};
+use crate::support::daemon::Daemon;
+use crate::support::{eventually, http};
 use serde_json::{Value, json};
-use support::daemon::Daemon;
-use support::{eventually, http};
 
 const RULES: &str = r#"
 [[rules]]

@@ -1,36 +1,17 @@
 //! Who may use Redis, over what, and which Redis is enough: TLS, ACL users, the files in `deploy/redis`, versions.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-#[path = "support/mod.rs"]
-mod support;
-
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use redis_servers::{Server, free_port, until};
-use redis_store::{compiled, key, per_second, runtime, settings};
+use crate::redis_servers::{Server, free_port, until};
+use crate::redis_store::{compiled, key, per_second, runtime, settings};
+use crate::support::command;
+use crate::support::daemon::Daemon;
+use crate::support::process::Process;
 use serde_json::json;
-use support::command;
-use support::daemon::Daemon;
-use support::process::Process;
 use tempfile::TempDir;
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::Cost;
@@ -97,7 +78,7 @@ impl Deployed {
     fn start() -> Self {
         let dir = TempDir::new().unwrap();
         certificates(dir.path());
-        std::fs::write(dir.path().join("users.acl"), include_str!("../deploy/redis/users.acl")).unwrap();
+        std::fs::write(dir.path().join("users.acl"), include_str!("../../deploy/redis/users.acl")).unwrap();
         let ports: Vec<u16> = (0..6).map(|_| free_port()).collect();
         let servers = ports.iter().map(|port| Self::server(dir.path(), *port)).collect();
         let cluster = Self { dir, ports, _servers: servers };
@@ -120,7 +101,7 @@ impl Deployed {
     fn server(dir: &Path, port: u16) -> Process {
         let home = dir.join(port.to_string());
         std::fs::create_dir(&home).unwrap();
-        let text = include_str!("../deploy/redis/redis.conf")
+        let text = include_str!("../../deploy/redis/redis.conf")
             .replace("bind 0.0.0.0", "bind 127.0.0.1")
             .replace("tls-port 6379", &format!("tls-port {port}\ncluster-port {}", free_port()))
             .replace("/etc/redis/tls", &dir.display().to_string())
@@ -166,7 +147,7 @@ fn a_daemon_works_on_the_deployed_configuration_with_tls_and_its_few_rights() {
         assert_eq!(daemon.check_cost(&[("user", &user)], 3)["allowed"], false);
         assert_eq!(daemon.check_cost(&[("user", &user)], -1)["degraded"], false);
     }
-    let reset = support::http::request(daemon.http, "DELETE", "/v1/buckets?rule=log&user=u1", &[], b"");
+    let reset = crate::support::http::request(daemon.http, "DELETE", "/v1/buckets?rule=log&user=u1", &[], b"");
     assert_eq!(reset.json()["existed"], true, "{reset:?}");
     let regions = daemon.get("/v1/regions").json();
     assert_eq!(regions["store"]["state"], "ok", "{regions}");
@@ -198,10 +179,41 @@ fn a_daemon_works_on_the_deployed_configuration_with_tls_and_its_few_rights() {
 }
 
 #[test]
+fn a_server_that_asks_who_it_is_gets_the_daemons_own_certificate() {
+    let dir = TempDir::new().unwrap();
+    certificates(dir.path());
+    let file = |name: &str| dir.path().join(name).display().to_string();
+    let port = free_port();
+    let mut command = Command::new("redis-server");
+    command.args(["--port", "0", "--tls-port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--tls-auth-clients", "yes", "--tls-ca-cert-file", &file("ca.crt")]);
+    command.args(["--tls-cert-file", &file("server.crt"), "--tls-key-file", &file("server.key")]);
+    let _server = Process::start(&mut command, &dir.path().join("log"));
+    until("the server to listen", Duration::from_secs(10), || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let config = |own: &str| {
+        format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\ntimeout = \"500ms\"\n\
+             nodes = [\"rediss://127.0.0.1:{port}\"]\n[store.redis.tls]\nca = \"{}\"\n{own}",
+            file("ca.crt")
+        )
+    };
+    let own = format!("cert = \"{}\"\nkey = \"{}\"\n", file("server.crt"), file("server.key"));
+    let known = Daemon::with(RULES, &config(&own), &[]);
+    let answer = known.check_cost(&[("user", "u1")], 1);
+    assert_eq!((&answer["allowed"], &answer["degraded"]), (&json!(true), &json!(false)), "{answer}");
+
+    let unknown = Daemon::with(RULES, &config(""), &[]);
+    assert_eq!(unknown.check(&[("user", "u1")])["degraded"], true);
+    assert_eq!(unknown.get("/v1/regions").json()["store"]["state"], "down");
+}
+
+#[test]
 fn a_user_who_lacks_a_right_is_refused_at_the_start_by_the_name_of_the_command() {
     let server = Server::start(&[]);
     let few =
-        include_str!("../deploy/redis/users.acl").lines().find(|line| line.starts_with("user tidegate"));
+        include_str!("../../deploy/redis/users.acl").lines().find(|line| line.starts_with("user tidegate"));
     let rights: Vec<&str> = few.expect("the user is there").split(' ').skip(3).collect();
     let set = |minus: &str| {
         let mut words = vec!["ACL", "SETUSER", "tidegate", "reset", "on"];
@@ -249,7 +261,7 @@ fn wrong_passwords_users_and_schemes_are_told_without_repeating_them() {
 fn counts_as_the_deployed_user(program: &str) {
     let dir = TempDir::new().unwrap();
     let users = dir.path().join("users.acl");
-    std::fs::write(&users, include_str!("../deploy/redis/users.acl").replace("user default off", ""))
+    std::fs::write(&users, include_str!("../../deploy/redis/users.acl").replace("user default off", ""))
         .unwrap();
     for topology in [Topology::Single, Topology::Cluster] {
         let clustered = if topology == Topology::Cluster { "yes" } else { "no" };
@@ -291,8 +303,8 @@ fn counts_as_the_deployed_user(program: &str) {
 #[test]
 fn the_deployed_user_can_count_on_every_version_that_is_supported() {
     counts_as_the_deployed_user("redis-server");
-    for program in [redis_servers::OLDEST, redis_servers::VALKEY] {
-        if let Some(program) = redis_servers::other_program(program) {
+    for program in [crate::redis_servers::OLDEST, crate::redis_servers::VALKEY] {
+        if let Some(program) = crate::redis_servers::other_program(program) {
             counts_as_the_deployed_user(&program);
         }
     }

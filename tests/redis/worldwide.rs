@@ -1,28 +1,11 @@
 //! Worldwide limits where each region has a Redis of its own and several daemons on it, from outside.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/mod.rs"]
-mod support;
-
 use std::net::SocketAddr;
 
-use redis_servers::Server;
-use support::authority::Authority;
-use support::daemon::Daemon;
-use support::{eventually, free_udp};
+use crate::redis_servers::Server;
+use crate::support::authority::Authority;
+use crate::support::daemon::Daemon;
+use crate::support::{eventually, free_udp};
 
 const REGIONS: [&str; 2] = ["eu-west", "us-east"];
 const LIMIT: usize = 400;

@@ -1,24 +1,9 @@
 //! Many checks of one call on Redis: they share round trips, and are answered as if they had gone one after the other.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
 use std::sync::Arc;
 
-use redis_servers::{Cluster, Server};
-use redis_store::{runtime, settings, store};
+use crate::redis_servers::{Cluster, Server};
+use crate::redis_store::{runtime, settings, store};
 use tidegate::core::request::{Cost, Request};
 use tidegate::core::worldwide::NodeName;
 use tidegate::database::document;

@@ -1,32 +1,12 @@
 //! What the store in Redis promises beyond equal answers: several identities as one, coalescing, leases, expiry, size,
 //! topologies, and clear words at the start.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use redis_servers::{Cluster, Server, free_port, now, until};
-use redis_store::{compiled, key, per_second, runtime, settings, store, store_with};
+use crate::redis_servers::{Cluster, Server, free_port, now, until};
+use crate::redis_store::{compiled, key, per_second, runtime, settings, store, store_with};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
@@ -255,7 +235,7 @@ fn sentinels_name_the_primary_and_its_successor() {
         .spawn()
         .expect("a sentinel starts");
     until("the sentinel to know the replica", Duration::from_secs(15), || {
-        let known = redis_servers::command_at(sentinel_port, &["SENTINEL", "REPLICAS", "tidegate"]);
+        let known = crate::redis_servers::command_at(sentinel_port, &["SENTINEL", "REPLICAS", "tidegate"]);
         known.is_some_and(|known| known.contains(&replica.port.to_string()))
     });
     let settings = settings(Topology::Sentinel, vec![format!("redis://127.0.0.1:{sentinel_port}")]);
@@ -341,7 +321,7 @@ fn numbers(seed: u64, bits: u32) -> impl Iterator<Item = u64> {
 }
 
 fn evaluated(server: &Server, body: &str, arguments: &[String]) -> Vec<String> {
-    let script = format!("{}\n{body}", include_str!("../lua/number.lua"));
+    let script = format!("{}\n{body}", include_str!("../../lua/number.lua"));
     let mut words = vec!["EVAL", &script, "0"];
     words.extend(arguments.iter().map(String::as_str));
     let answer = server.command(&words).expect("the server answers");

@@ -1,38 +1,14 @@
 //! Bad days of a real Redis, with load running: in each of them answers keep coming in time, what is admitted stays within a
 //! stated bound, and Redis enforces again soon after it can.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_load.rs"]
-mod redis_load;
-#[path = "support/redis_proxy.rs"]
-mod redis_proxy;
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis_load::{Load, Policies, Story, ask, ask_now, quick};
-use redis_proxy::{Proxy, SWALLOW};
-use redis_servers::{Cluster, Server, command_at, now, until};
-use redis_store::{compiled, key, runtime, store, with_policy};
+use crate::redis_load::{Load, Policies, Story, ask, ask_now, quick};
+use crate::redis_proxy::{Proxy, SWALLOW};
+use crate::redis_servers::{Cluster, Server, command_at, now, until};
+use crate::redis_store::{compiled, key, runtime, store, with_policy};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::OnFailure;
 use tidegate::core::ruleset::Compiled;

@@ -1,32 +1,12 @@
 //! The same histories through the store in memory and through real Redis servers: every answer must be equal, and so must
 //! what the buckets hold afterwards.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
 use std::sync::Arc;
 
+use crate::redis_servers::{Cluster, Server};
+use crate::redis_store::{Key, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use redis_servers::{Cluster, Server};
-use redis_store::{Key, compiled, key, runtime, settings, store};
 use tidegate::core::algorithm::{Algorithm, Limit, View};
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
@@ -240,8 +220,8 @@ fn a_single_server_answers_like_the_memory_store() {
 
 #[test]
 fn the_oldest_redis_and_valkey_answer_like_the_memory_store() {
-    for program in [redis_servers::OLDEST, redis_servers::VALKEY] {
-        let Some(program) = redis_servers::other_program(program) else { continue };
+    for program in [crate::redis_servers::OLDEST, crate::redis_servers::VALKEY] {
+        let Some(program) = crate::redis_servers::other_program(program) else { continue };
         let server = Server::start_program(&program, &[]);
         differ(settings(Topology::Single, vec![server.url()]), 100);
     }
@@ -292,7 +272,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         let memory = MemoryStore::new(1_000);
         let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
         let mut rule = compiled(&format!("w{}", turn.get()), algorithms[kind], limit, turn.get() * 8);
-        rule.rule.global = Some(redis_store::gossip());
+        rule.rule.global = Some(crate::redis_store::gossip());
         let key = key(&rule, "u");
         let mut now = 1_790_000_000_000_000_u64;
         let (before, budget, next_budget, others, others_before) = view;
@@ -302,7 +282,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         memory.set_view(&key, view, 7, Timestamp(now));
         redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
         clock.set(Timestamp(now));
-        redis_servers::until("the view to be there", std::time::Duration::from_secs(2), || {
+        crate::redis_servers::until("the view to be there", std::time::Duration::from_secs(2), || {
             runtime()
                 .block_on(redis.bucket(&rule, &key, Timestamp(now)))
                 .is_some_and(|info| info.view.is_some())

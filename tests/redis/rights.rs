@@ -1,30 +1,13 @@
 //! Rights in both stores: the same steps do the same in memory, in a real Redis and in the smallest store there can be, and
 //! what a store has forgotten it burns.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::redis_servers::{Server, command_at, until};
+use crate::redis_store::{compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use redis_servers::{Server, command_at, until};
-use redis_store::{compiled, key, runtime, settings, store};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::rule::{Global, Mode};

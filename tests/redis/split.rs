@@ -1,31 +1,13 @@
 //! Keys that are split over sub-keys: never more than the limit, hardly less, over all servers of a cluster.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::redis_servers::{Cluster, Server, until};
+use crate::redis_store::{Key, compiled, key, runtime, settings, store, store_with};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use redis_servers::{Cluster, Server, until};
-use redis_store::{Key, compiled, key, runtime, settings, store, store_with};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;

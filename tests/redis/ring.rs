@@ -1,25 +1,7 @@
 //! Independent servers on a consistent-hash ring: who joins or leaves moves its own share, and nobody else's counters.
 
-#![allow(
-    missing_docs,
-    unreachable_pub,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    clippy::cast_possible_truncation,
-    clippy::disallowed_methods,
-    reason = "a test fails by panicking, and measures real time"
-)]
-
-#[path = "support/redis_servers.rs"]
-mod redis_servers;
-#[path = "support/redis_store.rs"]
-mod redis_store;
-
-use redis_servers::Server;
-use redis_store::{compiled, key, runtime, settings, store};
+use crate::redis_servers::Server;
+use crate::redis_store::{compiled, key, runtime, settings, store};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;
