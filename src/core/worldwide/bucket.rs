@@ -325,7 +325,8 @@ impl Bucket {
         }
         let mut charged = self.charged.get(region).copied().unwrap_or_default();
         let more = admitted.saturating_sub(charged.counted);
-        charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm)) < more
+        charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
+            < more
     }
 
     /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a reload has just
@@ -378,14 +379,7 @@ impl Bucket {
     }
 
     /// Gives a report to the cut. Whether it came too late to be used by all at once.
-    fn read(
-        &mut self,
-        now: Timestamp,
-        region: RegionId,
-        window: u64,
-        word: Word,
-        here: Here<'_>,
-    ) -> bool {
+    fn read(&mut self, now: Timestamp, region: RegionId, window: u64, word: Word, here: Here<'_>) -> bool {
         if !self.windowed() {
             return self.pool.hear(now, region, word, here.horizon);
         }
@@ -400,8 +394,11 @@ impl Bucket {
     }
 
     fn standing(&self, window: u64, here: Here<'_>) -> Standing {
-        let admitted =
-            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| self.believed(told.counts.net()));
+        let admitted = |id| {
+            self.period(window)
+                .and_then(|period| period.told(id))
+                .map_or(0, |told| self.believed(told.counts.net()))
+        };
         standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 

@@ -50,7 +50,12 @@ mod tests {
     fn what_a_region_can_have_admitted_is_believed_whole() {
         let mut credit = fresh();
         let told = (0..100).map(|tenth| {
-            credit.believe(START + Span::from_millis(tenth * 100), if tenth == 0 { 50 } else { 10 }, LIMIT, 50)
+            credit.believe(
+                START + Span::from_millis(tenth * 100),
+                if tenth == 0 { 50 } else { 10 },
+                LIMIT,
+                50,
+            )
         });
         assert_eq!(told.sum::<u64>(), 50 + 99 * 10);
     }

@@ -222,7 +222,8 @@ impl Pool {
             .collect();
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
         let divide = |limit: u64, lasting: Span| {
-            let estate = Estate { limit, start: now, end: now + lasting, cut: now, tip: share.tip };
+            let estate =
+                Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };
             own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
         };
         let rate = divide(share.permits, share.limit.window);
@@ -259,8 +260,7 @@ mod tests {
     }
 
     fn told(ms: u64, admitted: u64, demand: u64) -> Word {
-        let account =
-            Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
+        let account = Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
         Word { account, past: false }
     }
 
