@@ -147,7 +147,8 @@ fn a_daemon_works_on_the_deployed_configuration_with_tls_and_its_few_rights() {
         assert_eq!(daemon.check_cost(&[("user", &user)], 3)["allowed"], false);
         assert_eq!(daemon.check_cost(&[("user", &user)], -1)["degraded"], false);
     }
-    let reset = crate::support::http::request(daemon.http, "DELETE", "/v1/buckets?rule=log&user=u1", &[], b"");
+    let reset =
+        crate::support::http::request(daemon.http, "DELETE", "/v1/buckets?rule=log&user=u1", &[], b"");
     assert_eq!(reset.json()["existed"], true, "{reset:?}");
     let regions = daemon.get("/v1/regions").json();
     assert_eq!(regions["store"]["state"], "ok", "{regions}");

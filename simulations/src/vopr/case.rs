@@ -112,7 +112,8 @@ impl Case {
             seed,
             way,
             safety_steps: dice.between(300, 1_000),
-            liveness_steps: 600,
+            // A share that grows waits for a window that no clock has reached.
+            liveness_steps: if way == Way::Split { 1_100 } else { 600 },
             faults,
             eagerness: dice.unit() * dice.unit() * 6.0,
             cost_max: if dice.chance(0.7) { 1 } else { dice.between(2, 30) },
