@@ -3,7 +3,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the algorithm, then a
 -- hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window its count (4), for
 -- sliding_window both counts (4, 4), for a level whole permits and the part of one (4, 6); big-endian. The log is a list,
--- see sliding_log.lua.
+-- see sliding_log.lua; the holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
 local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1, 2, 3
@@ -16,6 +16,12 @@ local function bucket_load(b)
   if kind == SLIDING_LOG then
     b.base, b.len, b.newest, b.total, b.fresh = 0, 0, 0, 0, true
     raw = redis.pcall("LINDEX", b.key, 0)
+  elseif kind == CONCURRENCY then
+    raw = redis.pcall("ZCARD", b.key)
+    if type(raw) == "number" then
+      b.len = raw
+      return true
+    end
   else
     raw = redis.pcall("GET", b.key)
   end
@@ -23,7 +29,9 @@ local function bucket_load(b)
   if raw.err then
     if not string.find(raw.err, "WRONGTYPE", 1, true) then
       -- No other type, but no permission: say it as Redis does.
-      if kind == SLIDING_LOG then redis.call("LINDEX", b.key, 0) else redis.call("GET", b.key) end
+      if kind == SLIDING_LOG then redis.call("LINDEX", b.key, 0)
+      elseif kind == CONCURRENCY then redis.call("ZCARD", b.key)
+      else redis.call("GET", b.key) end
     end
     return false
   end
@@ -85,6 +93,8 @@ local function bucket_write(b, now, ttl_fixed, kept)
     expiry, value = sliding_window_expiry(b), struct.pack(">I4I7I4I4", b.shape, b.at, b.first, b.second)
   elseif b.kind == SLIDING_LOG then
     expiry = log_expiry(b)
+  elseif b.kind == CONCURRENCY then
+    expiry = b.newest
   else
     expiry, value = level_expiry(b), struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
   end

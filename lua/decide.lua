@@ -6,12 +6,13 @@
 --          (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2), then for each
 --          the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 =
---          a lease takes at most this part of what is free) and permits (5)
+--          a lease takes at most this part of what is free) and permits (5), and of concurrency the holder (16; there a
+--          take acquires, a refund releases and a lease renews)
 -- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not; each bucket's value as it was before
---          (empty: none, or a log); each view (empty: none); then for each charge of a log or lease, in order, 35 bytes:
---          fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned or leased (6); last, 47
---          bytes of a stint that the caller did not know
+--          (empty: none, or a log or holders); each view (empty: none); then for each charge of a log, of holders or of a lease, in
+--          order, 35 bytes: fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased
+--          or moved (6); last, 47 bytes of a stint that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed then
 -- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
 
@@ -66,7 +67,10 @@ local function look(charges)
     local c = charges[i]
     local b = buckets[c.place]
     local cost = b.pending + (c.kind == TAKE and c.permits or 0)
-    if b.kind == SLIDING_LOG then
+    if b.kind == CONCURRENCY then
+      held_check(b, now, c, cost)
+      if c.kind == PEEK then c.fits = c.remaining > 0 end
+    elseif b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
       if c.kind >= REFUND then c.fits, c.retry = true, 0 end
@@ -86,7 +90,13 @@ local function settle(charges, admitted, keep)
     local c = charges[i]
     local b = buckets[c.place]
     local moved = 0
-    if keep and c.fits then
+    if b.kind == CONCURRENCY then
+      local released = keep and c.kind == REFUND
+      if keep and c.fits and c.kind ~= PEEK then moved = held_step(b, now, c) end
+      if released or (not admitted and c.kind == TAKE and c.fits) then
+        c.remaining, c.reset, c.retry = math.max(0, b.permits - b.used), held_reset(b, now), 0
+      end
+    elseif keep and c.fits then
       if c.kind == TAKE then
         bucket_put(b, now, c.permits)
       elseif c.kind == REFUND then
@@ -96,7 +106,9 @@ local function settle(charges, admitted, keep)
         if moved > 0 then bucket_put(b, now, moved) end
       end
     end
-    if c.kind == LEASE then
+    if b.kind == CONCURRENCY then
+      tell(c.fits, c.remaining, c.reset, c.retry, b.used, moved)
+    elseif c.kind == LEASE then
       tell(true, 0, 0, 0, 0, moved)
     elseif b.kind == SLIDING_LOG then
       local refunded = keep and c.kind == REFUND
@@ -120,7 +132,7 @@ while at <= #input do
     -- The common decision, without a table for it.
     local place_, flags, permits, next_at = struct.unpack(">I2BI5", input, at)
     local b = buckets[place_]
-    simple = flags % 4 == TAKE and b.kind ~= SLIDING_LOG
+    simple = flags % 4 == TAKE and b.kind ~= SLIDING_LOG and b.kind ~= CONCURRENCY
     if simple then
       local fits = bucket_fits(b, now, permits)
       if fits then bucket_put(b, now, permits) end
@@ -131,8 +143,10 @@ while at <= #input do
   for i = 1, length do
     local place_, flags, permits
     place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
+    local holder
+    if buckets[place_].kind == CONCURRENCY then holder, at = struct.unpack("c16", input, at) end
     charges[i] = {
-      place = place_, permits = permits, kind = flags % 4,
+      place = place_, permits = permits, kind = flags % 4, holder = holder,
       enforced = floor(flags / 4) % 2 == 1, part = math.max(1, floor(flags / 8)),
     }
   end
@@ -141,7 +155,8 @@ while at <= #input do
   elseif action == 2 then
     for i = 1, length do
       local b = buckets[charges[i].place]
-      if charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
+      if b.kind == CONCURRENCY then held_step(b, now, charges[i])
+      elseif charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
       else bucket_put(b, now, charges[i].permits) end
     end
     verdicts[#verdicts + 1] = "1"

@@ -103,6 +103,8 @@ local function rights_terms(b, stint, now)
     end
   elseif b.kind == SLIDING_LOG then
     if now < stint.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
+  elseif b.kind == CONCURRENCY then
+    b.doubt = stint.begun + b.window + DOUBT_MARGIN
   elseif b.at < stint.begun then
     b.at, b.first, b.second = stint.begun, math.min(b.burst + b.queue, U32_MAX), 0
     if level_expiry(b) <= now then b.first = 0 end

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::{Frame, Report, RuleName, Scope};
+use tidegate::core::wire::{Amounts, Frame, Report, RuleName, Scope, Subject};
 use tidegate::core::worldwide::NodeName;
 use tidegate::peer::certificate::{Authority, SERVER_NAME, create_ca, issue};
 use tidegate::peer::codec::{MESSAGE_BYTES_MAX, encode_frame};
@@ -104,13 +104,18 @@ async fn eventually(what: &str, is: impl Fn() -> bool) {
 }
 
 fn frame(seq: u64, reports: usize, identity_bytes: usize) -> Frame {
-    let report = Report {
+    let subject = Subject {
         rule: RuleName { domain: "default".into(), name: "search".into() },
         identity: vec![7; identity_bytes],
         scope: Scope::Node,
+        counters: Vec::new(),
+    };
+    let report = Report {
+        label: 1,
+        subject: Some(subject),
         window: 1,
         stamp: Timestamp(5),
-        counts: Vec::new(),
+        amounts: Amounts::new(),
         demand: 0,
     };
     Frame {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::{Count, Frame, Report, RuleName, Scope};
+use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::status::WorldStatus;
@@ -227,13 +227,18 @@ async fn a_region_that_falls_silent_is_cut_off_and_its_return_is_noticed() {
 }
 
 fn report(scope: Scope, rule: &str, admitted: u64, stamp: Timestamp) -> Report {
-    Report {
+    let subject = Subject {
         rule: RuleName { domain: "default".into(), name: rule.into() },
         identity: b"u_42".to_vec(),
         scope,
+        counters: vec![Counter { node: "us-1".into(), since: Timestamp(1) }],
+    };
+    Report {
+        label: 1,
+        subject: Some(subject),
         window: stamp.window_index(WINDOW),
         stamp,
-        counts: vec![Count { node: "us-1".into(), since: Timestamp(1), admitted, returned: 0 }],
+        amounts: std::iter::once(Amount { admitted, returned: 0 }).collect(),
         demand: 0,
     }
 }

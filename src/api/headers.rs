@@ -71,7 +71,10 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &Ruled) {
     // Writing to a string cannot fail.
     let _ = write!(policy, ";q={}", ruled.limit);
     let window = ruled.window.micros();
-    // The draft's window is a whole number of seconds, and may be left out.
+    // The draft's window is a whole number of seconds, and may be left out. What is held at once has none, and a unit.
+    if window == 0 {
+        policy.push_str(";qu=\"concurrent-requests\"");
+    }
     if window > 0 && window.is_multiple_of(1_000_000) {
         let _ = write!(policy, ";w={}", window / 1_000_000);
     }
@@ -120,7 +123,7 @@ mod tests {
     }
 
     fn allowed(rules: smallvec::SmallVec<[Ruled; 2]>) -> Decision {
-        Decision { allowed: true, tightest: Some(0), status: 200, message: None, rules }
+        Decision { allowed: true, tightest: Some(0), status: 200, message: None, lease: None, rules }
     }
 
     fn text(decision: &Decision) -> String {
@@ -177,6 +180,14 @@ mod tests {
         let mut rule = ruled("a", 1);
         rule.window = Span::from_millis(1_500);
         assert!(text(&allowed(smallvec![rule])).starts_with("ratelimit-policy: \"a\";q=100\n"));
+    }
+
+    #[test]
+    fn what_is_held_at_once_says_so_and_has_no_window() {
+        let mut rule = ruled("a", 1);
+        rule.window = Span::ZERO;
+        let policy = "ratelimit-policy: \"a\";q=100;qu=\"concurrent-requests\"\n";
+        assert!(text(&allowed(smallvec![rule])).starts_with(policy));
     }
 
     #[test]

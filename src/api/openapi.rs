@@ -38,6 +38,16 @@ const DESCRIBED: &[Described] = &[
         "Explanation",
         &[],
     ),
+    (
+        "POST",
+        "/v1/acquire",
+        "Decides one request and has it hold places of concurrency rules",
+        "Acquisition",
+        "Decision",
+        &[],
+    ),
+    ("POST", "/v1/renew", "Keeps what a lease holds for another hold", "Lease", "Renewed", &[]),
+    ("POST", "/v1/release", "Gives back what a lease holds", "Lease", "Released", &[]),
     ("GET", "/v1/rules", "The rules in force, in order of precedence", "", "RuleSet", &[]),
     (
         "PUT",

@@ -4,9 +4,12 @@
 //! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that long has
 //! waited long enough.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
 use crate::core::decision::{Decision, Ruled};
+use crate::core::hold::Lease;
 use crate::core::request::Request;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
@@ -48,6 +51,45 @@ pub struct DecisionJson<'a> {
     pub message: Option<&'a str>,
     /// What each rule said.
     pub rules: RuledList<'a>,
+    /// By which places are renewed and given back; absent when none are held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
+    /// Until the first of them is free again without renewing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+}
+
+/// A lease as text: opaque to its holder.
+#[must_use]
+pub fn lease_text(lease: &Lease) -> String {
+    URL_SAFE_NO_PAD.encode(lease.to_bytes())
+}
+
+/// Reads such a text; `None` if it is none.
+#[must_use]
+pub fn read_lease(text: &str) -> Option<Lease> {
+    Lease::from_bytes(&URL_SAFE_NO_PAD.decode(text).ok()?)
+}
+
+/// What became of a lease that was to be renewed.
+#[derive(Debug, Serialize)]
+pub struct RenewedJson {
+    /// Whether all of it is held for another hold.
+    pub renewed: bool,
+    /// Until the first of its places is free again without renewing once more; absent where not all were renewed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+    /// Whether the store could not be asked for some of it.
+    pub degraded: bool,
+}
+
+/// What became of a lease that was to be given back.
+#[derive(Debug, Serialize)]
+pub struct ReleasedJson {
+    /// Whether all of it was still held.
+    pub released: bool,
+    /// Whether the store could not be asked for some of it: that is free when its hold ends.
+    pub degraded: bool,
 }
 
 /// What each rule said, written as a list of [`RuledJson`].
@@ -79,7 +121,7 @@ pub struct RuledJson<'a> {
     pub shadow: bool,
     /// Permits per window.
     pub limit: u32,
-    /// The window.
+    /// The window; 0 for a rule without one.
     pub window_ms: u64,
     /// Permits left.
     pub remaining: u64,
@@ -130,6 +172,8 @@ impl<'a> DecisionJson<'a> {
             status: decision.status,
             message: decision.message.as_deref(),
             rules: RuledList(&decision.rules),
+            lease: decision.lease.as_ref().map(|leased| lease_text(&leased.lease)),
+            expires_ms: decision.lease.as_ref().map(|leased| leased.hold.millis_up()),
         }
     }
 }

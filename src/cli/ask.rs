@@ -1,4 +1,4 @@
-//! `tidegate check` and `tidegate explain`: what a daemon answers to one request.
+//! `tidegate check` and `tidegate explain`: what a daemon answers to one request; acquisitions ask and are shown alike.
 
 use std::process::ExitCode;
 
@@ -21,11 +21,11 @@ pub(super) struct Ask {
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     cost: i64,
     #[command(flatten)]
-    server: Server,
+    pub(super) server: Server,
 }
 
 impl Ask {
-    fn body(&self) -> Result<Value, Failure> {
+    pub(super) fn body(&self) -> Result<Value, Failure> {
         let mut attributes = Map::new();
         for pair in &self.attributes {
             let Some((name, value)) = pair.split_once('=') else {
@@ -73,11 +73,13 @@ impl Ask {
     }
 }
 
-fn ending(decision: &Value) -> ExitCode {
+/// The exit code of a decision.
+pub(super) fn ending(decision: &Value) -> ExitCode {
     if decision["allowed"].as_bool() == Some(true) { ExitCode::SUCCESS } else { ExitCode::from(DENIED) }
 }
 
-fn show(decision: &Value) {
+/// Prints a decision for people.
+pub(super) fn show(decision: &Value) {
     let allowed = decision["allowed"].as_bool() == Some(true);
     let by = decision["rule"].as_str();
     say(match (allowed, by) {
@@ -120,7 +122,7 @@ fn show(decision: &Value) {
             text(&rule["rule"]),
             answer.to_owned(),
             rule["limit"].to_string(),
-            rule["window_ms"].as_u64().map(span).unwrap_or_default(),
+            rule["window_ms"].as_u64().filter(|millis| *millis > 0).map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
             rule["reset_ms"].as_u64().map(span).unwrap_or_default(),
         ];

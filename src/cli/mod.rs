@@ -14,6 +14,7 @@ mod cert;
 mod client;
 mod config;
 mod demo;
+mod hold;
 mod keys;
 mod migrate;
 mod people;
@@ -94,6 +95,12 @@ enum Command {
     Check(ask::Ask),
     /// Says which rules decide a request and why; charges nothing.
     Explain(ask::Ask),
+    /// Has a request hold places of `concurrency` rules, and prints the lease. Exit code 0 allowed, 4 denied.
+    Acquire(hold::Acquire),
+    /// Keeps what a lease holds for another hold. Exit code 4 where it is no longer held.
+    Renew(hold::Lease),
+    /// Gives back what a lease holds.
+    Release(hold::Lease),
     /// Looks at rules and changes them.
     #[command(subcommand)]
     Rules(rules::Rules),
@@ -158,6 +165,9 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Config(config) => config.run(),
         Command::Check(ask) => ask.check(),
         Command::Explain(ask) => ask.explain(),
+        Command::Acquire(acquire) => acquire.run(),
+        Command::Renew(lease) => lease.renew(),
+        Command::Release(lease) => lease.release(),
         Command::Rules(rules) => rules.run(),
         Command::Users(users) => users.run(),
         Command::Keys(keys) => keys.run(),

@@ -123,8 +123,9 @@ fn list(server: &Server) -> Ended {
     let mut rows =
         table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
     for rule in rules {
-        let limit = match (&rule["limit"], rule["window"].as_str()) {
-            (Value::Number(limit), Some(window)) => format!("{limit} / {window}"),
+        let limit = match (&rule["limit"], rule["window"].as_str(), rule["hold"].as_str()) {
+            (Value::Number(limit), Some(window), _) => format!("{limit} / {window}"),
+            (Value::Number(limit), None, Some(hold)) => format!("{limit} at once, held {hold}"),
             _ => String::new(),
         };
         let how = [rule["algorithm"].as_str(), rule.pointer("/global/mode").and_then(Value::as_str)];

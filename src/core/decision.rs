@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::hold::Lease;
 use super::rule::{Action, Mode};
 use super::time::Span;
 
@@ -18,7 +19,7 @@ pub struct Ruled {
     pub shadow: bool,
     /// Permits per window.
     pub limit: u32,
-    /// Length of the window.
+    /// Length of the window; zero for a rule without one (`concurrency`).
     pub window: Span,
     /// Permits left.
     pub remaining: u64,
@@ -58,4 +59,15 @@ pub struct Decision {
     pub status: u16,
     /// The denying rule's text.
     pub message: Option<std::sync::Arc<str>>,
+    /// What the request now holds, if it holds anything.
+    pub lease: Option<Box<Leased>>,
+}
+
+/// What a request holds, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leased {
+    /// By which it is renewed and given back.
+    pub lease: Lease,
+    /// Until the first of its places is free again without renewing.
+    pub hold: Span,
 }

@@ -4,7 +4,8 @@
 
 use smallvec::SmallVec;
 
-/// Names what a rule's buckets count: its domain, name, algorithm, window and `per`. A reload that changes none of these
+/// Names what a rule's buckets count: its domain, name, algorithm, window and `per` (of
+/// `concurrency` the window, its hold, is no part of it). A reload that changes none of these
 /// keeps the shape, and so the buckets; one that changes any of them starts afresh. Valid within one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shape(pub u32);
@@ -54,7 +55,8 @@ impl Key {
     }
 }
 
-fn push_value(bytes: &mut SmallVec<[u8; 62]>, value: &str) {
+/// Appends a value behind its length, as [`identity_values`] reads it.
+pub(super) fn push_value(bytes: &mut SmallVec<[u8; 62]>, value: &str) {
     let mut len = value.len();
     while len >= 0x80 {
         bytes.push(u8::try_from(len & 0x7f).unwrap_or(0) | 0x80);

@@ -6,6 +6,7 @@
 pub mod algorithm;
 pub mod audit;
 pub mod decision;
+pub mod hold;
 pub mod identity;
 pub mod key;
 pub mod request;

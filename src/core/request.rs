@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::hold::{Hold, HoldStep};
 use super::time::Span;
 
 /// Longest name or value of an attribute, and longest domain, in bytes.
@@ -18,6 +19,9 @@ pub enum Cost {
     Peek,
     /// Gives this many permits back (at least 1); usage stops at zero.
     Refund(u64),
+    /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an acquisition is a
+    /// charge of as many permits as it asks for places, and the other steps are nothing.
+    Hold(Hold),
 }
 
 impl Cost {
@@ -31,12 +35,26 @@ impl Cost {
         }
     }
 
-    /// The permits that it takes: zero for a peek or a refund.
+    /// The permits that it takes: zero for a peek, a refund, or a step that acquires nothing.
     #[must_use]
     pub const fn taken(self) -> u64 {
         match self {
-            Self::Take(permits) => permits,
-            Self::Peek | Self::Refund(_) => 0,
+            Self::Take(permits) | Self::Hold(Hold { step: HoldStep::Acquire, places: permits, .. }) => {
+                permits
+            }
+            Self::Peek | Self::Refund(_) | Self::Hold(_) => 0,
+        }
+    }
+
+    /// What this is to a rule that counts charges rather than holders.
+    #[must_use]
+    pub const fn charged(self) -> Self {
+        match self {
+            Self::Hold(_) => match self.taken() {
+                0 => Self::Peek,
+                permits => Self::Take(permits),
+            },
+            cost => cost,
         }
     }
 
@@ -44,8 +62,7 @@ impl Cost {
     #[must_use]
     pub fn to_signed(self) -> i64 {
         match self {
-            Self::Take(permits) => i64::try_from(permits).unwrap_or(i64::MAX),
-            Self::Peek => 0,
+            Self::Take(_) | Self::Peek | Self::Hold(_) => i64::try_from(self.taken()).unwrap_or(i64::MAX),
             Self::Refund(permits) => i64::try_from(permits).map_or(i64::MIN, |permits| -permits),
         }
     }

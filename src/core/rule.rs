@@ -140,9 +140,9 @@ pub struct Rule {
     pub per: Vec<String>,
     /// How it counts. Not read for [`Action::Allow`] and [`Action::Block`].
     pub algorithm: Algorithm,
-    /// Permits per window.
+    /// Permits per window; of `concurrency` places that may be held at once.
     pub limit: u32,
-    /// The window.
+    /// The window; of `concurrency` the hold: how long a place is kept without renewing.
     pub window: Span,
     /// Capacity of bucket algorithms; `limit` unless written.
     pub burst: u32,

@@ -62,6 +62,8 @@ pub struct Match<'s> {
     pub key: Option<Key>,
     /// The limit in force: the request's own, else the user's own, else the rule's.
     pub limit: Limit,
+    /// The permits of the limit in force in all regions, if it is the user's own.
+    pub own_limit: Option<u32>,
 }
 
 /// The rules that decide one request: at most one of each group, in order of precedence.
@@ -95,6 +97,8 @@ pub enum Reason {
     Surplus(String),
     /// It is switched off.
     Disabled,
+    /// It matches, but counts holders, and the request asks to hold nothing.
+    HoldsOnly,
 }
 
 /// Why rules do not make a set.

@@ -1,13 +1,19 @@
-//! Every message between daemons, versioned. How they become bytes is the codec's business (`peer/codec.rs`).
+//! Every message between daemons, versioned. How they become bytes is the codec's business (`peer/codec.rs`), but for
+//! frames of counts: of those there are so many that every byte was weighed ([`compact`]).
 //!
 //! The sender's region and node are never in a message: they are read from its certificate.
 
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
 use super::time::{Span, Timestamp};
 
+pub mod compact;
 pub mod rights;
 
 /// Version of these messages. A frame of another version is refused and counted.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Most reports in one frame.
 pub const REPORTS_MAX: usize = 256;
 /// Longest identity in a report, in bytes.
@@ -21,7 +27,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub const DEMAND_MAX: u64 = 1_000_000_000_000_000;
 
 /// One frame from one node to another.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Frame {
     /// When the sender's process began, in ms since the epoch: sequence numbers start again with each.
     pub incarnation: u64,
@@ -39,8 +45,8 @@ pub struct Frame {
     pub reports: Vec<Report>,
 }
 
-/// An acknowledgement.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+/// An acknowledgement. A frame is acknowledged only if all of its labels were understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
     pub incarnation: u64,
@@ -53,26 +59,40 @@ pub struct Seen {
 }
 
 /// What was admitted of one bucket: cumulative, so that loss, duplication and reordering do nothing.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The rule's domain and name.
-    pub rule: RuleName,
-    /// The values of its `per`, as [`super::key::Key::identity`] gives them.
-    pub identity: Vec<u8>,
-    /// Whom it speaks for.
-    pub scope: Scope,
+    /// The sender's number for the subject. In one incarnation it never stands for another.
+    pub label: u64,
+    /// What the number stands for; left out once the receiver has acknowledged a frame that said it.
+    pub subject: Option<Subject>,
     /// Which window this speaks of; zero for algorithms without windows.
     pub window: u64,
     /// When the counts were read, by the clock of whoever read them.
     pub stamp: Timestamp,
-    /// One for each daemon that admitted anything; at most [`COUNTS_MAX`].
-    pub counts: Vec<Count>,
-    /// Permits asked for, per second, in millionths; at most [`DEMAND_MAX`].
+    /// One for each of the subject's counters, in their order; or none at all where nothing was admitted.
+    pub amounts: Amounts,
+    /// Permits asked for, per second, in millionths; at most [`DEMAND_MAX`]. A frame carries it [`rounded`].
     pub demand: u64,
 }
 
+/// How far counts have come; nearly always it is one.
+pub type Amounts = SmallVec<[Amount; 1]>;
+
+/// What hardly changes from one report of a bucket to the next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Subject {
+    /// The rule's domain and name.
+    pub rule: RuleName,
+    /// The values of its `per`, as [`super::key::Key::identity`] gives them.
+    pub identity: Vec<u8>,
+    /// Whom the reports speak for.
+    pub scope: Scope,
+    /// Who counted, since when; at most [`COUNTS_MAX`].
+    pub counters: Vec<Counter>,
+}
+
 /// Whom a report speaks for.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Scope {
     /// The sending daemon alone: told to the owner of the key inside its region.
     Node,
@@ -80,18 +100,35 @@ pub enum Scope {
     Region(String),
 }
 
-/// What one daemon admitted of one bucket.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Count {
+/// One daemon's count of one bucket.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Counter {
     /// The daemon.
-    pub node: String,
+    pub node: Arc<str>,
     /// When it began this count, by its clock. A daemon that restarts, or that forgot the bucket, begins a new count at
     /// zero; the last value of the old one stays counted.
     pub since: Timestamp,
+}
+
+/// How far one count has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Amount {
     /// Permits admitted: in this window, or since the count began for algorithms without windows.
     pub admitted: u64,
     /// Permits given back, counted alike.
     pub returned: u64,
+}
+
+/// The demand that a frame carries for this one: rounded to eleven significant bits, so off by 0.05 % at most. A region
+/// divides by what it told, not by what it knows better, so that all divide alike.
+#[must_use]
+pub const fn rounded(demand: u64) -> u64 {
+    let shift = u64::BITS.saturating_sub(demand.leading_zeros()).saturating_sub(compact::DEMAND_BITS);
+    if shift == 0 {
+        return demand;
+    }
+    let half = 1 << (shift - 1);
+    demand.saturating_add(half) >> shift << shift
 }
 
 /// A rule, between daemons.

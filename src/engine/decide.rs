@@ -6,12 +6,14 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::each::Footprint;
+use super::hold::Leasing;
 use super::identity::{Persons, Refused, rewritten};
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Verdict};
 use crate::core::decision::{Decision, Ruled, Worldwide};
+use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
 use crate::core::key::Key;
 use crate::core::request::{Cost, Request};
@@ -126,6 +128,7 @@ impl Engine {
             }
             let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
             let own = counted.as_slice();
+            let mut leased = Leasing::of(request.cost, charged);
             for found in matches {
                 let shadow = plan.shadow(found);
                 let ruled = match &found.key {
@@ -135,6 +138,7 @@ impl Engine {
                         if intent == Intent::Charge {
                             let taken = Taken { cost: request.cost, charged };
                             self.tally(found, key, taken, counted, now);
+                            leased.note(found, key, counted);
                         }
                         plan.counted(found, shadow, counted, now)
                     }
@@ -144,7 +148,11 @@ impl Engine {
                 }
                 rules.push(ruled);
             }
-            let decision = plan.decision(rules, matches);
+            let mut decision = plan.decision(rules, matches);
+            decision.lease = leased.made();
+            if let Some(leased) = &decision.lease {
+                self.holds.count(HoldStep::Acquire, leased.lease.held.len());
+            }
             if let Some(audit) = audit {
                 let used = |index| used_of(matches, own, index);
                 audit.tell(request, &decision, now, || self.clock.now(), used);
@@ -184,7 +192,7 @@ impl Engine {
                     && found.limit.permits == found.rule.limit.permits
             }
         });
-        if !speaks || cost == Cost::Peek || key.shape() != found.rule.shape {
+        if !speaks || cost.charged() == Cost::Peek || key.shape() != found.rule.shape {
             return;
         }
         let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
@@ -206,11 +214,21 @@ fn used_of(matches: &Matches<'_>, counted: &[Counted], index: usize) -> u64 {
     counted.get(before).filter(|_| !uncounted).map_or(0, |counted| counted.used)
 }
 
+/// Whether places of it are held rather than permits charged.
+fn is_held(found: &Match<'_>) -> bool {
+    found.rule.rule.algorithm == Algorithm::Concurrency
+}
+
+/// What a request's cost is to one rule.
+fn cost_of(found: &Match<'_>, cost: Cost) -> Cost {
+    if is_held(found) && cost.taken() > 0 { cost } else { cost.charged() }
+}
+
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
 pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u64 {
     match algorithm {
         Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => now.window_index(window),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => 0,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra | Algorithm::Concurrency => 0,
     }
 }
 
@@ -236,6 +254,7 @@ fn refusal(refused: &Refused) -> Decision {
         tightest: Some(0),
         status: REFUSED_STATUS,
         message: Some(Arc::clone(&refused.message)),
+        lease: None,
     }
 }
 
@@ -314,7 +333,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                         rule: found.rule,
                         key,
                         limit: found.limit,
-                        cost: request.cost,
+                        cost: cost_of(found, request.cost),
                         enforced: !self.shadow(found),
                     });
                 }
@@ -371,7 +390,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             allowed: admitted,
             shadow,
             limit: found.limit.permits,
-            window: found.limit.window,
+            window: if is_held(found) { Span::ZERO } else { found.limit.window },
             remaining,
             reset,
             retry,
@@ -404,6 +423,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             tightest,
             status: denier.map_or(200, |found| found.rule.rule.status),
             message: denier.and_then(|found| self.loaded.side(found.rule)?.message.clone()),
+            lease: None,
             rules,
         }
     }

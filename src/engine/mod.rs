@@ -28,6 +28,7 @@ pub mod clock;
 pub mod decide;
 mod each;
 pub mod history;
+pub mod hold;
 pub mod identity;
 pub mod loaded;
 pub mod port;
@@ -38,6 +39,7 @@ mod wait;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
+use hold::Holds;
 use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
@@ -61,6 +63,7 @@ pub struct Engine {
     tallies: Tallies,
     shares: Shares,
     waits: Waits,
+    holds: Holds,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
     metrics: Arc<Metrics>,
@@ -95,6 +98,7 @@ impl Engine {
             tallies: Tallies::default(),
             shares,
             waits: Waits::new(&metrics),
+            holds: Holds::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
             metrics,

@@ -1,5 +1,5 @@
-//! How messages between daemons become bytes: version, kind, body. The only user of bincode, so that another format is a
-//! change of this file.
+//! How messages between daemons become bytes: version, kind, body. Frames of counts have a format of their own
+//! ([`compact`]); for the rest this is the only user of bincode, so that another format is a change of this file.
 //!
 //! Bytes come from members of the cluster, and still nothing in them is trusted: every length is bounded before it is
 //! believed, and what is not exactly one message is refused with its reason.
@@ -10,17 +10,17 @@ use bincode::config::{Configuration, Limit, LittleEndian, Varint};
 use bytes::Bytes;
 
 use super::counters::Refusal;
+use crate::core::wire::compact::{self, RULE_NAME_BYTES_MAX, Unreadable};
 use crate::core::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
-    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, VERSION,
+    COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, Subject,
+    VERSION,
 };
 
 /// Longest message on the network, in bytes, header included.
 pub const MESSAGE_BYTES_MAX: usize = 64 * 1_024;
 /// Longest gossip message: the longest that `chitchat` makes.
 pub const GOSSIP_BYTES_MAX: usize = 65_507;
-/// Longest domain or name of a rule in a report, in bytes.
-pub const RULE_NAME_BYTES_MAX: usize = 1_024;
 
 const KIND_SYNC: u8 = 1;
 const KIND_GOSSIP: u8 = 2;
@@ -55,7 +55,7 @@ pub enum Message {
 pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
     check_bounds(frame)?;
     let mut bytes = vec![VERSION, KIND_SYNC];
-    bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
+    compact::write(frame, &mut bytes);
     sized(bytes)
 }
 
@@ -116,12 +116,11 @@ pub fn decode(bytes: &Bytes) -> Result<Message, Refusal> {
 }
 
 fn decode_frame(body: &[u8]) -> Result<Frame, Refusal> {
-    let (frame, read): (Frame, usize) = decode_part(body)?;
-    if read != body.len() {
-        return Err(Refusal::Trailing);
-    }
-    check_bounds(&frame)?;
-    Ok(frame)
+    compact::read(body).map_err(|why| match why {
+        Unreadable::Malformed => Refusal::Malformed,
+        Unreadable::Oversize => Refusal::Oversize,
+        Unreadable::Trailing => Refusal::Trailing,
+    })
 }
 
 fn decode_rights(body: &[u8]) -> Result<RightsFrame, Refusal> {
@@ -164,16 +163,20 @@ fn check_bounds(frame: &Frame) -> Result<(), Refusal> {
 }
 
 fn is_bounded(report: &Report) -> bool {
-    let region = match &report.scope {
+    report.amounts.len() <= COUNTS_MAX && report.subject.as_ref().is_none_or(is_named_shortly)
+}
+
+fn is_named_shortly(subject: &Subject) -> bool {
+    let region = match &subject.scope {
         Scope::Node => 0,
         Scope::Region(region) => region.len(),
     };
-    report.identity.len() <= IDENTITY_BYTES_MAX
-        && report.rule.domain.len() <= RULE_NAME_BYTES_MAX
-        && report.rule.name.len() <= RULE_NAME_BYTES_MAX
+    subject.identity.len() <= IDENTITY_BYTES_MAX
+        && subject.rule.domain.len() <= RULE_NAME_BYTES_MAX
+        && subject.rule.name.len() <= RULE_NAME_BYTES_MAX
         && region <= NAME_BYTES_MAX
-        && report.counts.len() <= COUNTS_MAX
-        && report.counts.iter().all(|count| count.node.len() <= NAME_BYTES_MAX)
+        && subject.counters.len() <= COUNTS_MAX
+        && subject.counters.iter().all(|counter| counter.node.len() <= NAME_BYTES_MAX)
 }
 
 fn sized(bytes: Vec<u8>) -> Result<Bytes, Refusal> {
@@ -187,25 +190,42 @@ mod tests {
     use super::*;
     use crate::core::time::{Span, Timestamp};
     use crate::core::wire::rights::{Statement, Transfer};
-    use crate::core::wire::{Count, Seen};
+    use crate::core::wire::{Amount, Counter, Seen, rounded};
+
+    const SENT: u64 = 1_760_000_000_000_000;
 
     fn report(identity: &[u8]) -> Report {
-        Report {
+        let subject = Subject {
             rule: RuleName { domain: "default".into(), name: "search".into() },
             identity: identity.to_vec(),
-            window: 300,
-            stamp: Timestamp(70_000),
             scope: Scope::Region("eu".into()),
-            counts: vec![Count { node: "eu-1".into(), since: Timestamp(60_000), admitted: 5, returned: 1 }],
-            demand: 2_000_000,
+            counters: vec![Counter { node: "eu-1".into(), since: Timestamp(SENT - 60_000_000) }],
+        };
+        Report {
+            label: 700,
+            subject: Some(subject),
+            window: 300,
+            stamp: Timestamp(SENT - 2_000),
+            amounts: [Amount { admitted: 5, returned: 1 }].into_iter().collect(),
+            demand: rounded(2_000_000),
         }
+    }
+
+    /// As it is told from the second time on.
+    fn known(label: u64, admitted: u64) -> Report {
+        let amounts = [Amount { admitted, returned: 0 }].into_iter().collect();
+        Report { label, subject: None, amounts, ..report(b"") }
+    }
+
+    fn subject(report: &mut Report) -> &mut Subject {
+        report.subject.as_mut().unwrap()
     }
 
     fn frame(reports: Vec<Report>) -> Frame {
         Frame {
             incarnation: 1_760_000_000_000,
             seq: 7,
-            sent: Timestamp(1_760_000_000_000_000),
+            sent: Timestamp(SENT),
             seen: Some(Seen { incarnation: 1_760_000_000_001, seq: 3, before: 0b101, lag: -250 }),
             slowest: Span(80_000),
             reports,
@@ -213,21 +233,35 @@ mod tests {
     }
 
     prop_compose! {
-        fn arbitrary_count()(node in "\\PC{0,12}", [since, admitted, returned] in any::<[u64; 3]>()) -> Count {
-            Count { node, since: Timestamp(since), admitted, returned }
+        fn arbitrary_counter()(node in "\\PC{0,12}", since in any::<u64>()) -> Counter {
+            Counter { node: node.into(), since: Timestamp(since) }
+        }
+    }
+
+    prop_compose! {
+        fn arbitrary_subject()(
+            [domain, name] in ["\\PC{0,12}", "\\PC{0,12}"],
+            identity in proptest::collection::vec(any::<u8>(), 0..40),
+            region in proptest::option::of("\\PC{0,12}"),
+            counters in proptest::collection::vec(arbitrary_counter(), 0..3),
+        ) -> Subject {
+            let scope = region.map_or(Scope::Node, Scope::Region);
+            Subject { rule: RuleName { domain, name }, identity, scope, counters }
         }
     }
 
     prop_compose! {
         fn arbitrary_report()(
-            [domain, name] in ["\\PC{0,12}", "\\PC{0,12}"],
-            identity in proptest::collection::vec(any::<u8>(), 0..40),
-            region in proptest::option::of("\\PC{0,12}"),
-            counts in proptest::collection::vec(arbitrary_count(), 0..3),
-            [window, stamp, demand] in any::<[u64; 3]>(),
+            label in any::<u64>(),
+            subject in proptest::option::of(arbitrary_subject()),
+            amounts in proptest::collection::vec(any::<[u64; 2]>(), 0..3),
+            plain in any::<bool>(),
+            [window, stamp] in [0..3_u64, 0..3_u64],
+            demand in any::<u64>(),
         ) -> Report {
-            let scope = region.map_or(Scope::Node, Scope::Region);
-            Report { rule: RuleName { domain, name }, identity, scope, window, stamp: Timestamp(stamp), counts, demand }
+            let amount = |[admitted, returned]: [u64; 2]| Amount { admitted, returned: if plain { 0 } else { returned } };
+            let amounts = amounts.into_iter().map(amount).collect();
+            Report { label, subject, window, stamp: Timestamp(stamp << 40), amounts, demand: rounded(demand) }
         }
     }
 
@@ -248,8 +282,9 @@ mod tests {
 
     /// If this fails the format has changed: nodes of the old and new build would refuse each other. Raise the version.
     #[test]
-    fn the_bytes_of_version_one_are_pinned() {
-        assert_eq!(hex(&encode_frame(&frame(vec![report(b"u\0x")])).unwrap()), GOLDEN_FRAME);
+    fn the_bytes_of_version_two_are_pinned() {
+        let reports = vec![report(b"u\0x"), known(700, 6), known(70_000, 1_000)];
+        assert_eq!(hex(&encode_frame(&frame(reports)).unwrap()), GOLDEN_FRAME);
         let gossip = encode_gossip("203.0.113.7:7946".parse().unwrap(), b"abc").unwrap();
         assert_eq!(hex(&gossip), GOLDEN_GOSSIP);
         let gossip = encode_gossip("[::1]:7946".parse().unwrap(), b"").unwrap();
@@ -257,17 +292,17 @@ mod tests {
     }
 
     const GOLDEN_FRAME: &str = concat!(
-        "0101fd00c02cc89901000007fd0000ceeeb540060001fd01c02cc89901000003",
-        "05fbf301fc80380100010764656661756c740673656172636803750078010265",
-        "75fb2c01fc70110100010465752d31fb60ea0501fc80841e00",
+        "02018080b3c19c33078080b8f6de96900380f104018180b3c19c330305f3030301bc05076465",
+        "6661756c74067365617263680375007801026575010465752d31809c9c39a01fac02010501a1",
+        "2f06bc0506a12f06f0a204e807a12f",
     );
     const GOLDEN_RIGHTS: &str = concat!(
-        "0103fd0000ceeeb5400600010764656661756c740673656172636803750078fb2c01fc70",
+        "0203fd0000ceeeb5400600010764656661756c740673656172636803750078fb2c01fc70",
         "1101000928fc80841e000301026575fd0000ceeeb54006000501026575fd0000ceeeb540",
         "06000701fb2b0164010764656661756c740673656172636803750078fb2c01090a07",
     );
-    const GOLDEN_GOSSIP: &str = "010200cb007107fb0a1f616263";
-    const GOLDEN_GOSSIP_V6: &str = "01020100000000000000000000000000000001fb0a1f";
+    const GOLDEN_GOSSIP: &str = "020200cb007107fb0a1f616263";
+    const GOLDEN_GOSSIP_V6: &str = "02020100000000000000000000000000000001fb0a1f";
 
     fn rights() -> RightsFrame {
         let rule = || RuleName { domain: "default".into(), name: "search".into() };
@@ -298,7 +333,7 @@ mod tests {
         }
     }
 
-    /// See `the_bytes_of_version_one_are_pinned`.
+    /// See `the_bytes_of_version_two_are_pinned`.
     #[test]
     fn the_bytes_of_rights_are_pinned() {
         assert_eq!(hex(&encode_rights(&rights()).unwrap()), GOLDEN_RIGHTS);
@@ -327,7 +362,7 @@ mod tests {
     fn other_versions_and_kinds_are_refused() {
         let good = encode_frame(&frame(vec![])).unwrap().to_vec();
         for (at, value, why) in
-            [(0, 0, Refusal::Version), (0, 2, Refusal::Version), (1, 0, Refusal::Kind), (1, 4, Refusal::Kind)]
+            [(0, 0, Refusal::Version), (0, 1, Refusal::Version), (1, 0, Refusal::Kind), (1, 4, Refusal::Kind)]
         {
             let mut bytes = good.clone();
             bytes[at] = value;
@@ -349,15 +384,18 @@ mod tests {
         let many = frame(vec![report(b""); REPORTS_MAX + 1]);
         let long_identity = frame(vec![report(&[7; IDENTITY_BYTES_MAX + 1])]);
         let mut long_name = frame(vec![report(b"")]);
-        long_name.reports[0].rule.name = "n".repeat(RULE_NAME_BYTES_MAX + 1);
-        let mut many_counts = frame(vec![report(b"")]);
-        many_counts.reports[0].counts = vec![many_counts.reports[0].counts[0].clone(); COUNTS_MAX + 1];
+        subject(&mut long_name.reports[0]).rule.name = "n".repeat(RULE_NAME_BYTES_MAX + 1);
+        let mut many_counters = frame(vec![report(b"")]);
+        let counters = &mut subject(&mut many_counters.reports[0]).counters;
+        *counters = vec![counters[0].clone(); COUNTS_MAX + 1];
+        let mut many_amounts = frame(vec![report(b"")]);
+        many_amounts.reports[0].amounts = std::iter::repeat_n(Amount::default(), COUNTS_MAX + 1).collect();
         let mut long_region = frame(vec![report(b"")]);
-        long_region.reports[0].scope = Scope::Region("r".repeat(NAME_BYTES_MAX + 1));
-        for too_big in [many, long_identity, long_name, many_counts, long_region] {
+        subject(&mut long_region.reports[0]).scope = Scope::Region("r".repeat(NAME_BYTES_MAX + 1));
+        for too_big in [many, long_identity, long_name, many_counters, many_amounts, long_region] {
             assert_eq!(encode_frame(&too_big), Err(Refusal::Oversize));
             let mut bytes = vec![VERSION, KIND_SYNC];
-            bytes.extend(bincode::serde::encode_to_vec(&too_big, bincode::config::standard()).unwrap());
+            compact::write(&too_big, &mut bytes);
             assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
         }
         let sum_too_big = frame(vec![report(&[7; IDENTITY_BYTES_MAX]); 5]);
@@ -368,12 +406,29 @@ mod tests {
         assert!(encode_gossip("[::1]:65535".parse().unwrap(), &vec![0; GOSSIP_BYTES_MAX]).is_ok());
     }
 
-    /// Varint 253 announces eight bytes of length: 2^63 of them.
+    /// A hundred reports of buckets that the other side knows: what ten thousand hot buckets cost.
+    #[test]
+    fn a_report_of_a_known_bucket_takes_eight_bytes() {
+        let reports = (0..100).map(|n| known(10_000 + n, 100 + n)).collect();
+        let bytes = encode_frame(&frame(reports)).unwrap().len();
+        assert!(bytes <= 64 + 100 * 8, "{bytes}");
+    }
+
+    #[test]
+    fn a_demand_is_off_by_no_more_than_one_in_two_thousand() {
+        for demand in [0, 1, 2_047, 2_048, 2_049, 4_095, 33_333_333, 999_999_999_999_999, u64::MAX] {
+            let carried = rounded(demand);
+            assert!(carried.abs_diff(demand) <= demand / 2_048, "{demand} {carried}");
+            assert_eq!(rounded(carried), carried);
+        }
+    }
+
     #[test]
     fn an_absurd_length_is_refused_before_it_is_allocated() {
-        let mut bytes = vec![VERSION, KIND_SYNC, 0, 0, 0, 0, 253];
-        bytes.extend((1_u64 << 63).to_le_bytes());
-        assert!(matches!(decode(&bytes.into()), Err(Refusal::Oversize | Refusal::Malformed)));
+        let mut bytes = vec![VERSION, KIND_SYNC, 0, 0, 0, 0, 0];
+        bytes.extend([0xff; 9]);
+        bytes.push(1);
+        assert_eq!(decode(&bytes.into()), Err(Refusal::Oversize));
     }
 
     proptest! {

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 
 use super::rights::is_closed;
 use super::slot::{Looked, Named, Slot};
-use crate::core::request::Cost;
 use crate::core::table::Place;
 use crate::core::time::Timestamp;
 use crate::engine::port::{Charge, Counted, Intent, Outcome};
@@ -36,7 +35,7 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     fn takes(&self) -> bool {
-        matches!(self.charge.cost, Cost::Take(_)) && self.looked.fits()
+        self.charge.cost.taken() > 0 && self.looked.fits()
     }
 
     /// Whether it lets the whole decision pass.

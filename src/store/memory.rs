@@ -12,7 +12,6 @@ use super::decision::Decision;
 use super::slot::{Named, Slot};
 use crate::core::algorithm::{Limit, View};
 use crate::core::key::Key;
-use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
@@ -110,9 +109,9 @@ impl MemoryStore {
             let counted = if intent == Intent::Ask || !looked.fits() {
                 slot.uncharged(charge, &looked)
             } else {
-                let place = match (looked.place, charge.cost) {
-                    (None, Cost::Take(_)) => slot.make(charge, named, now, |_| false),
-                    (place, _) => place,
+                let place = match looked.place {
+                    None if charge.cost.taken() > 0 => slot.make(charge, named, now, |_| false),
+                    place => place,
                 };
                 slot.charged(charge, &looked, place, named)
             };

@@ -49,10 +49,15 @@ impl Slot {
     pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
         let now = now.max(self.newest);
         if !has_rights(rule) {
-            let slides = matches!(rule.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
-            let known = self.begun + Span(limit.window.0.saturating_mul(2)) + DOUBT_MARGIN;
-            let doubt =
-                (slides && self.begun > Timestamp(0)).then(|| known.since(now)).filter(|left| left.0 > 0);
+            // How far back what was admitted still counts.
+            let matters = match rule.rule.algorithm {
+                Algorithm::SlidingWindow | Algorithm::SlidingLog => Span(limit.window.0.saturating_mul(2)),
+                Algorithm::Concurrency => limit.window,
+                _ => Span::ZERO,
+            };
+            let known = self.begun + matters + DOUBT_MARGIN;
+            let doubts = matters > Span::ZERO && self.begun > Timestamp(0);
+            let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
             return Terms { view: None, now, doubt };
         }
         let place = self.find(named);

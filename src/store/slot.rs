@@ -3,6 +3,7 @@
 
 use super::rights::{is_closed, is_escrowed};
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View, WINDOW_MIN};
+use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
@@ -146,16 +147,21 @@ impl Slot {
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
-        let check = |state: &State| state.check(&charge.limit, view.as_ref(), at, cost);
+        let check = |state: &State| match &charge.cost {
+            Cost::Hold(hold) => state.check_hold(&charge.limit, at, &Hold { places: cost, ..*hold }),
+            _ => state.check(&charge.limit, view.as_ref(), at, cost),
+        };
         let mut verdict = match place.and_then(|place| self.buckets.get(place)) {
             Some(state) => check(state),
             None => check(&self.fresh(charge.rule, &charge.limit, at)),
         };
-        if let Some(terms) = &terms {
+        // Who is known to hold may go on whatever else is in doubt.
+        let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
+        if let Some(terms) = terms.as_ref().filter(|_| !known) {
             terms.hold(&mut verdict);
         }
         match charge.cost {
-            Cost::Take(_) => {}
+            Cost::Take(_) | Cost::Hold(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
@@ -229,10 +235,17 @@ impl Slot {
             self.turn(limit, named, view.window, place);
         }
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
-            return if matches!(charge.cost, Cost::Take(_)) { looked.without_room(charge) } else { counted };
+            return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };
         };
         match charge.cost {
             Cost::Take(permits) => state.take(limit, now, permits),
+            Cost::Hold(hold) => {
+                counted.returned = state.step(limit, now, &hold);
+                if hold.step == HoldStep::Release {
+                    let after = state.check(limit, looked.view.as_ref(), now, 0);
+                    counted.verdict = Verdict { admitted: true, retry: None, ..after };
+                }
+            }
             Cost::Peek => {
                 counted.used = state.used(limit, now);
                 return counted;

@@ -92,6 +92,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Counts of worldwide limits that found no room before they were sent",
     ),
     (
+        "holds_total",
+        MetricKind::Counter,
+        &["event"],
+        "Places of concurrency rules that requests acquired, renewed or released, by rule; gone: renewed or released too late",
+    ),
+    (
         "rights_waits_total",
         MetricKind::Counter,
         &["outcome"],

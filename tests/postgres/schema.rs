@@ -89,11 +89,13 @@ fn constraints_do_the_refusing() {
     refuses(&rule(r#""name": "r", "limit": "many""#), "rules_limit_is_from_0_to_4294967295");
     refuses(&rule(r#""name": "r", "window": "1 minute""#), "rules_window_is_a_duration");
     refuses(&rule(r#""name": "r", "algorithm": "magic""#), "rules_algorithm_is_known");
+    refuses(&rule(r#""name": "r", "hold": "half a minute""#), "rules_hold_is_a_duration");
     refuses(&rule(r#""name": "r", "action": 7"#), "rules_action_is_known");
     refuses(&rule(r#""name": "r", "status": 200"#), "rules_status_is_from_400_to_599");
     refuses("INSERT INTO rules (document) VALUES ('[]')", "name");
     server.sql(&database, &rule(r#""name": "r", "limit": 1, "window": "1s""#));
     refuses(&rule(r#""name": "r""#), "rules_pkey");
+    server.sql(&database, &rule(r#""name": "h", "algorithm": "concurrency", "limit": 1, "hold": "30s""#));
     refuses("INSERT INTO region_quotas VALUES ('nothing', 'eu', 1, 0)", "region_quotas_rule_fkey");
     refuses("INSERT INTO region_quotas VALUES ('r', 'eu', 0, 0)", "above 0");
     refuses("INSERT INTO region_quotas VALUES ('r', 'eu', 1, 60), ('r', 'us', 1, 60)", "120 percent");

@@ -227,8 +227,28 @@ fn a_user_who_lacks_a_right_is_refused_at_the_start_by_the_name_of_the_command()
     set("");
     start(Topology::Single, &url).map(|_| ()).expect("with all of them it works");
     for command in [
-        "info", "evalsha", "eval", "time", "get", "set", "pexpire", "del", "lindex", "llen", "lpush",
-        "rpush", "rpop", "ltrim", "ping",
+        "info",
+        "evalsha",
+        "eval",
+        "time",
+        "get",
+        "set",
+        "pexpire",
+        "del",
+        "lindex",
+        "llen",
+        "lpush",
+        "rpush",
+        "rpop",
+        "ltrim",
+        "zadd",
+        "zrem",
+        "zcard",
+        "zcount",
+        "zscore",
+        "zrange",
+        "zremrangebyscore",
+        "ping",
     ] {
         set(&format!("-{command}"));
         let told = start(Topology::Single, &url).err().map(|error| error.to_string().to_lowercase());

@@ -90,7 +90,7 @@ fn a_split_key_never_admits_more_than_its_limit_and_strands_less_than_a_cost_in_
                     prop_assert_eq!(counted.returned, wanted.min(used));
                     used -= counted.returned;
                 }
-                Cost::Peek => prop_assert_eq!(counted.verdict.admitted, left > 0),
+                Cost::Peek | Cost::Hold(_) => prop_assert_eq!(counted.verdict.admitted, left > 0),
             }
             prop_assert!(used <= u64::from(permits), "{} of {}", used, permits);
             prop_assert_eq!(info(&store, &rule, &own), (used, u64::from(permits) - used));

@@ -14,7 +14,8 @@ use tidegate::core::worldwide::escrow::{
     Escrow, EscrowConfig, EscrowStatus, Event, Safety, rights_frame_bytes,
 };
 use tidegate::core::worldwide::split::{Saved, Split, Word};
-use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, frame_bytes};
+use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
+use tidegate::peer::codec::encode_frame;
 
 use super::rights::{Memory, Vaults, part};
 use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
@@ -282,7 +283,11 @@ impl Node {
                     self.books.store.apply(&self.rule, &effect, now);
                 }
                 while let Some((to, frame)) = self.replica.poll_transmit(now) {
-                    out.push((to, frame_bytes(&frame), Message::Frame(Rc::new(frame))));
+                    out.push((
+                        to,
+                        encode_frame(&frame).map_or(0, |bytes| bytes.len()),
+                        Message::Frame(Rc::new(frame)),
+                    ));
                 }
             }
             Mode::Escrow => {

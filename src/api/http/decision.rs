@@ -46,7 +46,15 @@ pub(super) fn write(into: &mut Vec<u8>, decision: &DecisionJson<'_>) {
         }
         ruled(into, &one);
     }
-    into.extend_from_slice(b"]}");
+    into.push(b']');
+    if let Some(lease) = &decision.lease {
+        into.extend_from_slice(b",\"lease\":");
+        text(into, lease);
+    }
+    if let Some(expires_ms) = decision.expires_ms {
+        number(into, b",\"expires_ms\":", expires_ms);
+    }
+    into.push(b'}');
 }
 
 fn ruled(into: &mut Vec<u8>, ruled: &RuledJson<'_>) {
@@ -105,7 +113,8 @@ fn text(into: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::decision::{Decision, Ruled, Worldwide};
+    use crate::core::decision::{Decision, Leased, Ruled, Worldwide};
+    use crate::core::hold::{Held, Holder, Lease};
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
     use crate::core::time::Span;
@@ -152,8 +161,14 @@ mod tests {
             cost: i64,
             status: u16,
             tightest in proptest::option::of(0..4_usize),
+            held in proptest::option::of((".{0,9}", any::<u64>())),
         ) {
+            let lease = held.map(|(rule, hold)| {
+                let held = vec![Held { domain: domain.clone(), rule, own_limit: None, values: vec![] }];
+                Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold) })
+            });
             let decision = Decision {
+                lease,
                 allowed, rules: rules.into(), tightest, status, message: message.map(Into::into),
             };
             let request =

@@ -50,5 +50,9 @@ fn words(reason: &Reason) -> (&'static str, String) {
             format!("The rule is exact and does not name the attribute {attribute:?} that the request has."),
         ),
         Reason::Disabled => ("disabled", "It is switched off.".to_owned()),
+        Reason::HoldsOnly => (
+            "holds_only",
+            "It matches, but counts requests in flight: only POST /v1/acquire asks it.".to_owned(),
+        ),
     }
 }

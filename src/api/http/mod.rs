@@ -9,6 +9,7 @@ mod check;
 mod decision;
 mod explain;
 mod health;
+mod hold;
 pub(super) mod query;
 mod question;
 pub(super) mod reply;
@@ -31,6 +32,7 @@ use super::connection::{LOOK_EVERY, Looks, Pulse};
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Socket};
 use super::openapi::openapi_json;
+use crate::core::hold::HoldStep;
 
 pub use authorize::fingerprint;
 
@@ -137,6 +139,9 @@ pub(super) enum Route {
     Check,
     Authorize,
     Explain,
+    Acquire,
+    Renew,
+    Release,
     Metrics,
     Healthz,
     Readyz,
@@ -149,6 +154,9 @@ pub(super) const ROUTES: &[(&str, Route, &str)] = &[
     ("/v1/check", Route::Check, "POST"),
     ("/v1/authorize", Route::Authorize, "GET, HEAD, POST"),
     ("/v1/explain", Route::Explain, "POST"),
+    ("/v1/acquire", Route::Acquire, "POST"),
+    ("/v1/renew", Route::Renew, "POST"),
+    ("/v1/release", Route::Release, "POST"),
     ("/metrics", Route::Metrics, "GET, HEAD"),
     ("/healthz", Route::Healthz, "GET, HEAD"),
     ("/readyz", Route::Readyz, "GET, HEAD"),
@@ -191,11 +199,15 @@ impl Visit<'_> {
         if !methods.split(", ").any(|method| method == head.method.as_str()) {
             return Err(refuse_method(methods));
         }
-        if route != Route::Explain {
+        let brings_body = matches!(route, Route::Explain | Route::Acquire | Route::Renew | Route::Release);
+        if !brings_body {
             arriving.is_whole();
         }
         match route {
             Route::Check | Route::Explain => self.explain(&head, body, arriving).await,
+            Route::Acquire => self.acquire(&head, body, arriving).await,
+            Route::Renew => self.step(&head, body, arriving, HoldStep::Renew).await,
+            Route::Release => self.step(&head, body, arriving, HoldStep::Release).await,
             Route::Authorize => self.authorize(&head).await,
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),

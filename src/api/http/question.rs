@@ -25,6 +25,8 @@ pub(super) struct Check<'b> {
     domain: Cow<'b, str>,
     attributes: SmallVec<[(Cow<'b, str>, Cow<'b, str>); 4]>,
     cost: Cost,
+    /// How the caller names the request, where it acquires.
+    id: Option<Cow<'b, str>>,
 }
 
 impl Check<'_> {
@@ -32,6 +34,11 @@ impl Check<'_> {
     pub(super) fn request(&self) -> Request<'_> {
         let attributes = self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
         Request { domain: &self.domain, attributes, cost: self.cost, limit: None }
+    }
+
+    /// How the caller names the request.
+    pub(super) fn id(&self) -> Option<&str> {
+        self.id.as_deref()
     }
 }
 
@@ -50,21 +57,41 @@ pub(super) enum Question<'b> {
 
 /// Reads the body of `/v1/check`.
 pub(super) fn read(body: &[u8]) -> Result<Question<'_>, Refusal> {
-    parse(body, true)
+    parse(body, Kind::Any)
 }
 
 /// Reads a body that holds one check.
 pub(super) fn read_one(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    match parse(body, false)? {
+    one(parse(body, Kind::One)?)
+}
+
+/// Reads a body that acquires: one check, perhaps with an `id`.
+pub(super) fn read_named(body: &[u8]) -> Result<Check<'_>, Refusal> {
+    one(parse(body, Kind::Named)?)
+}
+
+fn one(question: Question<'_>) -> Result<Check<'_>, Refusal> {
+    match question {
         Question::One(check) => Ok(check),
         Question::Batch(_) => Err(Refusal::of_field("checks", "one check is asked for here, not a batch")),
     }
 }
 
-fn parse(body: &[u8], batch: bool) -> Result<Question<'_>, Refusal> {
+/// What may stand in an object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// One check, or a batch of them.
+    Any,
+    /// One check.
+    One,
+    /// One check that may have a name.
+    Named,
+}
+
+fn parse(body: &[u8], kind: Kind) -> Result<Question<'_>, Refusal> {
     let path = Path::default();
     let mut json = serde_json::Deserializer::from_slice(body);
-    let read = CheckSeed { path: &path, batch }.deserialize(&mut json);
+    let read = CheckSeed { path: &path, kind }.deserialize(&mut json);
     read.and_then(|question| json.end().map(|()| question)).map_err(|error| {
         if error.is_data() {
             let field = path.0.into_inner();
@@ -94,7 +121,7 @@ impl Path {
 #[derive(Clone, Copy)]
 struct CheckSeed<'p> {
     path: &'p Path,
-    batch: bool,
+    kind: Kind,
 }
 
 impl<'de> DeserializeSeed<'de> for CheckSeed<'_> {
@@ -112,7 +139,7 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut domain, mut attributes, mut cost, mut checks) = (None, None, None, None);
+        let (mut domain, mut attributes, mut cost, mut checks, mut id) = (None, None, None, None, None);
         while let Some(field) = map.next_key_seed(TextSeed(Text::Field))? {
             let twice = match &*field {
                 "domain" => {
@@ -122,7 +149,10 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                     .next_value_seed(AttributesSeed(self.path))
                     .map(|read| attributes.replace(read).is_some()),
                 "cost" => map.next_value_seed(CostSeed).map(|read| cost.replace(read).is_some()),
-                "checks" if self.batch => {
+                "id" if self.kind == Kind::Named => {
+                    map.next_value_seed(TextSeed(Text::Id)).map(|read| id.replace(read).is_some())
+                }
+                "checks" if self.kind == Kind::Any => {
                     map.next_value_seed(ChecksSeed(self.path)).map(|read| checks.replace(read).is_some())
                 }
                 _ => Err(A::Error::custom("is no field that is known here")),
@@ -152,6 +182,7 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 domain: domain.unwrap_or(Cow::Borrowed(DOMAIN_DEFAULT)),
                 attributes,
                 cost: cost.unwrap_or(Cost::Take(1)),
+                id,
             })),
             (None, None) => {
                 self.path.came_from("attributes");
@@ -179,7 +210,7 @@ impl<'de> Visitor<'de> for ChecksSeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut checks = Vec::new();
-        let each = CheckSeed { path: self.0, batch: false };
+        let each = CheckSeed { path: self.0, kind: Kind::One };
         loop {
             match list.next_element_seed(each) {
                 Ok(Some(_)) if checks.len() == CHECKS_MAX => {
@@ -239,6 +270,7 @@ enum Text {
     Domain,
     Name,
     Value,
+    Id,
 }
 
 struct TextSeed(Text);
@@ -253,6 +285,7 @@ impl TextSeed {
             Text::Domain => "a domain",
             Text::Name => "an attribute's name",
             Text::Value => "an attribute's value",
+            Text::Id => "an id",
         };
         Err(E::custom(format_args!("{what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len())))
     }

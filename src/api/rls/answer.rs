@@ -165,7 +165,7 @@ mod tests {
     fn decision(ruled: Ruled) -> Decision {
         let allowed = ruled.allowed;
         let message = (!allowed).then(|| "slow down".into());
-        Decision { allowed, tightest: Some(0), status: 200, message, rules: smallvec![ruled] }
+        Decision { allowed, tightest: Some(0), status: 200, message, lease: None, rules: smallvec![ruled] }
     }
 
     fn request(cost: Cost) -> Request<'static> {
@@ -185,7 +185,14 @@ mod tests {
 
     #[test]
     fn an_answer_says_what_envoy_reads() {
-        let none = Decision { allowed: true, tightest: None, status: 200, message: None, rules: smallvec![] };
+        let none = Decision {
+            allowed: true,
+            tightest: None,
+            status: 200,
+            message: None,
+            lease: None,
+            rules: smallvec![],
+        };
         let requests = [request(Cost::Take(1)), request(Cost::Take(1)), request(Cost::Take(1))];
         let answer = decoded(&requests, &[none, decision(ruled(true, 7)), decision(ruled(false, 0))]);
         let status = |code, limit_remaining| DescriptorStatus {

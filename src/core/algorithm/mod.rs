@@ -1,12 +1,15 @@
-//! The six ways to count. Each file is one pure state machine on integer time and exact integer amounts.
+//! The seven ways to count. Each file is one pure state machine on integer time and exact integer amounts.
 //!
 //! All of them share these promises. A denied check consumes nothing. A cost of zero (a peek) changes nothing. A refund
 //! stops at zero usage. A `now` before an earlier call's is read as that earlier instant: nothing refills twice and
 //! nothing is forgotten. No limit, cost, window or instant makes the arithmetic overflow or drift.
 
+use super::hold::{Hold, Holder};
+use super::request::Cost;
 use super::time::{Span, Timestamp};
 
 mod aligned;
+mod concurrency;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;
@@ -18,6 +21,7 @@ mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
+pub use concurrency::{CONCURRENCY_LIMIT_MAX, Concurrency, HOLD_MAX, HOLD_MIN, PLACES_PER_HOLDER_MAX};
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
 pub use leaky_bucket::LeakyBucket;
@@ -48,14 +52,16 @@ pub enum Algorithm {
     LeakyBucket,
     /// One theoretical arrival time.
     Gcra,
+    /// Who holds places now.
+    Concurrency,
 }
 
 /// What one bucket may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Permits per window.
+    /// Permits per window; of `concurrency` places that may be held at once.
     pub permits: u32,
-    /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`].
+    /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`]. Of `concurrency` the hold: how long places are kept without renewing.
     pub window: Span,
     /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read it. Of an
     /// `escrow` rule with windows the store finds here how many of `permits` its region mints.
@@ -72,9 +78,10 @@ impl Limit {
         match algorithm {
             Algorithm::TokenBucket | Algorithm::Gcra => level::capacity(self),
             Algorithm::LeakyBucket => leaky_bucket::capacity(self),
-            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => {
-                u64::from(self.permits)
-            }
+            Algorithm::FixedWindow
+            | Algorithm::SlidingWindow
+            | Algorithm::SlidingLog
+            | Algorithm::Concurrency => u64::from(self.permits),
         }
     }
 }
@@ -130,7 +137,7 @@ pub struct Verdict {
     pub delay: Span,
 }
 
-/// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries.
+/// The state of one bucket, whichever way it counts: 24 bytes, plus the log's entries and the holders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum State {
     /// See [`FixedWindow`].
@@ -145,6 +152,8 @@ pub enum State {
     LeakyBucket(LeakyBucket),
     /// See [`Gcra`].
     Gcra(Gcra),
+    /// See [`Concurrency`].
+    Concurrency(Concurrency),
 }
 
 /// Calls the same method on whichever machine it is.
@@ -157,6 +166,7 @@ macro_rules! each {
             State::TokenBucket($machine) => $call,
             State::LeakyBucket($machine) => $call,
             State::Gcra($machine) => $call,
+            State::Concurrency($machine) => $call,
         }
     };
 }
@@ -172,6 +182,7 @@ impl State {
             Algorithm::TokenBucket => Self::TokenBucket(TokenBucket::default()),
             Algorithm::LeakyBucket => Self::LeakyBucket(LeakyBucket::default()),
             Algorithm::Gcra => Self::Gcra(Gcra::default()),
+            Algorithm::Concurrency => Self::Concurrency(Concurrency::default()),
         }
     }
 
@@ -181,6 +192,34 @@ impl State {
     #[must_use]
     pub fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         each!(self, machine => machine.check(limit, view, now, cost))
+    }
+
+    /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to them an acquisition
+    /// is a charge.
+    #[must_use]
+    pub fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
+        match self {
+            Self::Concurrency(machine) => machine.check_hold(limit, now, hold),
+            _ => self.check(limit, None, now, Cost::Hold(*hold).taken()),
+        }
+    }
+
+    /// Carries out a step that [`Self::check_hold`] has just admitted with the same arguments. Returns the places that it newly
+    /// took, kept or gave back.
+    pub fn step(&mut self, limit: &Limit, now: Timestamp, hold: &Hold) -> u64 {
+        match self {
+            Self::Concurrency(machine) => machine.step(limit, now, hold),
+            _ => 0,
+        }
+    }
+
+    /// Who holds how many places at `now`, as far as it is known who.
+    #[must_use]
+    pub fn holders(&self, now: Timestamp) -> Vec<(Holder, u64)> {
+        match self {
+            Self::Concurrency(machine) => machine.known(now),
+            _ => Vec::new(),
+        }
     }
 
     /// Takes `cost` permits that [`Self::check`] has just admitted with the same arguments.
@@ -200,7 +239,7 @@ impl State {
             Self::TokenBucket(machine) => machine.debit(limit, now, cost),
             Self::LeakyBucket(machine) => machine.debit(limit, now, cost),
             Self::Gcra(machine) => machine.debit(limit, now, cost),
-            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) => {}
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
         }
     }
 
@@ -225,11 +264,12 @@ impl State {
         each!(self, machine => machine.expiry(limit))
     }
 
-    /// Bytes on the heap beyond this value itself (the log's entries).
+    /// Bytes on the heap beyond this value itself (the log's entries, the holders).
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         match self {
             Self::SlidingLog(log) => log.heap_bytes(),
+            Self::Concurrency(machine) => machine.heap_bytes(),
             _ => 0,
         }
     }
@@ -240,13 +280,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const ALL: [Algorithm; 6] = [
+    const ALL: [Algorithm; 7] = [
         Algorithm::FixedWindow,
         Algorithm::SlidingWindow,
         Algorithm::SlidingLog,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
         Algorithm::Gcra,
+        Algorithm::Concurrency,
     ];
 
     fn limits() -> impl Strategy<Value = Limit> {

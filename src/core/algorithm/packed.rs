@@ -1,5 +1,5 @@
 //! A bucket as bytes, for a store outside this process: what `lua/bucket.lua` writes and this reads. Logs are not bytes but
-//! lists, and are read where they lie.
+//! lists, and holders a sorted set: both are read where they lie.
 
 use super::level::Level;
 use super::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingWindow, State, TokenBucket};
@@ -16,6 +16,7 @@ impl Algorithm {
             Self::TokenBucket => 4,
             Self::LeakyBucket => 5,
             Self::Gcra => 6,
+            Self::Concurrency => 7,
         }
     }
 }
@@ -23,7 +24,8 @@ impl Algorithm {
 impl State {
     /// Reads a bucket from bytes: the newest instant seen (7 bytes), then for `fixed_window` its count (4), for
     /// `sliding_window` this window's count and the one's before (4, 4), for the others whole permits and the part of one
-    /// (4, 6), all big-endian. `None` if the length is another, and always for a `sliding_log`.
+    /// (4, 6), all big-endian. `None` if the length is another, and always for a
+    /// `sliding_log` and for `concurrency`.
     #[must_use]
     pub fn unpack(algorithm: Algorithm, bytes: &[u8]) -> Option<Self> {
         let (at, rest) = number(bytes, 7)?;
@@ -43,7 +45,7 @@ impl State {
                 let previous = u32::try_from(previous).ok()?;
                 rest.is_empty().then(|| Self::SlidingWindow(SlidingWindow::from_parts(at, first, previous)))
             }
-            Algorithm::SlidingLog => None,
+            Algorithm::SlidingLog | Algorithm::Concurrency => None,
             Algorithm::TokenBucket => Some(Self::TokenBucket(TokenBucket::from_level(level(rest)?))),
             Algorithm::LeakyBucket => Some(Self::LeakyBucket(LeakyBucket::from_level(level(rest)?))),
             Algorithm::Gcra => Some(Self::Gcra(Gcra::from_level(level(rest)?))),
@@ -78,7 +80,7 @@ mod tests {
         fn any_bytes_unpack_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..30)) {
             for algorithm in [
                 Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::TokenBucket,
-                Algorithm::LeakyBucket, Algorithm::Gcra,
+                Algorithm::LeakyBucket, Algorithm::Gcra, Algorithm::Concurrency,
             ] {
                 let _ = State::unpack(algorithm, &bytes);
             }

@@ -10,7 +10,7 @@ use super::index::{Anchored, Candidates, Place};
 use super::pattern::Test;
 use super::seen::{AddressText, Names, Seen, Surplus, canonical_address};
 use super::{Compiled, Match, Reason, limit_of, shape};
-use crate::core::algorithm::Limit;
+use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::identity::Who;
 use crate::core::key::{Key, Shape};
 use crate::core::request::LimitOverride;
@@ -34,6 +34,8 @@ pub(super) struct Selector {
     // Of the rule, here so that deciding reads few cache lines.
     action: Action,
     exact: bool,
+    /// Counts holders, and so only those who ask to hold.
+    holds: bool,
     shape: Shape,
     limit: Limit,
     /// Which place in `per` is an address.
@@ -88,6 +90,7 @@ impl Selector {
             group,
             action: rule.action,
             exact: rule.exact,
+            holds: rule.action.counts() && rule.algorithm == Algorithm::Concurrency,
             shape: compiled.shape,
             limit: compiled.limit,
             address,
@@ -165,7 +168,8 @@ impl Domain {
 impl Selector {
     #[inline]
     fn admits(&self, seen: &mut Seen<'_>) -> bool {
-        self.tests.iter().all(|test| test.holds(seen) == Some(true))
+        (!self.holds || seen.holds())
+            && self.tests.iter().all(|test| test.holds(seen) == Some(true))
             && self.identifies(seen)
             && !(self.exact && seen.surplus(&self.named).is_some())
     }
@@ -197,26 +201,29 @@ impl Selector {
             return Some(lacks(missing));
         }
         let surplus = if rule.exact { seen.surplus(&self.named) } else { None };
-        surplus.map(|surplus| match surplus {
+        let surplus = surplus.map(|surplus| match surplus {
             Surplus::Known(number) => Reason::Surplus(names.name(number).to_owned()),
             Surplus::Foreign(name) => Reason::Surplus(name.to_owned()),
-        })
+        });
+        surplus.or_else(|| (self.holds && !seen.holds()).then_some(Reason::HoldsOnly))
     }
 
     #[inline]
     pub(super) fn matched(&self, seen: &Seen<'_>, who: &Who<'_>, limit: Option<LimitOverride>) -> Match<'_> {
         if !self.action.counts() {
-            return Match { rule: &self.compiled, key: None, limit: self.limit };
+            return Match { rule: &self.compiled, key: None, limit: self.limit, own_limit: None };
         }
+        let own = own_limit(&self.compiled, who);
         let (shape, limit) = match limit {
             Some(own) => {
                 let rule = &self.compiled.rule;
                 let (shape, window) = shape::overridden(self.shape, rule.window, own.window);
                 (shape, limit_of(rule, own.permits, own.permits, window))
             }
-            None => (self.shape, own_limit(&self.compiled, who).unwrap_or(self.limit)),
+            None => (self.shape, own.unwrap_or(self.limit)),
         };
-        Match { rule: &self.compiled, key: Some(self.key(shape, seen)), limit }
+        let own_limit = own.map(|own| own.permits);
+        Match { rule: &self.compiled, key: Some(self.key(shape, seen)), limit, own_limit }
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use crate::core::identity::Who;
-use crate::core::request::Request;
+use crate::core::request::{Cost, Request};
 
 /// Attribute names up to this many are compared one by one, which is faster than hashing.
 const COMPARED_MAX: usize = 16;
@@ -77,12 +77,15 @@ pub(super) struct Seen<'r> {
     added: [Option<u32>; 2],
     /// The attribute last read as an address.
     address: Option<(u32, Option<IpAddr>)>,
+    /// Whether the request asks to hold places.
+    holds: bool,
 }
 
 impl<'r> Seen<'r> {
     /// Reads the request; what is known of `who` stands in for what it does not bring.
     #[inline]
     pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &Request<'q>, who: &Who<'r>) {
+        self.holds = matches!(request.cost, Cost::Hold(_));
         for (name, value) in &request.attributes {
             match names.number(name) {
                 Some(number) if self.value(number).is_none() => self.values.push((number, *value)),
@@ -96,6 +99,11 @@ impl<'r> Seen<'r> {
             self.values.push((number, value));
             Some(number)
         });
+    }
+
+    #[inline]
+    pub(super) const fn holds(&self) -> bool {
+        self.holds
     }
 
     #[inline]

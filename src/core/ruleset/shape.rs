@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::core::algorithm::Algorithm;
 use crate::core::key::Shape;
 use crate::core::rule::Rule;
 use crate::core::time::Span;
@@ -39,7 +40,7 @@ pub struct Shapes {
 struct Identity {
     domain: String,
     name: String,
-    algorithm: crate::core::algorithm::Algorithm,
+    algorithm: Algorithm,
     window: Span,
     per: Vec<String>,
 }
@@ -57,7 +58,8 @@ impl Shapes {
             domain: rule.domain.clone(),
             name: rule.name.clone(),
             algorithm: rule.algorithm,
-            window: rule.window,
+            // What is held stays held when only the hold changes.
+            window: if rule.algorithm == Algorithm::Concurrency { Span::ZERO } else { rule.window },
             per: rule.per.clone(),
         };
         let generation = self.generation;

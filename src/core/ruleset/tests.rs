@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::Algorithm;
+use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::request::{Attributes, Cost, LimitOverride};
 use crate::core::rule::{Condition, Pattern, UserLimit};
 
@@ -234,6 +235,36 @@ fn a_requests_own_limit_replaces_the_rules_and_an_equal_window_keeps_the_bucket(
     let (limit, shape) = with(7, Span::from_secs(1));
     assert_eq!((limit.permits, limit.window), (7, Span::from_secs(1)));
     assert_ne!(shape, own);
+}
+
+#[test]
+fn a_rule_that_counts_holders_takes_part_only_where_somebody_asks_to_hold() {
+    let mut held = rule("held");
+    held.algorithm = Algorithm::Concurrency;
+    (held.group, held.priority) = (Some("g".into()), 1);
+    let mut rate = rule("rate");
+    rate.group = Some("g".into());
+    let set = set(vec![held, rate]);
+    let names = |request: &Request<'_>| -> Vec<String> {
+        set.matches(request).iter().map(|found| found.rule.rule.name.clone()).collect()
+    };
+    let hold = Hold { step: HoldStep::Acquire, holder: Holder::UNKNOWN, places: 1 };
+    let acquires = Request { cost: Cost::Hold(hold), ..request(&[]) };
+    assert_eq!(names(&acquires), ["held"]);
+    assert_eq!(names(&request(&[])), ["rate"], "nor does it outrank others");
+    let why = set.explain(&request(&[]));
+    assert_eq!((&why[0].1, &why[1].1), (&Reason::HoldsOnly, &Reason::Decides));
+}
+
+#[test]
+fn what_is_held_stays_held_when_only_the_hold_changes() {
+    let mut shapes = Shapes::default();
+    let mut shape = |window| {
+        let mut held = rule("held");
+        (held.algorithm, held.window) = (Algorithm::Concurrency, window);
+        RuleSet::compile(vec![held], &mut shapes).unwrap().rules()[0].shape
+    };
+    assert_eq!(shape(Span::from_secs(30)), shape(Span::from_secs(60)));
 }
 
 #[test]

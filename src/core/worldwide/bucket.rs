@@ -8,16 +8,17 @@ use smallvec::SmallVec;
 
 use super::super::algorithm::{Algorithm, View};
 use super::super::time::{Span, Timestamp};
-use super::super::wire::{COUNTS_MAX, DEMAND_MAX};
+use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, rounded};
 use super::budget::Account;
-use super::counts::{Counts, Merged};
+use super::counts::{Count, Counts, Merged};
 use super::credit::{BELIEVED_TIMES, Credit};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
 use super::partition::{Standing, standing};
-use super::pool::{Pool, Word};
+use super::pool::{Pool, Statement};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
+use super::voice::Voices;
 use super::{WorldKey, WorldRule};
 
 mod doubt;
@@ -65,6 +66,17 @@ pub(super) struct Bucket {
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
     changed: Timestamp,
+    /// Under which labels it is told.
+    voices: Voices,
+}
+
+/// What is said of one window of a bucket.
+#[derive(Debug)]
+pub(super) struct Word {
+    pub(super) window: u64,
+    pub(super) stamp: Timestamp,
+    pub(super) counts: SmallVec<[Count; 1]>,
+    pub(super) demand: u64,
 }
 
 /// Another daemon of the own region.
@@ -130,7 +142,7 @@ pub(super) struct Told {
 /// Who asks: what a bucket must know of the daemon that follows it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Here<'a> {
-    pub(super) node: &'a str,
+    pub(super) node: &'a Arc<str>,
     /// When the process began.
     pub(super) started: Timestamp,
     /// Whether the daemons of this region share one store.
@@ -172,6 +184,7 @@ impl Bucket {
             audited: 0,
             moved_since: false,
             changed: since,
+            voices: Voices::default(),
         }
     }
 
@@ -202,6 +215,12 @@ impl Bucket {
         self.periods.iter().find(|period| period.window == window)
     }
 
+    /// Whose it is, what is known of a window, and under which labels it is told.
+    pub(super) fn to_tell(&mut self, window: u64) -> Option<(&WorldKey, &Period, &mut Voices)> {
+        let period = self.periods.iter().find(|period| period.window == window)?;
+        Some((&self.key, period, &mut self.voices))
+    }
+
     pub(super) fn periods(&self) -> impl Iterator<Item = &Period> {
         self.periods.iter()
     }
@@ -227,25 +246,21 @@ impl Bucket {
     }
 
     /// What happened here.
-    pub(super) fn count(&mut self, now: Timestamp, node: &str, touched: &super::Touched) {
+    pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &super::Touched) {
         self.changed = now;
         self.demand.offered(now, touched.offered);
-        let since = self.since;
+        let counter = Counter { node: Arc::clone(node), since: self.since };
         if let Some(period) = self.period_mut(touched.window)
             && touched.admitted | touched.returned != 0
         {
-            period.live.add(node, since, touched.admitted, touched.returned);
+            let more = Amount { admitted: touched.admitted, returned: touched.returned };
+            period.live.add(&counter, more);
             period.live_version = period.live_version.wrapping_add(1);
         }
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(
-        &mut self,
-        now: Timestamp,
-        node: &str,
-        heard: &super::super::wire::Report,
-    ) -> bool {
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &Word) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
@@ -274,12 +289,12 @@ impl Bucket {
         &mut self,
         now: Timestamp,
         region: RegionId,
-        heard: &super::super::wire::Report,
+        heard: &Word,
         here: Here<'_>,
     ) -> Heard {
         let past = !self.windowed()
             && self.period(0).and_then(|period| period.told(region)).is_none()
-            && heard.counts.iter().any(|count| count.since + here.horizon + JOINING < self.since);
+            && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
         self.changed = now;
         let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
@@ -314,7 +329,7 @@ impl Bucket {
             }
         }
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
-        let late = self.read(now, region, heard.window, Word { account, past }, here);
+        let late = self.read(now, region, heard.window, Statement { account, past }, here);
         Heard { changed, full, late, backwards, beyond }
     }
 
@@ -356,7 +371,7 @@ impl Bucket {
     /// since. Returns the windows to be told.
     pub(super) fn tell(&mut self, now: Timestamp, here: Here<'_>) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
-        let demand = self.demand_at(now);
+        let demand = rounded(self.demand_at(now));
         let mut windows = SmallVec::new();
         self.period_mut(window);
         for period in &mut self.periods {
@@ -374,16 +389,23 @@ impl Bucket {
         let net = self.own_net(window);
         self.told = Some(Telling { at: now, window, net, demand });
         let account = Account { stamp: now, admitted: net, demand };
-        self.read(now, Regions::OWN, window, Word { account, past: false }, here);
+        self.read(now, Regions::OWN, window, Statement { account, past: false }, here);
         windows
     }
 
     /// Gives a report to the cut. Whether it came too late to be used by all at once.
-    fn read(&mut self, now: Timestamp, region: RegionId, window: u64, word: Word, here: Here<'_>) -> bool {
+    fn read(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        window: u64,
+        statement: Statement,
+        here: Here<'_>,
+    ) -> bool {
         if !self.windowed() {
-            return self.pool.hear(now, region, word, here.horizon);
+            return self.pool.hear(now, region, statement, here.horizon);
         }
-        let account = Account { admitted: self.believed(word.account.admitted), ..word.account };
+        let account = Account { admitted: self.believed(statement.account.admitted), ..statement.account };
         // The last word on a window that is over is no word on the demand of now.
         if account.stamp.window_index(self.rule.limit.window) != window {
             return false;
@@ -418,7 +440,7 @@ impl Bucket {
     /// The same for a daemon that does not own the bucket: what it counted itself.
     pub(super) fn tell_owner(&mut self, now: Timestamp) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
-        let (net, demand) = (self.own_net(window), self.own_demand_at(now));
+        let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
         self.told = Some(Telling { at: now, window, net, demand });
         self.periods.iter().map(|period| period.window).collect()
     }

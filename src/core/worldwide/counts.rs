@@ -6,16 +6,29 @@
 
 use smallvec::SmallVec;
 
-use super::super::time::Timestamp;
-use super::super::wire::{COUNTS_MAX, Count};
+use super::super::wire::{Amount, COUNTS_MAX, Counter};
 
 /// Most counts kept of one daemon; the oldest beyond it is settled: it stays in the total and can no longer change.
 const COUNTS_PER_NODE_MAX: usize = 4;
 
+/// One daemon's count, and how far it has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) counter: Counter,
+    pub(super) amount: Amount,
+}
+
+impl Count {
+    /// Permits admitted and not given back.
+    pub(super) const fn net(&self) -> u64 {
+        self.amount.admitted.saturating_sub(self.amount.returned)
+    }
+}
+
 /// The counts of one region for one bucket and window.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Counts {
-    /// Sorted by node, then by beginning.
+    /// Sorted by counter.
     entries: SmallVec<[Count; 1]>,
     /// Sum of the counts that were settled.
     settled: u64,
@@ -35,7 +48,7 @@ pub(super) enum Merged {
 impl Counts {
     /// Permits admitted and not given back.
     pub(super) fn net(&self) -> u64 {
-        self.entries.iter().map(net_of).fold(self.settled, u64::saturating_add)
+        self.entries.iter().map(Count::net).fold(self.settled, u64::saturating_add)
     }
 
     /// The counts, as they are told to others.
@@ -44,36 +57,33 @@ impl Counts {
     }
 
     /// The counts of one daemon alone.
-    pub(super) fn entries_of(&self, node: &str) -> Vec<Count> {
-        self.entries.iter().filter(|count| count.node == node).cloned().collect()
+    pub(super) fn of_node(&self, node: &str) -> SmallVec<[Count; 1]> {
+        self.entries.iter().filter(|count| &*count.counter.node == node).cloned().collect()
     }
 
-    /// Adds to the count that `node` began at `since`.
-    pub(super) fn add(&mut self, node: &str, since: Timestamp, admitted: u64, returned: u64) {
-        let known = self.entries.iter().find(|count| count.node == node && count.since == since);
-        let (had, gave) = known.map_or((0, 0), |count| (count.admitted, count.returned));
-        let count = Count {
-            node: node.to_owned(),
-            since,
-            admitted: had.saturating_add(admitted),
-            returned: gave.saturating_add(returned),
-        };
-        self.merge(&count);
+    /// Adds to one count.
+    pub(super) fn add(&mut self, counter: &Counter, more: Amount) {
+        match self.entries.iter_mut().find(|count| count.counter == *counter) {
+            Some(Count { amount, .. }) => {
+                amount.admitted = amount.admitted.saturating_add(more.admitted);
+                amount.returned = amount.returned.saturating_add(more.returned);
+            }
+            None => {
+                self.merge(&Count { counter: counter.clone(), amount: more });
+            }
+        }
     }
 
     /// Takes in what is said of one count: of two values the larger stands.
     pub(super) fn merge(&mut self, heard: &Count) -> Merged {
-        let place = self
-            .entries
-            .binary_search_by(|count| (count.node.as_str(), count.since).cmp(&(&heard.node, heard.since)));
-        match place {
+        match self.entries.binary_search_by(|count| count.counter.cmp(&heard.counter)) {
             Ok(index) => {
-                let Some(count) = self.entries.get_mut(index) else { return Merged::Known };
-                if heard.admitted <= count.admitted && heard.returned <= count.returned {
+                let Some(Count { amount, .. }) = self.entries.get_mut(index) else { return Merged::Known };
+                if heard.amount.admitted <= amount.admitted && heard.amount.returned <= amount.returned {
                     return Merged::Known;
                 }
-                count.admitted = count.admitted.max(heard.admitted);
-                count.returned = count.returned.max(heard.returned);
+                amount.admitted = amount.admitted.max(heard.amount.admitted);
+                amount.returned = amount.returned.max(heard.amount.returned);
                 Merged::Changed
             }
             Err(index) => self.insert(index, heard),
@@ -82,8 +92,10 @@ impl Counts {
 
     /// Whether a count is told smaller than it is known to be.
     pub(super) fn runs_backwards(&self, heard: &Count) -> bool {
-        let known = self.entries.iter().find(|count| count.node == heard.node && count.since == heard.since);
-        known.is_some_and(|known| heard.admitted < known.admitted || heard.returned < known.returned)
+        let known = self.entries.iter().find(|count| count.counter == heard.counter);
+        known.is_some_and(|known| {
+            heard.amount.admitted < known.amount.admitted || heard.amount.returned < known.amount.returned
+        })
     }
 
     /// Takes in everything that `other` knows. Whether anything was new.
@@ -92,9 +104,9 @@ impl Counts {
     }
 
     fn insert(&mut self, index: usize, heard: &Count) -> Merged {
-        let of_node = self.entries.iter().filter(|count| count.node == heard.node).count();
-        if of_node >= COUNTS_PER_NODE_MAX {
-            let Some(oldest) = self.entries.iter().position(|count| count.node == heard.node) else {
+        let of_node = |count: &Count| count.counter.node == heard.counter.node;
+        if self.entries.iter().filter(|count| of_node(count)).count() >= COUNTS_PER_NODE_MAX {
+            let Some(oldest) = self.entries.iter().position(of_node) else {
                 return Merged::Known;
             };
             if oldest == index {
@@ -102,7 +114,7 @@ impl Counts {
                 return Merged::Known;
             }
             let settled = self.entries.remove(oldest);
-            self.settled = self.settled.saturating_add(net_of(&settled));
+            self.settled = self.settled.saturating_add(settled.net());
             self.entries.insert(index - 1, heard.clone());
         } else if self.entries.len() >= COUNTS_MAX {
             return Merged::Full;
@@ -113,18 +125,16 @@ impl Counts {
     }
 }
 
-fn net_of(count: &Count) -> u64 {
-    count.admitted.saturating_sub(count.returned)
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::core::time::Timestamp;
 
     fn count(node: &str, since: u64, admitted: u64, returned: u64) -> Count {
-        Count { node: node.to_owned(), since: Timestamp(since), admitted, returned }
+        let counter = Counter { node: node.into(), since: Timestamp(since) };
+        Count { counter, amount: Amount { admitted, returned } }
     }
 
     fn some_counts() -> impl Strategy<Value = Vec<Count>> {

@@ -3,11 +3,13 @@
 //! Nothing old is ever sent again. A frame that was lost marks its buckets as owed once more, and the newest value goes out.
 
 use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
 
 use super::super::time::{Span, Timestamp};
 use super::super::wire::Seen;
 use super::NodeName;
 use super::keys::KeyId;
+use super::labels::{Heard, Named};
 use super::regions::RegionId;
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
@@ -41,6 +43,8 @@ pub(super) struct Item {
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) name: NodeName,
+    /// The node of its name.
+    pub(super) node: Arc<str>,
     pub(super) region: RegionId,
     pub(super) live: bool,
     /// Its newest incarnation heard of.
@@ -62,13 +66,25 @@ pub(super) struct Link {
     bytes_left: u64,
     /// Reports that found no room in the queue.
     pub(super) dropped: u64,
+    /// The own labels that it knows.
+    pub(super) named: Named,
+    /// What its labels stand for.
+    pub(super) labels: Heard,
+}
+
+/// A report that went out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) item: Item,
+    pub(super) version: u32,
+    pub(super) label: u64,
 }
 
 #[derive(Debug)]
 struct Flight {
     seq: u64,
     sent: Timestamp,
-    items: Vec<(Item, u32)>,
+    reports: Vec<Told>,
 }
 
 /// What a frame's sequence number says.
@@ -85,6 +101,7 @@ pub(super) enum Arrival {
 impl Link {
     pub(super) fn new(name: NodeName, region: RegionId) -> Self {
         Self {
+            node: Arc::from(name.node.as_str()),
             name,
             region,
             live: false,
@@ -104,6 +121,8 @@ impl Link {
             paced_at: Timestamp::default(),
             bytes_left: BYTES_AT_ONCE,
             dropped: 0,
+            named: Named::default(),
+            labels: Heard::default(),
         }
     }
 
@@ -182,26 +201,32 @@ impl Link {
         !self.queued.is_empty()
     }
 
-    /// Takes note of an arriving frame. `lag` is the receiver's clock minus the sender's stamp.
-    pub(super) fn arrived(&mut self, now: Timestamp, incarnation: u64, seq: u64, lag: i64) -> Arrival {
+    /// A frame of this incarnation arrives. `None`: of one that is over, which nothing may be concluded from.
+    pub(super) fn arrives(&mut self, now: Timestamp, incarnation: u64, seq: u64) -> Option<Arrival> {
         if incarnation < self.incarnation {
-            return Arrival::Fresh;
+            return None;
         }
         let restarted = incarnation > self.incarnation && self.incarnation > 0;
         if incarnation > self.incarnation {
             self.incarnation = incarnation;
             self.seen = None;
+            self.named.forget();
+            self.labels.forget();
         }
         self.heard = Some(now);
-        let arrival = self.note(seq, lag);
-        if arrival == Arrival::Fresh && restarted { Arrival::Restarted } else { arrival }
+        Some(match self.seen {
+            _ if restarted => Arrival::Restarted,
+            Some(seen) if has_seen(seen, seq) => Arrival::Duplicate,
+            _ => Arrival::Fresh,
+        })
     }
 
-    fn note(&mut self, seq: u64, lag: i64) -> Arrival {
+    /// All that a frame said was understood: it will be acknowledged. `lag` is the receiver's clock minus the sender's stamp.
+    pub(super) fn understood(&mut self, seq: u64, lag: i64) {
+        self.unanswered = self.unanswered.saturating_add(1);
         let Some(seen) = &mut self.seen else {
             self.seen = Some(Seen { incarnation: self.incarnation, seq, before: 0, lag });
-            self.unanswered += 1;
-            return Arrival::Fresh;
+            return;
         };
         if seq > seen.seq {
             let step = seq - seen.seq;
@@ -212,15 +237,9 @@ impl Link {
             };
             seen.seq = seq;
             seen.lag = lag;
-        } else {
-            let back = seen.seq - seq;
-            if back == 0 || back > 64 || seen.before & (1 << (back - 1)) != 0 {
-                return Arrival::Duplicate;
-            }
-            seen.before |= 1 << (back - 1);
+        } else if !has_seen(*seen, seq) {
+            seen.before |= 1 << (seen.seq - seq - 1);
         }
-        self.unanswered = self.unanswered.saturating_add(1);
-        Arrival::Fresh
     }
 
     /// Takes in what it says it has received of ours: those frames have landed.
@@ -228,12 +247,17 @@ impl Link {
         if seen.incarnation != own_incarnation {
             return;
         }
+        let named = &mut self.named;
         self.flights.retain(|flight| {
             let back = match seen.seq.checked_sub(flight.seq) {
                 None => return true,
                 Some(back) => back,
             };
-            back != 0 && (back > 64 || seen.before & (1 << (back - 1)) == 0)
+            let landed = back == 0 || (back <= 64 && seen.before & (1 << (back - 1)) != 0);
+            if landed {
+                flight.reports.iter().for_each(|told| named.understood(told.label));
+            }
+            !landed
         });
     }
 
@@ -245,8 +269,9 @@ impl Link {
                 break;
             }
             let Some(flight) = self.flights.pop_front() else { break };
-            for (item, version) in flight.items {
-                lost(item, version);
+            for told in flight.reports {
+                self.named.doubt(told.label);
+                lost(told.item, told.version);
             }
         }
     }
@@ -289,18 +314,13 @@ impl Link {
     }
 
     /// Takes a frame's number and acknowledgement, and remembers what is in it.
-    pub(super) fn depart(
-        &mut self,
-        now: Timestamp,
-        items: Vec<(Item, u32)>,
-        bytes: usize,
-    ) -> (u64, Option<Seen>) {
+    pub(super) fn depart(&mut self, now: Timestamp, reports: Vec<Told>, bytes: usize) -> (u64, Option<Seen>) {
         self.seq += 1;
         self.unanswered = 0;
         self.last_sent = Some(now);
         self.bytes_left = self.bytes_left.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
-        if !items.is_empty() {
-            self.flights.push_back(Flight { seq: self.seq, sent: now, items });
+        if !reports.is_empty() {
+            self.flights.push_back(Flight { seq: self.seq, sent: now, reports });
         }
         (self.seq, self.seen)
     }
@@ -308,6 +328,14 @@ impl Link {
     /// Reports waiting to be sent.
     pub(super) fn backlog(&self) -> usize {
         self.queued.len()
+    }
+}
+
+/// Whether a frame was received, or is too old to tell.
+const fn has_seen(seen: Seen, seq: u64) -> bool {
+    match seen.seq.checked_sub(seq) {
+        None => false,
+        Some(back) => back == 0 || back > 64 || seen.before & (1 << (back - 1)) != 0,
     }
 }
 
@@ -319,6 +347,13 @@ mod tests {
         let mut link = Link::new(NodeName { region: "b".to_owned(), node: "b1".to_owned() }, 1);
         link.live = true;
         link
+    }
+
+    /// A frame arrives, all of it understood.
+    fn arrive(link: &mut Link, incarnation: u64, seq: u64) -> Option<Arrival> {
+        let arrival = link.arrives(Timestamp(1), incarnation, seq);
+        link.understood(seq, 0);
+        arrival
     }
 
     const ITEM: Item = Item { key: KeyId { slot: 3, born: 1 }, region: Some(0), window: 7 };
@@ -337,16 +372,28 @@ mod tests {
             (6, Arrival::Fresh),
             (6, Arrival::Duplicate),
         ] {
-            assert_eq!(link.arrived(Timestamp(1), 9, seq, 0), arrival, "{seq}");
+            assert_eq!(arrive(&mut link, 9, seq), Some(arrival), "{seq}");
         }
     }
 
     #[test]
     fn a_restarted_sender_counts_from_one_again() {
         let mut link = link();
-        assert_eq!(link.arrived(Timestamp(1), 9, 100, 0), Arrival::Fresh);
-        assert_eq!(link.arrived(Timestamp(1), 10, 1, 0), Arrival::Restarted);
-        assert_eq!(link.arrived(Timestamp(1), 10, 1, 0), Arrival::Duplicate);
+        assert_eq!(arrive(&mut link, 9, 100), Some(Arrival::Fresh));
+        assert_eq!(arrive(&mut link, 10, 1), Some(Arrival::Restarted));
+        assert_eq!(arrive(&mut link, 10, 1), Some(Arrival::Duplicate));
+    }
+
+    #[test]
+    fn a_frame_that_was_not_understood_is_not_acknowledged_and_may_come_again() {
+        let mut link = link();
+        assert_eq!(arrive(&mut link, 9, 1), Some(Arrival::Fresh));
+        assert_eq!(link.arrives(Timestamp(1), 9, 2), Some(Arrival::Fresh));
+        assert_eq!(arrive(&mut link, 9, 3), Some(Arrival::Fresh));
+        let (_, seen) = link.depart(Timestamp(2), Vec::new(), 0);
+        assert_eq!(seen.map(|seen| (seen.seq, seen.before)), Some((3, 0b10)));
+        assert_eq!(link.arrives(Timestamp(3), 9, 2), Some(Arrival::Fresh));
+        assert_eq!(link.arrives(Timestamp(3), 8, 7), None);
     }
 
     #[test]
@@ -354,15 +401,18 @@ mod tests {
         let mut link = link();
         let interval = Span::from_millis(50);
         for _ in 0..3 {
-            link.depart(Timestamp(0), vec![(ITEM, 1)], 100);
+            link.depart(Timestamp(0), vec![Told { item: ITEM, version: 1, label: 4 }], 100);
         }
         link.landed(8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
         link.landed(8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
         let mut lost = Vec::new();
         link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, []);
+        assert!(link.named.knows(4));
         link.lose(Timestamp(1_000_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, [(ITEM, 1)]);
+        // Perhaps it was lost for want of a name: it is named again.
+        assert!(!link.named.knows(4));
     }
 
     #[test]

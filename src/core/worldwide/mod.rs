@@ -16,6 +16,7 @@ mod cut;
 mod demand;
 pub mod escrow;
 mod keys;
+mod labels;
 mod link;
 mod member;
 mod partition;
@@ -26,6 +27,7 @@ mod replica;
 pub mod split;
 mod status;
 mod transmit;
+mod voice;
 
 pub use bucket::Doubt;
 pub use member::Member;
@@ -33,7 +35,7 @@ pub use receive::Refused;
 pub use regions::REGIONS_MAX;
 pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Policy, Replica, ReplicaConfig, Tally};
 pub use status::{KeyStatus, PeerView, RegionStatus, STATUS_KEYS_MAX, Status};
-pub use transmit::{FRAME_BYTES_MAX, frame_bytes};
+pub use transmit::FRAME_BYTES_MAX;
 
 #[cfg(test)]
 mod tests;

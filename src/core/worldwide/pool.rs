@@ -38,7 +38,7 @@ pub(super) struct Pool {
 #[derive(Debug, Clone, Default)]
 struct Register {
     in_force: Option<Account>,
-    waiting: VecDeque<(Timestamp, Word)>,
+    waiting: VecDeque<(Timestamp, Statement)>,
     /// How much of its count the level knows of.
     counted: u64,
     /// How much more of it is believed.
@@ -49,7 +49,7 @@ struct Register {
 
 /// What a region told of a bucket without windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Word {
+pub(super) struct Statement {
     pub(super) account: Account,
     /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what was admitted
     /// long ago has been refilled, so it may leave the bucket empty, but in no debt.
@@ -58,17 +58,17 @@ pub(super) struct Word {
 
 impl Register {
     fn newest(&self) -> Option<&Account> {
-        self.waiting.back().map(|(_, word)| &word.account).or(self.in_force.as_ref())
+        self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
     }
 
     /// How much the level falls by these words, and what is believed of the region after them.
-    fn takes(&self, word: Word, level: i128, share: Share<'_>) -> (i128, Credit) {
+    fn takes(&self, statement: Statement, level: i128, share: Share<'_>) -> (i128, Credit) {
         let mut credit = self.credit;
-        let more = word.account.admitted.saturating_sub(self.counted);
-        let believed = credit.believe(word.account.stamp, more, share.limit, share.capacity);
-        let fewer = self.counted.saturating_sub(word.account.admitted);
+        let more = statement.account.admitted.saturating_sub(self.counted);
+        let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
+        let fewer = self.counted.saturating_sub(statement.account.admitted);
         let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
-        (if word.past { taken.min(level.max(0)) } else { taken }, credit)
+        (if statement.past { taken.min(level.max(0)) } else { taken }, credit)
     }
 }
 
@@ -93,16 +93,22 @@ impl Pool {
     }
 
     /// Takes in a report. Whether it came too late to be used by all at once.
-    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, word: Word, horizon: Span) -> bool {
+    pub(super) fn hear(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        statement: Statement,
+        horizon: Span,
+    ) -> bool {
         while self.registers.len() <= region {
             self.registers.push(Register::default());
         }
         let Some(register) = self.registers.get_mut(region) else { return false };
-        if register.newest().is_some_and(|known| known.stamp >= word.account.stamp) {
+        if register.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
             return false;
         }
-        let at = word.account.stamp + horizon;
-        register.waiting.push_back((at, word));
+        let at = statement.account.stamp + horizon;
+        register.waiting.push_back((at, statement));
         if register.waiting.len() > WAITING_MAX
             && let Some((early, _)) = register.waiting.front_mut()
         {
@@ -131,11 +137,11 @@ impl Pool {
             self.level = self.level_at(at, share);
             self.at = self.at.max(at);
             let Some(register) = self.registers.get_mut(id) else { break };
-            let Some((_, word)) = register.waiting.pop_front() else { break };
-            let (taken, credit) = register.takes(word, self.level, share);
+            let Some((_, statement)) = register.waiting.pop_front() else { break };
+            let (taken, credit) = register.takes(statement, self.level, share);
             self.level -= taken;
             register.credit = credit;
-            let account = word.account;
+            let account = statement.account;
             if account.demand > 0 || account.admitted != register.counted {
                 register.stirred = Some(account.stamp);
             }
@@ -200,8 +206,8 @@ impl Pool {
         let mut level = self.level_at(now, share);
         if arrived {
             for register in self.registers.iter().skip(1) {
-                let Some((_, word)) = register.waiting.back() else { continue };
-                level -= register.takes(*word, level, share).0;
+                let Some((_, statement)) = register.waiting.back() else { continue };
+                level -= register.takes(*statement, level, share).0;
             }
         }
         // What is kept for regions that are cut off is no part of it.
@@ -259,9 +265,9 @@ mod tests {
         Share { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, tip: 0 }
     }
 
-    fn told(ms: u64, admitted: u64, demand: u64) -> Word {
+    fn told(ms: u64, admitted: u64, demand: u64) -> Statement {
         let account = Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
-        Word { account, past: false }
+        Statement { account, past: false }
     }
 
     #[test]
@@ -314,8 +320,8 @@ mod tests {
     #[test]
     fn what_was_admitted_long_before_a_daemon_began_is_no_debt() {
         let mut pool = Pool::full(90, START);
-        let word = told(0, 1_000_000, 50);
-        pool.hear(START, 1, Word { past: true, ..word }, share().horizon);
+        let statement = told(0, 1_000_000, 50);
+        pool.hear(START, 1, Statement { past: true, ..statement }, share().horizon);
         pool.hear(START, 1, told(10, 1_000_009, 50), share().horizon);
         let now = START + Span::from_millis(60);
         pool.advance(now, share());

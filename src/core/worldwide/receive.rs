@@ -4,8 +4,11 @@
 
 use super::super::time::{Span, Timestamp};
 use super::super::wire::{
-    COUNTS_MAX, DEMAND_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope,
+    COUNTS_MAX, DEMAND_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope, Subject,
 };
+use super::bucket::Word;
+use super::keys::KeyId;
+use super::labels::Meaning;
 use super::link::Arrival;
 use super::regions::{RegionId, Regions};
 use super::replica::Replica;
@@ -64,29 +67,85 @@ impl Replica {
         let lag = signed(now.0).saturating_sub(signed(frame.sent.0));
         let own_incarnation = self.config.incarnation;
         let link = self.link_to(from).ok_or(Refused::NoRoom)?;
-        let arrival = link.arrived(now, frame.incarnation, frame.seq, lag);
-        if arrival == Arrival::Duplicate {
+        let arrival = link.arrives(now, frame.incarnation, frame.seq);
+        if arrival == Some(Arrival::Duplicate) {
             self.tally.duplicates = self.tally.duplicates.saturating_add(1);
             return Ok(());
         }
         link.slowest = frame.slowest.min(Span::from_secs(1));
-        if let Some(seen) = frame.seen {
+        if let (Some(seen), Some(_)) = (frame.seen, arrival) {
             link.landed(own_incarnation, seen);
         }
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
-        if arrival == Arrival::Restarted
-            && let Some(place) = place
-        {
+        let Some(place) = place else { return Err(Refused::NoRoom) };
+        if arrival == Some(Arrival::Restarted) {
             self.introduce(place);
         }
         if region != Regions::OWN {
             self.regions.heard(region, now, now.since(frame.sent));
         }
         self.tally.frames_in = self.tally.frames_in.saturating_add(1);
+        let mut understood = true;
         for report in frame.reports {
-            self.take_in(now, region, from, report);
+            understood &= self.take_report(now, place, report, arrival.is_some());
+        }
+        if understood
+            && arrival.is_some()
+            && let Some(link) = self.links.get_mut(place)
+        {
+            link.understood(frame.seq, lag);
         }
         Ok(())
+    }
+
+    /// Takes in one report. `false`: its label is not understood, so its frame must come again. Labels of a process that is
+    /// over are not kept.
+    fn take_report(&mut self, now: Timestamp, place: usize, report: Report, current: bool) -> bool {
+        self.tally.reports_in = self.tally.reports_in.saturating_add(1);
+        let meaning = match &report.subject {
+            Some(subject) => {
+                let meaning = self.meaning_of(now, place, subject);
+                if current && let Some(link) = self.links.get_mut(place) {
+                    link.labels.name(report.label, meaning.clone());
+                }
+                Some(meaning)
+            }
+            None if current => {
+                self.links.get_mut(place).and_then(|link| link.labels.meaning(report.label)).cloned()
+            }
+            None => None,
+        };
+        // What was followed when it was named, and is not any more, must be named again.
+        let meaning = meaning.filter(|meaning| meaning.key.is_none_or(|id| self.keys.get(id).is_some()));
+        let understood = meaning.and_then(|meaning| Some((meaning.counts(&report)?, meaning)));
+        let Some((counts, meaning)) = understood else {
+            self.tally.unnamed = self.tally.unnamed.saturating_add(1);
+            return false;
+        };
+        if let Some(id) = meaning.key {
+            let Report { window, stamp, demand, .. } = report;
+            self.take_in(now, place, id, meaning.speaker, &Word { window, stamp, counts, demand });
+        }
+        true
+    }
+
+    fn meaning_of(&mut self, now: Timestamp, place: usize, subject: &Subject) -> Meaning {
+        let key = WorldKey { rule: subject.rule.clone(), identity: subject.identity.clone() };
+        let id = if self.rules.contains_key(&key.rule) {
+            self.follow(now, &key)
+        } else {
+            self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
+            None
+        };
+        let (id, speaker) = match &subject.scope {
+            Scope::Node => (id, None),
+            Scope::Region(name) => match self.regions.find(name) {
+                Some(speaker) => (id, Some(speaker)),
+                None => (None, None),
+            },
+        };
+        let node = self.links.get(place).map(|link| &link.node);
+        Meaning::new(id, speaker, &subject.counters, node)
     }
 
     fn judge(&mut self, now: Timestamp, from: &NodeName, frame: &Frame) -> Result<RegionId, Refused> {
@@ -104,19 +163,24 @@ impl Replica {
             return Err(Refused::Future);
         }
         for report in &frame.reports {
-            if report.identity.len() > IDENTITY_BYTES_MAX
-                || report.counts.len() > COUNTS_MAX
-                || report.demand > DEMAND_MAX
+            if report.amounts.len() > COUNTS_MAX || report.demand > DEMAND_MAX {
+                return Err(Refused::TooLarge);
+            }
+            if report.stamp > horizon {
+                return Err(Refused::Future);
+            }
+            // What a label stands for was judged when it was named.
+            let Some(subject) = &report.subject else { continue };
+            if subject.identity.len() > IDENTITY_BYTES_MAX
+                || subject.counters.len() > COUNTS_MAX
+                || subject.counters.iter().any(|counter| counter.node.len() > NAME_BYTES_MAX)
             {
                 return Err(Refused::TooLarge);
             }
-            if report.counts.iter().any(|count| count.node.len() > NAME_BYTES_MAX) {
-                return Err(Refused::TooLarge);
-            }
-            if report.stamp > horizon || report.counts.iter().any(|count| count.since > horizon) {
+            if subject.counters.iter().any(|counter| counter.since > horizon) {
                 return Err(Refused::Future);
             }
-            if !self.may_say(from, report) {
+            if !self.may_say(from, subject) {
                 return Err(Refused::Foreign);
             }
         }
@@ -129,48 +193,40 @@ impl Replica {
 
     /// A daemon speaks for itself to its siblings; its owner speaks for a region to other regions; and inside a region
     /// the owner passes on what other regions said.
-    fn may_say(&self, from: &NodeName, report: &Report) -> bool {
+    fn may_say(&self, from: &NodeName, subject: &Subject) -> bool {
         let sibling = from.region == self.config.name.region;
-        match &report.scope {
-            Scope::Node => sibling && report.counts.iter().all(|count| count.node == from.node),
+        match &subject.scope {
+            Scope::Node => sibling && subject.counters.iter().all(|counter| *counter.node == *from.node),
             Scope::Region(region) if sibling => self.regions.find(region).is_some(),
             Scope::Region(region) => *region == from.region,
         }
     }
 
-    fn take_in(&mut self, now: Timestamp, region: RegionId, from: &NodeName, report: Report) {
-        self.tally.reports_in = self.tally.reports_in.saturating_add(1);
-        let key = WorldKey { rule: report.rule.clone(), identity: report.identity.clone() };
-        if !self.rules.contains_key(&key.rule) {
-            self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
-            return;
-        }
-        let Some(id) = self.follow(now, &key) else { return };
+    /// Takes in what is said of a window of a bucket, for `speaker` or for the sending daemon itself.
+    fn take_in(&mut self, now: Timestamp, place: usize, id: KeyId, speaker: Option<RegionId>, word: &Word) {
+        let Some(link) = self.links.get(place) else { return };
+        let (node, region) = (std::sync::Arc::clone(&link.node), link.region);
         let Some(bucket) = self.keys.get_mut(id) else { return };
-        if !bucket.speaks_of(report.window, now) {
+        if !bucket.speaks_of(word.window, now) {
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         }
-        let mut newcomer = None;
-        match &report.scope {
-            Scope::Node => {
-                if !bucket.siblings.iter().any(|sibling| sibling.node == from.node) {
-                    // It counts this bucket too from now on: it must hear what the others said so far.
-                    newcomer = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
-                }
-                if bucket.hear_sibling(now, &from.node, &report) {
+        match speaker {
+            None => {
+                // It counts this bucket too from now on: it must hear what the others said so far.
+                let newcomer = !bucket.siblings.iter().any(|sibling| *sibling.node == *node);
+                if bucket.hear_sibling(now, &node, word) {
                     self.look(now, id);
                 }
                 self.changed(now, id);
-                if newcomer.is_some() && self.keys.get(id).is_some_and(|bucket| self.owns(bucket)) {
-                    self.owe_everything(id, newcomer);
+                if newcomer && self.keys.get(id).is_some_and(|bucket| self.owns(bucket)) {
+                    self.owe_everything(id, Some(place));
                 }
             }
-            Scope::Region(name) => {
-                let Some(speaker) = self.regions.find(name) else { return };
+            Some(speaker) => {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
-                let heard = bucket.hear_region(now, speaker, &report, here);
+                let heard = bucket.hear_region(now, speaker, word, here);
                 let again = bucket.next_look(now);
                 self.keys.wake_at(id, again);
                 self.tally.no_room = self.tally.no_room.saturating_add(u64::from(heard.full));
@@ -181,7 +237,7 @@ impl Replica {
                 // A sibling may know what this owner did not: then all siblings must hear it.
                 let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
                 if region != Regions::OWN || (heard.changed && owned && speaker != Regions::OWN) {
-                    self.spread(id, speaker, report.window, true);
+                    self.spread(id, speaker, word.window, true);
                 }
                 if speaker == Regions::OWN {
                     self.changed(now, id);

@@ -87,6 +87,8 @@ impl ReplicaConfig {
 #[derive(Debug)]
 pub struct Replica {
     pub(super) config: ReplicaConfig,
+    /// The node of its name.
+    pub(super) node: Arc<str>,
     pub(super) regions: Regions,
     pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
     revision: u64,
@@ -96,6 +98,8 @@ pub struct Replica {
     pub(super) speakers: Vec<BTreeMap<String, usize>>,
     /// Buckets that something happened to since the last cut.
     waiting: Vec<KeyId>,
+    /// The last label given out.
+    pub(super) labels: u64,
     effects: VecDeque<KeyId>,
     next_cut: Timestamp,
     /// Which link is asked first for the next frame.
@@ -129,6 +133,8 @@ pub struct Tally {
     pub other_windows: u64,
     /// Reports that found no room.
     pub no_room: u64,
+    /// Reports under a label that was not understood; they come again with their name.
+    pub unnamed: u64,
     /// Reports that came after the instant at which every region should have used them.
     pub late: u64,
     /// Counts that a newer report told smaller than they were known to be.
@@ -150,11 +156,13 @@ impl Replica {
             keys: Keys::new(config.keys_max),
             speakers: vec![BTreeMap::new(); regions.len()],
             regions,
+            node: Arc::from(config.name.node.as_str()),
             config,
             rules: HashMap::new(),
             revision: 0,
             links: Vec::new(),
             waiting: Vec::new(),
+            labels: 0,
             effects: VecDeque::new(),
             next_cut: Timestamp::default(),
             turn: 0,
@@ -172,6 +180,7 @@ impl Replica {
         self.revision = revision;
         let gossiped = rules.into_iter().filter(|rule| rule.global.mode == Mode::Gossip);
         self.rules = gossiped.map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
+        self.links.iter_mut().for_each(|link| link.labels.retry_unfollowed());
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
             match self.rules.get(&bucket.rule.name) {
@@ -197,9 +206,8 @@ impl Replica {
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         self.begin(now);
         let Some(id) = self.follow(now, &touched.key) else { return };
-        let node = self.config.name.node.as_str();
         let Some(bucket) = self.keys.get_mut(id) else { return };
-        bucket.count(now, node, touched);
+        bucket.count(now, &self.node, touched);
         if !self.changed(now, id) {
             self.look(now, id);
         }
@@ -494,13 +502,13 @@ impl Replica {
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
-        let here = here(&self.config, &self.regions, self.horizon, self.busy);
+        let here = here(&self.config, &self.node, &self.regions, self.horizon, self.busy);
         (here, &mut self.keys)
     }
 
     /// The same where nothing is changed.
     pub(super) fn standpoint(&self) -> Here<'_> {
-        here(&self.config, &self.regions, self.horizon, self.busy)
+        here(&self.config, &self.node, &self.regions, self.horizon, self.busy)
     }
 
     fn look_at_all(&mut self, now: Timestamp) {
@@ -556,9 +564,15 @@ impl Replica {
     }
 }
 
-fn here<'a>(config: &'a ReplicaConfig, regions: &'a Regions, horizon: Span, busy: bool) -> Here<'a> {
+fn here<'a>(
+    config: &'a ReplicaConfig,
+    node: &'a Arc<str>,
+    regions: &'a Regions,
+    horizon: Span,
+    busy: bool,
+) -> Here<'a> {
     Here {
-        node: &config.name.node,
+        node,
         started: Timestamp(config.incarnation.saturating_mul(1_000)),
         shared_store: config.shared_store,
         regions,

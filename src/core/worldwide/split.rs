@@ -316,6 +316,8 @@ fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
             Timestamp::window_start(reached.saturating_add(1), window)
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
+        // What was held before the shares changed is given back by then, or ends: above a share nothing is renewed.
+        Algorithm::Concurrency => now + times(window, 2),
         // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));

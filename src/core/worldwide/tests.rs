@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::core::rule::{Mode, OnPartition};
 use crate::core::time::{Span, Timestamp};
-use crate::core::wire::{Count, Frame, Report, Scope};
+use crate::core::wire::{Amount, Counter, Frame, Report, Scope, Subject, compact};
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const TICK: Span = Span::from_millis(10);
@@ -153,7 +153,9 @@ impl Table {
             while let Some((to, frame)) = replica.poll_transmit(self.now) {
                 frames += 1;
                 assert!(frames < 1_000, "it never stops sending");
-                assert!(frame_bytes(&frame) <= FRAME_BYTES_MAX || frame.reports.len() == 1);
+                let mut bytes = Vec::new();
+                compact::write(&frame, &mut bytes);
+                assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
                 let cut = self.cut.contains(&who.region) != self.cut.contains(&to.region);
                 if cut || self.dice.roll(100) < self.loss_percent {
                     continue;
@@ -346,13 +348,14 @@ fn frame(reports: Vec<Report>) -> Frame {
 }
 
 fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
+    let WorldKey { rule, identity } = key("u");
+    let counters = vec![Counter { node: node.into(), since: START }];
     Report {
-        rule: key("u").rule,
-        identity: key("u").identity,
-        scope,
+        label: 1,
+        subject: Some(Subject { rule, identity, scope, counters }),
         window: minute().1,
         stamp,
-        counts: vec![Count { node: node.to_owned(), since: START, admitted: 5, returned: 0 }],
+        amounts: std::iter::once(Amount { admitted: 5, returned: 0 }).collect(),
         demand: 0,
     }
 }

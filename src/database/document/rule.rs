@@ -4,7 +4,9 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::core::algorithm::{Algorithm, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX, WINDOW_MIN};
+use crate::core::algorithm::{
+    Algorithm, CONCURRENCY_LIMIT_MAX, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX, WINDOW_MIN,
+};
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 use crate::core::rule::{
     Action, Condition, DOMAIN_DEFAULT, Global, Mode, OnFailure, OnPartition, PRIORITY_DEFAULT, Pattern, Rule,
@@ -19,13 +21,14 @@ const SPLIT_KEYS_MAX: u32 = 64;
 /// Longest delay that `throttle` may ask for: gateways hold a connection that long.
 const MAX_DELAY_MAX: Span = Span::from_secs(3_600);
 
-const ALGORITHMS: [(&str, Algorithm); 6] = [
+const ALGORITHMS: [(&str, Algorithm); 7] = [
     ("fixed_window", Algorithm::FixedWindow),
     ("sliding_window", Algorithm::SlidingWindow),
     ("sliding_log", Algorithm::SlidingLog),
     ("token_bucket", Algorithm::TokenBucket),
     ("leaky_bucket", Algorithm::LeakyBucket),
     ("gcra", Algorithm::Gcra),
+    ("concurrency", Algorithm::Concurrency),
 ];
 const ACTIONS: [(&str, Action); 5] = [
     ("reject", Action::Reject),
@@ -49,6 +52,7 @@ const PARTITIONS: [(&str, OnPartition); 5] = [
 pub(super) const fn limit_max(algorithm: Algorithm) -> u32 {
     match algorithm {
         Algorithm::SlidingLog => SLIDING_LOG_LIMIT_MAX,
+        Algorithm::Concurrency => CONCURRENCY_LIMIT_MAX,
         _ => u32::MAX,
     }
 }
@@ -77,6 +81,7 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
     let exact = fields.boolean("exact", problems).unwrap_or(false);
     let enabled = fields.boolean("enabled", problems).unwrap_or(true);
     let global = read_global(&mut fields, action, regions, problems);
+    refuse_gossip(&mut fields, counted.algorithm, global.as_ref(), problems);
     let escrowed = global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
     if let (true, Some(OnFailure::Open | OnFailure::Local), Some(entry)) =
         (escrowed, on_failure, fields.take("on_failure"))
@@ -128,6 +133,9 @@ fn read_split_keys(
         problems.report(at, "split_keys belongs to rules that count; allow and block have no keys");
     } else if worldwide {
         problems.report(at, "split_keys does not go with [rules.global]: the world counts each key as one");
+    } else if counted.algorithm == Algorithm::Concurrency {
+        problems
+            .report(at, "split_keys does not go with concurrency: a place is given back where it was taken");
     } else if counted.algorithm == Algorithm::LeakyBucket || action == Action::Throttle {
         problems
             .report(at, "split_keys does not go with leaky_bucket or throttle: parts cannot keep one pace");
@@ -160,14 +168,52 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
         if !fields.has("limit") {
             problems.report(fields.at, "limit is missing: a rule that counts needs one");
         }
-        if !fields.has("window") && !has_calendar {
+        if algorithm != Algorithm::Concurrency && !fields.has("window") && !has_calendar {
             problems.report(fields.at, "window is missing: a rule that counts needs one, such as \"1m\"");
         }
     }
     let limit = read_permits(fields, algorithm, problems).unwrap_or(0);
+    if algorithm == Algorithm::Concurrency {
+        let window = read_hold(fields, action, problems);
+        return Counted { algorithm, limit, window, burst: limit };
+    }
+    let sentence = "hold belongs to algorithm = \"concurrency\", whose places are held; what is charged over time has a window";
+    fields.refuse("hold", sentence, problems);
     let window = fields.span("window", WINDOW_MIN, WINDOW_MAX, problems).unwrap_or(Span::from_secs(1));
     let burst = fields.count("burst", 1, problems).unwrap_or(limit);
     Counted { algorithm, limit, window, burst }
+}
+
+/// How long a place of a `concurrency` rule is held without renewing.
+fn read_hold(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_>) -> Span {
+    if action.counts() && !fields.has("hold") {
+        let why = "for how long a holder that is never heard of again keeps its place, such as \"30s\"";
+        problems.report(fields.at, format!("hold is missing: a concurrency rule says {why}"));
+    }
+    let hold = fields.span("hold", HOLD_MIN, HOLD_MAX, problems).unwrap_or(Span::from_secs(1));
+    let no_window = "window does not go with concurrency, which counts what is held now: write hold instead";
+    fields.refuse("window", no_window, problems);
+    fields.refuse(
+        "burst",
+        "burst does not go with concurrency: limit is the most places held at once",
+        problems,
+    );
+    hold
+}
+
+/// What is held elsewhere cannot be told soon enough to be counted here.
+fn refuse_gossip(
+    fields: &mut Fields<'_>,
+    algorithm: Algorithm,
+    global: Option<&Global>,
+    problems: &mut Problems<'_>,
+) {
+    let gossips = global.is_some_and(|global| global.mode == Mode::Gossip);
+    if let (true, true, Some(entry)) = (algorithm == Algorithm::Concurrency, gossips, fields.take("global")) {
+        let sentence = "mode = \"gossip\" does not go with concurrency, of which a late count would admit too many for as \
+                        long as requests last: write \"escrow\" (exact) or \"split\"";
+        problems.report(&entry.node.at, sentence);
+    }
 }
 
 fn read_permits(fields: &mut Fields<'_>, algorithm: Algorithm, problems: &mut Problems<'_>) -> Option<u32> {
@@ -175,9 +221,11 @@ fn read_permits(fields: &mut Fields<'_>, algorithm: Algorithm, problems: &mut Pr
     let limit = u32::try_from(integer(node, "limit", 0, i64::from(u32::MAX), problems)?).ok()?;
     let max = limit_max(algorithm);
     if limit > max {
-        let why = "the log remembers every admission; sliding_window takes any limit";
-        problems
-            .report(&node.at, format!("limit of a sliding_log must be at most {max}, not {limit}: {why}"));
+        let (what, why) = match algorithm {
+            Algorithm::Concurrency => ("concurrency rule", "every holder is remembered"),
+            _ => ("sliding_log", "the log remembers every admission; sliding_window takes any limit"),
+        };
+        problems.report(&node.at, format!("limit of a {what} must be at most {max}, not {limit}: {why}"));
         return None;
     }
     Some(limit)

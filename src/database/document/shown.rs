@@ -26,6 +26,8 @@ pub struct RuleDoc<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_delay: Option<String>,
@@ -72,6 +74,7 @@ pub struct GlobalDoc<'r> {
 impl<'r> From<&'r Rule> for RuleDoc<'r> {
     fn from(rule: &'r Rule) -> Self {
         let counts = rule.action.counts();
+        let holds = rule.algorithm == Algorithm::Concurrency;
         let buckets =
             matches!(rule.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
         // A limit of zero has a burst of zero, which nobody may write.
@@ -86,7 +89,8 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             action: rule.action,
             algorithm: counts.then_some(rule.algorithm),
             limit: counts.then_some(rule.limit),
-            window: counts.then(|| format_span(rule.window)),
+            window: (counts && !holds).then(|| format_span(rule.window)),
+            hold: (counts && holds).then(|| format_span(rule.window)),
             burst,
             max_delay: (rule.action == Action::Throttle).then(|| format_span(rule.max_delay)),
             status: rule.status,

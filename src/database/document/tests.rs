@@ -121,7 +121,7 @@ status = 200
 "#;
     let expected = [
         "rules.toml:4:1: unknown key \"algoritm\"; did you mean \"algorithm\"?",
-        "rules.toml:5:13: algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, gcra, not \"slidng_window\"; did you mean \"sliding_window\"?",
+        "rules.toml:5:13: algorithm must be one of fixed_window, sliding_window, sliding_log, token_bucket, leaky_bucket, gcra, concurrency, not \"slidng_window\"; did you mean \"sliding_window\"?",
         "rules.toml:6:9: limit must be from 0 to 4294967295, not 4294967296",
         "rules.toml:7:10: window must be from 10ms to 366d, not 5ms",
         "rules.toml:8:18: an empty list matches nothing: list at least one value",
@@ -259,6 +259,47 @@ fn a_log_has_a_smaller_bound() {
             "rules.toml:3:9: limit of a sliding_log must be at most 1000000, not 1000001: the log remembers every admission; sliding_window takes any limit"
         ]
     );
+}
+
+/// The problems of a `concurrency` rule that is right but for these lines.
+fn problems_of_holding(lines: &str) -> Vec<String> {
+    let rule = "[[rules]]\nname = \"r\"\nalgorithm = \"concurrency\"\nlimit = 5\nhold = \"30s\"\n";
+    read(&format!("{rule}{lines}")).map_or_else(|problems| problems, |_| Vec::new())
+}
+
+#[test]
+fn a_rule_whose_places_are_held_has_a_hold_and_no_window() {
+    let text = "[[rules]]\nname = \"r\"\nalgorithm = \"concurrency\"\nlimit = 5\nhold = \"30s\"";
+    let rule = &read(text).unwrap().rules[0];
+    assert_eq!((rule.limit, rule.window, rule.burst), (5, Span::from_secs(30), 5));
+    let shown = serde_json::to_value(RuleDoc::from(rule)).unwrap();
+    assert_eq!((&shown["hold"], &shown["window"]), (&"30s".into(), &serde_json::Value::Null));
+    let mut again = from_json(&serde_json::json!({ "rules": [shown] }), &[]).unwrap();
+    assert_eq!(&again.rules.remove(0), rule);
+
+    for (lines, expected) in [
+        ("window = \"1s\"", "rules.toml:6:1: window does not go with concurrency"),
+        ("burst = 9", "rules.toml:6:1: burst does not go with concurrency"),
+        ("split_keys = 2", "rules.toml:6:14: split_keys does not go with concurrency"),
+        ("global.mode = \"gossip\"", "rules.toml:6:"),
+        ("action = \"throttle\"\nmax_delay = \"1s\"", "rules.toml:6:10: action = \"throttle\" needs"),
+    ] {
+        let problems = problems_of_holding(lines);
+        assert!(problems.len() == 1 && problems[0].starts_with(expected), "{lines}: {problems:?}");
+    }
+    assert!(
+        problems_of_holding("global.mode = \"gossip\"")[0].contains("write \"escrow\" (exact) or \"split\"")
+    );
+    assert_eq!(problems_of_holding("global.mode = \"escrow\""), [""; 0]);
+    let hold = |hold: &str| read(&text.replace("hold = \"30s\"", hold)).unwrap_err();
+    assert!(hold("")[0].contains("hold is missing"), "{:?}", hold(""));
+    assert_eq!(hold("hold = \"99ms\""), ["rules.toml:5:8: hold must be from 100ms to 1d, not 99ms"]);
+    assert_eq!(hold("hold = \"25h\""), ["rules.toml:5:8: hold must be from 100ms to 1d, not 25h"]);
+    assert!(problems_of("hold = \"1s\"")[0].contains("hold belongs to algorithm = \"concurrency\""));
+    let many = read(&text.replace("limit = 5", "limit = 100001")).unwrap_err();
+    assert!(many[0].ends_with(
+        "limit of a concurrency rule must be at most 100000, not 100001: every holder is remembered"
+    ));
 }
 
 #[test]

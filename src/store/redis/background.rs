@@ -14,6 +14,7 @@ use super::meter::Leased;
 use super::plan::bucket_of;
 use super::replay::Answered;
 use super::slots::Slot;
+use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
 use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
@@ -150,12 +151,19 @@ impl Core {
 
     /// Charges what was admitted without Redis.
     pub(super) fn pay(self: &Arc<Self>, owed: Owed, now: Timestamp) {
-        let item = Item { bucket: 0, cost: Cost::Take(owed.permits), enforced: false, lease: None };
+        let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
+        let holds = owed.holders.iter().map(|(holder, places)| {
+            item(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
+        });
+        let mut charges: SmallVec<[Item; 2]> = holds.collect();
+        if charges.is_empty() {
+            charges.push(item(Cost::Take(owed.permits)));
+        }
         let part = Part {
             slot: owed.slot,
             action: Action::Put,
             buckets: SmallVec::from_iter([owed.bucket.clone()]),
-            charges: SmallVec::from_iter([item]),
+            charges,
         };
         let later = owed.clone();
         let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {

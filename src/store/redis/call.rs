@@ -16,6 +16,7 @@ use super::rights::{STINT_BYTES, Stints};
 use super::scripts::Script;
 use super::slots::Slot;
 use crate::core::algorithm::{Algorithm, Limit, View};
+use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::time::Timestamp;
 
@@ -215,7 +216,7 @@ impl Call {
     }
 
     fn packed_parts(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.parts.len() * 16);
+        let mut bytes = Vec::with_capacity(self.parts.len() * (16 + HOLDER_BYTES));
         for (part, places) in &self.parts {
             bytes.push(match part.action {
                 Action::Charge => 0,
@@ -224,17 +225,21 @@ impl Call {
             });
             push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
             for item in &part.charges {
-                let place = places.get(item.bucket).copied().unwrap_or(0) + 1;
-                push(&mut bytes, u64::try_from(place).unwrap_or(0), 2);
-                let (kind, permits) = match (item.lease, item.cost) {
-                    (Some(_), cost) => (3, cost.taken()),
-                    (None, Cost::Peek) => (0, 0),
-                    (None, Cost::Take(permits)) => (1, permits),
-                    (None, Cost::Refund(permits)) => (2, permits),
+                let place = places.get(item.bucket).copied().unwrap_or(0);
+                push(&mut bytes, u64::try_from(place + 1).unwrap_or(0), 2);
+                let (kind, permits, holder) = match (item.lease, item.cost) {
+                    (Some(_), cost) => (3, cost.taken(), Holder::UNKNOWN),
+                    (None, Cost::Peek) => (0, 0, Holder::UNKNOWN),
+                    (None, Cost::Take(permits)) => (1, permits, Holder::UNKNOWN),
+                    (None, Cost::Refund(permits)) => (2, permits, Holder::UNKNOWN),
+                    (None, Cost::Hold(Hold { step, holder, places })) => (step_code(step), places, holder),
                 };
                 let part = item.lease.unwrap_or(0).min(31) << 3;
                 bytes.push(kind | u8::from(item.enforced) << 2 | part);
                 push(&mut bytes, permits.min(COST_MAX), 5);
+                if self.buckets.get(place).is_some_and(|bucket| bucket.algorithm == Algorithm::Concurrency) {
+                    bytes.extend_from_slice(&holder.0);
+                }
             }
         }
         bytes
@@ -282,6 +287,16 @@ impl Call {
             told.push(read_told(&bytes).ok_or_else(unexpected)?);
         }
         Ok(Ok(Reply { now: Timestamp(now), admitted, before, told, stint }))
+    }
+}
+
+/// What a step is to the script: as what it does to the places, a charge or a refund. Renewing stands where other buckets
+/// have leases.
+const fn step_code(step: HoldStep) -> u8 {
+    match step {
+        HoldStep::Acquire => 1,
+        HoldStep::Release => 2,
+        HoldStep::Renew => 3,
     }
 }
 

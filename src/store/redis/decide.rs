@@ -82,8 +82,9 @@ impl Core {
             return counted.first().map(info_of);
         };
         let charged = answered.charges.first()?;
-        let log = rule.rule.algorithm == Algorithm::SlidingLog && charged.counted.used > 0;
-        (charged.existed || log || charged.counted.view.is_some()).then(|| info_of(&charged.counted))
+        let stays = matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
+        let used = stays && charged.counted.used > 0;
+        (charged.existed || used || charged.counted.view.is_some()).then(|| info_of(&charged.counted))
     }
 
     /// Forgets a bucket; see [`crate::engine::port::Store::reset`].

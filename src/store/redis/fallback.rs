@@ -13,7 +13,8 @@ use smallvec::SmallVec;
 use super::super::rights::is_escrowed;
 use super::call::Bucket;
 use super::slots::Slot;
-use crate::core::algorithm::{Limit, State, Verdict};
+use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
+use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
@@ -23,6 +24,9 @@ use crate::engine::port::{Charge, Counted, Intent};
 /// Buckets looked at, at most, to make room for one or in one sweep.
 const LOOKED_AT_MAX: usize = 64;
 const SWEPT_MAX: usize = 20_000;
+/// Holders of one bucket that are told to Redis when it is back. More: their places are held here until their hold ends, and
+/// are not counted there.
+const HOLDERS_MAX: usize = 1_000;
 
 /// Decides from memory.
 #[derive(Debug)]
@@ -66,6 +70,8 @@ pub(super) struct Owed {
     pub(super) bucket: Bucket,
     /// What was admitted without Redis and still matters.
     pub(super) permits: u64,
+    /// Of `concurrency`, who holds it, at most [`HOLDERS_MAX`].
+    pub(super) holders: Vec<(Holder, u64)>,
 }
 
 /// A charge that Redis did not answer, with its bucket there.
@@ -212,7 +218,13 @@ impl Fallback {
             bucket: owed.bucket.clone(),
             slot: owed.slot,
         });
-        own.state.take(&own.share, now, owed.permits);
+        for (holder, places) in &owed.holders {
+            let hold = Hold { step: HoldStep::Acquire, holder: *holder, places: *places };
+            own.state.step(&own.share, now, &hold);
+        }
+        if owed.holders.is_empty() {
+            own.state.take(&own.share, now, owed.permits);
+        }
         own.owed = own.owed.saturating_add(owed.permits);
     }
 
@@ -241,8 +253,13 @@ fn share(limit: Limit, live: u32) -> Limit {
 
 fn owed(key: &Key, own: Own, now: Timestamp) -> Option<Owed> {
     // What has drained or left its window meanwhile no longer matters to Redis either.
-    let permits = own.owed.min(own.state.used(&own.share, now));
-    (permits > 0).then(|| Owed { key: key.clone(), slot: own.slot, bucket: own.bucket, permits })
+    let mut permits = own.owed.min(own.state.used(&own.share, now));
+    let mut holders = own.state.holders(now);
+    holders.truncate(HOLDERS_MAX);
+    if own.bucket.algorithm == Algorithm::Concurrency {
+        permits = holders.iter().map(|(_, places)| places).sum();
+    }
+    (permits > 0).then(|| Owed { key: key.clone(), slot: own.slot, bucket: own.bucket, permits, holders })
 }
 
 /// Drops a few buckets that this daemon only knows of, or that no longer matter.
@@ -286,6 +303,18 @@ impl Entry {
                 own.owed = own.owed.saturating_sub(returned);
                 Verdict { admitted: true, retry: None, ..own.state.check(&share, None, now, 0) }
             }
+            Cost::Hold(hold) => {
+                let verdict = own.state.check_hold(&share, now, &hold);
+                if verdict.admitted {
+                    returned = own.state.step(&share, now, &hold);
+                    own.owed = match hold.step {
+                        HoldStep::Acquire => own.owed.saturating_add(returned),
+                        HoldStep::Renew => own.owed,
+                        HoldStep::Release => own.owed.saturating_sub(returned),
+                    };
+                }
+                verdict
+            }
             cost => {
                 let verdict = own.state.check(&share, None, now, cost.taken());
                 if verdict.admitted && cost.taken() > 0 {
@@ -318,7 +347,7 @@ fn passed(charge: &Charge<'_>) -> Counted {
 
 /// Until Redis is back nobody knows when it would pass: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> Counted {
-    let admitted = matches!(charge.cost, Cost::Refund(_));
+    let admitted = matches!(charge.cost, Cost::Refund(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }));
     let retry = Span::from_secs(1);
     answer(Verdict {
         admitted,

@@ -16,6 +16,7 @@ use super::slots::{Slot, slot_of_tag};
 use super::topology::Map;
 use super::{StartError, Topology};
 use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::hold::{Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::time::Span;
 
@@ -77,12 +78,13 @@ fn policy_warning(info: &str) -> Option<String> {
     })
 }
 
-/// Whether the user may do all that decisions do: the script runs once, on two keys that expire within seconds.
+/// Whether the user may do all that decisions do: the script runs once, on three keys that expire within
+/// seconds.
 pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) -> Result<(), StartError> {
     let Some(tag) = tag_on(node, map, topology) else { return Ok(()) };
     // A trial that broke off may have left something, and with it other commands would do.
     let mut clear = redis::cmd("DEL");
-    clear.arg(trial_key(&tag, "level")).arg(trial_key(&tag, "log"));
+    clear.arg(trial_key(&tag, "level")).arg(trial_key(&tag, "log")).arg(trial_key(&tag, "held"));
     accept(node, &tag, node.upkeep(&clear, ANSWER_MAX).await).await?;
     // The second call finds the script and what the first has left, so that every command is used.
     for (costs, whole) in
@@ -121,7 +123,7 @@ fn trial_key(tag: &str, name: &str) -> String {
 /// what it must not.
 async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
     let key = trial_key(tag, "right");
-    let commands: [(&str, &[&str]); 11] = [
+    let commands: [(&str, &[&str]); 18] = [
         ("TIME", &[]),
         ("GET", &[&key]),
         ("SET", &[&key, "", "PX", "1000"]),
@@ -133,6 +135,13 @@ async fn missing_rights(node: &Arc<Node>, tag: &str) -> String {
         ("LLEN", &[&key]),
         ("LTRIM", &[&key, "0", "0"]),
         ("RPOP", &[&key]),
+        ("ZADD", &[&key, "0", ""]),
+        ("ZREM", &[&key, ""]),
+        ("ZCARD", &[&key]),
+        ("ZCOUNT", &[&key, "0", "0"]),
+        ("ZSCORE", &[&key, ""]),
+        ("ZRANGE", &[&key, "0", "0"]),
+        ("ZREMRANGEBYSCORE", &[&key, "0", "0"]),
     ];
     let mut missing = Vec::new();
     for (name, arguments) in commands {
@@ -168,15 +177,19 @@ fn trial(tag: &str, cost: Cost) -> Part {
         worldwide: false,
         escrowed: false,
     };
-    let item = |bucket| Item { bucket, cost, enforced: false, lease: None };
+    let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
+    let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };
+    let hold = Cost::Hold(Hold { step, holder: Holder::UNKNOWN, places: cost.taken() });
+
     Part {
         slot: Slot(0),
         action: Action::Put,
         buckets: SmallVec::from_iter([
             bucket(Algorithm::TokenBucket, "level"),
             bucket(Algorithm::SlidingLog, "log"),
+            bucket(Algorithm::Concurrency, "held"),
         ]),
-        charges: SmallVec::from_iter([item(0), item(1)]),
+        charges: SmallVec::from_iter([item(0, cost), item(1, cost), item(2, hold)]),
     }
 }
 

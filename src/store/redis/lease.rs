@@ -114,13 +114,13 @@ pub(super) struct Drawn {
     pub(super) slot: Slot,
 }
 
-/// Whether permits of this charge can be drawn ahead: not where each admission has its own delay, nor where a view may
+/// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder, nor where a view may
 /// take the budget back at any moment.
 fn leasable(charge: &Charge<'_>) -> bool {
     let algorithm = match charge.rule.rule.algorithm {
         Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
         Algorithm::TokenBucket | Algorithm::Gcra => charge.limit.queue == 0,
-        Algorithm::SlidingLog | Algorithm::LeakyBucket => false,
+        Algorithm::SlidingLog | Algorithm::LeakyBucket | Algorithm::Concurrency => false,
     };
     let alone = charge.rule.rule.global.as_ref().is_none_or(|global| global.mode == Mode::Split);
     algorithm && alone && charge.enforced

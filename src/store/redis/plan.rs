@@ -15,6 +15,7 @@ use super::replay::Answered;
 use super::slots::Slot;
 use super::topology::Map;
 use crate::core::algorithm::Algorithm;
+use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
 use crate::core::rule::Mode;
 use crate::engine::port::{Charge, Counted, Intent};
@@ -113,6 +114,10 @@ pub(super) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
         let cost = match item.cost {
             Cost::Take(permits) if charged.counted.verdict.admitted => Cost::Refund(permits),
             Cost::Refund(_) if charged.counted.returned > 0 => Cost::Take(charged.counted.returned),
+            // Who held already keeps what an earlier decision gave.
+            Cost::Hold(hold) if hold.step == HoldStep::Acquire && charged.counted.returned > 0 => {
+                Cost::Hold(Hold { step: HoldStep::Release, ..hold })
+            }
             _ => continue,
         };
         charges.push(Item { cost, ..*item });
@@ -127,7 +132,12 @@ pub(super) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
 
 /// What a charge that fitted is answered, now that another part has denied the whole and its permits go back.
 pub(super) fn untaken(counted: &mut Counted, cost: Cost) {
-    if let (true, Cost::Take(permits)) = (counted.verdict.admitted, cost) {
+    let permits = match cost {
+        // Of a holder who held already nothing goes back.
+        Cost::Hold(_) => counted.returned,
+        cost => cost.taken(),
+    };
+    if counted.verdict.admitted && permits > 0 {
         counted.verdict.remaining = counted.verdict.remaining.saturating_add(permits);
         counted.verdict.delay = crate::core::time::Span::ZERO;
         counted.used = counted.used.saturating_sub(permits);

@@ -1,7 +1,8 @@
 //! Verdicts from a reply: what the script did is done once more, with the very machines that the store in memory uses,
 //! on the values as they were before. So both stores put the same history into the same words, and Redis need not.
 //!
-//! Only whether a part was admitted is the script's word. Logs, which stay in Redis, and leases are told by the script.
+//! Only whether a part was admitted is the script's word. Logs and holders, which stay in Redis, and leases are told by the
+//! script.
 
 use smallvec::SmallVec;
 
@@ -18,7 +19,8 @@ pub(super) struct Charged {
     pub(super) counted: Counted,
     /// Permits leased.
     pub(super) leased: u64,
-    /// The bucket after the part; of a log only what is used, as one admission. `None` where the script tells nothing.
+    /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where the script tells
+    /// nothing.
     pub(super) state: Option<State>,
     /// Whether there was a bucket before.
     pub(super) existed: bool,
@@ -83,7 +85,7 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
             let fate = Fate { action: part.action, admitted: *admitted };
             for (item, charged) in part.charges.iter().zip(&mut charges) {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
-                let word = (live.is_log() || item.lease.is_some()) && part.action != Action::Put;
+                let word = (live.stays() || item.lease.is_some()) && part.action != Action::Put;
                 let word = if word { told.next() } else { None };
                 live.settle(fate, item, charged, word, reply.now);
             }
@@ -93,14 +95,19 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
 }
 
 impl Live {
-    const fn is_log(&self) -> bool {
-        matches!(self.state, State::SlidingLog(_))
+    /// Whether the script alone knows what the bucket holds.
+    const fn stays(&self) -> bool {
+        matches!(self.state, State::SlidingLog(_) | State::Concurrency(_))
     }
 
-    /// A log of what is used as one admission at the instant of the newest: it frees no permit sooner than the real one. It
-    /// stands in for the log where Redis is away.
+    /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real one. It stands in for
+    /// the log, or for the holders, where Redis is away.
     fn as_if_at_once(&self, told: Told, now: Timestamp) -> State {
-        let mut state = State::new(Algorithm::SlidingLog);
+        let algorithm = match self.state {
+            State::Concurrency(_) => Algorithm::Concurrency,
+            _ => Algorithm::SlidingLog,
+        };
+        let mut state = State::new(algorithm);
         let newest = now.0.saturating_add(told.reset).saturating_sub(self.limit.window.0);
         if told.used > 0 {
             state.take(&self.limit, Timestamp(newest), told.used);
@@ -125,14 +132,14 @@ impl Live {
     fn look(&mut self, item: &Item, now: Timestamp) -> Charged {
         let cost = self.pending.saturating_add(item.cost.taken());
         let mut charged = self.blank();
-        if self.is_log() {
+        if self.stays() {
             return charged;
         }
         let mut verdict = self.check(now, cost);
         match item.cost {
             _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
             Cost::Take(_) if verdict.admitted => self.pending = cost,
-            Cost::Take(_) => {}
+            Cost::Take(_) | Cost::Hold(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
@@ -144,11 +151,12 @@ impl Live {
         let Fate { action, admitted } = fate;
         let counted = &mut charged.counted;
         charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
-        if self.is_log() {
+        if self.stays() {
             if let Some(told) = told {
                 counted.verdict = told.verdict();
                 counted.used = told.used;
-                counted.returned = if matches!(item.cost, Cost::Refund(_)) { told.moved } else { 0 };
+                let moves = matches!(item.cost, Cost::Refund(_) | Cost::Hold(_));
+                counted.returned = if moves { told.moved } else { 0 };
                 charged.state = Some(self.as_if_at_once(told, now));
             }
             return;
@@ -161,7 +169,7 @@ impl Live {
         {
             match item.cost {
                 Cost::Take(permits) => self.state.take(&self.limit, now, permits),
-                Cost::Peek => {}
+                Cost::Peek | Cost::Hold(_) => {}
                 Cost::Refund(permits) => {
                     counted.returned = self.state.refund(&self.limit, now, permits);
                     counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };

@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 use super::{Bucket, Charged, Here, Period};
 use crate::core::algorithm::View;
 use crate::core::time::{Span, Timestamp};
-use crate::core::wire::Count;
 use crate::core::worldwide::Effect;
 use crate::core::worldwide::budget::Account;
+use crate::core::worldwide::counts::Count;
 use crate::core::worldwide::partition::standing;
 use crate::core::worldwide::pool::Share;
 use crate::core::worldwide::replica::Policy;
@@ -30,9 +30,8 @@ impl Bucket {
 
     /// What the own region admitted but this daemon's own store cannot know.
     fn elsewhere(&self, here: Here<'_>, period: &Period) -> u64 {
-        let unknown = |count: &&Count| count.node != here.node || count.since < here.started;
-        let counts = period.live.entries().iter().filter(unknown);
-        counts.fold(0, |sum: u64, count| sum.saturating_add(count.admitted.saturating_sub(count.returned)))
+        let unknown = |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
+        period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
     }
 
     /// Works out what the store must be told. Whether it has changed.

@@ -1,0 +1,143 @@
+//! Who holds places of `concurrency` rules, and the lease by which they are given back.
+//!
+//! A lease says all that giving back needs (the holder, and the buckets), so no daemon remembers it: any daemon that counts in
+//! the same store takes it, also one that was started later.
+
+use smallvec::SmallVec;
+
+use super::key::{identity_values, push_value};
+
+/// Bytes of a holder's name.
+pub const HOLDER_BYTES: usize = 16;
+/// Most `concurrency` rules that one request may hold places of.
+pub const HELD_RULES_MAX: usize = 1_000;
+
+/// Names one who holds places: random, or derived from the caller's own id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Holder(pub [u8; HOLDER_BYTES]);
+
+impl Holder {
+    /// Stands for places of which it is only known that somebody holds them.
+    pub const UNKNOWN: Self = Self([0; HOLDER_BYTES]);
+}
+
+/// What a holder does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HoldStep {
+    /// Takes its places, all or none. Does so once, however often it asks.
+    Acquire,
+    /// Keeps its places for a whole hold from now on, if it still has them.
+    Renew,
+    /// Gives its places back, if it still has them.
+    Release,
+}
+
+/// One step of one holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hold {
+    /// What it does.
+    pub step: HoldStep,
+    /// Who.
+    pub holder: Holder,
+    /// Places that it asks for with [`HoldStep::Acquire`]; zero only asks.
+    pub places: u64,
+}
+
+/// Places that one request holds of one rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// The rule's domain.
+    pub domain: String,
+    /// The rule.
+    pub rule: String,
+    /// The limit, where it was not the rule's own but the caller's.
+    pub own_limit: Option<u32>,
+    /// The values that name the bucket, in the order of the rule's `per`.
+    pub values: Vec<String>,
+}
+
+/// What one request holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Who holds it. Nobody else can guess it.
+    pub holder: Holder,
+    /// Of which rules; never empty, at most [`HELD_RULES_MAX`].
+    pub held: Vec<Held>,
+}
+
+impl Lease {
+    /// As bytes that [`Self::from_bytes`] reads in every daemon of this version.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = SmallVec::from_slice(&self.holder.0);
+        for held in &self.held {
+            push_value(&mut bytes, &held.domain);
+            push_value(&mut bytes, &held.rule);
+            push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
+            push_value(&mut bytes, &held.values.len().to_string());
+            held.values.iter().for_each(|value| push_value(&mut bytes, value));
+        }
+        bytes.into_vec()
+    }
+
+    /// Reads a lease; `None` if these bytes are none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (holder, rest) = bytes.split_first_chunk()?;
+        let mut texts = identity_values(rest)?.into_iter();
+        let mut held = Vec::new();
+        while let Some(domain) = texts.next() {
+            let rule = texts.next()?;
+            let own_limit = match texts.next()? {
+                "" => None,
+                limit => Some(limit.parse().ok()?),
+            };
+            let count: usize = texts.next()?.parse().ok()?;
+            if count > texts.len() || held.len() == HELD_RULES_MAX {
+                return None;
+            }
+            let values = texts.by_ref().take(count).map(str::to_owned).collect();
+            held.push(Held { domain: domain.to_owned(), rule: rule.to_owned(), own_limit, values });
+        }
+        (!held.is_empty()).then_some(Self { holder: Holder(*holder), held })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn held() -> impl Strategy<Value = Held> {
+        let values = proptest::collection::vec(".{0,200}", 0..4);
+        (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values)
+            .prop_map(|(domain, rule, own_limit, values)| Held { domain, rule, own_limit, values })
+    }
+
+    proptest! {
+        #[test]
+        fn a_lease_is_read_back_as_it_was(holder: [u8; 16], held in proptest::collection::vec(held(), 1..5)) {
+            let lease = Lease { holder: Holder(holder), held };
+            prop_assert_eq!(Lease::from_bytes(&lease.to_bytes()), Some(lease));
+        }
+
+        #[test]
+        fn a_lease_that_was_cut_short_is_none(held in held(), cut in 1..40_usize) {
+            let bytes = Lease { holder: Holder([7; 16]), held: vec![held] }.to_bytes();
+            prop_assert_eq!(Lease::from_bytes(&bytes[..bytes.len().saturating_sub(cut)]), None);
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Lease::from_bytes(&bytes);
+        }
+    }
+
+    #[test]
+    fn more_rules_than_one_request_may_hold_are_no_lease() {
+        let one = Held { domain: "d".into(), rule: "r".into(), own_limit: None, values: vec![] };
+        let lease = |rules| Lease { holder: Holder::UNKNOWN, held: vec![one.clone(); rules] };
+        assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());
+        assert_eq!(Lease::from_bytes(&lease(HELD_RULES_MAX + 1).to_bytes()), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! Requests in flight: the lease of one who acquired places of `concurrency` rules, and what is done with it later.
+//!
+//! Acquiring is a decision like any other ([`Engine::decide`]), so it is all or nothing together with every other rule.
+//! Renewing and giving back are steps of their own on each bucket that the lease names: each does what it can.
+
+use metrics::Counter;
+use ring::digest;
+use ring::rand::{SecureRandom, SystemRandom};
+use smallvec::SmallVec;
+
+use super::Engine;
+use super::identity::secret::NoRandomness;
+use super::port::{Charge, Counted, Intent};
+use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::decision::Leased;
+use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, Held, Hold, HoldStep, Holder, Lease};
+use crate::core::key::{Key, identity_values};
+use crate::core::request::Cost;
+use crate::core::ruleset::{Compiled, Match};
+use crate::core::time::Span;
+use crate::telemetry::Metrics;
+
+/// A holder whose name nobody can guess.
+///
+/// # Errors
+/// When there is no randomness.
+pub fn new_holder() -> Result<Holder, NoRandomness> {
+    let mut name = [0; HOLDER_BYTES];
+    SystemRandom::new().fill(&mut name).map_err(|_| NoRandomness)?;
+    Ok(Holder(name))
+}
+
+/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. As hard to guess as
+/// the id is.
+#[must_use]
+pub fn holder_of(id: &str) -> Holder {
+    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+    Holder(digest.as_ref().first_chunk().copied().unwrap_or_default())
+}
+
+/// What became of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stepped {
+    /// Whether all of it was still held.
+    pub held: bool,
+    /// Until the first of its places is free again without renewing once more.
+    pub hold: Span,
+    /// Whether the store could not be asked for some of it.
+    pub degraded: bool,
+}
+
+/// Counts steps by what they did.
+#[derive(Debug)]
+pub(super) struct Holds([Counter; 4]);
+
+impl Holds {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let events = ["acquired", "renewed", "released", "gone"];
+        Self(events.map(|event| metrics.counter("holds_total", "event", event)))
+    }
+
+    pub(super) fn count(&self, step: HoldStep, rules: usize) {
+        let [acquired, renewed, released, _] = &self.0;
+        let counter = match step {
+            HoldStep::Acquire => acquired,
+            HoldStep::Renew => renewed,
+            HoldStep::Release => released,
+        };
+        counter.increment(u64::try_from(rules).unwrap_or(0));
+    }
+
+    fn count_gone(&self, rules: usize) {
+        let [.., gone] = &self.0;
+        gone.increment(u64::try_from(rules).unwrap_or(0));
+    }
+}
+
+/// A lease while its decision is put into words.
+pub(super) struct Leasing(Option<Leased>);
+
+impl Leasing {
+    /// Of a request of this cost, whose call was charged or not.
+    pub(super) fn of(cost: Cost, charged: bool) -> Self {
+        Self(match cost {
+            Cost::Hold(hold) if charged && cost.taken() > 0 => {
+                let lease = Lease { holder: hold.holder, held: Vec::new() };
+                Some(Leased { lease, hold: Span(u64::MAX) })
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes down what was acquired of one rule, if anything was.
+    pub(super) fn note(&mut self, found: &Match<'_>, key: &Key, counted: &Counted) {
+        let rule = &found.rule.rule;
+        let Some(leased) = &mut self.0 else { return };
+        if rule.algorithm != Algorithm::Concurrency || !counted.verdict.admitted {
+            return;
+        }
+        // What would not fit is not named, and so held until its hold ends.
+        if leased.lease.held.len() < HELD_RULES_MAX {
+            let values = identity_values(key.identity()).unwrap_or_default();
+            leased.lease.held.push(Held {
+                domain: rule.domain.clone(),
+                rule: rule.name.clone(),
+                own_limit: found.own_limit,
+                values: values.into_iter().map(str::to_owned).collect(),
+            });
+        }
+        leased.hold = leased.hold.min(found.limit.window);
+    }
+
+    pub(super) fn made(self) -> Option<Box<Leased>> {
+        self.0.filter(|leased| !leased.lease.held.is_empty()).map(Box::new)
+    }
+}
+
+impl Engine {
+    /// Renews or releases what a lease names. What is no longer held, or whose rule is gone, stays as it is; doing so twice does
+    /// no harm.
+    pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
+        let loaded = self.loaded.load_full();
+        let mut named: Vec<(&Compiled, Key, Limit)> = Vec::new();
+        for held in &lease.held {
+            let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held))
+            else {
+                continue;
+            };
+            let own = |permits| Limit { permits, burst: permits, ..compiled.limit };
+            let limit = loaded.held_to(compiled, held.own_limit.map_or(compiled.limit, own));
+            named.push((compiled, Key::new(compiled.shape, held.values.iter().map(String::as_str)), limit));
+        }
+        let cost = Cost::Hold(Hold { step, holder: lease.holder, places: 0 });
+        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        for (rule, key, limit) in &named {
+            charges.push(Charge { rule, key, limit: *limit, cost, enforced: false });
+        }
+        let now = self.clock.now();
+        let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {
+            Some(outcome) => outcome,
+            None => self.store.decide(&charges, Intent::Charge, now).await,
+        };
+        let did = |counted: &&Counted| match step {
+            HoldStep::Release => counted.returned > 0,
+            HoldStep::Acquire | HoldStep::Renew => counted.verdict.admitted,
+        };
+        let done = outcome.counted.iter().filter(did).count();
+        self.holds.count(step, done);
+        self.holds.count_gone(lease.held.len() - done.min(lease.held.len()));
+        Stepped {
+            held: done == lease.held.len(),
+            hold: charges.iter().map(|charge| charge.limit.window).min().unwrap_or_default(),
+            degraded: outcome.counted.iter().any(|counted| counted.degraded),
+        }
+    }
+}
+
+/// Whether the rule still counts what was held of it, in the same buckets.
+fn counts(compiled: &Compiled, held: &Held) -> bool {
+    let rule = &compiled.rule;
+    rule.action.counts() && rule.algorithm == Algorithm::Concurrency && rule.per.len() == held.values.len()
+}
