@@ -171,7 +171,7 @@ for i = 1, count do
   if b.changed then
     bucket_write(b, now, ttl_fixed, b.rights and KEPT or 0)
     -- The first charge of a window closes the one before.
-    local l = b.ledger
+    local l = b.view and b.ledger
     if l and b.view.window > l.window then
       local used = rights_used({ window = b.window, at = b.before_at, first = b.before_first }, l.window)
       ledger_enter(l, stint, b.view.window, minted(b, stint, b.view.window), used)

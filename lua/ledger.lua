@@ -2,15 +2,19 @@
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket: window (7 bytes),
 -- stint (40), minted (5), given (5), taken (5), closed window (7), what was used in it (5), then for each region that rights went
--- to (kind 0) or came from (kind 1): kind (1), its session (8), permits (5), length and name; big-endian.
+-- to (kind 0) or came from (kind 1): kind (1), its session (8), permits (5), length and name; big-endian. Of a bucket without
+-- windows `given` is what was forwarded and not acknowledged, the place of the closed window holds the own session, and kind 2
+-- is what a region has acknowledged.
 -- A stint is one server's time as a primary: its replication id. What was written before it may be lost, so a window that
 -- began before it mints nothing, and a level counts as full when it began.
--- Mirrors: Ledger of src/core/worldwide/escrow/ledger.rs and the terms of src/store/rights.rs.
+-- Mirrors: Ledger of src/core/worldwide/escrow/ledger.rs, Terms of level.rs beside it, and the terms of src/store/rights.rs.
 
 local DOUBT_MARGIN = 1000000
 -- What is exact outlives its window by this: a server's clock may step back so far without minting twice.
 local KEPT = 60000000
 local LEDGER_HEAD = 74
+-- No message arrives later than this after it was sent.
+local MESSAGE_LIFE = 60000000
 
 local function info(section, field)
   return string.match(redis.call("INFO", section), field .. ":(%w+)")
@@ -75,6 +79,17 @@ local function minted(b, stint, window)
   return window * b.window >= stint.begun + DOUBT_MARGIN and b.burst or 0
 end
 
+-- The most of a capacity that is ever forwarded and not acknowledged.
+local function under_way_max(capacity)
+  return math.max(math.min(capacity - floor(capacity / 4), capacity - 1), math.min(capacity, 1))
+end
+
+-- Has a level hold what is charged to its capacity.
+local function level_raise(b, now)
+  local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
+  if level_amount(b, now) < least then level_hold(b, now, least, 0) end
+end
+
 -- What a bucket is held to now. Sets its view, and moves it on where the ledger is ahead of the clock.
 local function rights_terms(b, stint, now)
   local _, index = place(b.window, now)
@@ -105,9 +120,15 @@ local function rights_terms(b, stint, now)
     if now < stint.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
   elseif b.kind == CONCURRENCY then
     b.doubt = stint.begun + b.window + DOUBT_MARGIN
-  elseif b.at < stint.begun then
-    b.at, b.first, b.second = stint.begun, math.min(b.burst + b.queue, U32_MAX), 0
-    if level_expiry(b) <= now then b.first = 0 end
+  else
+    if b.at < stint.begun then
+      b.at, b.first, b.second = stint.begun, math.min(b.burst + b.queue, U32_MAX), 0
+      if level_expiry(b) <= now then b.first = 0 end
+    end
+    local l = read_ledger(redis.call("GET", b.rights))
+    if l and l.stint == stint.id then b.ledger = l end
+    b.doubt = now < stint.begun + MESSAGE_LIFE and under_way_max(level_capacity(b)) or 0
+    level_raise(b, now)
     b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
   end
 end

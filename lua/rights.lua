@@ -4,12 +4,12 @@
 -- ARGV[1]  as in decide.lua
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
 -- ARGV[3]  the stints that the caller knows, 47 bytes each: replication id (40), since when in microseconds (7)
--- ARGV[4]  the step: window (7), kind (1: 0 read, 1 give, 2 take), the other region's session (8), the session of ours that
+-- ARGV[4]  the step: window (7), kind (1: 0 read, 1 give, 2 take, 3 acknowledge), the other region's session (8), the session of ours that
 --          it is meant for (8), permits (5), then the other region's name
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8); the stint (47)
 --          if the caller did not know it, or an empty string
---          -1 where the key holds a bucket of another shape
--- Mirrors  Ledger::carry_out of src/core/worldwide/escrow/ledger.rs
+--          -1 where the key holds a bucket of another shape, or without windows where it is too early to name this memory
+-- Mirrors  Ledger::carry_out of src/core/worldwide/escrow/ledger.rs; without windows Terms::carry_out of level.rs beside it
 
 local now = ARGV[1]
 local ttl_fixed
@@ -20,7 +20,7 @@ else
   now = tonumber(now)
   ttl_fixed = 60000
 end
-local READ, GIVE, TAKE = 0, 1, 2
+local GIVE, TAKE, ACKNOWLEDGE = 1, 2, 3
 local TOTALS_MAX = 128
 
 local shape, permits, window, burst, queue = struct.unpack(">I4I4I6I4I4", ARGV[2])
@@ -28,9 +28,129 @@ local b = {
   key = KEYS[1], rights = KEYS[2], shape = shape, kind = floor(shape / 16777216),
   permits = permits, window = window, burst = burst, queue = queue,
 }
-if b.kind ~= FIXED_WINDOW or not bucket_load(b) then return { -1 } end
+if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or b.kind == CONCURRENCY or not bucket_load(b) then return { -1 } end
 local stint = read_stint(ARGV[3], now)
 rights_terms(b, stint, now)
+
+local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
+local region = string.sub(ARGV[4], next_at)
+local GIVEN, TAKEN, ACKNOWLEDGED = 0, 1, 2
+
+-- The ledger of a bucket without windows has of each kind one entry for a region: that of its latest session, which has the
+-- largest number.
+local function number_of(raw)
+  local high, low = struct.unpack(">I4I4", raw)
+  return high * 4294967296 + low
+end
+
+local function read_entries(raw)
+  local entries, from = {}, 1
+  while from <= #raw do
+    local e, length, name_at = {}
+    e.kind, e.session, e.permits, length, name_at = struct.unpack(">Bc8I5B", raw, from)
+    from = name_at + length
+    e.region = string.sub(raw, name_at, from - 1)
+    entries[#entries + 1] = e
+  end
+  return entries
+end
+
+local function write_entries(entries)
+  local parts = {}
+  for i = 1, #entries do
+    local e = entries[i]
+    parts[i] = struct.pack(">Bc8I5B", e.kind, e.session, e.permits, #e.region) .. e.region
+  end
+  return table.concat(parts)
+end
+
+-- The entry of a kind and region, and how many regions have one.
+local function find_entry(entries, wanted, name)
+  local found, count = nil, 0
+  for i = 1, #entries do
+    if entries[i].kind == wanted then
+      count = count + 1
+      if entries[i].region == name then found = entries[i] end
+    end
+  end
+  return found, count
+end
+
+-- Follows a region into a later session. False: the session is over, or there is no room for another region.
+local function enter_session(entries, name, raw)
+  local given, count = find_entry(entries, GIVEN, name)
+  if not given then
+    if count >= TOTALS_MAX then return false end
+    entries[#entries + 1] = { kind = GIVEN, session = raw, permits = 0, region = name }
+    entries[#entries + 1] = { kind = ACKNOWLEDGED, session = raw, permits = 0, region = name }
+    return true
+  end
+  if given.session == raw then return true end
+  if number_of(given.session) > number_of(raw) then return false end
+  local known = find_entry(entries, ACKNOWLEDGED, name)
+  given.session, given.permits, known.session, known.permits = raw, 0, raw, 0
+  return true
+end
+
+-- Permits that had not come before, of `total` that a region sent in all.
+local function receive(entries, name, raw, total)
+  local taken, count = find_entry(entries, TAKEN, name)
+  if not taken then
+    if count >= TOTALS_MAX then return 0 end
+    entries[#entries + 1] = { kind = TAKEN, session = raw, permits = total, region = name }
+    return total
+  end
+  if taken.session == raw then
+    local came = math.max(0, total - taken.permits)
+    taken.permits = taken.permits + came
+    return came
+  end
+  if number_of(taken.session) > number_of(raw) then return 0 end
+  taken.session, taken.permits = raw, total
+  return total
+end
+
+local function charged(entries)
+  local sum = 0
+  for i = 1, #entries do
+    local e = entries[i]
+    if e.kind == GIVEN then sum = sum + e.permits - find_entry(entries, ACKNOWLEDGED, e.region).permits end
+  end
+  return sum
+end
+
+if b.kind ~= FIXED_WINDOW then
+  if now < stint.begun + DOUBT_MARGIN then return { -1 } end
+  local l = b.ledger
+    or { window = 0, stint = stint.id, given = 0, taken = 0, closed_window = now, closed_used = 0, entries = "" }
+  local own_session = struct.pack(">I8", l.closed_window)
+  local entries = read_entries(l.entries)
+  local charged_max = under_way_max(level_capacity(b))
+  if kind == GIVE then
+    if amount > 0 and amount <= charged_max - l.given and amount <= level_free(b, now)
+      and enter_session(entries, region, session) then
+      local given = find_entry(entries, GIVEN, region)
+      given.permits = given.permits + amount
+      level_put(b, now, amount)
+    end
+  elseif kind == TAKE and own == own_session then
+    level_refund(b, now, receive(entries, region, session, amount))
+  elseif kind == ACKNOWLEDGE and enter_session(entries, region, session) then
+    local known = find_entry(entries, ACKNOWLEDGED, region)
+    known.permits = math.max(known.permits, math.min(amount, find_entry(entries, GIVEN, region).permits))
+  end
+  l.minted = level_capacity(b) - b.doubt
+  l.given, l.entries = charged(entries), write_entries(entries)
+  b.ledger = l
+  level_raise(b, now)
+  -- As it was raised under the charges before: a level does not drain the faster for having been charged.
+  bucket_write(b, now, ttl_fixed, KEPT)
+  local value = write_ledger(l)
+  -- Nothing that was sent from this ledger may arrive after it is forgotten.
+  redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl_fixed or 2 * MESSAGE_LIFE / 1000))
+  return { now, value, math.max(0, l.minted - level_free(b, now)), own_session, stint.learned or "" }
+end
+
 local at = b.view.window
 local mint = minted(b, stint, at)
 local l = b.ledger
@@ -38,9 +158,6 @@ local l = b.ledger
 ledger_enter(l, stint, at, mint, rights_used(b, l.window))
 l.minted = math.min(l.minted, b.burst)
 local used = rights_used(b, at)
-
-local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
-local region = string.sub(ARGV[4], next_at)
 
 -- Changes the total of one region and session. Returns by how much it grew.
 local function change(wanted, change_by)

@@ -4,6 +4,8 @@
 //! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that long has
 //! waited long enough.
 
+use std::collections::BTreeMap;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
@@ -13,6 +15,7 @@ use crate::core::hold::Lease;
 use crate::core::request::Request;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
+use crate::core::worldwide::escrow::EscrowRule;
 use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
 
 /// The answer to one check.
@@ -236,6 +239,8 @@ pub struct RegionsJson<'a> {
     pub cut_off: &'a [String],
     /// The worldwide rules.
     pub rules: Vec<ErrorBoundJson<'a>>,
+    /// This region's rights of each `escrow` rule whose rights move.
+    pub rights: Vec<RightsJson<'a>>,
     /// The `split` rules whose weights are being changed: this region still holds the smaller of its shares.
     pub changing: Vec<ChangingJson<'a>>,
 }
@@ -372,6 +377,48 @@ pub struct ErrorBoundJson<'a> {
     /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too long),
     /// `partition`, `untold` (far from the limit, which is not told).
     pub because: &'a str,
+}
+
+/// This region's rights of an `escrow` rule, in all of its buckets whose rights may have to move.
+#[derive(Debug, Serialize)]
+pub struct RightsJson<'a> {
+    /// The rule.
+    pub rule: &'a str,
+    /// Buckets counted here.
+    pub buckets: usize,
+    /// Permits that this region mints for them in a window; of a bucket without windows, what its level holds at most.
+    pub minted: u64,
+    /// Permits that could be spent at once.
+    pub free: u64,
+    /// Permits given to other regions and not known to have arrived.
+    pub under_way: u64,
+    /// Buckets of which permits are burnt.
+    pub burning: usize,
+    /// Why, if any are: `memory_lost` (the store began too late to know what was spent).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub because: Option<&'static str>,
+    /// Permits given to each region in the window; without windows, since the store began to follow the bucket.
+    pub given: &'a BTreeMap<String, u64>,
+    /// Permits taken from each region, likewise.
+    pub taken: &'a BTreeMap<String, u64>,
+}
+
+impl<'a> RightsJson<'a> {
+    /// As the machine tells it.
+    #[must_use]
+    pub fn new(rights: &'a EscrowRule) -> Self {
+        Self {
+            rule: &rights.rule,
+            buckets: rights.buckets,
+            minted: rights.minted,
+            free: rights.free,
+            under_way: rights.under_way,
+            burning: rights.in_doubt,
+            because: (rights.in_doubt > 0).then_some("memory_lost"),
+            given: &rights.given,
+            taken: &rights.taken,
+        }
+    }
 }
 
 /// A `split` rule whose new weights are not held by everybody yet.

@@ -56,6 +56,7 @@ pub(super) fn run(server: &Server) -> Ended {
         ));
     }
     show_bounds(own["rules"].as_array().map_or(&[][..], Vec::as_slice));
+    show_rights(own["rights"].as_array().map_or(&[][..], Vec::as_slice));
     for changing in own["changing"].as_array().into_iter().flatten() {
         let waiting: Vec<String> =
             changing["waiting_for"].as_array().into_iter().flatten().map(word).collect();
@@ -88,6 +89,41 @@ fn show_bounds(rules: &[Value]) {
                 word(&rule["rule"])
             ));
         }
+    }
+}
+
+/// This region's rights of each `escrow` rule with buckets in use.
+fn show_rights(rules: &[Value]) {
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let used: Vec<&Value> = rules.iter().filter(|rule| number(&rule["buckets"]) > 0).collect();
+    if used.is_empty() {
+        return;
+    }
+    let by_region = |sums: &Value| {
+        let each = sums.as_object().into_iter().flatten().map(|(region, sum)| format!("{region} {sum}"));
+        let text = each.collect::<Vec<_>>().join(", ");
+        if text.is_empty() { "-".to_owned() } else { text }
+    };
+    let mut rows =
+        table(&["rule", "buckets", "minted", "free", "under way", "given", "taken"], &[1, 2, 3, 4]);
+    for rule in &used {
+        rows.add_row([
+            word(&rule["rule"]),
+            rule["buckets"].to_string(),
+            rule["minted"].to_string(),
+            rule["free"].to_string(),
+            rule["under_way"].to_string(),
+            by_region(&rule["given"]),
+            by_region(&rule["taken"]),
+        ]);
+    }
+    say(format_args!("\nRights of this region:\n{rows}"));
+    for rule in used.iter().filter(|rule| number(&rule["burning"]) > 0) {
+        say(format_args!(
+            "{}: {} of these buckets burn rights: the store began too late to know what was spent of them.",
+            word(&rule["rule"]),
+            rule["burning"]
+        ));
     }
 }
 

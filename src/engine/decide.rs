@@ -20,6 +20,7 @@ use crate::core::request::{Cost, Request};
 use crate::core::rule::{Action, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::escrow::can_move;
 
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
@@ -188,8 +189,7 @@ impl Engine {
             Mode::Split => false,
             // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
             Mode::Escrow => {
-                found.rule.rule.algorithm == Algorithm::FixedWindow
-                    && found.limit.permits == found.rule.limit.permits
+                can_move(found.rule.rule.algorithm) && found.limit.permits == found.rule.limit.permits
             }
         });
         if !speaks || cost.charged() == Cost::Peek || key.shape() != found.rule.shape {

@@ -5,6 +5,7 @@ use crate::core::decision::Decision;
 use crate::core::ruleset::Reason;
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
+use crate::core::worldwide::escrow::EscrowRule;
 
 /// Why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -124,4 +125,6 @@ pub struct WorldStatus {
     /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of its buckets;
     /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`.
     pub error_bounds: Vec<(String, u64, &'static str)>,
+    /// The rights of this region, for each `escrow` rule whose rights move.
+    pub rights: Vec<EscrowRule>,
 }

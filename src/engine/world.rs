@@ -177,7 +177,13 @@ impl WorldPort for Engine {
         }
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         for (rule, bound, _) in &status.error_bounds {
-            metrics.error_bound(rule).set(*bound as f64);
+            metrics.rule_gauge("global_error_bound", rule).set(*bound as f64);
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        for rights in &status.rights {
+            metrics.rule_gauge("rights_free", &rights.rule).set(rights.free as f64);
+            metrics.rule_gauge("rights_under_way", &rights.rule).set(rights.under_way as f64);
+            metrics.rule_gauge("rights_burning", &rights.rule).set(rights.in_doubt as f64);
         }
         Self::publish(self, status);
     }

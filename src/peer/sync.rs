@@ -289,6 +289,7 @@ impl Driver {
                 // An escrowed limit is never exceeded.
                 .chain(self.rights.machine.rules().map(|rule| (rule.name.clone(), 0, "none")))
                 .collect(),
+            rights: self.rights.machine.status(now).rules,
         }
     }
 }

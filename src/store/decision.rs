@@ -147,7 +147,7 @@ fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool) -> Counted {
     }
     let mut counted = slot.uncharged(plan.charge, &plan.looked);
     if !admitted && plan.takes() {
-        counted.verdict = slot.look_untaken(plan.charge, &plan.looked);
+        counted.verdict = slot.look_untaken(plan.charge, &plan.looked, plan.named);
     }
     counted
 }

@@ -3,13 +3,16 @@
 //! Its buckets are never forgotten before they end, what this process cannot know is not admitted, and a clock that steps
 //! back changes nothing. The steps themselves are the ledger's ([`Ledger`]), the same as in `lua/rights.lua`.
 
+use std::borrow::Cow;
+
 use super::slot::{Named, Slot};
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Place, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, is_known};
+use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE};
+use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, can_move, is_known};
 
 /// Whether rights of this rule are escrowed.
 pub(super) fn is_escrowed(rule: &Compiled) -> bool {
@@ -18,7 +21,12 @@ pub(super) fn is_escrowed(rule: &Compiled) -> bool {
 
 /// Whether the rule's rights can move between regions. The other algorithms hold each region to its share.
 pub(super) fn has_rights(rule: &Compiled) -> bool {
-    is_escrowed(rule) && rule.rule.algorithm == Algorithm::FixedWindow
+    is_escrowed(rule) && can_move(rule.rule.algorithm)
+}
+
+/// Rights of a bucket without windows, which lie in its level.
+fn has_level(rule: &Compiled) -> bool {
+    is_escrowed(rule) && rule.rule.algorithm.is_level()
 }
 
 /// Whether nothing passes where there is no room, or nothing can be asked: whatever else is said, where rights are exact.
@@ -48,6 +56,9 @@ impl Slot {
     /// What a charge is held to, for an escrowed rule.
     pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
         let now = now.max(self.newest);
+        if has_level(rule) {
+            return Terms { view: None, now, doubt: None };
+        }
         if !has_rights(rule) {
             // How far back what was admitted still counts.
             let matters = match rule.rule.algorithm {
@@ -84,16 +95,50 @@ impl Slot {
         if is_known(window, limit.window, self.begun) { u64::from(limit.burst) } else { 0 }
     }
 
-    /// A bucket that is not there. Of a level it is not known what was taken before this memory began, so it was all.
+    fn level(&self, rule: &Compiled, limit: &Limit) -> level::Terms {
+        let algorithm = rule.rule.algorithm;
+        level::Terms { algorithm, limit: *limit, begun: self.begun, safety: Safety::ALL }
+    }
+
+    /// A bucket that is not there.
     pub(super) fn fresh(&self, rule: &Compiled, limit: &Limit, now: Timestamp) -> State {
-        let mut state = State::new(rule.rule.algorithm);
-        if is_escrowed(rule) && self.begun > Timestamp(0) {
-            state.debit(limit, self.begun, u64::from(limit.burst).saturating_add(u64::from(limit.queue)));
-            if state.expiry(limit) <= now {
-                return State::new(rule.rule.algorithm);
-            }
+        if has_level(rule) { self.level(rule, limit).fresh(now) } else { State::new(rule.rule.algorithm) }
+    }
+
+    /// A bucket as it counts at `now`: what is charged to its capacity included.
+    pub(super) fn counted<'s>(
+        &self,
+        charge: (&Compiled, &Limit),
+        named: Named<'_>,
+        now: Timestamp,
+        state: Option<&'s State>,
+    ) -> Cow<'s, State> {
+        match (self.raised(charge, named, now, state), state) {
+            (Some(raised), _) => Cow::Owned(raised),
+            (None, Some(state)) => Cow::Borrowed(state),
+            (None, None) => Cow::Owned(self.fresh(charge.0, charge.1, now)),
         }
-        state
+    }
+
+    /// The same if it differs from what is kept.
+    pub(super) fn raised(
+        &self,
+        (rule, limit): (&Compiled, &Limit),
+        named: Named<'_>,
+        now: Timestamp,
+        state: Option<&State>,
+    ) -> Option<State> {
+        if !has_level(rule) {
+            return None;
+        }
+        let terms = self.level(rule, limit);
+        let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
+        let charged = terms.floor(ledger, now) > 0;
+        charged.then(|| {
+            let mut state = state.cloned().unwrap_or_else(|| terms.fresh(now));
+            terms.raise(&mut state, ledger, now);
+            state
+        })
     }
 
     /// Before a bucket is charged in a window that its ledger does not know yet: closes the one before.
@@ -125,6 +170,9 @@ impl Slot {
         if !has_rights(rule) {
             return None;
         }
+        if has_level(rule) {
+            return self.level_rights(rule, limit, named, ask, now);
+        }
         let terms = self.terms(rule, limit, named, now);
         let window = terms.view.map_or(0, |view| view.window);
         let (key, place) = (named.key.bytes(), self.find(named));
@@ -151,6 +199,42 @@ impl Slot {
         let balance = Balance { ledger: ledger.clone(), used };
         // It says how its window ended until the next one ends.
         self.rights.rate(at, Timestamp::window_start(window.saturating_add(2), limit.window), WEIGHT_KEPT);
+        Some(balance)
+    }
+
+    fn level_rights(
+        &mut self,
+        rule: &Compiled,
+        limit: &Limit,
+        named: Named<'_>,
+        ask: &Ask,
+        now: Timestamp,
+    ) -> Option<Balance> {
+        let now = now.max(self.newest);
+        let terms = self.level(rule, limit);
+        if !terms.is_settled(now) {
+            return None;
+        }
+        let key = named.key.bytes();
+        let at = match self.rights.find(named.hash, key) {
+            Some(at) => at,
+            None => {
+                self.newest = self.newest.max(now);
+                let ledger = Ledger::without_windows(now);
+                self.rights.insert(named.hash, key, ledger, now, |_| false).ok()?.place
+            }
+        };
+        let place = match self.find(named) {
+            Some(place) => place,
+            None => self.insert(terms.fresh(now), named, now, |_| false)?,
+        };
+        let (ledger, state) = self.rights.get_mut(at).zip(self.buckets.get_mut(place))?;
+        terms.carry_out(state, ledger, ask, now);
+        let balance = terms.balance(state, ledger, now);
+        let expiry = state.expiry(limit);
+        self.buckets.rate(place, expiry, WEIGHT_KEPT);
+        // Nothing that was sent from this ledger may arrive after it is forgotten.
+        self.rights.rate(at, now + MESSAGE_LIFE + MESSAGE_LIFE, WEIGHT_KEPT);
         Some(balance)
     }
 }

@@ -29,7 +29,7 @@ struct Held {
 /// A part of the keys.
 #[derive(Debug)]
 pub(super) struct Slot {
-    buckets: Table<State>,
+    pub(super) buckets: Table<State>,
     /// Apart from the buckets, since few have one and one may come before the bucket does.
     views: Table<Held>,
     /// Rights that may have moved; see [`super::rights`].
@@ -147,13 +147,10 @@ impl Slot {
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
-        let check = |state: &State| match &charge.cost {
+        let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
+        let mut verdict = match &charge.cost {
             Cost::Hold(hold) => state.check_hold(&charge.limit, at, &Hold { places: cost, ..*hold }),
             _ => state.check(&charge.limit, view.as_ref(), at, cost),
-        };
-        let mut verdict = match place.and_then(|place| self.buckets.get(place)) {
-            Some(state) => check(state),
-            None => check(&self.fresh(charge.rule, &charge.limit, at)),
         };
         // Who is known to hold may go on whatever else is in doubt.
         let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
@@ -169,12 +166,10 @@ impl Slot {
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
-    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked) -> Verdict {
-        let check = |state: &State| state.check(&charge.limit, looked.view.as_ref(), looked.now, 0);
-        let peek = match looked.place.and_then(|place| self.buckets.get(place)) {
-            Some(state) => check(state),
-            None => check(&self.fresh(charge.rule, &charge.limit, looked.now)),
-        };
+    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked, named: Named<'_>) -> Verdict {
+        let peek = self
+            .counted((charge.rule, &charge.limit), named, looked.now, self.state(looked.place))
+            .check(&charge.limit, looked.view.as_ref(), looked.now, 0);
         Verdict { admitted: true, retry: None, ..peek }
     }
 
@@ -189,7 +184,7 @@ impl Slot {
         self.insert(self.fresh(charge.rule, &charge.limit, now), named, now, pinned)
     }
 
-    fn insert(
+    pub(super) fn insert(
         &mut self,
         state: State,
         named: Named<'_>,
@@ -234,9 +229,13 @@ impl Slot {
         if let Some(view) = looked.view.filter(|_| escrowed) {
             self.turn(limit, named, view.window, place);
         }
+        let raised = self.raised((charge.rule, limit), named, now, self.state(place));
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
             return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };
         };
+        if let Some(raised) = raised {
+            *state = raised;
+        }
         match charge.cost {
             Cost::Take(permits) => state.take(limit, now, permits),
             Cost::Hold(hold) => {
@@ -331,13 +330,13 @@ impl Slot {
         if let Some(terms) = &terms {
             (view, now) = (terms.view, terms.now);
         }
-        let unused = self.fresh(rule, &rule.limit, now);
-        let mut verdict = state.unwrap_or(&unused).check(&rule.limit, view.as_ref(), now, 0);
+        let state = self.counted((rule, &rule.limit), named, now, state);
+        let mut verdict = state.check(&rule.limit, view.as_ref(), now, 0);
         if let Some(terms) = &terms {
             terms.hold(&mut verdict);
         }
         Some(BucketInfo {
-            used: state.unwrap_or(&unused).used(&rule.limit, now),
+            used: state.used(&rule.limit, now),
             verdict,
             view,
             error_bound: held.map_or(0, |held| held.error_bound),

@@ -110,6 +110,24 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Permits of escrow rules that this region gave to another",
     ),
     (
+        "rights_free",
+        MetricKind::Gauge,
+        &["rule"],
+        "Rights of an escrow rule that this region could spend at once, in the buckets whose rights move",
+    ),
+    (
+        "rights_under_way",
+        MetricKind::Gauge,
+        &["rule"],
+        "Rights of an escrow rule given to other regions and not known to have arrived",
+    ),
+    (
+        "rights_burning",
+        MetricKind::Gauge,
+        &["rule"],
+        "Buckets of an escrow rule of which rights are burnt, since the store does not know what was spent of them",
+    ),
+    (
         "global_overshoot_permits_total",
         MetricKind::Counter,
         &["rule"],
@@ -433,11 +451,11 @@ impl Metrics {
         self.recorder.register_counter(&key("sync_bytes_total", labels), &METADATA)
     }
 
-    /// The error bound of a global rule.
-    pub fn error_bound(&self, rule: &str) -> Gauge {
+    /// One of the gauges of a global rule.
+    pub fn rule_gauge(&self, name: &'static str, rule: &str) -> Gauge {
         let known = self.rules.lock().unwrap_or_else(PoisonError::into_inner).contains_key(rule);
         let rule = if known { rule.to_owned() } else { "other".to_owned() };
-        self.recorder.register_gauge(&key("global_error_bound", vec![Label::new("rule", rule)]), &METADATA)
+        self.recorder.register_gauge(&key(name, vec![Label::new("rule", rule)]), &METADATA)
     }
 
     /// Permits that went from one region to another.

@@ -15,6 +15,7 @@ use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::WorldKey;
+use tidegate::core::worldwide::escrow::level::{MESSAGE_LIFE, Terms};
 use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Step, Vault};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Charge, Counted, Intent, Store};
@@ -62,6 +63,7 @@ enum Act {
     Read,
     Give { to: usize, session: u64, permits: u64 },
     Take { from: usize, session: u64, fenced: bool, late: bool, permits: u64 },
+    Acknowledge { to: usize, session: u64, permits: u64 },
     Pass(u64),
 }
 
@@ -73,6 +75,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
         3 => (0..2_usize, 1..3_u64, any::<bool>(), any::<bool>(), 0..12_u64).prop_map(
             |(from, session, fenced, late, permits)| Act::Take { from, session, fenced, late: late && fenced, permits }
         ),
+        2 => (0..2_usize, 1..3_u64, 0..9_u64).prop_map(|(to, session, permits)| Act::Acknowledge { to, session, permits }),
         2 => (0..900_000_u64).prop_map(Act::Pass),
     ];
     proptest::collection::vec(act, 1..60)
@@ -90,8 +93,12 @@ fn step_of(act: &Act, own: u64, window: u64) -> Option<Ask> {
         Act::Take { from, session, fenced, late, permits } => {
             let from = REGIONS[*from].to_owned();
             let to_session = own + u64::from(*fenced && !*late);
-            let window = window - u64::from(*late);
+            let window = window.saturating_sub(u64::from(*late));
             ask(window, Step::Take { from, session: *session, to_session, permits: *permits })
+        }
+        Act::Acknowledge { to, session, permits } => {
+            let to = REGIONS[*to].to_owned();
+            ask(window, Step::Acknowledge { to, session: *session, permits: *permits })
         }
         Act::Charge(_) | Act::Pass(_) => return None,
     })
@@ -103,28 +110,45 @@ fn shown(balance: &Balance) -> String {
     ledger.session = 0;
     ledger.given.sort();
     ledger.taken.sort();
+    ledger.acknowledged.sort();
     format!("{ledger:?} {}", balance.used)
 }
 
 #[test]
 fn the_same_steps_do_the_same_in_memory_and_in_redis() {
+    the_same_steps_do_the_same(Algorithm::FixedWindow, 150);
+}
+
+#[test]
+fn the_same_steps_on_a_level_do_the_same_in_memory_and_in_redis() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
+        the_same_steps_do_the_same(algorithm, 100);
+    }
+}
+
+fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
     let server = Server::start(&[]);
     let clock = Arc::new(Clock::Manual(START.0.into()));
     let settings =
         RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
     let redis = store(settings, 1);
     // Room for all that may be taken: the store never admits above the limit itself.
-    let rule = escrowed("r", Algorithm::FixedWindow, 500, 8, SECOND);
+    let rule = escrowed("r", algorithm, 500, 8, SECOND);
     // Redis began shortly before this, as far as this clock says.
     let _ = charge(&redis, &rule, "first", 1, START);
     let begin = Timestamp(START.0 + 60_000_000);
     let users = std::cell::Cell::new(0);
-    let mut runner = TestRunner::new(Config { cases: 150, failure_persistence: None, ..Config::default() });
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let result = runner.run(&acts(), |acts| {
         users.set(users.get() + 1);
         let user = format!("u{}", users.get());
         let memory = MemoryStore::new(100).begun(START);
-        let mut vault = Vault::new(7, START, SECOND, 8, Safety::ALL);
+        let terms = Terms { algorithm, limit: rule.limit, begun: START, safety: Safety::ALL };
+        let mut vault = if algorithm.is_level() {
+            Vault::level(terms, begin)
+        } else {
+            Vault::new(7, START, SECOND, 8, Safety::ALL)
+        };
         let mut now = begin;
         for act in &acts {
             clock.set(now);
@@ -137,7 +161,7 @@ fn the_same_steps_do_the_same_in_memory_and_in_redis() {
                     prop_assert_eq!(vault.decide(now, *cost).is_some(), one.verdict.admitted);
                 }
                 _ => {
-                    let window = now.window_index(SECOND);
+                    let window = if algorithm.is_level() { 0 } else { now.window_index(SECOND) };
                     let read = ask(window, Step::Read);
                     let sessions = [&memory as &dyn Store, &redis]
                         .map(|store| rights(store, &rule, &user, &read, now).unwrap().ledger.session);
@@ -145,7 +169,8 @@ fn the_same_steps_do_the_same_in_memory_and_in_redis() {
                     let one = rights(&memory, &rule, &user, &step(sessions[0]), now).unwrap();
                     let two = rights(&redis, &rule, &user, &step(sessions[1]), now).unwrap();
                     prop_assert_eq!(shown(&one), shown(&two));
-                    let three = vault.carry_out(now, &step(7));
+                    let own = vault.balance(now).ledger.session;
+                    let three = vault.carry_out(now, &step(own)).unwrap();
                     prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
                 }
             }
@@ -189,6 +214,30 @@ fn a_level_is_full_when_its_store_begins_and_a_slide_waits_until_the_past_is_pas
         assert!(!admitted(10_000), "{algorithm:?}");
         assert!(admitted(waits), "{algorithm:?}");
     }
+}
+
+#[test]
+fn for_a_minute_a_store_keeps_room_for_what_the_one_before_may_have_forwarded() {
+    let server = Server::start(&[]);
+    let clock = Arc::new(Clock::Manual(START.0.into()));
+    let settings =
+        RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
+    let redis = store(settings, 1);
+    let memory = MemoryStore::new(100).begun(START);
+    let rule = escrowed("r", Algorithm::Gcra, 40, 40, SECOND);
+    let _ = charge(&redis, &rule, "first", 1, START);
+    for (after, remaining) in [(Span::from_secs(20), 9), (MESSAGE_LIFE, 39)] {
+        let now = START + after;
+        clock.set(now);
+        for store in [&memory as &dyn Store, &redis] {
+            assert_eq!(charge(store, &rule, "u", 1, now).verdict.remaining, remaining);
+        }
+    }
+    // Others, who would forward to it, are told of a memory once its name cannot be that of an earlier one.
+    let young = MemoryStore::new(100).begun(START);
+    let read = ask(0, Step::Read);
+    assert_eq!(rights(&young, &rule, "u", &read, START + Span::from_millis(900)), None);
+    assert!(rights(&young, &rule, "u", &read, START + Span::from_millis(1_100)).is_some());
 }
 
 #[test]

@@ -53,6 +53,11 @@ pub(crate) struct Window {
 
 impl World {
     pub(crate) fn start(plan: Plan) -> Self {
+        Self::with_rules(plan, &rules(plan, "fixed_window"))
+    }
+
+    /// The same with another rule than that of the plan.
+    pub(crate) fn with_rules(plan: Plan, rules: &str) -> Self {
         let certificates = TempDir::new().unwrap();
         assert_eq!(run(certificates.path(), &["cert", "ca", "--out", "ca"]).code, 0);
         let ocean = Ocean::new(plan.rtt, 10);
@@ -86,7 +91,7 @@ impl World {
                     file(&format!("{out}/node.pem")),
                     file(&format!("{out}/node.key")),
                 );
-                Daemon::with(&rules(plan), &config, &[])
+                Daemon::with(rules, &config, &[])
             })
             .collect();
         let world = Self { plan, ocean, daemons, peers, _redis: redis, _certificates: certificates };
@@ -128,9 +133,10 @@ impl World {
     }
 }
 
-fn rules(plan: Plan) -> String {
+/// The plan's one rule, counted by `algorithm`.
+pub(crate) fn rules(plan: Plan, algorithm: &str) -> String {
     format!(
-        "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"fixed_window\"\nlimit = {}\nwindow = \"1s\"\n\
+        "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"{algorithm}\"\nlimit = {}\nwindow = \"1s\"\n\
          [rules.global]\n{}\n",
         plan.limit, plan.global
     )

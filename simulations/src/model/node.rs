@@ -11,7 +11,7 @@ use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::Frame;
 use tidegate::core::wire::rights::RightsFrame;
 use tidegate::core::worldwide::escrow::{
-    Escrow, EscrowConfig, EscrowStatus, Event, Safety, rights_frame_bytes,
+    Escrow, EscrowConfig, EscrowStatus, Event, Safety, can_move, rights_frame_bytes,
 };
 use tidegate::core::worldwide::split::{Saved, Split, Word};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
@@ -83,7 +83,7 @@ impl Books {
     ) -> Self {
         let name = plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
         let memory = Memory { session, begun, safety };
-        let vaults = Vaults::new(memory, &rule.limit(), &weights(plan), &name);
+        let vaults = Vaults::new(memory, plan.rule.algorithm, part(&rule.limit(), &weights(plan), &name));
         Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)) }
     }
 
@@ -210,7 +210,7 @@ impl Node {
                 };
                 Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
             }
-            Mode::Escrow if self.algorithm == Algorithm::FixedWindow => None,
+            Mode::Escrow if can_move(self.algorithm) => None,
             Mode::Escrow => {
                 let weights = Weights::new(&world.global.shares, &[], &self.regions);
                 Some(part(&limit, &weights, &self.name.region))
@@ -220,7 +220,7 @@ impl Node {
 
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
-        let admitted = if self.mode == Mode::Escrow && self.algorithm == Algorithm::FixedWindow {
+        let admitted = if self.mode == Mode::Escrow && can_move(self.algorithm) {
             // A clock that went back does not bring back a window: rights of the newest one are used.
             self.books.vaults.borrow_mut().decide(&world_key(user), now, cost)
         } else {
@@ -293,7 +293,7 @@ impl Node {
             Mode::Escrow => {
                 while let Some(ask) = self.escrow.poll_ask() {
                     let balance = self.books.vaults.borrow_mut().carry_out(now, &ask);
-                    self.escrow.handle_balance(now, &ask.key, Some(balance));
+                    self.escrow.handle_balance(now, &ask.key, balance);
                 }
                 while let Some(event) = self.escrow.poll_event() {
                     if let Event::Closed { used, limit, .. } = event {

@@ -3,20 +3,20 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::core::algorithm::Limit;
+use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::share::Weights;
-use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::time::Timestamp;
 use tidegate::core::worldwide::WorldKey;
+use tidegate::core::worldwide::escrow::level::Terms;
 use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Vault};
 
 /// What a store remembers of rights.
 #[derive(Debug)]
 pub(crate) struct Vaults {
-    session: u64,
-    begun: Timestamp,
-    window: Span,
-    minted: u64,
-    safety: Safety,
+    memory: Memory,
+    algorithm: Algorithm,
+    /// The region's part.
+    part: Limit,
     by_key: BTreeMap<WorldKey, Vault>,
 }
 
@@ -32,34 +32,39 @@ pub(crate) struct Memory {
 
 impl Vaults {
     /// An empty memory of the region `name`.
-    pub(crate) fn new(memory: Memory, limit: &Limit, weights: &Weights, name: &str) -> Self {
-        let Memory { session, begun, safety } = memory;
-        let minted = weights.of(u64::from(limit.permits), name);
-        Self { session, begun, window: limit.window, minted, safety, by_key: BTreeMap::new() }
+    pub(crate) const fn new(memory: Memory, algorithm: Algorithm, part: Limit) -> Self {
+        Self { memory, algorithm, part, by_key: BTreeMap::new() }
     }
 
-    fn vault(&mut self, key: &WorldKey) -> &mut Vault {
-        let Self { session, begun, window, minted, safety, by_key } = self;
-        by_key.entry(key.clone()).or_insert_with(|| Vault::new(*session, *begun, *window, *minted, *safety))
+    fn vault(&mut self, key: &WorldKey, now: Timestamp) -> &mut Vault {
+        let Self { memory: Memory { session, begun, safety }, algorithm, part, by_key } = self;
+        by_key.entry(key.clone()).or_insert_with(|| {
+            if algorithm.is_level() {
+                let terms = Terms { algorithm: *algorithm, limit: *part, begun: *begun, safety: *safety };
+                Vault::level(terms, now)
+            } else {
+                Vault::new(*session, *begun, part.window, u64::from(part.permits), *safety)
+            }
+        })
     }
 
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, key: &WorldKey, now: Timestamp, cost: u64) -> Option<u64> {
-        self.vault(key).decide(now, cost)
+        self.vault(key, now).decide(now, cost)
     }
 
     /// Carries out what the protocol asks of the store.
-    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &Ask) -> Balance {
-        self.vault(&ask.key).carry_out(now, ask)
+    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &Ask) -> Option<Balance> {
+        self.vault(&ask.key, now).carry_out(now, ask)
     }
 
     /// The rights of a bucket as they are.
-    pub(crate) fn balance(&self, key: &WorldKey) -> Option<Balance> {
-        self.by_key.get(key).map(Vault::balance)
+    pub(crate) fn balance(&self, key: &WorldKey, now: Timestamp) -> Option<Balance> {
+        self.by_key.get(key).map(|vault| vault.balance(now))
     }
 }
 
-/// A region's fixed part of a limit that has no windows: its share of the rate and of the burst.
+/// A region's part of a limit: its share of the rate and of the burst.
 pub(crate) fn part(limit: &Limit, weights: &Weights, name: &str) -> Limit {
     let of = |whole: u32| u32::try_from(weights.of(u64::from(whole), name)).unwrap_or(u32::MAX);
     Limit { permits: of(limit.permits), burst: of(limit.burst), ..*limit }

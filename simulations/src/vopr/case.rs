@@ -51,8 +51,10 @@ pub(crate) struct FaultRates {
 pub(crate) enum Focus {
     /// Anything.
     All,
-    /// Rights that move.
+    /// Rights that move inside windows.
     Rights,
+    /// Rights of buckets without windows.
+    Levels,
 }
 
 impl Case {
@@ -60,7 +62,7 @@ impl Case {
     pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
         let mut dice = Dice::new(seed, 11);
         let way = match (focus, dice.below(100)) {
-            (Focus::Rights, _) | (_, 0..45) => Way::Escrow,
+            (Focus::Rights | Focus::Levels, _) | (_, 0..45) => Way::Escrow,
             (_, 45..85) => Way::Gossip,
             _ => Way::Split,
         };
@@ -160,10 +162,11 @@ fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {
     let limit = limit(dice);
     let endless = way == Way::Gossip && !calm && dice.chance(0.4);
     let window = if endless { ENDLESS } else { Span::from_millis(dice.between(20, 200) * 10) };
-    let bucket = focus == Focus::All && !endless && !calm && dice.chance(0.4);
+    let bucket = focus == Focus::Levels || focus == Focus::All && !endless && !calm && dice.chance(0.4);
     let buckets = [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
     let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
     let algorithm = match way {
+        Way::Escrow if bucket => dice.pick(&buckets[..2]).copied(),
         _ if bucket => dice.pick(&buckets).copied(),
         Way::Gossip => dice.pick(&windows).copied(),
         _ => None,

@@ -44,10 +44,10 @@ pub(crate) struct Books {
     burst: f64,
 }
 
-/// Whether a bucket that is lost begins full again, so that a lost store is a burst more: static shares of the algorithms
-/// without windows.
+/// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
+/// error: `split` without windows.
 pub(crate) fn starts_full(case: &Case) -> bool {
-    !windowed(case.plan.rule.algorithm) && case.way != Way::Gossip
+    case.way == Way::Split && !windowed(case.plan.rule.algorithm)
 }
 
 impl Books {
@@ -58,8 +58,12 @@ impl Books {
         let windowed = windowed(rule.algorithm);
         Self {
             limit: u64::from(rule.limit),
-            // A bucket that is lost with its daemon begins full again.
-            exact: case.way != Way::Gossip && (windowed || case.faults.crash == 0.0),
+            // A bucket that is lost with its daemon begins full again, unless rights are burnt.
+            exact: match case.way {
+                Way::Gossip => false,
+                Way::Split => windowed || case.faults.crash == 0.0,
+                _ => true,
+            },
             windowed,
             truth: Truth::new(),
             untold: BTreeMap::new(),
@@ -160,7 +164,8 @@ pub(crate) fn at_a_step(game: &mut Game<'_>, step: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// No right is created or doubled: what was taken was given, and all that may be spent in a window fits its limit.
+/// No right is created or doubled: what was taken was given, and all that may be spent in a window fits its limit. Without
+/// windows, all that lies in levels and may be under way fits the burst.
 fn rights(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let names: Vec<&str> = world.plan.regions.iter().map(|region| region.name.as_str()).collect();
@@ -169,14 +174,20 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         let balances: Vec<Option<Balance>> = (0..names.len())
             .map(|region| {
                 let daemon = world.daemons.iter().find(|daemon| daemon.region == region)?;
-                daemon.node.books.rights(|vaults| vaults.balance(&key))
+                let now = world.clock(region);
+                daemon.node.books.rights(|vaults| vaults.balance(&key, now))
             })
             .collect();
+        let level = world.plan.rule.algorithm.is_level();
         let newest = balances.iter().flatten().map(|balance| balance.ledger.window).max().unwrap_or(0);
         let mut budgets = 0;
         for (one, balance) in balances.iter().enumerate() {
             let Some(balance) = balance else { continue };
-            budgets += if balance.ledger.window == newest { balance.ledger.budget() } else { 0 };
+            budgets += match balance.ledger.window == newest {
+                true if level => balance.free() + balance.ledger.charged(),
+                true => balance.ledger.budget(),
+                false => 0,
+            };
             if balance.used > balance.ledger.budget() {
                 return Err(format!(
                     "{} used {} of {} rights",
@@ -205,8 +216,9 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 }
             }
         }
-        if budgets > u64::from(world.plan.rule.limit) {
-            return Err(format!("budgets of user {user} add up to {budgets} of {}", world.plan.rule.limit));
+        let most = if level { world.plan.rule.burst } else { world.plan.rule.limit };
+        if budgets > u64::from(most) {
+            return Err(format!("budgets of user {user} add up to {budgets} of {most}"));
         }
     }
     Ok(())

@@ -157,8 +157,9 @@ impl Mutate {
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let mut unnoticed = Vec::new();
         for (rule, safety) in Safety::WITHOUT_ONE {
+            let focus = if safety.forwarded_stays_charged { Focus::Rights } else { Focus::Levels };
             let found = (1..=self.seeds).into_par_iter().find_map_first(|seed| {
-                play(&Case::draw(seed, Focus::Rights), safety, None).err().map(|why| (seed, why))
+                play(&Case::draw(seed, focus), safety, None).err().map(|why| (seed, why))
             });
             match found {
                 Some((seed, why)) => writeln!(out, "without {rule}: seed {seed}: {why}")?,

@@ -2,7 +2,7 @@
 
 use super::AdminRoute;
 use crate::api::http::{Reply, reply};
-use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson, StoreJson};
+use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson, RightsJson, StoreJson};
 use crate::api::{Doors, Readiness};
 use crate::engine::admin::Role;
 
@@ -31,6 +31,7 @@ fn show(doors: &Doors) -> Reply {
         rules: bounds
             .map(|(rule, bound, because)| ErrorBoundJson { rule, error_bound: *bound, because })
             .collect(),
+        rights: world.rights.iter().map(RightsJson::new).collect(),
         changing: changing
             .map(|standing| ChangingJson { rule: &standing.rule.name, waiting_for: &standing.waiting_for })
             .collect(),

@@ -105,6 +105,14 @@ impl Level {
         }
     }
 
+    /// Counts as at least `permits` in use.
+    pub(super) fn raise(&mut self, limit: &Limit, now: Timestamp, permits: u64) {
+        let least = amount_of(permits, limit);
+        if self.amount(limit, now) < least {
+            self.hold(limit, now, least);
+        }
+    }
+
     /// Takes `cost` permits back out, down to nothing. Returns how many whole permits came out.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
         let amount = self.amount(limit, now);
@@ -144,6 +152,10 @@ macro_rules! counts_in_level {
 
             pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
                 self.0.put(limit, now, cost);
+            }
+
+            pub(super) fn raise(&mut self, limit: &Limit, now: Timestamp, permits: u64) {
+                self.0.raise(limit, now, permits);
             }
 
             pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {

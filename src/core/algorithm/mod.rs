@@ -56,6 +56,14 @@ pub enum Algorithm {
     Concurrency,
 }
 
+impl Algorithm {
+    /// Whether it counts by a level that rises by what is taken and drains at the limit's rate, without windows.
+    #[must_use]
+    pub const fn is_level(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
+    }
+}
+
 /// What one bucket may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
@@ -239,6 +247,16 @@ impl State {
             Self::TokenBucket(machine) => machine.debit(limit, now, cost),
             Self::LeakyBucket(machine) => machine.debit(limit, now, cost),
             Self::Gcra(machine) => machine.debit(limit, now, cost),
+            Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
+        }
+    }
+
+    /// Counts as at least `permits` in use. Only `token_bucket`, `leaky_bucket` and `gcra` do.
+    pub fn raise(&mut self, limit: &Limit, now: Timestamp, permits: u64) {
+        match self {
+            Self::TokenBucket(machine) => machine.raise(limit, now, permits),
+            Self::LeakyBucket(machine) => machine.raise(limit, now, permits),
+            Self::Gcra(machine) => machine.raise(limit, now, permits),
             Self::FixedWindow(_) | Self::SlidingWindow(_) | Self::SlidingLog(_) | Self::Concurrency(_) => {}
         }
     }

@@ -86,6 +86,7 @@ impl Call {
             Step::Take { from, session, to_session, permits } => {
                 (2, from.as_str(), *session, *to_session, *permits)
             }
+            Step::Acknowledge { to, session, permits } => (3, to.as_str(), *session, 0, *permits),
         };
         if region.len() > NAME_BYTES_MAX || permits > PERMITS_MAX {
             return None;
@@ -145,7 +146,8 @@ fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
     let (_, _) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
     let closed = (pull(&mut rest, 7)?, pull(&mut rest, 5)?);
     let mut ledger = Ledger { window, session, minted, ..Ledger::default() };
-    ledger.closed = (closed.0 > 0).then_some(closed);
+    // Without windows the session is kept in the place of the window before.
+    ledger.closed = (window > 0 && closed.0 > 0).then_some(closed);
     while !rest.is_empty() {
         let kind = pull(&mut rest, 1)?;
         let (session, permits) = (pull(&mut rest, 8)?, pull(&mut rest, 5)?);
@@ -153,7 +155,11 @@ fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
         let (name, after) = rest.split_at_checked(len)?;
         rest = after;
         let total = Total { region: std::str::from_utf8(name).ok()?.to_owned(), session, permits };
-        if kind == 0 { ledger.given.push(total) } else { ledger.taken.push(total) }
+        match kind {
+            0 => ledger.given.push(total),
+            1 => ledger.taken.push(total),
+            _ => ledger.acknowledged.push(total),
+        }
     }
     Some(ledger)
 }

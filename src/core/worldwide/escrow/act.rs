@@ -2,10 +2,11 @@
 
 use super::super::super::time::{Span, Timestamp};
 use super::super::regions::{RegionId, Regions};
+use super::flow::{Basin, streams};
 use super::key::{Bucket, Partner, Told};
 use super::ledger::{Ask, Balance, Step, sum, total};
 use super::push::{Course, Holding, gifts, need};
-use super::{Escrow, Event};
+use super::{Escrow, Event, level};
 
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
@@ -20,7 +21,7 @@ impl Escrow {
         let gap = self.config.look_gap;
         let own = self.config.name.region.clone();
         let Some(bucket) = self.bucket_mut(id) else { return };
-        if bucket.is_hot(now, bucket.rule.minted(&own)) && bucket.may_ask(now) {
+        if bucket.is_hot(now, bucket.rule.share(&own)) && bucket.may_ask(now) {
             let due = bucket.looked.is_none_or(|looked| now.since(looked) >= gap || now < looked);
             if due {
                 let (key, window) = (bucket.key.clone(), bucket.window_at(now));
@@ -101,12 +102,20 @@ impl Escrow {
         if bucket.current(now).is_none() {
             return;
         }
+        let level = bucket.rule.is_level();
         if self.owns(&bucket.key) {
-            self.push(now, id);
+            if level {
+                self.settle(now, id);
+                self.forward(now, id);
+            } else {
+                self.push(now, id);
+            }
         }
         self.send(now, id);
         self.tell(now, id);
-        self.run_dry(now, id);
+        if !level {
+            self.run_dry(now, id);
+        }
     }
 
     /// Says once a window that nobody has rights left.
@@ -138,6 +147,98 @@ impl Escrow {
             owd_max: self.owd_max(),
         };
         let gifts = gifts(course, &holdings);
+        self.give(now, id, &gifts);
+    }
+
+    /// Forwards what lies idle in a bucket without windows to where it is needed.
+    fn forward(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(balance) = bucket.current(now) else { return };
+        let basins: Vec<Basin> =
+            (0..self.regions.len()).map(|region| self.basin(now, bucket, balance, region)).collect();
+        let ahead = self.config.interval + self.owd_max() + self.owd_max();
+        let streams = streams(ahead, &basins);
+        self.give(now, id, &streams);
+    }
+
+    /// What is believed of one region's level.
+    fn basin(&self, now: Timestamp, bucket: &Bucket, own: &Balance, region: RegionId) -> Basin {
+        let share = bucket.rule.share(self.regions.name(region));
+        let most = i128::from(share.minted) * UNIT;
+        let mut basin = Basin { capacity: most, refill: share.refill, free: most, ..Basin::default() };
+        if region == Regions::OWN {
+            basin.demand = bucket.demand(now);
+            basin.free = i128::from(own.free()) * UNIT;
+            basin.wanted = i128::from(bucket.wanted(0)) * UNIT;
+            return basin;
+        }
+        // Who has said nothing needs nothing that it does not have.
+        let Some(partner) = bucket.partner(region) else { return basin };
+        let Some(heard) = partner.heard.filter(|heard| now.since(*heard) < bucket.memory()) else {
+            return basin;
+        };
+        let owd = self.owd(region);
+        basin.demand = partner.demand;
+        basin.wanted = i128::from(partner.wanted) * UNIT;
+        let under_way = self.under_way(own, partner, region);
+        basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd)
+            + i128::from(under_way) * UNIT;
+        if self.is_reachable(now, partner, region) {
+            // One region that is silent must not have all that may be under way.
+            let others = own.ledger.charged().saturating_sub(under_way);
+            let whole = level::under_way_max(own.ledger.minted).saturating_sub(others);
+            let most = if self.regions.len() > 2 { whole.div_ceil(2) } else { whole };
+            basin.room = i128::from(most.saturating_sub(under_way)) * UNIT;
+        }
+        basin
+    }
+
+    /// Has the store charge no more what the others have acknowledged, or can never take.
+    fn settle(&mut self, now: Timestamp, id: usize) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(balance) = bucket.current(now) else { return };
+        let ledger = &balance.ledger;
+        let mut asks = Vec::new();
+        for (region, partner) in bucket.partners() {
+            let name = self.regions.name(region);
+            let Some(given) = ledger.given.iter().find(|given| given.region == name) else { continue };
+            let has = total(&partner.taken, self.own_region(), ledger.session);
+            let later = partner.session > given.session;
+            if later
+                || (partner.session == given.session && has > ledger.acknowledged_by(name, given.session))
+            {
+                let (to, session) = (name.to_owned(), partner.session);
+                let step = Step::Acknowledge { to, session, permits: has };
+                asks.push(Ask { key: bucket.key.clone(), window: 0, step });
+            }
+        }
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        asks.into_iter().for_each(|ask| bucket.wait(ask));
+    }
+
+    /// What was given to a region and is not known to have arrived.
+    pub(super) fn under_way(&self, own: &Balance, partner: &Partner, region: RegionId) -> u64 {
+        let acked = if partner.window == own.ledger.window {
+            total(&partner.taken, self.own_region(), own.ledger.session)
+        } else {
+            0
+        };
+        own.ledger.given_to(self.regions.name(region), partner.session).saturating_sub(acked)
+    }
+
+    /// Whether what is given to a region now would arrive, and nothing was given to it just now.
+    fn is_reachable(&self, now: Timestamp, partner: &Partner, region: RegionId) -> bool {
+        let rested = partner.gave.is_none_or(|gave| now.since(gave) >= GAP || now < gave);
+        let owd = self.owd(region);
+        let audible = self.heard(region).is_some_and(|heard| now.since(heard) < PATIENCE + owd);
+        rested && audible && partner.session != 0
+    }
+
+    /// Has the store take out so many permits for each region.
+    fn give(&mut self, now: Timestamp, id: usize, gifts: &[u64]) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let Some(balance) = bucket.current(now) else { return };
+        let window = balance.ledger.window;
         let safety = self.config.safety;
         let mut asks = Vec::new();
         for (region, permits) in gifts.iter().enumerate().skip(1).filter(|(_, permits)| **permits > 0) {
@@ -187,17 +288,10 @@ impl Escrow {
             (minted, now.since(bucket.start(window)), 0)
         };
         let spent = demand * i128::from(age.0) / UNIT;
-        let acked = if partner.window == window {
-            total(&partner.taken, self.own_region(), own.ledger.session)
-        } else {
-            0
-        };
-        let under_way = own.ledger.given_to(name, partner.session).saturating_sub(acked);
+        let under_way = self.under_way(own, partner, region);
         let free = (i128::from(free) * UNIT - spent).max(0) + i128::from(under_way) * UNIT;
         let demand = if fresh { partner.demand } else { 0 };
-        let rested = partner.gave.is_none_or(|gave| now.since(gave) >= GAP || now < gave);
-        let audible = self.heard(region).is_some_and(|heard| now.since(heard) < PATIENCE + owd);
-        let reachable = rested && audible && left > owd && partner.session != 0;
+        let reachable = left > owd && self.is_reachable(now, partner, region);
         Holding {
             weight,
             free,
@@ -273,8 +367,8 @@ impl Escrow {
 
     /// Whether the others would go wrong by what they were told before.
     fn worth_telling(&self, now: Timestamp, bucket: &Bucket, new: Told) -> bool {
-        let minted = bucket.rule.minted(self.own_region());
-        let Some(old) = bucket.told else { return bucket.is_hot(now, minted) };
+        let share = bucket.rule.share(self.own_region());
+        let Some(old) = bucket.told else { return bucket.is_hot(now, share) };
         let since = now.since(old.at);
         if old.session != new.session || (old.window < new.window && old.window + 1 == new.window) {
             return true;
@@ -282,18 +376,31 @@ impl Escrow {
         let (free, age) = if old.window == new.window {
             (old.free, since)
         } else {
-            (minted, now.since(bucket.start(new.window)))
+            (share.minted, now.since(bucket.start(new.window)))
         };
         let spent = i128::from(old.demand) * i128::from(age.0) / UNIT;
-        let believed = (i128::from(free) * UNIT - spent).max(0);
+        let free = i128::from(free) * UNIT;
+        let limit = &bucket.rule.rule.limit;
+        let (believed, whole, drain) = if bucket.rule.is_level() {
+            let (capacity, refill) = (i128::from(share.minted) * UNIT, share.refill);
+            let basin = Basin { capacity, refill, demand: old.demand, ..Basin::default() };
+            (
+                basin.after(free, age),
+                limit.capacity(bucket.rule.rule.algorithm),
+                new.demand.saturating_sub(refill),
+            )
+        } else {
+            ((free - spent).max(0), u64::from(limit.permits), new.demand)
+        };
         let off = (believed - i128::from(new.free) * UNIT).abs();
-        let tolerated =
-            i128::from(bucket.rule.rule.limit.permits) * UNIT * 3 / 100 + 2 * (spent * UNIT).isqrt();
+        let tolerated = i128::from(whole) * UNIT * 3 / 100 + 2 * (spent * UNIT).isqrt();
         let (less, more) = (old.demand.min(new.demand), old.demand.max(new.demand));
         let changed = more - less > (more / 10).saturating_add(bucket.noise(more).saturating_mul(2));
         let hungry = new.wanted > old.wanted || (new.wanted > 0 && old.window != new.window);
-        let dry = i128::from(new.free) * UNIT < need(new.demand, self.owd_max() + self.owd_max());
-        let others = bucket.partners().any(|(_, partner)| partner.free > 0 || partner.window < new.window);
+        let dry = i128::from(new.free) * UNIT < need(drain, self.owd_max() + self.owd_max());
+        let others = bucket
+            .partners()
+            .any(|(_, partner)| partner.free > 0 || partner.window < new.window || partner.heard.is_none());
         let urgent = (hungry || (dry && off > UNIT)) && others && since >= GAP;
         let periodic = since >= self.config.interval && (off > tolerated || changed);
         let heartbeat = since.0 >= self.config.interval.0.saturating_mul(20);
@@ -328,10 +435,12 @@ impl Escrow {
     pub(super) fn schedule(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let mut next = bucket.expiry();
-        if bucket.is_hot(now, bucket.rule.minted(self.own_region())) {
+        if bucket.is_hot(now, bucket.rule.share(self.own_region())) {
             let gap = if bucket.stirred { self.config.look_gap } else { self.config.interval };
             next = next.min(bucket.looked.map_or(now, |looked| looked + gap));
-            next = next.min(bucket.start(bucket.window_at(now).saturating_add(1)));
+            if !bucket.rule.is_level() {
+                next = next.min(bucket.start(bucket.window_at(now).saturating_add(1)));
+            }
         }
         for region in 1..self.regions.len() {
             if self.unacknowledged(now, id, region).is_some() {

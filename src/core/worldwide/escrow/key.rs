@@ -8,9 +8,9 @@ use super::super::super::wire::rights::{Statement, Total};
 use super::super::demand::Demand;
 use super::super::regions::RegionId;
 use super::super::{Touched, WorldKey};
-use super::Rule;
 use super::ledger::{Ask, Balance};
 use super::push::need;
+use super::{Rule, Share};
 
 /// What was heard longer ago says nothing of now. At least this, and two windows.
 const MEMORY: Span = Span::from_secs(2);
@@ -18,6 +18,8 @@ const MEMORY: Span = Span::from_secs(2);
 const STILL: Span = Span::from_secs(10);
 /// A store that has not answered after this long is asked again.
 const ANSWER_MAX: Span = Span::from_secs(1);
+/// For so long a refusal says that something is wanted, where there are no windows.
+const WANT: Span = Span::from_secs(1);
 /// Most steps that wait for the store. More are dropped; they come again.
 const STEPS_MAX: usize = 64;
 
@@ -41,6 +43,7 @@ pub(super) struct Bucket {
     window: u64,
     admitted: u64,
     wanted: u64,
+    refused: Option<Timestamp>,
     siblings: Vec<Sibling>,
     partners: Vec<Partner>,
     pub(super) told: Option<Told>,
@@ -72,11 +75,39 @@ pub(super) struct Partner {
     pub(super) owes_transfer: bool,
     /// Only where a test lets rights be sent before they are taken out: the window and their total.
     pub(super) promised: (u64, u64),
+    /// What may still be forwarded from it now, in millionths, as of when; see `believes`.
+    credit: Option<(Timestamp, u128)>,
+    /// What was taken off its credit in its session.
+    credited: (u64, u64),
 }
 
 impl Partner {
     pub(super) const fn promised_in(&self, window: u64) -> u64 {
         if self.promised.0 == window { self.promised.1 } else { 0 }
+    }
+
+    /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a region has no more
+    /// to forward than its part of the burst and of the rate.
+    pub(super) fn believes(
+        &mut self,
+        now: Timestamp,
+        share: Share,
+        session: u64,
+        permits: u64,
+        taken: u64,
+    ) -> bool {
+        let known = if self.credited.0 == session { self.credited.1.max(taken) } else { taken };
+        let most = u128::from(share.minted) * 1_000_000;
+        let (at, left) = self.credit.unwrap_or((now, most));
+        let refilled = u128::from(share.refill) * u128::from(now.since(at).0) / 1_000_000;
+        let left = left.saturating_add(refilled).min(most);
+        let asked = u128::from(permits.saturating_sub(known)) * 1_000_000;
+        let honest = asked <= left;
+        if honest {
+            self.credited = (session, permits.max(known));
+        }
+        self.credit = Some((at.max(now), if honest { left - asked } else { left }));
+        honest
     }
 }
 
@@ -118,6 +149,7 @@ impl Bucket {
             window: 0,
             admitted: 0,
             wanted: 0,
+            refused: None,
             siblings: Vec::new(),
             partners: Vec::new(),
             told: None,
@@ -130,8 +162,11 @@ impl Bucket {
         self.rule.rule.limit.window
     }
 
-    /// The window that its rights are spent in now. A store whose clock is ahead says so.
+    /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead says so.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
+        if self.rule.is_level() {
+            return 0;
+        }
         let told = self.balance.as_ref().map_or(0, |balance| balance.ledger.window);
         now.window_index(self.length()).max(told)
     }
@@ -158,9 +193,22 @@ impl Bucket {
         if touched.window > self.window {
             (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
         }
-        if touched.window == self.window {
+        if self.rule.is_level() {
+            self.want(now, touched);
+        } else if touched.window == self.window {
             self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
             self.wanted = self.wanted.max(touched.refused);
+        }
+    }
+
+    /// Without windows a refusal is news until the next admission, and for a moment at most.
+    fn want(&mut self, now: Timestamp, touched: &Touched) {
+        let over = self.refused.is_none_or(|refused| now.since(refused) > WANT) || touched.admitted > 0;
+        if touched.refused > 0 {
+            self.wanted = touched.refused.max(if over { 0 } else { self.wanted });
+            self.refused = Some(now);
+        } else if over {
+            self.wanted = 0;
         }
     }
 
@@ -177,10 +225,13 @@ impl Bucket {
     /// Takes in what another region said. Whether it was new.
     pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, said: Statement) -> bool {
         self.alive = self.alive.max(now);
+        let level = self.rule.is_level();
         let partner = self.partner_mut(region);
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
         let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
-        if !newer && !silent && said.session == partner.session {
+        // Of two memories of a bucket without windows the later has the larger name.
+        let over = level && said.session < partner.session;
+        if over || (!newer && !silent && said.session == partner.session) {
             return false;
         }
         partner.window = said.window;
@@ -245,7 +296,7 @@ impl Bucket {
     }
 
     /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
-    pub(super) fn is_hot(&self, now: Timestamp, minted: u64) -> bool {
+    pub(super) fn is_hot(&self, now: Timestamp, share: Share) -> bool {
         let window = self.window_at(now);
         let spoken = |(_, partner): (_, &Partner)| {
             partner.window.saturating_add(1) >= window
@@ -254,12 +305,19 @@ impl Bucket {
         let moved = self
             .current(now)
             .is_some_and(|balance| !balance.ledger.given.is_empty() || !balance.ledger.taken.is_empty());
-        let used = if self.window == window { self.admitted } else { 0 };
         let demand = self.demand(now);
+        if self.rule.is_level() {
+            let charged = self.current(now).is_some_and(|balance| balance.ledger.charged() > 0);
+            return charged
+                || self.wanted(window) > 0
+                || (demand > 0 && demand > share.refill / 2)
+                || self.partners().any(spoken);
+        }
+        let used = if self.window == window { self.admitted } else { 0 };
         let wish = need(demand, self.left(window, now)) + i128::from(used) * 1_000_000;
         moved
             || self.wanted(window) > 0
-            || (demand > 0 && wish * 2 > i128::from(minted) * 1_000_000)
+            || (demand > 0 && wish * 2 > i128::from(share.minted) * 1_000_000)
             || self.partners().any(spoken)
     }
 

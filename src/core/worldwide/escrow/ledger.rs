@@ -37,6 +37,15 @@ pub enum Step {
         /// All that it gave in this window.
         permits: u64,
     },
+    /// Charge what was given to another region no more: it has it. Only where there are no windows.
+    Acknowledge {
+        /// Who has it.
+        to: String,
+        /// Its session.
+        session: u64,
+        /// All that it has taken from this session of ours.
+        permits: u64,
+    },
 }
 
 /// A step for the store. It is refused if the store is in another window.
@@ -44,7 +53,7 @@ pub enum Step {
 pub struct Ask {
     /// The bucket.
     pub key: WorldKey,
-    /// The window it speaks of; not read by [`Step::Read`].
+    /// The window it speaks of, zero where there are none; not read by [`Step::Read`].
     pub window: u64,
     /// What to do.
     pub step: Step,
@@ -67,19 +76,23 @@ impl Balance {
     }
 }
 
-/// One region's rights.
+/// One region's rights. Without windows (see [`super::level`]) all counts run since the session began, and what was given,
+/// taken and used is in the level.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
-    /// The window.
+    /// The window; zero where there are none.
     pub window: u64,
     /// Names the memory of this store; see [`super::super::super::wire::rights::Statement::session`].
     pub session: u64,
-    /// The region's part of the limit; zero for a window that began before this store's memory does.
+    /// The region's part of the limit, zero for a window that began before this store's memory does. Without windows its
+    /// part of the capacity, less what an earlier memory may still have under way.
     pub minted: u64,
     /// What went to other regions.
     pub given: Vec<Total>,
     /// What came from other regions.
     pub taken: Vec<Total>,
+    /// What they said that they have of `given`. Only where there are no windows.
+    pub acknowledged: Vec<Total>,
     /// What was used in a window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,
 }
@@ -108,8 +121,17 @@ impl Ledger {
     /// What may be used in the window.
     #[must_use]
     pub fn budget(&self) -> u64 {
+        if self.window == 0 {
+            return self.minted;
+        }
         // The store gives no more than is there, so this saturates only when the limit shrinks inside a window.
         self.minted.saturating_add(sum(&self.taken)).saturating_sub(sum(&self.given))
+    }
+
+    /// Whether rights are burnt of which the region would mint `share`, because what was lost may have spent them.
+    #[must_use]
+    pub fn is_in_doubt(&self, share: u64) -> bool {
+        if self.window == 0 { self.minted < share } else { self.minted == 0 && share > 0 }
     }
 
     /// Carries out a step of which `used` permits leave enough. Whether it changed anything.
@@ -118,7 +140,7 @@ impl Ledger {
             return false;
         }
         match &ask.step {
-            Step::Read => false,
+            Step::Read | Step::Acknowledge { .. } => false,
             Step::Give { to, session, permits } => {
                 let free = self.budget().saturating_sub(used);
                 let enough = *permits > 0 && (*permits <= free || !safety.gives_only_what_is_free);

@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::super::algorithm::Algorithm;
+use super::super::algorithm::{Algorithm, Limit};
 use super::super::rule::Mode;
 use super::super::share::Weights;
 use super::super::time::{Span, Timestamp};
@@ -19,8 +19,10 @@ use super::regions::{RegionId, Regions};
 use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
 mod act;
+mod flow;
 mod key;
 mod ledger;
+pub mod level;
 mod link;
 mod push;
 mod receive;
@@ -35,7 +37,7 @@ use self::key::Bucket;
 use self::link::Link;
 
 pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, is_known};
-pub use self::status::{EscrowBucket, EscrowStatus, EscrowTally};
+pub use self::status::{EscrowBucket, EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
 pub use self::vault::Vault;
 
@@ -56,6 +58,8 @@ pub struct Safety {
     pub doubt_is_burnt: bool,
     /// Rights are sent only once the store has taken them out.
     pub debits_before_credits: bool,
+    /// What was forwarded from a bucket without windows takes up its room until it is acknowledged.
+    pub forwarded_stays_charged: bool,
 }
 
 impl Safety {
@@ -67,16 +71,18 @@ impl Safety {
         windows_are_labels: true,
         doubt_is_burnt: true,
         debits_before_credits: true,
+        forwarded_stays_charged: true,
     };
 
     /// Each rule's name, and all rules but that one.
-    pub const WITHOUT_ONE: [(&'static str, Self); 6] = [
+    pub const WITHOUT_ONE: [(&'static str, Self); 7] = [
         ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
         ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
         ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
         ("windows_are_labels", Self { windows_are_labels: false, ..Self::ALL }),
         ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
         ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
+        ("forwarded_stays_charged", Self { forwarded_stays_charged: false, ..Self::ALL }),
     ];
 }
 
@@ -159,26 +165,58 @@ pub enum Event {
 #[derive(Debug)]
 struct Rule {
     rule: WorldRule,
-    /// By region: its weight, and what it mints in each window.
-    shares: BTreeMap<String, (u64, u64)>,
+    shares: BTreeMap<String, Share>,
+}
+
+/// One region's part of a rule.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    weight: u64,
+    /// What it mints in each window; without windows, the most that its level holds.
+    minted: u64,
+    /// By how much its level refills, in millionths of a permit a second.
+    refill: u64,
 }
 
 impl Rule {
     fn new(rule: &WorldRule, regions: &[String]) -> Self {
         let weights = Weights::new(&rule.global.shares, &rule.global.minimums, regions);
-        let minted = weights.divide(u64::from(rule.limit.permits));
-        let share = |((name, weight, _), minted): ((&str, u32, u32), u64)| {
-            (name.to_owned(), (u64::from(weight), minted))
+        let divide = |permits: u32| {
+            let parts = weights.divide(u64::from(permits));
+            // A part is never more than the whole.
+            parts.into_iter().map(move |part| u32::try_from(part).unwrap_or(permits))
         };
-        Self { rule: rule.clone(), shares: weights.parts().zip(minted).map(share).collect() }
+        let Limit { permits, window, burst, queue } = rule.limit;
+        let parts = divide(permits).zip(divide(burst).zip(divide(queue)));
+        let share =
+            |((name, weight, _), (permits, (burst, queue))): ((&str, u32, u32), (u32, (u32, u32)))| {
+                let part = Limit { permits, window, burst, queue };
+                let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
+                let share = Share {
+                    weight: u64::from(weight),
+                    minted: part.capacity(rule.algorithm),
+                    refill: u64::try_from(refill).unwrap_or(u64::MAX),
+                };
+                (name.to_owned(), share)
+            };
+        Self { rule: rule.clone(), shares: weights.parts().zip(parts).map(share).collect() }
+    }
+
+    fn share(&self, region: &str) -> Share {
+        self.shares.get(region).copied().unwrap_or_default()
     }
 
     fn weight(&self, region: &str) -> u64 {
-        self.shares.get(region).map_or(0, |share| share.0)
+        self.share(region).weight
     }
 
     fn minted(&self, region: &str) -> u64 {
-        self.shares.get(region).map_or(0, |share| share.1)
+        self.share(region).minted
+    }
+
+    /// Whether it counts by levels, without windows.
+    const fn is_level(&self) -> bool {
+        self.rule.algorithm.is_level()
     }
 }
 
@@ -223,8 +261,8 @@ impl Escrow {
         }
     }
 
-    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not move (every
-    /// algorithm but `fixed_window`) have static shares, of which nothing needs to be said.
+    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not move (see
+    /// [`can_move`]) have static shares, of which nothing needs to be said.
     pub fn handle_rules(&mut self, now: Timestamp, rules: &[WorldRule]) {
         let mut regions = self.config.regions.clone();
         if !regions.contains(&self.config.name.region) {
@@ -236,10 +274,11 @@ impl Escrow {
             .map(|rule| (rule.name.clone(), Arc::new(Rule::new(rule, &regions))))
             .collect();
         for id in 0..self.buckets.len() {
-            let Some(bucket) = self.bucket_mut(id) else { continue };
-            let (name, window) = (bucket.key.rule.clone(), bucket.rule.rule.limit.window);
+            let Some(bucket) = self.bucket(id) else { continue };
+            let (name, old) = (bucket.key.rule.clone(), &bucket.rule.rule);
+            let (algorithm, window) = (old.algorithm, old.limit.window);
             match self.rules.get(&name).cloned() {
-                Some(rule) if rule.rule.limit.window == window => {
+                Some(rule) if (rule.rule.algorithm, rule.rule.limit.window) == (algorithm, window) => {
                     if let Some(bucket) = self.bucket_mut(id) {
                         bucket.rule = rule;
                     }
@@ -398,8 +437,12 @@ impl Escrow {
     }
 }
 
+/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to its share.
+#[must_use]
+pub const fn can_move(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow) || algorithm.is_level()
+}
+
 fn moves_rights(rule: &WorldRule) -> bool {
-    rule.global.mode == Mode::Escrow
-        && rule.algorithm == Algorithm::FixedWindow
-        && rule.limit.window > Span::ZERO
+    rule.global.mode == Mode::Escrow && can_move(rule.algorithm) && rule.limit.window > Span::ZERO
 }

@@ -78,7 +78,7 @@ impl Escrow {
         let Some(bucket) = self.bucket_mut(id) else { return };
         if region == Regions::OWN {
             bucket.hear_sibling(now, &from.node, &said);
-        } else if said.window > bucket.window_at(now).saturating_add(1) {
+        } else if said.window > bucket.window_at(now).saturating_add(u64::from(!bucket.rule.is_level())) {
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         } else {
@@ -100,6 +100,7 @@ impl Escrow {
         let labels = self.config.safety.windows_are_labels;
         let allowed = self.passes_on(id, region, sent.window);
         let Some(bucket) = self.bucket(id) else { return };
+        let level = bucket.rule.is_level();
         let window = bucket.window_at(now);
         if sent.window != window && labels {
             // What comes early comes again.
@@ -117,13 +118,30 @@ impl Escrow {
                 self.acknowledge(id, &from);
                 return;
             }
+            let taken = ledger.taken_from(&from, sent.session);
             let others =
                 ledger.taken.iter().filter(|taken| taken.region == from && taken.session != sent.session);
             let others: u64 = others.map(|taken| taken.permits).fold(0, u64::saturating_add);
-            if others.saturating_add(sent.permits) > allowed {
+            let honest = if level {
+                let share = bucket.rule.share(&from);
+                self.bucket_mut(id).is_none_or(|bucket| {
+                    bucket.partner_mut(region).believes(now, share, sent.session, sent.permits, taken)
+                })
+            } else {
+                others.saturating_add(sent.permits) <= allowed
+            };
+            if !honest {
                 self.tally.beyond = self.tally.beyond.saturating_add(1);
                 return;
             }
+        } else if level {
+            // It comes again, when the store has told what it has.
+            if let Some(bucket) = self.bucket_mut(id) {
+                bucket.wait(Ask { key, window, step: Step::Read });
+            }
+            self.next_step(now, id);
+            self.schedule(now, id);
+            return;
         } else if sent.permits > allowed {
             self.tally.beyond = self.tally.beyond.saturating_add(1);
             return;
@@ -138,7 +156,7 @@ impl Escrow {
         self.schedule(now, id);
     }
 
-    /// The most that a region can honestly have given away in a window: its share and what others gave to it.
+    /// The most that a region can honestly have given away in a window (without windows see `Partner::believes`): its share and what others gave to it.
     fn passes_on(&self, id: usize, region: RegionId, window: u64) -> u64 {
         let Some(bucket) = self.bucket(id) else { return 0 };
         let name = self.regions.name(region);

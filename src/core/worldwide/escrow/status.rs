@@ -1,10 +1,13 @@
 //! What the machine can say of the world's rights, for operators and metrics.
 
+use std::collections::BTreeMap;
+
 use super::super::super::time::Timestamp;
+use super::super::super::wire::RuleName;
 use super::super::{STATUS_KEYS_MAX, WorldKey};
 use super::Escrow;
 use super::act::lost;
-use super::ledger::sum;
+use super::ledger::{Balance, sum};
 
 /// What the machine has seen since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,6 +41,8 @@ pub struct EscrowTally {
 pub struct EscrowStatus {
     /// Buckets whose rights move, at most [`STATUS_KEYS_MAX`], in the order of their keys.
     pub buckets: Vec<EscrowBucket>,
+    /// All of each rule's buckets together, in the order of the rules' names.
+    pub rules: Vec<EscrowRule>,
     /// Buckets followed.
     pub keys_len: usize,
     /// Rights that were given and not yet acknowledged, in all buckets.
@@ -48,6 +53,44 @@ pub struct EscrowStatus {
     pub backlog: usize,
     /// Counters since the start.
     pub tally: EscrowTally,
+}
+
+/// The rights of one rule in this region: of all its buckets that are followed, as the store last told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct EscrowRule {
+    /// The rule's name.
+    pub rule: String,
+    /// Buckets followed.
+    pub buckets: usize,
+    /// What this region mints for them; without windows, what their levels hold at most.
+    pub minted: u64,
+    /// What could be spent at once.
+    pub free: u64,
+    /// What was given to others, and is not known to have arrived.
+    pub under_way: u64,
+    /// Buckets of which rights are burnt: the memory of the store began too late to know what was spent of them.
+    pub in_doubt: usize,
+    /// What was given to each other region: in the window, or without windows since the ledger began.
+    pub given: BTreeMap<String, u64>,
+    /// What was taken from each; see `given`.
+    pub taken: BTreeMap<String, u64>,
+}
+
+impl EscrowRule {
+    fn add(&mut self, balance: &Balance, share: u64, under_way: u64) {
+        let ledger = &balance.ledger;
+        self.buckets += 1;
+        self.minted = self.minted.saturating_add(ledger.minted);
+        self.free = self.free.saturating_add(balance.free());
+        self.under_way = self.under_way.saturating_add(under_way);
+        self.in_doubt += usize::from(ledger.is_in_doubt(share));
+        for (totals, sums) in [(&ledger.given, &mut self.given), (&ledger.taken, &mut self.taken)] {
+            for total in totals {
+                let sum = sums.entry(total.region.clone()).or_default();
+                *sum = sum.saturating_add(total.permits);
+            }
+        }
+    }
 }
 
 /// One bucket.
@@ -80,29 +123,23 @@ impl Escrow {
         let mut ids: Vec<(&WorldKey, usize)> = self.index.iter().map(|(key, id)| (key, *id)).collect();
         ids.sort_unstable();
         let moving = ids.iter().filter_map(|(_, id)| self.bucket_status(now, *id));
-        let mut under_way = 0_u64;
-        let mut in_doubt = 0;
-        for (_, id) in &ids {
+        let mut rules: BTreeMap<&RuleName, EscrowRule> =
+            self.rules.keys().map(|rule| (rule, EscrowRule::default())).collect();
+        for (key, id) in &ids {
             let Some(bucket) = self.bucket(*id) else { continue };
-            if let Some(balance) = bucket.current(now) {
-                let share = bucket.rule.minted(self.own_region());
-                in_doubt += usize::from(share > 0 && balance.ledger.minted == 0);
-                for region in 1..self.regions.len() {
-                    let acked =
-                        bucket.partner(region).filter(|partner| partner.window == balance.ledger.window);
-                    let acked = acked.map_or(0, |partner| {
-                        super::ledger::total(&partner.taken, self.own_region(), balance.ledger.session)
-                    });
-                    let given = self.unacknowledged(now, *id, region).unwrap_or(acked);
-                    under_way = under_way.saturating_add(given.saturating_sub(acked));
-                }
-            }
+            let Some((balance, rule)) = bucket.current(now).zip(rules.get_mut(&key.rule)) else { continue };
+            let under_way =
+                bucket.partners().map(|(region, partner)| self.under_way(balance, partner, region));
+            rule.add(balance, bucket.rule.minted(self.own_region()), under_way.fold(0, u64::saturating_add));
         }
+        let rules: Vec<EscrowRule> =
+            rules.into_iter().map(|(name, rule)| EscrowRule { rule: name.name.clone(), ..rule }).collect();
         EscrowStatus {
             buckets: moving.take(STATUS_KEYS_MAX).collect(),
             keys_len: self.index.len(),
-            under_way,
-            in_doubt,
+            under_way: rules.iter().map(|rule| rule.under_way).fold(0, u64::saturating_add),
+            in_doubt: rules.iter().map(|rule| rule.in_doubt).sum(),
+            rules,
             backlog: self.links.values().map(super::Link::backlog).sum(),
             tally: self.tally,
         }

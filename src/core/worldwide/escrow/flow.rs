@@ -1,0 +1,144 @@
+//! How many permits of a bucket without windows to forward to whom: a pure function of what is believed of each region.
+//!
+//! A region keeps what it will need beyond its own refill until news of it can come back, and forwards the rest to those
+//! whose refill and level will not last so long. Everybody with too many gives in proportion, so that nobody is asked twice.
+//! Nothing here matters to exactness: the store forwards only what is free.
+
+use smallvec::SmallVec;
+
+use super::super::super::time::Span;
+use super::push::need;
+
+/// Millionths in a permit.
+const UNIT: i128 = 1_000_000;
+
+/// What is believed of one region; permits in millionths, rates in millionths of a permit a second.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Basin {
+    /// The most that its level can hold.
+    pub(super) capacity: i128,
+    /// By how much it refills by itself.
+    pub(super) refill: u64,
+    /// What it is asked for.
+    pub(super) demand: u64,
+    /// What it can admit at once, what is on its way to it included.
+    pub(super) free: i128,
+    /// The largest cost that it had to refuse.
+    pub(super) wanted: i128,
+    /// The most that may be forwarded to it now; zero where nothing would arrive.
+    pub(super) room: i128,
+}
+
+impl Basin {
+    /// What should lie there so that its demand finds enough for as long as `ahead`.
+    fn target(&self, ahead: Span) -> i128 {
+        let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
+        let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
+        (beyond + chance + self.capacity / 10).max(self.wanted).min(self.capacity)
+    }
+
+    /// Whether its own refill does not serve it.
+    fn is_short(&self) -> bool {
+        self.demand > self.refill || self.wanted > self.free
+    }
+
+    /// What is there after `time`, if nothing else comes.
+    pub(super) fn after(&self, free: i128, time: Span) -> i128 {
+        let flow = i128::from(self.refill) - i128::from(self.demand);
+        (free + flow * i128::from(time.0) / UNIT).clamp(0, self.capacity)
+    }
+}
+
+fn need_mean(rate: u64, time: Span) -> i128 {
+    i128::from(rate) * i128::from(time.0) / UNIT
+}
+
+/// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is how long it takes
+/// until what is told now has had its effect.
+pub(super) fn streams(ahead: Span, basins: &[Basin]) -> SmallVec<[u64; 8]> {
+    let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
+    let Some(own) = basins.first() else { return streams };
+    let excess = own.free - own.target(ahead);
+    if excess < UNIT {
+        return streams;
+    }
+    let deficit = |basin: &Basin| {
+        if basin.is_short() { (basin.target(ahead) - basin.free).max(0) } else { 0 }
+    };
+    let missing: i128 = basins.iter().skip(1).map(deficit).sum();
+    let spare: i128 = basins.iter().map(|basin| (basin.free - basin.target(ahead)).max(0)).sum();
+    let whole = missing.max(spare).max(1);
+    for (stream, basin) in streams.iter_mut().zip(basins).skip(1) {
+        let part = (excess * deficit(basin) / whole + UNIT / 2).min(basin.room).min(excess) / UNIT;
+        *stream = u64::try_from(part).unwrap_or(0);
+    }
+    streams
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AHEAD: Span = Span::from_millis(200);
+
+    fn basin(capacity: u64, refill: u64, demand: u64, free: u64) -> Basin {
+        let millionths = |permits: u64| i128::from(permits) * UNIT;
+        Basin {
+            capacity: millionths(capacity),
+            refill: refill * 1_000_000,
+            demand: demand * 1_000_000,
+            free: millionths(free),
+            wanted: 0,
+            room: millionths(capacity),
+        }
+    }
+
+    #[test]
+    fn what_lies_idle_goes_where_more_is_asked_for_than_refills() {
+        let basins = [basin(300, 100, 0, 300), basin(300, 100, 900, 0), basin(300, 100, 50, 300)];
+        // The other idle region gives its part too.
+        let streams = streams(AHEAD, &basins);
+        assert_eq!((streams[0], streams[2]), (0, 0));
+        assert!((95..=120).contains(&streams[1]), "{streams:?}");
+    }
+
+    #[test]
+    fn nobody_gives_where_all_are_short() {
+        let basins = [basin(300, 100, 900, 40), basin(300, 100, 900, 0), basin(300, 100, 900, 10)];
+        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0, 0]);
+    }
+
+    #[test]
+    fn a_region_whose_refill_serves_it_is_given_nothing() {
+        let basins = [basin(300, 100, 0, 300), basin(300, 100, 90, 0)];
+        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0]);
+    }
+
+    #[test]
+    fn a_cost_that_was_refused_gathers_its_permits() {
+        let mut basins = [basin(300, 1, 0, 300), basin(300, 1, 0, 10)];
+        basins[1].wanted = 250 * UNIT;
+        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 240]);
+    }
+
+    proptest! {
+        #[test]
+        fn no_more_is_forwarded_than_lies_there_and_than_there_is_room_for(
+            regions in proptest::collection::vec((1_u64..500, 0_u64..500, 0_u64..5_000, 0_u64..500), 2..6),
+        ) {
+            let basins: Vec<Basin> = regions
+                .iter()
+                .map(|(capacity, refill, demand, free)| basin(*capacity, *refill, *demand, (*free).min(*capacity)))
+                .collect();
+            let streams = streams(AHEAD, &basins);
+            // Each is rounded to the nearest; the store refuses what is not there.
+            let most = basins[0].free / UNIT + i128::try_from(basins.len()).unwrap();
+            prop_assert!(streams.iter().map(|stream| i128::from(*stream)).sum::<i128>() <= most);
+            for (stream, basin) in streams.iter().zip(&basins) {
+                prop_assert!(i128::from(*stream) * UNIT <= basin.capacity);
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! Rights of a bucket without windows (`token_bucket`, `leaky_bucket`, `gcra`): permits forwarded between regions.
+//!
+//! Each region owns its share of the refill and of the capacity, and what lies idle in one is forwarded to another. What is
+//! forwarded leaves the giver's level at once, enters the receiver's at most once, and stays charged to the giver's capacity
+//! until the receiver has acknowledged it. So all that lies in levels or is under way never exceeds the whole capacity, and
+//! what all regions admit together obeys `burst + rate x time`, whatever is lost, late, doubled or reordered.
+//!
+//! What a lost memory had under way nobody knows any more. Therefore it was never more than a bounded part of the capacity,
+//! and the next memory keeps that part empty until no message of the old one can still arrive. The same steps are in
+//! `lua/rights.lua`.
+
+use super::super::super::algorithm::{Algorithm, Limit, State};
+use super::super::super::time::{Span, Timestamp};
+use super::super::super::wire::rights::{TOTALS_MAX, Total};
+use super::Safety;
+use super::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step};
+
+/// No message arrives later than this after it was sent: a QUIC connection that is silent ends long before.
+pub const MESSAGE_LIFE: Span = Span::from_secs(60);
+
+/// What a region's bucket is held to.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// The region's part of limit, burst and queue.
+    pub limit: Limit,
+    /// When the store's memory began.
+    pub begun: Timestamp,
+    /// The rules in force.
+    pub safety: Safety,
+}
+
+impl Terms {
+    /// The most that its level holds, in permits.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.limit.capacity(self.algorithm)
+    }
+
+    /// The most that is ever forwarded and not acknowledged.
+    #[must_use]
+    pub fn under_way_max(&self) -> u64 {
+        under_way_max(self.capacity())
+    }
+
+    /// Whether enough of this memory has passed to name it to others: its name, an instant, is then later than that of any
+    /// memory before it.
+    #[must_use]
+    pub fn is_settled(&self, now: Timestamp) -> bool {
+        self.begun == Timestamp(0) || now >= self.begun + DOUBT_MARGIN
+    }
+
+    /// What a memory before this one may still have under way.
+    #[must_use]
+    pub fn doubt(&self, now: Timestamp) -> u64 {
+        let over = self.begun == Timestamp(0) || now >= self.begun + MESSAGE_LIFE;
+        if over || !self.safety.doubt_is_burnt { 0 } else { self.under_way_max() }
+    }
+
+    /// A bucket that is not there. What was taken before this memory began is not known, so it was all.
+    #[must_use]
+    pub fn fresh(&self, now: Timestamp) -> State {
+        let mut state = State::new(self.algorithm);
+        if self.begun > Timestamp(0) && self.safety.doubt_is_burnt {
+            let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
+            state.debit(&self.limit, self.begun, most);
+            if state.expiry(&self.limit) <= now {
+                return State::new(self.algorithm);
+            }
+        }
+        state
+    }
+
+    /// Below this many permits the level does not drain now: they are charged to its capacity.
+    #[must_use]
+    pub fn floor(&self, ledger: Option<&Ledger>, now: Timestamp) -> u64 {
+        let charged = ledger.filter(|_| self.safety.forwarded_stays_charged).map_or(0, Ledger::charged);
+        charged.saturating_add(self.doubt(now)).min(self.capacity())
+    }
+
+    /// Has a level hold what is charged to its capacity.
+    pub fn raise(&self, state: &mut State, ledger: Option<&Ledger>, now: Timestamp) {
+        state.raise(&self.limit, now, self.floor(ledger, now));
+    }
+
+    /// Carries out a step, atomically with decisions on the level.
+    pub fn carry_out(&self, state: &mut State, ledger: &mut Ledger, ask: &Ask, now: Timestamp) {
+        // Under the charges as they were: a level does not drain the faster for having been charged.
+        self.raise(state, Some(ledger), now);
+        let free = self.free(state, now);
+        match &ask.step {
+            Step::Read => {}
+            Step::Give { to, session, permits } => {
+                let room = self.under_way_max().saturating_sub(ledger.charged());
+                let fits = *permits > 0 && *permits <= room;
+                let enough = *permits <= free || !self.safety.gives_only_what_is_free;
+                if fits && enough && ledger.forward(to, *session, *permits) {
+                    state.take(&self.limit, now, *permits);
+                }
+            }
+            Step::Take { from, session, to_session, permits } => {
+                if *to_session == ledger.session || !self.safety.sessions_are_fenced {
+                    let came = ledger.receive(from, *session, *permits, &self.safety);
+                    // What finds no room is gone: it was charged to the giver, and is not any more.
+                    state.refund(&self.limit, now, came);
+                }
+            }
+            Step::Acknowledge { to, session, permits } => ledger.acknowledge(to, *session, *permits),
+        }
+        ledger.minted = self.capacity().saturating_sub(self.doubt(now));
+        self.raise(state, Some(ledger), now);
+    }
+
+    /// The ledger, with what of `minted` is in use or charged.
+    #[must_use]
+    pub fn balance(&self, state: &State, ledger: &Ledger, now: Timestamp) -> Balance {
+        let used = ledger.minted.saturating_sub(self.free(state, now));
+        Balance { ledger: ledger.clone(), used }
+    }
+
+    fn free(&self, state: &State, now: Timestamp) -> u64 {
+        state.check(&self.limit, None, now, 0).remaining
+    }
+}
+
+/// The most that is ever forwarded of a capacity and not acknowledged: three quarters, so that what remains still serves
+/// while the rest is in doubt.
+#[must_use]
+pub fn under_way_max(capacity: u64) -> u64 {
+    (capacity - capacity / 4).min(capacity.saturating_sub(1)).max(capacity.min(1))
+}
+
+impl Ledger {
+    /// An empty one for a bucket without windows, made at `now`. Its session is that instant: of two memories of a region
+    /// the later has the larger.
+    #[must_use]
+    pub fn without_windows(now: Timestamp) -> Self {
+        Self { session: now.0.max(1), ..Self::default() }
+    }
+
+    /// What was forwarded and is not acknowledged.
+    #[must_use]
+    pub fn charged(&self) -> u64 {
+        let open =
+            |given: &Total| given.permits.saturating_sub(self.acknowledged_by(&given.region, given.session));
+        self.given.iter().map(open).fold(0, u64::saturating_add)
+    }
+
+    /// What a region has acknowledged in one of its sessions.
+    #[must_use]
+    pub fn acknowledged_by(&self, region: &str, session: u64) -> u64 {
+        super::ledger::total(&self.acknowledged, region, session)
+    }
+
+    fn forward(&mut self, to: &str, session: u64, permits: u64) -> bool {
+        let known = self.enter_session(to, session);
+        let Some(given) = self.given.iter_mut().find(|given| known && given.region == to) else {
+            return false;
+        };
+        given.permits = given.permits.saturating_add(permits);
+        true
+    }
+
+    fn acknowledge(&mut self, to: &str, session: u64, permits: u64) {
+        if !self.enter_session(to, session) {
+            return;
+        }
+        let most = self.given_to(to, session);
+        if let Some(known) = self.acknowledged.iter_mut().find(|known| known.region == to) {
+            known.permits = known.permits.max(permits.min(most));
+        }
+    }
+
+    /// Follows a region into a later memory. What was under way to the one before can never be taken: it is not charged any
+    /// more. `false`: the session is over, or there is no room for another region.
+    fn enter_session(&mut self, region: &str, session: u64) -> bool {
+        match self.given.iter().find(|given| given.region == region).map(|given| given.session) {
+            Some(known) if known == session => return true,
+            Some(known) if known > session => return false,
+            Some(_) => {}
+            None if self.given.len() >= TOTALS_MAX => return false,
+            None => {}
+        }
+        for totals in [&mut self.given, &mut self.acknowledged] {
+            totals.retain(|total| total.region != region);
+            totals.push(Total { region: region.to_owned(), session, permits: 0 });
+        }
+        true
+    }
+
+    /// Permits that had not come before, of `permits` that a region sent in all.
+    fn receive(&mut self, from: &str, session: u64, permits: u64, safety: &Safety) -> u64 {
+        let room = self.taken.len() < TOTALS_MAX;
+        match self.taken.iter_mut().find(|taken| taken.region == from) {
+            // The giver has lost the memory that sent this, and does not charge it any more.
+            Some(taken) if taken.session > session && safety.sessions_are_fenced => 0,
+            Some(taken) if taken.session == session => {
+                let came =
+                    if safety.takes_are_cumulative { permits.saturating_sub(taken.permits) } else { permits };
+                taken.permits = taken.permits.max(permits);
+                came
+            }
+            Some(taken) => {
+                (taken.session, taken.permits) = (session, permits);
+                permits
+            }
+            None if room => {
+                self.taken.push(Total { region: from.to_owned(), session, permits });
+                permits
+            }
+            None => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_700_000_000_000_000);
+
+    fn terms(begun: Timestamp) -> Terms {
+        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 40, queue: 0 };
+        Terms { algorithm: Algorithm::TokenBucket, limit, begun, safety: Safety::ALL }
+    }
+
+    fn ask(step: Step) -> Ask {
+        let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
+        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: 0, step }
+    }
+
+    fn give(session: u64, permits: u64) -> Ask {
+        ask(Step::Give { to: "b".into(), session, permits })
+    }
+
+    fn acknowledge(session: u64, permits: u64) -> Ask {
+        ask(Step::Acknowledge { to: "b".into(), session, permits })
+    }
+
+    #[test]
+    fn what_is_forwarded_stays_charged_to_the_capacity_until_it_is_acknowledged() {
+        let terms = terms(Timestamp(0));
+        let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
+        terms.carry_out(&mut state, &mut ledger, &give(7, 20), NOW);
+        assert_eq!(terms.balance(&state, &ledger, NOW).free(), 20);
+        // However long it refills.
+        let later = NOW + Span::from_secs(100);
+        terms.raise(&mut state, Some(&ledger), later);
+        assert_eq!(terms.balance(&state, &ledger, later).free(), 20);
+        terms.carry_out(&mut state, &mut ledger, &acknowledge(7, 15), later);
+        assert_eq!(terms.balance(&state, &ledger, later).free(), 20, "it refills from then on");
+        let last = later + Span::from_secs(100);
+        terms.raise(&mut state, Some(&ledger), last);
+        assert_eq!(terms.balance(&state, &ledger, last).free(), 35);
+    }
+
+    #[test]
+    fn no_more_is_under_way_than_the_next_memory_keeps_empty() {
+        let terms = terms(Timestamp(0));
+        let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
+        for step in [give(7, 31), give(7, 30), give(7, 1)] {
+            terms.carry_out(&mut state, &mut ledger, &step, NOW);
+        }
+        assert_eq!(ledger.charged(), 30);
+        let next = Terms { begun: NOW, ..terms };
+        let later = NOW + Span::from_secs(59);
+        let mut state = next.fresh(later);
+        next.raise(&mut state, None, later);
+        assert_eq!(state.check(&next.limit, None, later, 0).remaining, 10);
+    }
+
+    #[test]
+    fn what_was_on_its_way_to_a_lost_memory_is_charged_no_more_once_the_next_one_is_known() {
+        let terms = terms(Timestamp(0));
+        let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
+        for step in [give(7, 10), acknowledge(9, 0), give(7, 5), acknowledge(7, 10)] {
+            terms.carry_out(&mut state, &mut ledger, &step, NOW);
+        }
+        assert_eq!((ledger.charged(), ledger.given_to("b", 7), ledger.given_to("b", 9)), (0, 0, 0));
+    }
+
+    #[test]
+    fn permits_of_a_memory_that_its_region_has_lost_are_not_taken_after_those_of_the_next() {
+        let terms = terms(Timestamp(0));
+        let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
+        state.take(&terms.limit, NOW, 40);
+        let take =
+            |session, permits| ask(Step::Take { from: "a".into(), session, to_session: NOW.0, permits });
+        for (step, free) in
+            [(take(5, 4), 4), (take(5, 4), 4), (take(6, 3), 7), (take(5, 9), 7), (take(6, 4), 8)]
+        {
+            terms.carry_out(&mut state, &mut ledger, &step, NOW);
+            assert_eq!(terms.balance(&state, &ledger, NOW).free(), free);
+        }
+    }
+
+    #[test]
+    fn a_part_that_may_be_under_way_leaves_something_to_serve_with() {
+        assert_eq!([0, 1, 2, 3, 4, 40, 333].map(under_way_max), [0, 1, 1, 2, 3, 30, 250]);
+    }
+}
