@@ -1,6 +1,5 @@
 //! The OpenAPI document: made from the tables of routes, so that no route is missing and none is invented. What a route
-//! asks and answers is said in [`DESCRIBED`] and in `openapi/schemas.json`; a route without a word there is described by
-//! its method, path and role alone.
+//! asks and answers is said in [`DESCRIBED`] and in `openapi/schemas.json`; a test holds that no route is left out.
 
 use std::sync::LazyLock;
 
@@ -84,6 +83,31 @@ const DESCRIBED: &[Described] = &[
         "Bucket",
         &[("rule", "string", true, "The rule."), ("user", "string", false, "Whose, for a rule per user.")],
     ),
+    (
+        "DELETE",
+        "/v1/buckets",
+        "Has one bucket count from zero; parameters as for GET",
+        "",
+        "Reset",
+        &[("rule", "string", true, "The rule."), ("user", "string", false, "Whose, for a rule per user.")],
+    ),
+    ("GET", "/v1/users", "Users, by name", "", "Users", USERS),
+    ("GET", "/v1/users/{id}", "One user", "", "OneUser", &[]),
+    ("PUT", "/v1/users/{id}", "Makes a user, or says all of one anew", "UserBody", "OneUser", &[]),
+    ("PATCH", "/v1/users/{id}", "Changes what is given, or makes the user", "UserBody", "OneUser", &[]),
+    ("DELETE", "/v1/users/{id}", "Forgets a user and the user's keys", "", "Removed", &[]),
+    ("POST", "/v1/users/{id}/block", "Refuses a user from now on", "BlockBody", "OneUser", &[]),
+    ("POST", "/v1/users/{id}/unblock", "Lets a user ask again", "ReasonBody", "OneUser", &[]),
+    ("GET", "/v1/keys", "API keys, by name; never a secret", "", "Keys", KEYS),
+    ("POST", "/v1/keys", "Makes an API key and shows it, once", "KeyDraft", "MadeKey", &[]),
+    ("GET", "/v1/keys/{id}", "One API key", "", "OneKey", &[]),
+    ("PATCH", "/v1/keys/{id}", "Changes what is given of an API key", "KeyBody", "OneKey", &[]),
+    ("DELETE", "/v1/keys/{id}", "Takes an API key back, for ever", "", "OneKey", &[]),
+    ("POST", "/v1/keys/{id}/revoke", "Takes an API key back, for ever", "ReasonBody", "OneKey", &[]),
+    ("GET", "/v1/tiers", "The tiers that users and keys may have", "", "Tiers", &[]),
+    ("GET", "/v1/tiers/{name}", "One tier", "", "OneTier", &[]),
+    ("PUT", "/v1/tiers/{name}", "Makes a tier, or describes it anew", "TierBody", "OneTier", &[]),
+    ("DELETE", "/v1/tiers/{name}", "Forgets a tier that nobody has", "", "Removed", &[]),
     ("GET", "/v1/audit", "Single decisions, newest first", "", "Audit", PAST_DECISIONS),
     ("GET", "/v1/usage", "Sums of decisions, and what a user has left", "", "Usage", PAST_USAGE),
     (
@@ -115,11 +139,21 @@ const DESCRIBED: &[Described] = &[
         AUTHORIZE,
     ),
 ];
+const AFTER: Parameter = ("after", "string", false, "Those whose name comes after this one.");
+const PAGE: Parameter = ("limit", "integer", false, "At most so many, from 1 to 1000; 100 unless said.");
+const USERS: &[Parameter] = &[
+    ("tier", "string", false, "Of this tier."),
+    ("blocked", "boolean", false, "Only those who are blocked, or are not."),
+    AFTER,
+    PAGE,
+];
+const KEYS: &[Parameter] =
+    &[("user", "string", false, "Of this user."), ("tier", "string", false, "Of this tier."), AFTER, PAGE];
 const PAST_DECISIONS: &[Parameter] = &[
     ("from", "string", false, "From when on: RFC 3339, or how long ago, such as 24h. 24h unless said."),
     ("to", "string", false, "Until when."),
     ("user", "string", false, "Of this user."),
-    ("key", "string", false, "Of this API key, by its fingerprint."),
+    ("key", "string", false, "Of this API key, by its public name or its fingerprint."),
     ("address", "string", false, "From this address."),
     ("rule", "string", false, "By this rule."),
     ("region", "string", false, "In this region."),
@@ -185,11 +219,7 @@ fn made() -> Value {
 
 fn operation(method: &str, path: &str, role: Option<&str>) -> Value {
     let described = DESCRIBED.iter().find(|(own, known, ..)| *own == method && *known == path);
-    let changes = matches!(method, "PUT" | "POST" | "PATCH");
-    let (summary, body, answer, query) = match described {
-        Some((_, _, summary, body, answer, query)) => ((*summary).to_owned(), *body, *answer, *query),
-        None => (format!("{method} {path}"), if changes { "Any" } else { "" }, "Any", &[][..]),
-    };
+    let (_, _, summary, body, answer, query) = described.copied().unwrap_or(("", "", "", "", "Any", &[]));
     let name = path.trim_matches('/').replace(['/', '.', '{', '}'], "_");
     let mut operation = json!({
         "operationId": format!("{}_{name}", method.to_lowercase()),
@@ -266,6 +296,19 @@ mod tests {
                 "{name} is referred to and not there"
             );
         }
+    }
+
+    #[test]
+    fn every_route_is_described() {
+        let described = |method: &str, path: &str| {
+            DESCRIBED.iter().any(|(own, known, ..)| *own == method && *known == path)
+        };
+        let open = ROUTES.iter().flat_map(|(path, _, methods)| {
+            methods.split(", ").filter(|method| *method != "HEAD").map(|method| (method, *path))
+        });
+        let admin = admin::routes().map(|route| (route.method, route.path));
+        let missing: Vec<_> = open.chain(admin).filter(|(method, path)| !described(method, path)).collect();
+        assert!(missing.is_empty(), "without a word in DESCRIBED: {missing:?}");
     }
 
     #[test]

@@ -233,6 +233,8 @@ pub struct RegionsJson<'a> {
     pub live: bool,
     /// Where this region counts.
     pub store: StoreJson<'a>,
+    /// Every region that may hold a share, present or not: `peers.regions`.
+    pub configured: &'a [String],
     /// The other daemons.
     pub peers: Vec<PeerJson<'a>>,
     /// Regions that have been silent for too long.

@@ -42,7 +42,7 @@ struct Filters {
     /// Of this user.
     #[arg(long)]
     user: Option<String>,
-    /// Of this API key, by its fingerprint.
+    /// Of this API key, by its public name or its fingerprint.
     #[arg(long)]
     key: Option<String>,
     /// From this address.

@@ -34,6 +34,16 @@ impl Server {
         self.finish(request.call())
     }
 
+    /// The regions that may hold a share, as the daemon is configured.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(super) fn configured_regions(&self) -> Result<Vec<String>, Failure> {
+        let reply = self.get("/v1/regions")?;
+        let configured = reply.json["configured"].as_array().map_or(&[][..], Vec::as_slice);
+        Ok(configured.iter().filter_map(Value::as_str).map(str::to_owned).collect())
+    }
+
     /// Posts JSON to a route.
     ///
     /// # Errors

@@ -83,10 +83,32 @@ pub(super) enum Rules {
     Validate {
         /// The file.
         file: PathBuf,
+        /// Checks the regions that it names against those of this daemon, too.
+        #[arg(long, value_name = "URL")]
+        server: Option<String>,
+        /// What shows the daemon who asks.
+        #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
+        token: Option<String>,
         /// Prints the result as JSON.
         #[arg(long)]
         json: bool,
     },
+    /// Prints the rules of another rate limiter as ours, and what cannot be expressed.
+    Import {
+        /// Which one: `envoy` is the reference rate limit service.
+        #[arg(long)]
+        from: From,
+        /// Its files.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// Other rate limiters whose files are read.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(super) enum From {
+    /// The Envoy rate limit service.
+    Envoy,
 }
 
 impl Rules {
@@ -102,7 +124,14 @@ impl Rules {
             Self::Delete { name, reason, server } => change::delete(&name, &reason, &server),
             Self::History { name, limit, server } => change::history(name.as_deref(), limit, &server),
             Self::Rollback { revision, reason, server } => change::rollback(revision, &reason, &server),
-            Self::Validate { file, json } => validate(&file, json),
+            Self::Validate { file, server, token, json } => {
+                let regions = match server {
+                    Some(server) => Server { server, token, json }.configured_regions()?,
+                    None => Vec::new(),
+                };
+                validate(&file, &regions, json)
+            }
+            Self::Import { from: From::Envoy, files } => import(&files),
         }
     }
 }
@@ -173,8 +202,22 @@ fn show(name: &str, server: &Server) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-fn validate(file: &std::path::Path, json: bool) -> Ended {
-    match daemon::check_rules(file, &[]) {
+/// The rules go to standard output, what they lack to standard error; it ends as failed where they lack something.
+fn import(files: &[PathBuf]) -> Ended {
+    let foreign = daemon::import_envoy(files).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    say(foreign.toml.trim_end());
+    if foreign.inexact.is_empty() {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let many = foreign.inexact.len();
+    Err(Failure::Failed(anyhow::anyhow!(
+        "not expressed, or not exactly: {many}\n{}",
+        foreign.inexact.join("\n")
+    )))
+}
+
+fn validate(file: &std::path::Path, regions: &[String], json: bool) -> Ended {
+    match daemon::check_rules(file, regions) {
         Ok(rules) => {
             let count = rules.len();
             if json {

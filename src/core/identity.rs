@@ -67,13 +67,23 @@ pub fn is_key_like(text: &str) -> bool {
     text.starts_with(KEY_PREFIX)
 }
 
+/// Whether this text is the public name of a key of ours, without its secret; see [`ApiKey::id`].
+#[must_use]
+pub fn is_key_name(text: &str) -> bool {
+    let name = text.strip_prefix(KEY_PREFIX);
+    name.is_some_and(|name| name.len() == KEY_NAME_LEN && is_plain(name))
+}
+
+fn is_plain(part: &str) -> bool {
+    part.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
 /// Takes a key apart; `None` if it is none of ours.
 #[must_use]
 pub fn parse_key(text: &str) -> Option<ShownKey<'_>> {
     let id_len = KEY_PREFIX.len() + KEY_NAME_LEN;
     let (id, secret) = (text.get(..id_len)?, text.get(id_len..)?.strip_prefix('_')?);
-    let plain = |part: &str| part.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let is_key = plain(id.strip_prefix(KEY_PREFIX)?) && secret.len() == KEY_SECRET_LEN && plain(secret);
+    let is_key = is_key_name(id) && secret.len() == KEY_SECRET_LEN && is_plain(secret);
     is_key.then_some(ShownKey { id, secret })
 }
 

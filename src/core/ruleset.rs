@@ -316,7 +316,9 @@ impl RuleSet {
     pub fn bucket_of(&self, name: &str, request: &Request<'_>, who: &Who<'_>) -> Option<Match<'_>> {
         let compiled = self.by_name(name)?;
         let domain = self.domains.get(compiled.rule.domain.as_str())?;
-        let selector = domain.selectors.iter().find(|selector| selector.compiled.index == compiled.index)?;
+        // Both are in order of precedence.
+        let place = domain.selectors.binary_search_by_key(&compiled.index, |own| own.compiled.index).ok()?;
+        let selector = domain.selectors.get(place)?;
         let mut seen = Seen::default();
         seen.read(&domain.names, request, who);
         selector.identifies(&mut seen).then(|| selector.matched(&seen, who, None))

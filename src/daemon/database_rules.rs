@@ -12,12 +12,17 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use crate::database::held::Held;
 use crate::database::postgres::listen::{self, listen};
-use crate::database::postgres::rules::{self, Stored, Version};
+use crate::database::postgres::rules::since::{Changed, Known, since};
+use crate::database::postgres::rules::{self, InForce, Stored, Version};
 use crate::database::postgres::{Database, Failure};
 use crate::database::saved;
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
+
+use super::peer_rules::Unfit;
+use super::reload::lines;
 
 /// How often to look without being told. A change is then seen in less than the 30 s that are promised.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -30,6 +35,13 @@ pub(super) struct Offer {
     pub(super) bytes: bytes::Bytes,
 }
 
+impl Offer {
+    fn of(held: &Held, version: Version) -> Result<Self, String> {
+        let bytes = bytes::Bytes::from(held.to_bytes(version)?);
+        Ok(Self { version, digest: saved::digest(&bytes), bytes })
+    }
+}
+
 /// Keeps an engine's rules as PostgreSQL, or a peer, has them.
 pub(super) struct DatabaseRules {
     pub(super) engine: Arc<Engine>,
@@ -37,18 +49,39 @@ pub(super) struct DatabaseRules {
     pub(super) regions: Vec<String>,
     pub(super) shadow: bool,
     pub(super) saved: PathBuf,
+    /// What is to be kept on disk; only the newest matters.
+    saver: watch::Sender<Option<bytes::Bytes>>,
     /// One at a time looks, compiles and swaps.
     pub(super) state: Mutex<State>,
     /// The set in force, for peers; `None` before there is one.
     pub(super) offer: watch::Sender<Option<Offer>>,
 }
 
+/// A set that is not right.
+#[derive(Debug)]
+struct Refused {
+    version: Version,
+    problems: String,
+    /// The database holds it: it is not read again. What a peer gives says nothing of what the database will hold.
+    by_database: bool,
+}
+
+impl Refused {
+    fn is_of_database(&self, version: Version) -> bool {
+        self.by_database && self.version == version
+    }
+}
+
 /// What is known of the sets.
 #[derive(Debug, Default)]
 pub(super) struct State {
     in_force: Option<Version>,
-    /// A newer set that is not right, and why: not read again.
-    refused: Option<(Version, String)>,
+    /// The texts of the set in force.
+    held: Held,
+    /// Its mark in the history of the database, if it came from there: what changed since can be asked for.
+    known: Option<Known>,
+    /// A newer set that is not right, and why.
+    refused: Option<Refused>,
     from: String,
     /// Why the database cannot be used just now.
     away: Option<Failure>,
@@ -70,6 +103,7 @@ impl DatabaseRules {
             regions,
             shadow,
             saved,
+            saver: watch::Sender::new(None),
             state: Mutex::default(),
             offer: watch::Sender::new(None),
         }
@@ -141,6 +175,23 @@ impl DatabaseRules {
         }
     }
 
+    /// Keeps each set that takes force on disk, one at a time and only the newest, until `stop`.
+    pub(super) async fn save(self: Arc<Self>, stop: CancellationToken) {
+        let mut wanted = self.saver.subscribe();
+        wanted.mark_changed();
+        let mut stopped = false;
+        while !stopped {
+            stopped = stop.run_until_cancelled(wanted.changed()).await.is_none();
+            let newest = wanted.has_changed().unwrap_or(false) || !stopped;
+            let Some(bytes) = wanted.borrow_and_update().clone().filter(|_| newest) else { continue };
+            let path = self.saved.clone();
+            let written = tokio::task::spawn_blocking(move || saved::write(&path, &bytes)).await;
+            if let Ok(Err(error)) = written {
+                tracing::error!(path = %self.saved.display(), %error, "the rules were not saved on this machine: it could not start from them while PostgreSQL is away");
+            }
+        }
+    }
+
     /// Takes what the database holds, if it is newer and right.
     pub(super) async fn look(&self) {
         let mut state = self.state.lock().await;
@@ -161,7 +212,14 @@ impl DatabaseRules {
         if state.away.is_some() {
             self.database.check().await?;
         }
-        let version = rules::version(&self.database).await?;
+        let changed = match &state.known {
+            Some(known) => since(&self.database, known).await?,
+            None => None,
+        };
+        let version = match &changed {
+            Some(changed) => changed.now.version,
+            None => rules::version(&self.database).await?,
+        };
         let known = state.in_force == Some(version);
         let is_behind = state.in_force.is_some_and(|in_force| version < in_force);
         if is_behind && state.behind != Some(version) {
@@ -178,42 +236,53 @@ impl DatabaseRules {
             }
             return Ok(());
         }
-        if state.refused.as_ref().is_some_and(|(refused, _)| *refused == version) {
+        if state.refused.as_ref().is_some_and(|refused| refused.is_of_database(version)) {
             return Ok(());
         }
-        let stored = rules::load(&self.database).await?;
-        let version = stored.version;
-        if let Err(problems) = self.take(state, stored, "database").await {
-            self.refuse(state, version, problems, "PostgreSQL");
+        let (version, taken) = match changed {
+            Some(changed) => (version, self.take_changed(state, changed).await),
+            None => {
+                let stored = rules::load(&self.database).await?;
+                (stored.version, self.take(state, stored, "database").await)
+            }
+        };
+        if let Err(problems) = taken {
+            self.refuse(state, version, problems, None);
         }
         Ok(())
     }
 
-    /// Takes a set from a peer, if it is newer and right. `false`: it is not.
-    pub(super) async fn take_from_peer(&self, bytes: Vec<u8>, peer: &str) -> bool {
+    /// Takes a set from a peer, if it is the one that was promised, newer than the one in force, and right.
+    pub(super) async fn take_from_peer(
+        &self,
+        bytes: Vec<u8>,
+        promised: Version,
+        peer: &str,
+    ) -> Result<(), Unfit> {
         let mut state = self.state.lock().await;
         let read = tokio::task::spawn_blocking(move || saved::from_bytes(&bytes)).await;
-        let Ok(Ok(stored)) = read else { return false };
+        let stored = read.map_err(|error| Unfit::Unreadable(error.to_string()))?;
+        let stored = stored.map_err(Unfit::Unreadable)?;
         let version = stored.version;
-        let newer = state.in_force.is_none_or(|in_force| version > in_force);
-        let refused = state.refused.as_ref().is_some_and(|(refused, _)| *refused == version);
-        if !newer || refused {
-            return false;
+        if version != promised {
+            return Err(Unfit::Other(version.revision));
+        }
+        if state.in_force.is_some_and(|in_force| version <= in_force) {
+            return Err(Unfit::Old);
         }
         let taken = self.take(&mut state, stored, &format!("peer {peer}")).await;
-        let ok = taken.is_ok();
-        match taken {
+        match &taken {
             Ok(()) => tracing::info!(revision = version.revision, peer, "took newer rules from a peer"),
-            Err(problems) => self.refuse(&mut state, version, problems, peer),
+            Err(problems) => self.refuse(&mut state, version, problems.clone(), Some(peer)),
         }
         self.publish(&state);
-        ok
+        taken.map_err(Unfit::Wrong)
     }
 
     /// Whether a set of this version would be taken.
     pub(super) async fn wants(&self, version: Version) -> bool {
         let state = self.state.lock().await;
-        let refused = state.refused.as_ref().is_some_and(|(refused, _)| *refused == version);
+        let refused = state.refused.as_ref().is_some_and(|refused| refused.is_of_database(version));
         !refused && state.in_force.is_none_or(|in_force| version > in_force)
     }
 
@@ -223,61 +292,81 @@ impl DatabaseRules {
     }
 
     /// What the daemon decides by.
-    pub(super) async fn in_force(&self) -> Version {
-        self.state.lock().await.in_force.unwrap_or_default()
+    pub(super) async fn in_force(&self) -> InForce {
+        let state = self.state.lock().await;
+        InForce { version: state.in_force.unwrap_or_default(), rules: state.held.len() }
     }
 
-    fn refuse(&self, state: &mut State, version: Version, problems: String, from: &str) {
+    fn refuse(&self, state: &mut State, version: Version, problems: String, peer: Option<&str>) {
         self.engine.metrics().rule_reload_failures.increment(1);
         let in_force = self.engine.loaded().revision;
         tracing::error!(
             revision = version.revision,
             in_force,
-            from,
+            from = peer.unwrap_or("PostgreSQL"),
             "the new rules were refused, those before stay in force:\n{problems}"
         );
-        state.refused = Some((version, problems));
+        state.refused = Some(Refused { version, problems, by_database: peer.is_none() });
     }
 
     /// Compiles a set and puts it in force, or says what is wrong with it.
     async fn take(&self, state: &mut State, stored: Stored, from: &str) -> Result<(), String> {
-        let version = stored.version;
+        let Stored { version, mark, docs } = stored;
         let (engine, regions, shadow) = (Arc::clone(&self.engine), self.regions.clone(), self.shadow);
         let compiled = tokio::task::spawn_blocking(move || {
-            let rules = stored.docs.read(&regions).map_err(|problems| super::reload::lines(&problems))?;
-            let count = rules.len();
+            let rules = docs.read(&regions).map_err(|problems| lines(&problems))?;
+            let held = Held::of(&docs);
+            let offer = Offer::of(&held, version)?;
             engine
                 .load_as(rules, Vec::new(), shadow, Some(version.revision))
-                .map_err(|conflicts| super::reload::lines(&conflicts))?;
-            let bytes = bytes::Bytes::from(saved::to_bytes(&stored));
-            Ok::<_, String>((count, Offer { version, digest: saved::digest(&bytes), bytes }))
+                .map_err(|conflicts| lines(&conflicts))?;
+            Ok::<_, String>((held, offer))
         });
-        let (count, offer) = compiled.await.map_err(|error| error.to_string())??;
-        state.in_force = Some(version);
-        state.refused = None;
-        from.clone_into(&mut state.from);
-        tracing::info!(revision = version.revision, rules = count, from, "rules in force");
-        if from != "saved" {
-            self.save(offer.bytes.clone());
-        }
-        self.offer.send_replace(Some(offer));
+        let (held, offer) = compiled.await.map_err(|error| error.to_string())??;
+        state.held = held;
+        state.known = mark.map(|mark| Known { version, mark });
+        self.taken(state, offer, from);
         Ok(())
     }
 
-    /// Keeps the set on disk, without waiting for it.
-    fn save(&self, bytes: bytes::Bytes) {
-        let path = self.saved.clone();
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = saved::write(&path, &bytes) {
-                tracing::error!(path = %path.display(), %error, "the rules were not saved on this machine: it could not start from them while PostgreSQL is away");
-            }
+    /// The same for what changed in the set in force: work for what changed, and little for the rest.
+    async fn take_changed(&self, state: &mut State, changed: Changed) -> Result<(), String> {
+        let Changed { now, names, docs } = changed;
+        let version = now.version;
+        let mut held = state.held.clone();
+        let (engine, regions, shadow) = (Arc::clone(&self.engine), self.regions.clone(), self.shadow);
+        let compiled = tokio::task::spawn_blocking(move || {
+            held.change(&names, &docs);
+            let others = held.len() - docs.rules.len();
+            let put = docs.read_beside(others, &regions).map_err(|problems| lines(&problems))?;
+            let offer = Offer::of(&held, version)?;
+            engine
+                .load_changed(&names, put, shadow, version.revision)
+                .map_err(|conflicts| lines(&conflicts))?;
+            Ok::<_, String>((held, offer))
         });
+        let (held, offer) = compiled.await.map_err(|error| error.to_string())??;
+        state.held = held;
+        state.known = Some(now);
+        self.taken(state, offer, "database");
+        Ok(())
+    }
+
+    fn taken(&self, state: &mut State, offer: Offer, from: &str) {
+        state.in_force = Some(offer.version);
+        state.refused = None;
+        from.clone_into(&mut state.from);
+        tracing::info!(revision = offer.version.revision, rules = state.held.len(), from, "rules in force");
+        if from != "saved" {
+            self.saver.send_replace(Some(offer.bytes.clone()));
+        }
+        self.offer.send_replace(Some(offer));
     }
 
     fn publish(&self, state: &State) {
         let refused = state.refused.as_ref();
         let problem = state.away.as_ref().map(ToString::to_string);
-        let problem = problem.or_else(|| refused.map(|(_, problems)| problems.clone())).or_else(|| {
+        let problem = problem.or_else(|| refused.map(|refused| refused.problems.clone())).or_else(|| {
             state.behind.map(|version| {
                 format!(
                     "PostgreSQL holds revision {}, which is older than the one in force",
@@ -290,7 +379,7 @@ impl DatabaseRules {
             from: state.from.clone(),
             reachable: state.away.is_none(),
             problem: problem.map(|text| text.chars().take(2_000).collect()),
-            refused_revision: refused.map(|(version, _)| version.revision),
+            refused_revision: refused.map(|refused| refused.version.revision),
         });
     }
 }

@@ -24,6 +24,7 @@ mod database_rules;
 mod file_people;
 mod file_rules;
 mod identity;
+mod import;
 mod peer_rules;
 mod reload;
 mod rulebook;
@@ -39,6 +40,7 @@ mod world;
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
 pub use identity::IdentitySetup;
+pub use import::{Foreign, import_envoy};
 pub use reload::{check_rules, read_rules, read_span, rules_of};
 pub use run::{RunError, run};
 pub use schema::migrate_database;
@@ -142,6 +144,7 @@ impl Daemon {
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));
+            tasks.spawn(Arc::clone(stored).save(stop.clone()));
             if let Some(world) = &world {
                 tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
             }

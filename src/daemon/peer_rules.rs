@@ -2,6 +2,7 @@
 //! is away or behind.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::database_rules::DatabaseRules;
+use crate::core::worldwide::NodeName;
 use crate::database::postgres::rules::Version;
-use crate::peer::{Member, Peers, RulesWord};
+use crate::peer::{FetchError, Member, Peers, RulesWord};
 
 /// How often to look at what the others have, besides when it changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -18,11 +20,62 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest time for a set to come.
 const FETCH_DEADLINE: Duration = Duration::from_secs(30);
+/// Sets that are not asked for again, because what came was not right. More: all are forgotten, and may be tried once more.
+const SHUNNED_MAX: usize = 256;
+
+/// Why a peer's set was not taken. The words are metric labels.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unfit {
+    /// It did not come, or not as promised.
+    #[error(transparent)]
+    Fetch(#[from] FetchError),
+    /// The bytes are no set of rules.
+    #[error("what came {0}")]
+    Unreadable(String),
+    /// The set says it is another version than its holder said.
+    #[error("what came says it is revision {0}, which is not what the peer said")]
+    Other(u64),
+    /// Something newer is in force by now.
+    #[error("it is no newer than the rules in force")]
+    Old,
+    /// A rule in it is not right.
+    #[error("its rules are not right:\n{0}")]
+    Wrong(String),
+}
+
+impl Unfit {
+    const fn word(&self) -> &'static str {
+        match self {
+            Self::Fetch(FetchError::Digest) => "digest",
+            Self::Fetch(FetchError::TooLong) => "too_long",
+            Self::Fetch(_) => "not_sent",
+            Self::Unreadable(_) => "unreadable",
+            Self::Other(_) => "other_revision",
+            Self::Old => "old",
+            Self::Wrong(_) => "wrong",
+        }
+    }
+
+    /// Whether the same peer would give the same again.
+    const fn stays(&self) -> bool {
+        !matches!(
+            self,
+            Self::Old
+                | Self::Fetch(
+                    FetchError::NotConnected | FetchError::Slow(_) | FetchError::Broken(_) | FetchError::Gone
+                )
+        )
+    }
+}
+
+/// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it elsewhere.
+type Shunned = HashSet<(NodeName, [u8; 32])>;
 
 /// Both directions, until `stop`.
 pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: CancellationToken) {
     let mut offers = rules.offer.subscribe();
     let mut members = peers.members();
+    let mut shunned = Shunned::new();
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     offers.mark_changed();
@@ -36,21 +89,20 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
                 }
                 if let Some(offer) = offers.borrow_and_update().clone() {
                     let Version { generation, revision } = offer.version;
-                    peers.offer_rules(RulesWord { generation, revision, digest: offer.digest }, offer.bytes);
+                    let (length, digest) = (offer.bytes.len(), offer.digest);
+                    peers.offer_rules(RulesWord { generation, revision, length, digest }, offer.bytes);
                 }
+                continue;
             }
             changed = members.changed() => {
                 if changed.is_err() {
                     return;
                 }
-                let seen = members.borrow_and_update().clone();
-                stop.run_until_cancelled(Box::pin(catch_up(&rules, &peers, &seen))).await;
             }
-            _ = looks.tick() => {
-                let seen = members.borrow().clone();
-                stop.run_until_cancelled(Box::pin(catch_up(&rules, &peers, &seen))).await;
-            }
+            _ = looks.tick() => {}
         }
+        let seen = members.borrow_and_update().clone();
+        stop.run_until_cancelled(Box::pin(catch_up(&rules, &peers, &seen, &mut shunned))).await;
     }
 }
 
@@ -58,12 +110,20 @@ fn version(word: &RulesWord) -> Version {
     Version { generation: word.generation, revision: word.revision }
 }
 
-/// Takes the newest set that a peer has, if it is newer than the own one.
-async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member]) {
-    let has = |member: &Member| member.rules.filter(|_| member.live);
-    let Some(newest) = members.iter().filter_map(|member| has(member).as_ref().map(version)).max() else {
-        return;
-    };
+/// Takes the newest set that a peer has, if it is newer than the own one; the next newest if that is not right.
+async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shunned: &mut Shunned) {
+    let own = &rules.engine.name().region;
+    let mut holders: Vec<(&Member, RulesWord)> = members
+        .iter()
+        .filter(|member| member.live)
+        .filter_map(|member| Some((member, member.rules?)))
+        .filter(|(member, word)| !shunned.contains(&(member.name.clone(), word.digest)))
+        .collect();
+    // The newest first, and of those the nearest.
+    holders.sort_by_key(|(member, word)| {
+        (Reverse(version(word)), Reverse(member.name.region == *own), member.name.node.clone())
+    });
+    let Some(newest) = holders.first().map(|(_, word)| version(word)) else { return };
     if !rules.wants(newest).await {
         return;
     }
@@ -73,26 +133,26 @@ async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member]) {
         tokio::time::sleep(PATIENCE).await;
         rules.look().await;
     }
-    let own = &rules.engine.name().region;
-    let mut holders: Vec<(&Member, RulesWord)> = members
-        .iter()
-        .filter_map(|member| Some((member, has(member)?)))
-        .filter(|(_, word)| version(word) == newest)
-        .collect();
-    // Nearest first.
-    holders.sort_by_key(|(member, _)| (Reverse(member.name.region == *own), member.name.node.clone()));
     for (member, word) in holders {
-        if !rules.wants(newest).await {
-            return;
+        if !rules.wants(version(&word)).await {
+            continue;
         }
-        let name = format!("{}/{}", member.name.region, member.name.node);
-        match peers.fetch_rules(&member.name, word, FETCH_DEADLINE).await {
-            Ok(bytes) => {
-                rules.take_from_peer(bytes, &name).await;
-            }
-            Err(error) => {
-                tracing::warn!(peer = %name, revision = word.revision, %error, "a peer's newer rules did not come")
+        if let Err(unfit) = take(rules, peers, member, word).await {
+            let peer = format!("{}/{}", member.name.region, member.name.node);
+            tracing::warn!(%peer, revision = word.revision, "a peer's newer rules were not taken: {unfit}");
+            rules.engine.metrics().counter("peer_rules_refused_total", "reason", unfit.word()).increment(1);
+            if unfit.stays() {
+                if shunned.len() >= SHUNNED_MAX {
+                    shunned.clear();
+                }
+                shunned.insert((member.name.clone(), word.digest));
             }
         }
     }
+}
+
+async fn take(rules: &DatabaseRules, peers: &Peers, member: &Member, word: RulesWord) -> Result<(), Unfit> {
+    let bytes = peers.fetch_rules(&member.name, word, FETCH_DEADLINE).await?;
+    let peer = format!("{}/{}", member.name.region, member.name.node);
+    rules.take_from_peer(bytes, version(&word), &peer).await
 }

@@ -205,7 +205,7 @@ pub(super) fn lines(problems: &[impl std::fmt::Display]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// Reads a rules file and checks it as a whole.
+/// Reads a rules file and checks it as a whole. `regions` are those that may hold shares; empty if they are not known.
 ///
 /// # Errors
 /// Every problem, a line each.
@@ -225,8 +225,11 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rul
 ///
 /// # Errors
 /// Every problem, a line each.
-pub fn read_rules(path: &std::path::Path) -> Result<Vec<(String, serde_json::Value)>, Vec<String>> {
-    check_rules(path, &[])?;
+pub fn read_rules(
+    path: &std::path::Path,
+    regions: &[String],
+) -> Result<Vec<(String, serde_json::Value)>, Vec<String>> {
+    check_rules(path, regions)?;
     let problem = |text: String| vec![format!("{}: {text}", path.display())];
     let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
     let docs = file::edit::docs(&text).map_err(problem)?;

@@ -9,12 +9,13 @@ impl RuleBook for DatabaseRules {
     fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>> {
         Box::pin(async move {
             let in_force = self.in_force().await;
-            let done = rules::edit(&self.database, &asked, &self.regions, in_force).await?;
-            if !asked.dry_run && !done.changes.is_empty() {
+            let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
+            let done = rules::edit(&self.database, asked, &self.regions, in_force).await?;
+            if !dry_run && !done.changes.is_empty() {
                 tracing::info!(
                     revision = done.revision,
                     changes = done.changes.len(),
-                    actor = %asked.actor.name,
+                    actor = %actor,
                     "rules changed by an operator"
                 );
                 // Whoever asked may count on it when the answer comes.

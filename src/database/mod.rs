@@ -3,7 +3,9 @@
 
 pub mod audit;
 pub mod document;
+pub mod envoy;
 pub mod file;
+pub mod held;
 pub mod postgres;
 pub mod saved;
 pub mod set;

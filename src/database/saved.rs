@@ -1,6 +1,6 @@
 //! A set of rules as bytes: what a daemon keeps on its disk to start from, and what daemons hand to each other.
 //!
-//! Whoever reads one checks it like any other set before use: bytes on a disk rot, and peers may be of another version.
+//! [`super::held`] writes it. Whoever reads one checks it like any other set before use: bytes on a disk rot, and peers may be of another version.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -14,11 +14,11 @@ use super::set::RuleDocs;
 use crate::engine::rulebook::Quota;
 
 /// Longest set, in bytes.
-pub const SET_BYTES_MAX: usize = 128 << 20;
-const FORMAT: u32 = 1;
+pub const SET_BYTES_MAX: usize = 64 << 20;
+pub(super) const FORMAT: u32 = 1;
 const DIGEST_BYTES: usize = 32;
 
-#[derive(Serialize, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
     format: u32,
@@ -29,32 +29,11 @@ struct Written {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct WrittenQuota {
-    rule: String,
-    region: String,
-    weight: u32,
-    min_percent: u8,
-}
-
-/// Writes a set. Equal sets have equal bytes.
-#[must_use]
-pub fn to_bytes(stored: &Stored) -> Vec<u8> {
-    let quotas = stored.docs.quotas.iter().flat_map(|(rule, quotas)| {
-        quotas.iter().map(move |quota| WrittenQuota {
-            rule: rule.clone(),
-            region: quota.region.clone(),
-            weight: quota.weight,
-            min_percent: quota.min_percent,
-        })
-    });
-    let written = Written {
-        format: FORMAT,
-        version: stored.version,
-        rules: stored.docs.rules.values().cloned().collect(),
-        quotas: quotas.collect(),
-    };
-    // Fails only for maps whose keys are no strings, and there are none.
-    serde_json::to_vec(&written).unwrap_or_default()
+pub(super) struct WrittenQuota {
+    pub(super) rule: String,
+    pub(super) region: String,
+    pub(super) weight: u32,
+    pub(super) min_percent: u8,
 }
 
 /// Reads a set, without checking its rules.
@@ -75,7 +54,7 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Stored, String> {
     for WrittenQuota { rule, region, weight, min_percent } in written.quotas {
         docs.quotas.entry(rule).or_default().push(Quota { region, weight, min_percent });
     }
-    Ok(Stored { version: written.version, docs })
+    Ok(Stored { version: written.version, mark: None, docs })
 }
 
 /// The name of a set's bytes: their SHA-256.
@@ -121,15 +100,20 @@ pub fn read(path: &Path) -> Result<Option<Stored>, String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::held::Held;
     use super::*;
     use serde_json::json;
+
+    fn to_bytes(stored: &Stored) -> Vec<u8> {
+        Held::of(&stored.docs).to_bytes(stored.version).unwrap()
+    }
 
     fn stored() -> Stored {
         let mut docs = RuleDocs::default();
         docs.rules.insert("a".to_owned(), json!({ "name": "a", "limit": 1, "window": "1s" }));
         docs.quotas
             .insert("a".to_owned(), vec![Quota { region: "eu".to_owned(), weight: 1, min_percent: 5 }]);
-        Stored { version: Version { generation: 1, revision: 7 }, docs }
+        Stored { version: Version { generation: 1, revision: 7 }, mark: None, docs }
     }
 
     #[test]

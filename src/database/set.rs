@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::document::{self, RuleDoc};
+use super::held::Held;
+use super::postgres::rules::Version;
 use crate::core::rule::{Rule, User};
 use crate::core::ruleset::{RuleSet, Shapes};
 use crate::core::written::{PROBLEMS_MAX, Place, Problem};
@@ -29,9 +31,18 @@ impl RuleDocs {
     /// # Errors
     /// Every problem, at the rule's name and field; also conflicts between rules.
     pub fn read(&self, regions: &[String]) -> Result<Vec<Rule>, Vec<Problem>> {
+        self.read_beside(0, regions)
+    }
+
+    /// The same for a part of a set that has `others` besides, which are known to be right.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_beside(&self, others: usize, regions: &[String]) -> Result<Vec<Rule>, Vec<Problem>> {
         let mut problems = Vec::new();
-        if self.rules.len() > RULES_MAX {
-            let message = format!("a set has at most {RULES_MAX} rules, not {}", self.rules.len());
+        let many = self.rules.len() + others;
+        if many > RULES_MAX {
+            let message = format!("a set has at most {RULES_MAX} rules, not {many}");
             return Err(vec![problem("rules", message)]);
         }
         let mut rules = Vec::with_capacity(self.rules.len());
@@ -50,17 +61,22 @@ impl RuleDocs {
         if problems.is_empty() { Ok(rules) } else { Err(problems) }
     }
 
-    /// The same, compiled to see whether it holds together.
+    /// The same as [`Self::read_beside`], compiled to see whether it holds together, and short enough to be handed on.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn check_beside(&self, others: usize, regions: &[String]) -> Result<(), Vec<Problem>> {
+        compile(self.read_beside(others, regions)?, &[])?;
+        let bytes = Held::of(self).to_bytes(Version::default());
+        bytes.map(drop).map_err(|sentence| vec![problem("rules", sentence)])
+    }
+
+    /// The same as [`Self::read`], compiled to see whether it holds together.
     ///
     /// # Errors
     /// As [`Self::read`].
     pub fn check(&self, regions: &[String], users: &[User]) -> Result<(), Vec<Problem>> {
-        let rules = self.read(regions)?;
-        let compiled = RuleSet::compile_with_users(rules, users.to_vec(), &mut Shapes::default());
-        let conflicts = compiled.err().unwrap_or_default();
-        let problems: Vec<_> =
-            conflicts.iter().map(|conflict| problem("rules", conflict.to_string())).collect();
-        if problems.is_empty() { Ok(()) } else { Err(problems) }
+        compile(self.read(regions)?, users)
     }
 
     /// A rule's document with its quotas in it.
@@ -225,6 +241,13 @@ impl RuleDocs {
     }
 }
 
+fn compile(rules: Vec<Rule>, users: &[User]) -> Result<(), Vec<Problem>> {
+    let compiled = RuleSet::compile_with_users(rules, users.to_vec(), &mut Shapes::default());
+    let conflicts = compiled.err().unwrap_or_default();
+    let problems: Vec<_> = conflicts.iter().map(|conflict| problem("rules", conflict.to_string())).collect();
+    if problems.is_empty() { Ok(()) } else { Err(problems) }
+}
+
 /// Writes quotas into a rule's `global`.
 pub(super) fn set_quotas(global: &mut Map<String, Value>, quotas: &[Quota]) {
     let shares: Map<_, _> = quotas.iter().map(|quota| (quota.region.clone(), json!(quota.weight))).collect();
@@ -360,6 +383,15 @@ mod tests {
         let twice = Edit::Replace(vec![json!({ "name": "a" }), json!({ "name": "a" })]);
         assert!(refused(twice).to_string().contains("used twice"));
         assert!(matches!(refused(Edit::Replace(vec![json!(1)])), Refused::Wrong(_)));
+    }
+
+    #[test]
+    fn a_set_has_only_so_many_rules_counting_those_that_did_not_change() {
+        let set = set(&[("a", 1)]);
+        let regions = ["eu".to_owned()];
+        assert!(set.read_beside(RULES_MAX - 1, &regions).is_ok());
+        let problems = set.check_beside(RULES_MAX, &regions).unwrap_err();
+        assert!(problems[0].to_string().contains("at most 200000 rules, not 200001"), "{problems:?}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A record that
 //! finds its slot full is counted and dropped, which costs less than writing it: a storm of denials slows nothing down.
+//! Memory is made ready by who reads, as much as the last reading needed: a decision neither allocates nor touches a page
+//! for the first time.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,6 +14,7 @@ use tokio::sync::Notify;
 
 use crate::core::audit::{Outcome, Record};
 use crate::core::decision::Decision;
+use crate::core::identity::is_key_name;
 use crate::core::request::Request;
 use crate::core::time::Timestamp;
 use crate::telemetry::Metrics;
@@ -24,6 +27,17 @@ pub const SLOT_BYTES_MAX: usize = 1 << 20;
 const SLOT_BYTES_URGENT: usize = SLOT_BYTES_MAX / 4;
 /// Bytes of a key's fingerprint, in hexadecimal digits.
 const FINGERPRINT_DIGITS: usize = 32;
+
+/// On cache lines of its own, two of them because they are fetched in pairs: threads of other slots do not slow it down.
+#[derive(Default)]
+#[repr(align(128))]
+struct OwnLine(Mutex<Slot>);
+
+impl OwnLine {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Slot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 #[derive(Debug, Default)]
 struct Slot {
@@ -40,9 +54,17 @@ pub struct Taken {
     pub rows: u64,
 }
 
+/// A request, and what a record says besides.
+#[derive(Clone, Copy)]
+pub(super) struct Question<'a, 'r> {
+    pub(super) request: &'a Request<'r>,
+    /// The user whom the key that it shows belongs to.
+    pub(super) owner: Option<&'a str>,
+}
+
 /// The queue between decisions and what remembers them.
 pub struct Queue {
-    slots: Vec<Mutex<Slot>>,
+    slots: Vec<OwnLine>,
     /// An allowed decision is recorded with this probability of 2^32; see [`Self::weight`].
     threshold: u64,
     /// How many decisions a recorded allowed one stands for.
@@ -67,7 +89,7 @@ impl Queue {
             one_in => (1 << 32) / u64::from(one_in),
         };
         Arc::new(Self {
-            slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
+            slots: (0..SLOTS).map(|_| OwnLine::default()).collect(),
             threshold,
             weight: one_in.max(1),
             urgent: Notify::new(),
@@ -86,7 +108,7 @@ impl Queue {
 
     /// Leaves a record. Never waits for more than another thread's record.
     pub fn push(&self, record: &Record<'_>) {
-        let mut slot = self.slots[own_slot()].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = self.slots[own_slot()].lock();
         if slot.bytes.len() >= SLOT_BYTES_MAX {
             drop(slot);
             self.dropped.increment(1);
@@ -107,13 +129,17 @@ impl Queue {
         self.asked.store(false, Ordering::Relaxed);
         let mut taken = Taken::default();
         for slot in &self.slots {
-            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
-            let rows = std::mem::take(&mut slot.rows);
-            if rows == 0 {
+            let len = slot.lock().bytes.len();
+            if len == 0 {
                 continue;
             }
-            // Memory that a storm needed is not kept for the calm after it.
-            let bytes = std::mem::take(&mut slot.bytes);
+            // As much as is waiting now, so that a storm finds room and the calm after it keeps none.
+            let mut fresh = Vec::new();
+            fresh.resize(len.min(SLOT_BYTES_MAX), u8::MAX);
+            fresh.clear();
+            let mut slot = slot.lock();
+            let bytes = std::mem::replace(&mut slot.bytes, fresh);
+            let rows = std::mem::take(&mut slot.rows);
             drop(slot);
             taken.rows += rows;
             if taken.bytes.is_empty() {
@@ -128,7 +154,7 @@ impl Queue {
     /// Records that wait now.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.slots.iter().map(|slot| slot.lock().unwrap_or_else(PoisonError::into_inner).rows).sum()
+        self.slots.iter().map(|slot| slot.lock().rows).sum()
     }
 
     /// Whether none waits.
@@ -146,7 +172,7 @@ impl Queue {
     /// index.
     pub(super) fn tell(
         &self,
-        request: &Request<'_>,
+        question: Question<'_, '_>,
         decision: &Decision,
         now: Timestamp,
         end: impl FnOnce() -> Timestamp,
@@ -160,16 +186,27 @@ impl Queue {
         };
         let Some(weight) = self.weight(outcome) else { return };
         let ruled = index.and_then(|index| decision.rules.get(index));
-        let key = request.attribute("api_key").map(key_name);
+        let Question { request, owner } = question;
+        let mut asked = Asker { user: owner, ..Asker::default() };
+        for (name, value) in &request.attributes {
+            match *name {
+                "user" => asked.user = Some(value),
+                "api_key" => asked.key = Some(key_name(value)),
+                "ip" => asked.address = Some(value),
+                "path" => asked.path = Some(value),
+                "method" => asked.method = Some(value),
+                _ => {}
+            }
+        }
         self.push(&Record {
             at: now,
             domain: request.domain,
             rule: ruled.map(|ruled| &*ruled.rule),
-            user: request.attribute("user"),
-            key: key.as_ref().map(KeyName::as_str),
-            address: request.attribute("ip"),
-            path: request.attribute("path"),
-            method: request.attribute("method"),
+            user: asked.user,
+            key: asked.key.as_ref().map(KeyName::as_str),
+            address: asked.address,
+            path: asked.path,
+            method: asked.method,
             outcome,
             cost: request.cost.to_signed(),
             count: index.map_or(0, used),
@@ -183,6 +220,16 @@ impl Queue {
             weight,
         });
     }
+}
+
+/// What a record says of who asked, and for what.
+#[derive(Default)]
+struct Asker<'a> {
+    user: Option<&'a str>,
+    key: Option<KeyName<'a>>,
+    address: Option<&'a str>,
+    path: Option<&'a str>,
+    method: Option<&'a str>,
 }
 
 /// What a key is called in a record.
@@ -200,8 +247,12 @@ impl KeyName<'_> {
     }
 }
 
-/// A fingerprint stays what it is; anything else may be the secret itself, and only its fingerprint is kept.
+/// The public name of a key of ours and a fingerprint stay what they are; anything else may be the secret itself, and only
+/// its fingerprint is kept.
 fn key_name(value: &str) -> KeyName<'_> {
+    if is_key_name(value) {
+        return KeyName::Given(value);
+    }
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if value.len() == FINGERPRINT_DIGITS && value.bytes().all(is_digit) {
         return KeyName::Given(value);
@@ -316,5 +367,8 @@ mod tests {
     fn a_secret_is_remembered_by_its_fingerprint_only() {
         assert_eq!(key_name("abc").as_str(), "ba7816bf8f01cfea414140de5dae2223");
         assert_eq!(key_name("ba7816bf8f01cfea414140de5dae2223").as_str(), "ba7816bf8f01cfea414140de5dae2223");
+        assert_eq!(key_name("tgk_abcdefGHI012").as_str(), "tgk_abcdefGHI012");
+        let whole = "tgk_abcdefGHI012_abcdefghijklmnopqrstuvwxyzABCDEF";
+        assert!(!key_name(whole).as_str().contains("tgk_"));
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::Engine;
+use super::audit::Question;
 use super::each::Footprint;
 use super::hold::Leasing;
 use super::identity::{Persons, Refused, rewritten};
@@ -122,7 +123,7 @@ impl Engine {
                 }
                 let decision = refusal(refused);
                 if let Some(audit) = audit {
-                    audit.tell(request, &decision, now, || self.clock.now(), |_| 0);
+                    audit.tell(plan.question(place, request), &decision, now, || self.clock.now(), |_| 0);
                 }
                 decisions.push(decision);
                 continue;
@@ -156,7 +157,7 @@ impl Engine {
             }
             if let Some(audit) = audit {
                 let used = |index| used_of(matches, own, index);
-                audit.tell(request, &decision, now, || self.clock.now(), used);
+                audit.tell(plan.question(place, request), &decision, now, || self.clock.now(), used);
             }
             decisions.push(decision);
         }
@@ -270,6 +271,7 @@ struct Asked<'a, 'r> {
 struct Plan<'a, 'r> {
     loaded: &'a Loaded,
     requests: &'a [Request<'r>],
+    persons: &'a Persons,
     matches: SmallVec<[Matches<'a>; 1]>,
     /// Those who may not ask at all, by the place of their question.
     refused: SmallVec<[(usize, Refused); 1]>,
@@ -307,7 +309,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                 found.limit = loaded.held_to(found.rule, found.limit);
             }
         }
-        let mut plan = Self { loaded, requests, matches, refused, intent };
+        let mut plan = Self { loaded, requests, persons, matches, refused, intent };
         let blocked = !plan.refused.is_empty()
             || plan
                 .matches
@@ -318,6 +320,11 @@ impl<'a, 'r> Plan<'a, 'r> {
             plan.intent = Intent::Ask;
         }
         plan
+    }
+
+    /// The request of this place, with whose key it shows.
+    fn question(&self, place: usize, request: &'a Request<'r>) -> Question<'a, 'r> {
+        Question { request, owner: self.persons.get(place).and_then(|person| person.owner()) }
     }
 
     fn shadow(&self, found: &Match<'_>) -> bool {

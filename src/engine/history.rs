@@ -17,7 +17,7 @@ pub struct DecisionsAsked {
     pub to: Timestamp,
     /// Of this user.
     pub user: Option<String>,
-    /// Of this API key, by its fingerprint.
+    /// Of this API key, by its public name or its fingerprint.
     pub key: Option<String>,
     /// From this address or network.
     pub address: Option<std::net::IpAddr>,

@@ -5,6 +5,7 @@
 //! protocol between regions asks for it; a decision never waits for that.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -207,6 +208,28 @@ impl Engine {
         self.loaded.store(Arc::new(loaded));
         drop(split);
         Ok(revision)
+    }
+
+    /// Puts the set in force that has `put` besides the rules of today, but none of today's with a name in `names`.
+    /// Returns how many rules it has. Not for sets that have users or keys beside them: those are not carried over.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_changed(
+        &self,
+        names: &[String],
+        put: Vec<Rule>,
+        shadow: bool,
+        revision: u64,
+    ) -> Result<usize, Vec<Conflict>> {
+        let names: HashSet<&str> = names.iter().map(String::as_str).collect();
+        let loaded = self.loaded();
+        let kept = loaded.set.rules().iter().map(|compiled| &compiled.rule);
+        let kept = kept.filter(|rule| !names.contains(rule.name.as_str())).cloned();
+        let rules: Vec<Rule> = kept.chain(put).collect();
+        let many = rules.len();
+        self.load_as(rules, Vec::new(), shadow, Some(revision))?;
+        Ok(many)
     }
 
     /// The rule set in force.

@@ -31,8 +31,19 @@ pub enum Edit {
     },
 }
 
+impl Edit {
+    /// The only rule that it can change; `None`: any.
+    #[must_use]
+    pub fn rule(&self) -> Option<&str> {
+        match self {
+            Self::Put { name, .. } | Self::Delete(name) | Self::Quotas { rule: name, .. } => Some(name),
+            Self::Replace(_) | Self::Rollback(_) => None,
+        }
+    }
+}
+
 /// What one region may spend of a rule's limit.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Quota {
     /// The region.
     pub region: String,

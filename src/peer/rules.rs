@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use quinn::{Connection, RecvStream, SendStream};
+use quinn::{Connection, ReadToEndError, RecvStream, SendStream};
 use tokio::time::timeout;
 
 use super::counters::Refusal;
 use crate::core::wire::VERSION;
 
 /// Longest set, in bytes.
-pub const RULES_BYTES_MAX: usize = 128 << 20;
+pub const RULES_BYTES_MAX: usize = 64 << 20;
 /// Sets that a peer may be reading on one connection at once. More wait on its side.
 pub(super) const READERS_MAX: u32 = 2;
 /// Longest time for a question to arrive, and for a set to be written.
@@ -31,6 +31,8 @@ pub struct RulesWord {
     pub generation: u64,
     /// The revision within it.
     pub revision: u64,
+    /// How many bytes it has: no more are read.
+    pub length: usize,
     /// SHA-256 of its bytes.
     pub digest: [u8; DIGEST_BYTES],
 }
@@ -39,19 +41,20 @@ impl RulesWord {
     /// As it is gossiped.
     pub(super) fn text(&self) -> String {
         let digest = self.digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        format!("{} {} {digest}", self.generation, self.revision)
+        format!("{} {} {} {digest}", self.generation, self.revision, self.length)
     }
 
     /// Reads what a member said.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
         let (generation, revision) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let length = parts.next()?.parse().ok()?;
         let hex = parts.next().filter(|hex| hex.len() == 2 * DIGEST_BYTES && hex.is_ascii())?;
         let mut digest = [0; DIGEST_BYTES];
         for (at, byte) in digest.iter_mut().enumerate() {
             *byte = u8::from_str_radix(hex.get(2 * at..2 * at + 2)?, 16).ok()?;
         }
-        parts.next().is_none().then_some(Self { generation, revision, digest })
+        parts.next().is_none().then_some(Self { generation, revision, length, digest })
     }
 }
 
@@ -118,6 +121,9 @@ pub enum FetchError {
     /// The other side has another set by now.
     #[error("the peer has it no longer")]
     Gone,
+    /// It is longer than a set may be, or than was promised.
+    #[error("it is longer than {} MiB, the most that a set may have, or than the peer said", RULES_BYTES_MAX >> 20)]
+    TooLong,
     /// The bytes are not those that were promised.
     #[error("its bytes are not those that were promised")]
     Digest,
@@ -129,13 +135,19 @@ pub(super) async fn fetch(
     word: RulesWord,
     deadline: Duration,
 ) -> Result<Vec<u8>, FetchError> {
+    if word.length > RULES_BYTES_MAX {
+        return Err(FetchError::TooLong);
+    }
     let read = timeout(deadline, async {
         let broken = |error: &dyn std::fmt::Display| FetchError::Broken(error.to_string());
         let (mut send, mut receive) = connection.open_bi().await.map_err(|error| broken(&error))?;
         let question = [&[VERSION, KIND_RULES], &word.digest[..]].concat();
         send.write_all(&question).await.map_err(|error| broken(&error))?;
         send.finish().map_err(|error| broken(&error))?;
-        receive.read_to_end(RULES_BYTES_MAX).await.map_err(|error| broken(&error))
+        receive.read_to_end(word.length).await.map_err(|error| match error {
+            ReadToEndError::TooLong => FetchError::TooLong,
+            ReadToEndError::Read(error) => broken(&error),
+        })
     });
     let bytes = read.await.unwrap_or(Err(FetchError::Slow(deadline)))?;
     if bytes.is_empty() {
@@ -151,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_word_is_read_as_it_was_said_and_nothing_else_is() {
-        let word = RulesWord { generation: 2, revision: 17, digest: [0xa5; 32] };
+        let word = RulesWord { generation: 2, revision: 17, length: 9, digest: [0xa5; 32] };
         assert_eq!(RulesWord::read(&word.text()), Some(word));
         let text = word.text();
         for cut in 0..text.len() {
@@ -165,7 +177,7 @@ mod tests {
     fn a_shelf_gives_only_what_is_asked_for_by_its_digest() {
         let shelf = Shelf::default();
         assert_eq!((shelf.word(), shelf.get(&[1; 32])), (None, None));
-        let word = RulesWord { generation: 1, revision: 1, digest: [1; 32] };
+        let word = RulesWord { generation: 1, revision: 1, length: 3, digest: [1; 32] };
         shelf.put(word, Bytes::from_static(b"set"));
         assert_eq!((shelf.word(), shelf.get(&[1; 32])), (Some(word), Some(Bytes::from_static(b"set"))));
         assert_eq!(shelf.get(&[2; 32]), None);

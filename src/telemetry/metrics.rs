@@ -147,6 +147,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Rule sets that were refused; the one before stayed in force",
     ),
+    (
+        "peer_rules_refused_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Newer rule sets of peers that were not taken: digest, too_long, not_sent, unreadable, other_revision, old, wrong",
+    ),
     ("rules_source_up", MetricKind::Gauge, &[], "1 while the file or database of the rules can be read"),
     (
         "rules_refused",
@@ -222,6 +228,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["reason"],
         "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
     ),
+    (
+        "audit_unsummed",
+        MetricKind::Gauge,
+        &[],
+        "Sums by minute, hour and day that wait in memory to be written",
+    ),
     ("audit_rows_total", MetricKind::Counter, &[], "Records delivered to the database"),
     (
         "audit_batches_total",
@@ -292,6 +304,8 @@ pub struct Metrics {
     pub audit_queue: Gauge,
     /// See `audit_spooled_bytes` in [`METRICS`].
     pub audit_spooled_bytes: Gauge,
+    /// See `audit_unsummed` in [`METRICS`].
+    pub audit_unsummed: Gauge,
     /// See `audit_rows_total` in [`METRICS`].
     pub audit_rows: Counter,
     /// See `audit_archived_rows_total` in [`METRICS`].
@@ -376,6 +390,7 @@ impl Metrics {
             rule_reload_failures: counter("rule_reload_failures_total"),
             audit_queue: gauge("audit_queue"),
             audit_spooled_bytes: gauge("audit_spooled_bytes"),
+            audit_unsummed: gauge("audit_unsummed"),
             audit_rows: counter("audit_rows_total"),
             audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),

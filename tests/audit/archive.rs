@@ -6,18 +6,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::audit::archive::{self, ArchiveError};
-use tidegate::database::audit::{Deliverer, Keeper, Settings, Step, Steps};
+use tidegate::database::audit::{Keeper, Settings, Step, Steps};
 use tidegate::telemetry::Metrics;
 
-use super::records::{NOON, Server, batch, denial, runtime};
+use super::records::{NOON, Process, Server, batch, denial, node, runtime};
 
 const DAY: u64 = 86_400_000_000;
 
 fn settings(folder: &Path, steps: Steps) -> Settings {
     Settings {
-        node: NodeName { region: "eu".to_owned(), node: "eu-1".to_owned() },
+        node: node(),
         retain: Span(90 * DAY),
         archive: Some(format!("file://{}", folder.join("archive").display())),
         scratch: folder.join("spool"),
@@ -29,7 +28,9 @@ fn fill(server: &Server, sequence: u64, at: Timestamp, rows: usize) {
     let users: Vec<String> = (0..rows).map(|user| format!("u{sequence}_{user}")).collect();
     let batch = batch(sequence, users.iter().map(|user| denial(at, user)));
     runtime().block_on(async {
-        Deliverer::new(server.open(), Steps::default()).deliver(&batch).await.unwrap();
+        let mut process = Process::of(server, &node(), &Steps::default());
+        process.deliverer.deliver(&batch).await.unwrap();
+        process.summer.write(None).await.unwrap();
     });
 }
 
@@ -156,6 +157,26 @@ fn an_archive_that_cannot_be_written_keeps_the_month() {
     let failed = run(&server, &settings(folder.path(), Steps::default()), due()).unwrap_err();
     assert!(failed.to_string().contains("/archive/audit_log/2026-03.parquet"), "{failed}");
     assert_eq!(server.number("SELECT count(*) FROM audit_log"), 100);
+}
+
+#[test]
+fn a_month_that_is_not_in_the_sums_yet_stays() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    fill(&server, 1, NOON, 10);
+    runtime().block_on(async {
+        let mut process = Process::of(&server, &node(), &Steps::default());
+        process.deliverer.deliver(&batch(2, [denial(NOON, "late")])).await.unwrap();
+    });
+    let settings = settings(folder.path(), Steps::default());
+    let stays = run(&server, &settings, due()).unwrap_err();
+    assert!(matches!(&stays, ArchiveError::Unsummed { month } if month == "2026-03"), "{stays}");
+    assert_eq!(server.number("SELECT count(*) FROM audit_log"), 11);
+    runtime().block_on(async {
+        Process::of(&server, &node(), &Steps::default()).summer.write(None).await.unwrap();
+    });
+    assert_eq!(run(&server, &settings, due()).unwrap()[0].rows, 11);
+    assert_eq!(server.sql("SELECT denied FROM usage_day WHERE user_id = 'late'"), "1");
 }
 
 #[test]

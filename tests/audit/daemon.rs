@@ -22,20 +22,20 @@ fn config(server: &Server, spool: &Path, more: &str) -> String {
     )
 }
 
-fn start(server: &Server, spool: &Path, more: &str) -> Daemon {
+pub(crate) fn start(server: &Server, spool: &Path, more: &str) -> Daemon {
     Daemon::with(RULES, &config(server, spool, more), &[])
 }
 
-fn block(daemon: &Daemon, user: &str) {
+pub(crate) fn block(daemon: &Daemon, user: &str) {
     let answer = daemon.check(&[("user", user), ("path", "/closed")]);
     assert_eq!(answer["allowed"], false);
 }
 
-fn rows(server: &Server) -> u64 {
+pub(crate) fn rows(server: &Server) -> u64 {
     server.number("SELECT count(*) FROM audit_log")
 }
 
-fn wait_for_rows(server: &Server, wanted: u64) {
+pub(crate) fn wait_for_rows(server: &Server, wanted: u64) {
     eventually(&format!("{wanted} rows, there are {}", rows(server)), || {
         (rows(server) >= wanted).then_some(())
     });
@@ -85,6 +85,11 @@ fn what_was_decided_is_shown_by_routes_and_commands() {
     let denied: Value = daemon.get("/v1/audit?outcome=denied&address=203.0.113.9&rule=search").json();
     assert_eq!(denied["decisions"].as_array().unwrap().len(), 1);
 
+    // Sums follow the rows.
+    eventually("everything is in the sums", || {
+        let denied = "SELECT coalesce(sum(denied + allowed), 0) FROM usage_day WHERE user_id <> ''";
+        (server.number(denied) == 4).then_some(())
+    });
     let usage: Value = daemon.get("/v1/usage?user=u_1").json();
     assert_eq!(
         (usage["rows"][0]["allowed"].as_u64(), usage["rows"][0]["denied"].as_u64()),

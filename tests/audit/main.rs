@@ -14,6 +14,7 @@ mod archive;
 mod bucket;
 mod daemon;
 mod delivery;
+mod disk;
 mod records;
 #[path = "../support/mod.rs"]
 mod support;

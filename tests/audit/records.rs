@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate::core::audit::{Outcome, Record};
 use tidegate::core::time::Timestamp;
 use tidegate::core::worldwide::NodeName;
-use tidegate::database::audit::{Batch, BatchId};
+use tidegate::database::audit::{Batch, BatchId, Deliverer, Steps, Summer, Unsummed};
 use tidegate::database::postgres::{Database, PostgresSettings};
 
 use super::support::command::TIDEGATE;
@@ -47,6 +47,30 @@ impl Server {
     }
 }
 
+/// What writes to the database in one daemon.
+pub(crate) struct Process {
+    pub(crate) deliverer: Deliverer,
+    pub(crate) summer: Summer,
+}
+
+impl Process {
+    /// Within a runtime.
+    pub(crate) fn of(server: &Server, node: &NodeName, steps: &Steps) -> Self {
+        Self::with(server.open(), node, steps)
+    }
+
+    pub(crate) fn with(database: Database, node: &NodeName, steps: &Steps) -> Self {
+        let unsummed = Unsummed::default();
+        let deliverer = Deliverer::new(database.clone(), unsummed.clone(), steps.clone());
+        Self { deliverer, summer: Summer::new(database, node.clone(), unsummed, steps.clone()) }
+    }
+}
+
+/// Who decided, in these tests.
+pub(crate) fn node() -> NodeName {
+    NodeName { region: "eu".to_owned(), node: "eu-1".to_owned() }
+}
+
 /// A denial of this user.
 pub(crate) fn denial(at: Timestamp, user: &str) -> Record<'_> {
     Record {
@@ -76,8 +100,7 @@ pub(crate) fn batch<'a>(sequence: u64, records: impl IntoIterator<Item = Record<
         record.write(&mut bytes);
         rows += 1;
     }
-    let node = NodeName { region: "eu".to_owned(), node: "eu-1".to_owned() };
-    Batch { id: BatchId { incarnation: 7, sequence }, node, rows, bytes }
+    Batch { id: BatchId { incarnation: 7, sequence }, node: node(), rows, bytes }
 }
 
 /// A runtime for one test.

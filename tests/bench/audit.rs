@@ -2,20 +2,31 @@
 //!
 //! * `cargo bench --bench audit -- decide`: a decision without a log, with one, and with one whose database is away; in turns
 //!   within one run, so that the machine's moods meet all three.
+//! * `cargo bench --bench audit -- outside`: the same through HTTP, of three whole daemons; every call is denied.
 //! * `cargo bench --bench audit -- rows [MILLIONS]`: rows a second from the queue into the database, and from a full spool.
 //! * `cargo bench --bench audit -- query [MILLIONS]`: what operators ask of a log of that size.
 
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a benchmark"
+)]
 #![allow(clippy::expect_used, clippy::panic, clippy::cast_precision_loss, reason = "a benchmark")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a benchmark")]
 
-#[path = "../support/postgres.rs"]
-mod postgres;
+#[path = "../support/mod.rs"]
+mod support;
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use support::daemon::Daemon;
+use support::{command, postgres};
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::audit::{Outcome, Record};
 use tidegate::core::request::{Attributes, Cost, Request};
@@ -44,9 +55,10 @@ fn main() {
     let rows = (millions * 1e6) as u64;
     match arguments.first().map(String::as_str) {
         Some("decide") => decide(),
+        Some("outside") => outside(),
         Some("rows") => carry(rows),
         Some("query") => query(rows),
-        _ => println!("say what: decide, rows [MILLIONS] or query [MILLIONS]"),
+        _ => println!("say what: decide, outside, rows [MILLIONS] or query [MILLIONS]"),
     }
 }
 
@@ -158,6 +170,82 @@ fn times(engine: &Engine, users: &[String], decisions: usize, pace: Option<Durat
     }
 }
 
+const HEADINGS: &str =
+    "ns, and how often that of the log off                    p50           p99         p99.9        mean";
+
+/// Measures off, on and stopped in turns, so that the machine's moods meet all three, and shows them.
+fn in_turns(load: &str, mut measure: impl FnMut(usize, &mut Vec<u32>)) {
+    let mut taken = [Vec::new(), Vec::new(), Vec::new()];
+    for round in 0..11 {
+        for (place, times) in taken.iter_mut().enumerate() {
+            let mut fresh = Vec::new();
+            measure(place, &mut fresh);
+            if round > 0 {
+                times.append(&mut fresh);
+            }
+        }
+    }
+    let shown = taken.map(|mut times| {
+        times.sort_unstable();
+        let at = |part: f64| f64::from(times[(times.len() as f64 * part) as usize]);
+        let sum: u64 = times.iter().map(|nanos| u64::from(*nanos)).sum();
+        [at(0.5), at(0.99), at(0.999), sum as f64 / times.len() as f64]
+    });
+    for (what, values) in ["off", "on", "on, database stopped"].iter().zip(&shown) {
+        let cells =
+            values.iter().zip(&shown[0]).map(|(value, off)| format!(" {value:>7.0} {:>5.2}", value / off));
+        println!("{:<52}{}", format!("{load}: {what}"), cells.collect::<String>());
+    }
+}
+
+/// Three daemons that block everybody, asked over one kept connection each.
+fn outside() {
+    let server = postgres::Postgres::start();
+    let database = server.migrated(command::TIDEGATE);
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let rules = "[[rules]]\nname = \"closed\"\naction = \"block\"\ngroup = \"b\"\n";
+    let remembering = |url: &str, folder: &Path| {
+        let spool = folder.join("spool");
+        format!("[postgres]\nurl = {url:?}\n[audit]\nspool = {spool:?}\n")
+    };
+    let daemons = [
+        Daemon::with(rules, "", &[]),
+        Daemon::with(rules, &remembering(&server.url(&database), folders[0].path()), &[]),
+        // A port that refuses, as that of a stopped server does.
+        Daemon::with(rules, &remembering("postgres://127.0.0.1:1/none", folders[1].path()), &[]),
+    ];
+    let mut calls = daemons.each_ref().map(|daemon| {
+        let socket = TcpStream::connect(daemon.http).unwrap();
+        socket.set_nodelay(true).unwrap();
+        socket
+    });
+    let body = r#"{"attributes":{"user":"u_17","path":"/api/search","method":"GET","ip":"203.0.113.9"}}"#;
+    let question = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    println!("{HEADINGS}");
+    in_turns("denied, over HTTP", |place, into| {
+        let socket = &mut calls[place];
+        let mut answer = [0; 4_096];
+        for _ in 0..5_000 {
+            let begin = Instant::now();
+            socket.write_all(question.as_bytes()).unwrap();
+            let mut len = 0;
+            // An answer ends with its JSON, which ends with a brace and a line.
+            while !answer[..len].ends_with(b"}\n") && !answer[..len].ends_with(b"}") {
+                len += socket.read(&mut answer[len..]).unwrap();
+            }
+            into.push(begin.elapsed().as_nanos() as u32);
+            assert!(answer[..len].windows(15).any(|part| part == b"\"allowed\":false"));
+        }
+    });
+    for daemon in &daemons[1..] {
+        let dropped = daemon.metric("tidegate_audit_dropped_total{reason=\"queue_full\"}").unwrap_or(0.0);
+        assert!(dropped == 0.0, "{dropped} records were dropped: it was not all remembered");
+    }
+}
+
 fn decide() {
     let server = postgres::Postgres::start();
     let database = server.database();
@@ -170,7 +258,7 @@ fn decide() {
     let away = start("postgres://127.0.0.1:1/none".to_owned(), folders[1].path(), 1);
     drop(guard);
     let users: Vec<String> = (0..1_000).map(|user| format!("u_{user}")).collect();
-    println!("{:<44} {:>9} {:>9} {:>9} {:>9}", "ns a decision", "p50", "p99", "p99.9", "mean");
+    println!("{HEADINGS}");
     let every = |nanos| Some(Duration::from_nanos(nanos));
     let loads: [(&str, u32, usize, Option<Duration>); 3] = [
         ("allowed, 1 % recorded, 50,000/s", u32::MAX, 20_000, every(20_000)),
@@ -179,32 +267,11 @@ fn decide() {
     ];
     for (load, limit, decisions, pace) in loads {
         let engines = [
-            ("off", engine(limit, None)),
-            ("on", engine(limit, Some(Arc::clone(&on.queue)))),
-            ("on, database stopped", engine(limit, Some(Arc::clone(&away.queue)))),
+            engine(limit, None),
+            engine(limit, Some(Arc::clone(&on.queue))),
+            engine(limit, Some(Arc::clone(&away.queue))),
         ];
-        let mut taken = [Vec::new(), Vec::new(), Vec::new()];
-        for round in 0..11 {
-            for (place, (_, engine)) in engines.iter().enumerate() {
-                let mut fresh = Vec::with_capacity(decisions);
-                times(engine, &users, decisions, pace, &mut fresh);
-                if round > 0 {
-                    taken[place].append(&mut fresh);
-                }
-            }
-        }
-        for ((what, _), times) in engines.iter().zip(&mut taken) {
-            times.sort_unstable();
-            let at = |part: f64| times[(times.len() as f64 * part) as usize];
-            let mean = times.iter().map(|nanos| u64::from(*nanos)).sum::<u64>() / times.len() as u64;
-            println!(
-                "{:<44} {:>9} {:>9} {:>9} {mean:>9}",
-                format!("{load}: {what}"),
-                at(0.5),
-                at(0.99),
-                at(0.999)
-            );
-        }
+        in_turns(load, |place, into| times(&engines[place], &users, decisions, pace, into));
     }
     runtime.block_on(async {
         on.end().await;
@@ -250,11 +317,19 @@ fn fill(queue: &Queue, rows: u64) {
 }
 
 fn carry(rows: u64) {
-    let server = postgres::Postgres::with(&["max_wal_size=4GB", "shared_buffers=256MB"]);
+    let server = postgres::Postgres::with(&["fsync=on", "max_wal_size=4GB", "shared_buffers=256MB"]);
     let database = server.database();
     let runtime = runtime();
     runtime.block_on(async { migrate::run(&open(server.url(&database))).await.unwrap() });
-    let count = || server.sql(&database, "SELECT count(*) FROM audit_log").parse::<u64>().unwrap();
+    let number = |sql: &str| server.sql(&database, sql).parse::<u64>().unwrap();
+    // Every row, and every row in the sums of users too.
+    let count = || {
+        let rows = number("SELECT count(*) FROM audit_log");
+        for table in ["usage_minute", "usage_hour", "usage_day"] {
+            assert_eq!(number(&format!("SELECT sum(denied) FROM {table} WHERE user_id <> ''")), rows);
+        }
+        rows
+    };
     let folder = tempfile::tempdir().unwrap();
     let guard = runtime.enter();
     let running = start(server.url(&database), folder.path(), 1);
@@ -265,7 +340,9 @@ fn carry(rows: u64) {
     runtime.block_on(running.pipeline.drain(far_deadline(&runtime, far)));
     let took = begin.elapsed();
     assert_eq!(count(), rows);
-    println!("{rows} rows end to end: {:.0} rows/s", rows as f64 / took.as_secs_f64());
+    println!("{rows} rows end to end, sums included: {:.0} rows/s", rows as f64 / took.as_secs_f64());
+    let sums = number("SELECT count(*) FROM usage_minute");
+    println!("they make {sums} sums by minute");
     runtime.block_on(running.end());
 
     // The same again with nobody there to take them; then somebody is.
@@ -329,10 +406,20 @@ fn generate(server: &postgres::Postgres, database: &str, rows: u64) {
                     "INSERT INTO {table} (bucket, region, rule, user_id, path, allowed, denied, cost, latency) \
                      SELECT date_trunc('{step}', at, 'UTC'), region, rule, {user}, {path}, \
                          count(*) FILTER (WHERE outcome = 'allowed'), count(*) FILTER (WHERE outcome = 'denied'), count(*), \
-                         '{{0,0,5,9}}' FROM audit_log GROUP BY 1, 2, 3, 4, 5"
+                         '{{844424930131973,1125899906842633}}' FROM audit_log GROUP BY 1, 2, 3, 4, 5"
                 ),
             );
         }
+    }
+    for step in ["minute", "hour", "day"] {
+        server.sql(
+            database,
+            &format!(
+                "INSERT INTO usage_total (step, bucket, region, allowed, denied, cost, latency) \
+                 SELECT '{step}', bucket, region, sum(allowed), sum(denied), sum(cost), '{{0,0,500,900}}' \
+                 FROM usage_{step} WHERE user_id = '' AND path = '' GROUP BY 2, 3"
+            ),
+        );
     }
     server.sql(database, "VACUUM ANALYZE");
 }

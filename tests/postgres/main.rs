@@ -14,10 +14,11 @@
 mod away;
 mod file;
 mod guard;
+mod many;
 mod peers;
 mod people;
 mod rules;
 mod schema;
-mod speed;
 #[path = "../support/mod.rs"]
 mod support;
+mod usage;

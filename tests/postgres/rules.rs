@@ -258,3 +258,51 @@ fn quotas_in_the_database_replace_the_shares_of_a_rule() {
     assert_eq!(daemon.run(&["rules", "rollback", "1"]).code, 0);
     assert_eq!(daemon.get("/v1/quotas/world").json()["permits"], json!({ "eu": 50, "us": 50 }));
 }
+
+#[test]
+fn regions_that_a_file_names_are_checked_against_those_of_the_daemon() {
+    let place = Place::new();
+    let config = format!("region = \"eu\"\n{}[peers]\nregions = [\"eu\", \"us\"]\n", place.config());
+    let daemon = Daemon::with("", &config, &["--peer", &free_udp().to_string()]);
+    let rules = "[[rules]]\nname = \"w\"\nlimit = 10\nwindow = \"1m\"\n[rules.global]\nmode = \"split\"\nshares = { eu = 1, usa = 1 }\n";
+    std::fs::write(daemon.folder().join("w.toml"), rules).unwrap();
+    // By itself a file may name any region.
+    let alone = super::support::command::run(daemon.folder(), &["rules", "validate", "w.toml"]);
+    assert_eq!(alone.code, 0, "{alone:?}");
+    for command in ["validate", "diff", "apply"] {
+        let refused = daemon.run(&["rules", command, "w.toml"]);
+        assert!(
+            refused.code == 2 && refused.err.contains("w.toml:7:") && refused.err.contains("\"usa\""),
+            "{command}: {refused:?}"
+        );
+    }
+    assert_eq!(daemon.get("/v1/regions").json()["configured"], json!(["eu", "us"]));
+    std::fs::write(daemon.folder().join("w.toml"), rules.replace("usa", "us")).unwrap();
+    assert_eq!(daemon.run(&["rules", "validate", "w.toml"]).code, 0);
+    assert_eq!(daemon.run(&["rules", "apply", "w.toml"]).code, 0);
+}
+
+#[test]
+fn a_change_is_seen_where_the_history_does_not_tell_of_it() {
+    let place = Place::new();
+    place.sql(&insert(&rule("a", 1)));
+    place.sql(&insert(&rule("b", 1)));
+    let daemon = place.daemon();
+    // As after a clean-up: what the daemon knows is not in the history any more.
+    place.sql("DELETE FROM rule_revisions");
+    place.sql("UPDATE rules SET document = document || '{\"limit\": 2}' WHERE name = 'a'");
+    wait_for(&daemon, "a", Some(2));
+    // The next change is told by the history again; renamed, removed and added at once.
+    place.sql("BEGIN; UPDATE rules SET document = document || '{\"name\": \"c\"}' WHERE name = 'a'; DELETE FROM rules WHERE name = 'b'; INSERT INTO rules (document) VALUES ('{\"name\": \"d\", \"limit\": 4, \"window\": \"1s\"}'); COMMIT");
+    wait_for(&daemon, "d", Some(4));
+    assert_eq!(["a", "b", "c"].map(|name| limit(&daemon, name)), [None, None, Some(2)]);
+    // The same number in another history: the database was replaced by one that went another way.
+    place.sql("UPDATE rule_revisions SET at = at - interval '1 day'");
+    place.sql("ALTER TABLE rules DISABLE TRIGGER USER; UPDATE rules SET document = document || '{\"limit\": 9}' WHERE name = 'c'; ALTER TABLE rules ENABLE TRIGGER USER");
+    place.sql("UPDATE rules SET document = document || '{\"limit\": 5}' WHERE name = 'd'");
+    wait_for(&daemon, "d", Some(5));
+    assert_eq!(limit(&daemon, "c"), Some(9));
+    // What a daemon holds after changes is what a new one reads.
+    let held = |daemon: &Daemon| daemon.get("/v1/rules").json()["rules"].clone();
+    assert_eq!(held(&daemon), held(&place.daemon()));
+}

@@ -20,6 +20,7 @@ mod batch;
 mod chaos;
 mod daemon;
 mod differential;
+mod people;
 mod rights;
 mod ring;
 mod split;

@@ -122,6 +122,26 @@ fn validate_names_every_problem_with_its_place() {
 }
 
 #[test]
+fn rules_of_the_envoy_rate_limit_service_are_printed_as_ours() {
+    let folder = TempDir::new().unwrap();
+    let file = "domain: shop\ndescriptors:\n  - key: tenant\n    rate_limit: { unit: minute, requests_per_unit: 10 }\n";
+    std::fs::write(folder.path().join("config.yaml"), file).unwrap();
+    let import = ["rules", "import", "--from", "envoy", "config.yaml"];
+    let ran = run(folder.path(), &import);
+    assert!(ran.code == 0 && ran.err.is_empty(), "{ran:?}");
+    std::fs::write(folder.path().join("rules.toml"), &ran.out).unwrap();
+    let valid = run(folder.path(), &["rules", "validate", "rules.toml"]);
+    assert!(valid.code == 0 && valid.out.contains("rules: 1"), "{valid:?}");
+    // What is left out is told, and what is not is printed all the same.
+    let more = format!("{file}  - key: other\n    rate_limit: {{ unit: eon, requests_per_unit: 1 }}\n");
+    std::fs::write(folder.path().join("config.yaml"), more).unwrap();
+    let ran = run(folder.path(), &import);
+    assert!(ran.code == 1 && ran.err.contains("config.yaml: descriptors[1].rate_limit.unit"), "{ran:?}");
+    assert!(ran.out.contains("\"shop.tenant\""), "{ran:?}");
+    assert_eq!(run(folder.path(), &["rules", "import", "--from", "envoy", "missing.yaml"]).code, 2);
+}
+
+#[test]
 fn config_check_prints_what_would_run_or_every_problem() {
     let folder = TempDir::new().unwrap();
     let write = |text: &str| std::fs::write(folder.path().join("tidegate.toml"), text).unwrap();

@@ -202,7 +202,8 @@ pub(crate) fn as_postgres(program: &Path) -> Command {
     command
 }
 
-fn is_root() -> bool {
+/// Whether these tests run as root, and PostgreSQL therefore as `postgres`.
+pub(crate) fn is_root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.starts_with(b"0"))
 }
 

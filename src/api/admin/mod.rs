@@ -35,7 +35,7 @@ use crate::telemetry::Metrics;
 pub use self::guard::Guard;
 pub use self::tokens::{Made, Tokens, make as make_token};
 
-/// Longest body of an admin request, in bytes: a set of 100,000 rules fits.
+/// Longest body of an admin request, in bytes: what a set of rules may have; 100,000 fit.
 pub(super) const BODY_BYTES_MAX: usize = 64 << 20;
 
 /// Writes one rule as the API shows it, the JSON shape of `rules.toml`.
@@ -166,8 +166,13 @@ fn decoded(segment: &str) -> Result<String, Refusal> {
 impl Call<'_> {
     /// The body as JSON.
     pub(super) fn json(&self) -> Result<serde_json::Value, Refusal> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Refusal::new(Code::Malformed, format!("the body is not JSON: {error}")))
+        parsed(&self.body)
+    }
+
+    /// The same for a body that may be long.
+    pub(super) async fn long_json(&self) -> Result<serde_json::Value, Refusal> {
+        let body = self.body.clone();
+        aside(move || parsed(&body)).await?
     }
 
     /// The pairs of the query.
@@ -179,6 +184,19 @@ impl Call<'_> {
     pub(super) fn param(&self, place: usize) -> &str {
         self.params.get(place).map_or("", String::as_str)
     }
+}
+
+fn parsed(body: &[u8]) -> Result<serde_json::Value, Refusal> {
+    serde_json::from_slice(body)
+        .map_err(|error| Refusal::new(Code::Malformed, format!("the body is not JSON: {error}")))
+}
+
+/// Very many rules take a while to read and to write: not on a thread that serves requests.
+pub(super) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Refusal::new(Code::Away, format!("the request broke off: {error}")))
 }
 
 /// Whether a change may have been sent by a form of a foreign page: those can send no JSON type.

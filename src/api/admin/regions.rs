@@ -26,6 +26,7 @@ fn show(doors: &Doors) -> Reply {
         node: &name.node,
         live: doors.readiness() == Readiness::Serving,
         store: StoreJson::new(&health),
+        configured: &doors.admin.regions,
         peers: world.peers.iter().map(PeerJson::new).collect(),
         cut_off: &world.cut_off,
         rules: bounds

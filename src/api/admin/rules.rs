@@ -7,7 +7,7 @@ use http::HeaderValue;
 use http::header::{ETAG, IF_MATCH};
 use serde_json::{Value, json};
 
-use super::{AdminRoute, Call};
+use super::{AdminRoute, Call, aside};
 use crate::api::Doors;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, Reply, reply};
@@ -26,7 +26,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
         method: "GET",
         path: "/v1/rules",
         role: Role::Viewer,
-        handler: |call| Box::pin(async move { Ok(all(call.doors)) }),
+        handler: |call| Box::pin(async move { all(call.doors).await }),
     },
     AdminRoute {
         method: "PUT",
@@ -67,25 +67,27 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// Every rule, with the revision of the set.
-fn all(doors: &Doors) -> Reply {
-    let loaded = doors.engine.loaded();
-    let rules: Vec<_> =
-        loaded.set.rules().iter().map(|compiled| (doors.admin.rule_json)(&compiled.rule)).collect();
-    tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rules": rules })))
+async fn all(doors: &Doors) -> Answered {
+    let (loaded, shown) = (doors.engine.loaded(), std::sync::Arc::clone(&doors.admin.rule_json));
+    let revision = loaded.revision;
+    let reply = aside(move || {
+        let rules: Vec<_> = loaded.set.rules().iter().map(|compiled| shown(&compiled.rule)).collect();
+        reply::json(&json!({ "revision": revision, "rules": rules }))
+    });
+    Ok(tagged(revision, reply.await?))
 }
 
 /// One rule, named by the path.
 fn one(call: &Call<'_>) -> Answered {
     let (doors, name) = (call.doors, call.param(0));
     let loaded = doors.engine.loaded();
-    let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
-    let compiled = compiled.ok_or_else(|| no_rule(name))?;
+    let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
     let rule = (doors.admin.rule_json)(&compiled.rule);
     Ok(tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rule": rule }))))
 }
 
 async fn replace(call: Call<'_>) -> Answered {
-    let mut body = call.json()?;
+    let mut body = call.long_json().await?;
     let expected = expected(&call, &body)?;
     known_fields(&body, &["rules", "revision"], |key| match key {
         "users" | "tiers" => {
@@ -163,8 +165,9 @@ pub(super) async fn edit(call: &Call<'_>, edit: Edit, expected: Option<u64>) -> 
     }
     let asked = Asked { edit, expected, dry_run, actor: call.actor.clone(), reason };
     let Done { revision, changes } = call.doors.admin.rules.edit(asked).await.map_err(refused)?;
-    let body = json!({ "revision": revision, "dry_run": dry_run, "changes": changes });
-    Ok(tagged(revision, reply::json(&body)))
+    let written =
+        aside(move || reply::json(&json!({ "revision": revision, "dry_run": dry_run, "changes": changes })));
+    Ok(tagged(revision, written.await?))
 }
 
 /// The revision that the change was made for: `If-Match`, else what the body says.

@@ -16,7 +16,9 @@ const VALUE_CHARS_MAX: usize = 60;
 
 /// Makes the rules what the file says, or only shows what that would change.
 pub(super) fn apply(file: &Path, prune: bool, dry_run: bool, reason: &str, server: &Server) -> Ended {
-    let written = daemon::read_rules(file).map_err(|problems| Failure::Usage(problems.join("\n")))?;
+    let regions = server.configured_regions()?;
+    let written =
+        daemon::read_rules(file, &regions).map_err(|problems| Failure::Usage(problems.join("\n")))?;
     let in_force = server.get("/v1/rules")?;
     let revision = in_force.json["revision"].as_u64();
     let mut rules: BTreeMap<String, Value> = BTreeMap::new();

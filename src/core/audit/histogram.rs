@@ -7,6 +7,10 @@
 /// Buckets in all; the last also holds everything longer.
 pub const BUCKETS: usize = 4 + 4 * 22;
 
+/// Bits of a count in [`Histogram::packed`].
+const COUNT_BITS: u32 = 48;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
 /// Counts by bucket. Trailing buckets without counts are not kept.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Histogram(Vec<u64>);
@@ -32,24 +36,38 @@ fn floor(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Counts of the buckets, the shortest first; surplus ones are added to the last.
+    /// Reads what [`Self::packed`] wrote, in any order and any number of times: equal places add up. A number without a
+    /// place has the one it stands at, as histograms of an older form do; places beyond the last are the last.
     #[must_use]
-    pub fn from_counts(mut counts: Vec<u64>) -> Self {
-        let sum = |surplus: &[u64]| surplus.iter().fold(0, |sum: u64, count| sum.saturating_add(*count));
-        if let Some(surplus) = counts.get(BUCKETS..).map(sum) {
-            counts.truncate(BUCKETS);
-            counts[BUCKETS - 1] = counts[BUCKETS - 1].saturating_add(surplus);
+    pub fn from_packed(packed: impl IntoIterator<Item = u64>) -> Self {
+        let mut histogram = Self::default();
+        for (at, number) in packed.into_iter().enumerate() {
+            let place = match usize::try_from(number >> COUNT_BITS) {
+                Ok(0) => at,
+                place => place.map_or(BUCKETS, |place| place - 1),
+            };
+            histogram.add_at(place.min(BUCKETS - 1), number & COUNT_MAX);
         }
-        Self(counts)
+        histogram
     }
 
-    /// Adds `times` decisions that took this long.
-    pub fn add(&mut self, micros: u32, times: u64) {
-        let bucket = bucket(micros);
+    /// One number for each count that is not zero, as the database keeps them: its place, from 1, above 48 bits of
+    /// the count.
+    pub fn packed(&self) -> impl Iterator<Item = u64> {
+        let counts = (1..).zip(&self.0).filter(|(_, count)| **count > 0);
+        counts.map(|(place, count): (u64, _)| (place << COUNT_BITS) | (*count).min(COUNT_MAX))
+    }
+
+    fn add_at(&mut self, bucket: usize, times: u64) {
         if self.0.len() <= bucket {
             self.0.resize(bucket + 1, 0);
         }
         self.0[bucket] = self.0[bucket].saturating_add(times);
+    }
+
+    /// Adds `times` decisions that took this long.
+    pub fn add(&mut self, micros: u32, times: u64) {
+        self.add_at(bucket(micros), times);
     }
 
     /// Adds another one.
@@ -125,8 +143,24 @@ mod tests {
         }
 
         #[test]
-        fn any_counts_are_read(counts in proptest::collection::vec(any::<u64>(), 0..200)) {
-            let histogram = Histogram::from_counts(counts);
+        fn what_is_packed_adds_up_in_any_order(
+            one in proptest::collection::vec(0_u32..10_000_000, 0..50),
+            other in proptest::collection::vec(0_u32..10_000_000, 0..50),
+        ) {
+            let of = |values: &[u32]| {
+                let mut histogram = Histogram::default();
+                values.iter().for_each(|value| histogram.add(*value, 1));
+                histogram
+            };
+            let both: Vec<u64> = of(&one).packed().chain(of(&other).packed()).collect();
+            prop_assert_eq!(Histogram::from_packed(both.iter().rev().copied()), of(&[one.clone(), other].concat()));
+            // As it was kept before, with zeros and without places.
+            prop_assert_eq!(Histogram::from_packed(of(&one).counts().iter().copied()), of(&one));
+        }
+
+        #[test]
+        fn any_numbers_are_read(numbers in proptest::collection::vec(any::<u64>(), 0..200)) {
+            let histogram = Histogram::from_packed(numbers);
             prop_assert!(histogram.counts().len() <= BUCKETS);
             let _ = histogram.percentile(500);
         }

@@ -58,7 +58,7 @@ pub struct Record<'a> {
     pub rule: Option<&'a str>,
     /// Who asked: the user.
     pub user: Option<&'a str>,
-    /// Who asked: the name of the API key, never the key.
+    /// Who asked: the public name of the API key, or a fingerprint, never the key.
     pub key: Option<&'a str>,
     /// Who asked: the address, as it was given.
     pub address: Option<&'a str>,
@@ -101,16 +101,25 @@ impl<'a> Record<'a> {
         let texts = self.texts().map(|text| text.map(cut));
         let len = FIXED + texts.iter().map(|text| 2 + text.map_or(0, str::len)).sum::<usize>();
         into.reserve(4 + len);
-        into.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-        into.extend_from_slice(&self.at.0.to_le_bytes());
-        into.push(self.outcome.byte());
-        into.extend_from_slice(&self.cost.to_le_bytes());
-        into.extend_from_slice(&self.count.to_le_bytes());
-        into.extend_from_slice(&self.limit.to_le_bytes());
-        into.extend_from_slice(&self.status.to_le_bytes());
-        into.extend_from_slice(&self.retry_ms.unwrap_or(NO_RETRY).to_le_bytes());
-        into.extend_from_slice(&self.latency_us.to_le_bytes());
-        into.extend_from_slice(&self.weight.to_le_bytes());
+        // In one piece: this is the one part of remembering that a decision waits for.
+        let mut head = [0; 4 + FIXED];
+        let mut rest = head.as_mut_slice();
+        let mut put = |bytes: &[u8]| {
+            let (own, others) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            own.copy_from_slice(bytes);
+            rest = others;
+        };
+        put(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
+        put(&self.at.0.to_le_bytes());
+        put(&[self.outcome.byte()]);
+        put(&self.cost.to_le_bytes());
+        put(&self.count.to_le_bytes());
+        put(&self.limit.to_le_bytes());
+        put(&self.status.to_le_bytes());
+        put(&self.retry_ms.unwrap_or(NO_RETRY).to_le_bytes());
+        put(&self.latency_us.to_le_bytes());
+        put(&self.weight.to_le_bytes());
+        into.extend_from_slice(&head);
         for text in texts {
             let len = text.map_or(NONE, |text| u16::try_from(text.len()).unwrap_or(0));
             into.extend_from_slice(&len.to_le_bytes());

@@ -3,13 +3,14 @@
 //! Three kinds of rows instead of one for each combination: a rule's total (no user, no path), a user's share of it and a
 //! path's share of it. They grow with users plus paths, not with users times paths.
 
-use std::collections::{BTreeMap, HashSet};
+use foldhash::fast::RandomState;
+use hashbrown::{Equivalent, HashMap, HashSet};
 
 use super::histogram::Histogram;
 use super::record::{Outcome, Record, storable};
 use crate::core::time::{Span, Timestamp};
 
-/// Most paths of one batch that get sums of their own; the rest share [`OTHER_PATHS`].
+/// Most paths that get sums of their own among those that are added up together; the rest share [`OTHER_PATHS`].
 pub const PATHS_MAX: usize = 256;
 /// What the paths beyond [`PATHS_MAX`] are called.
 pub const OTHER_PATHS: &str = "*";
@@ -63,29 +64,48 @@ impl Usage {
     }
 }
 
-/// The same sums by longer steps of time: their keys' minutes become hours or days (UTC).
-#[must_use]
-pub fn coarser(sums: &BTreeMap<UsageKey, Usage>, step: Span) -> BTreeMap<UsageKey, Usage> {
-    let mut coarse: BTreeMap<UsageKey, Usage> = BTreeMap::new();
-    for (key, usage) in sums {
-        let minute = Timestamp::window_start(key.minute.window_index(step), step);
-        coarse.entry(UsageKey { minute, ..key.clone() }).or_default().merge(usage);
-    }
-    coarse
+/// A key as it is read off a record, before it is known whether anybody has to own it.
+#[derive(Hash)]
+struct Borrowed<'a> {
+    minute: Timestamp,
+    rule: &'a str,
+    user: &'a str,
+    path: &'a str,
 }
 
-/// Adds records up, in the order of their keys: writers of several daemons then never wait for each other in a circle.
-#[must_use]
-pub fn sum<'a>(records: impl Iterator<Item = Record<'a>>) -> BTreeMap<UsageKey, Usage> {
-    let mut sums: BTreeMap<UsageKey, Usage> = BTreeMap::new();
-    let mut paths: HashSet<String> = HashSet::new();
-    for record in records {
+impl Equivalent<UsageKey> for Borrowed<'_> {
+    fn equivalent(&self, key: &UsageKey) -> bool {
+        self.minute == key.minute && self.user == key.user && self.path == key.path && self.rule == key.rule
+    }
+}
+
+impl From<&Borrowed<'_>> for UsageKey {
+    fn from(key: &Borrowed<'_>) -> Self {
+        Self {
+            minute: key.minute,
+            rule: key.rule.to_owned(),
+            user: key.user.to_owned(),
+            path: key.path.to_owned(),
+        }
+    }
+}
+
+/// Records added up by minute.
+#[derive(Debug, Clone, Default)]
+pub struct Sums {
+    sums: HashMap<UsageKey, Usage, RandomState>,
+    paths: HashSet<String, RandomState>,
+}
+
+impl Sums {
+    /// Adds a record.
+    pub fn add(&mut self, record: &Record<'_>) {
         let minute = Timestamp::window_start(record.at.window_index(MINUTE), MINUTE);
         let rule = storable(record.rule.unwrap_or_default());
+        let sums = &mut self.sums;
         let mut add = |user: &str, path: &str| {
-            let (user, path) = (storable(user).into_owned(), storable(path).into_owned());
-            let key = UsageKey { minute, rule: rule.clone().into_owned(), user, path };
-            sums.entry(key).or_default().add(&record);
+            let key = Borrowed { minute, rule: &rule, user: &storable(user), path: &storable(path) };
+            sums.entry_ref(&key).or_default().add(record);
         };
         add("", "");
         if let Some(user) = record.user.filter(|user| !user.is_empty()) {
@@ -93,15 +113,56 @@ pub fn sum<'a>(records: impl Iterator<Item = Record<'a>>) -> BTreeMap<UsageKey, 
         }
         let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
         if let Some(path) = path.filter(|path| !path.is_empty()) {
+            let paths = &mut self.paths;
             let known = paths.contains(path) || (paths.len() < PATHS_MAX && paths.insert(path.to_owned()));
             add("", if known { path } else { OTHER_PATHS });
         }
     }
-    sums
+
+    /// How many sums there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.sums.len()
+    }
+
+    /// Whether nothing was added.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.sums.is_empty()
+    }
+
+    /// The sums, in the order of their keys: writers of several daemons then never wait for each other in a circle.
+    #[must_use]
+    pub fn into_sorted(self) -> Vec<(UsageKey, Usage)> {
+        let mut sorted: Vec<_> = self.sums.into_iter().collect();
+        sorted.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        sorted
+    }
+}
+
+/// Sorted sums by longer steps of time, sorted: their keys' minutes become hours or days (UTC).
+#[must_use]
+pub fn coarser(sums: &[(UsageKey, Usage)], step: Span) -> Vec<(UsageKey, Usage)> {
+    let coarse = |(key, usage): &(UsageKey, Usage)| {
+        let minute = Timestamp::window_start(key.minute.window_index(step), step);
+        (UsageKey { minute, ..key.clone() }, usage.clone())
+    };
+    let mut all: Vec<_> = sums.iter().map(coarse).collect();
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all.dedup_by(|later, first| {
+        let same = later.0 == first.0;
+        if same {
+            first.1.merge(&later.1);
+        }
+        same
+    });
+    all
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn record<'a>(at: u64, user: &'a str, path: &'a str, outcome: Outcome, weight: u32) -> Record<'a> {
@@ -123,6 +184,12 @@ mod tests {
             latency_us: 3,
             weight,
         }
+    }
+
+    fn sum<'a>(records: impl Iterator<Item = Record<'a>>) -> BTreeMap<UsageKey, Usage> {
+        let mut sums = Sums::default();
+        records.for_each(|record| sums.add(&record));
+        sums.into_sorted().into_iter().collect()
     }
 
     fn key(minute: u64, user: &str, path: &str) -> UsageKey {
@@ -153,5 +220,18 @@ mod tests {
         let sums = sum(paths.iter().map(|path| record(1, "", path, Outcome::Denied, 1)));
         assert_eq!(sums.len(), 1 + PATHS_MAX + 1);
         assert_eq!(sums[&key(0, "", OTHER_PATHS)].denied, 50);
+    }
+
+    #[test]
+    fn hours_are_the_sums_of_their_minutes() {
+        let mut sums = Sums::default();
+        for minute in [0, 59, 60, 61] {
+            sums.add(&record(minute * 60_000_000, "a", "/x", Outcome::Denied, 1));
+        }
+        let hours = coarser(&sums.into_sorted(), Span::from_secs(3_600));
+        let of_users: Vec<_> = hours.iter().filter(|(key, _)| key.user == "a").collect();
+        assert_eq!(of_users.iter().map(|(_, usage)| usage.denied).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(of_users[1].0, key(60, "a", ""));
+        assert!(hours.is_sorted_by(|one, other| one.0 < other.0));
     }
 }

@@ -8,26 +8,26 @@ use crate::core::worldwide::NodeName;
 
 /// The columns, in the order of [`rows`].
 pub(super) const STATEMENT: &str = "COPY audit_log (at, region, node, domain, rule, user_id, key_id, address, path, \
-     method, outcome, cost, count, permits, status, retry_after_ms, latency_us, weight) FROM STDIN (FORMAT binary)";
-const COLUMNS: i16 = 18;
+     method, outcome, cost, count, permits, status, retry_after_ms, latency_us, weight, batch) FROM STDIN (FORMAT binary)";
+const COLUMNS: i16 = 19;
 /// Microseconds from 1970 to PostgreSQL's epoch, 2000.
 const EPOCH_MICROS: i64 = 946_684_800_000_000;
 /// The last moment of 2199: a clock that says more is broken, and the row keeps this instead.
 const AT_MAX: Timestamp = Timestamp(7_258_118_399_999_999);
 
-/// Writes all records of a node.
-pub(super) fn rows<'a>(node: &NodeName, records: impl Iterator<Item = Record<'a>>) -> Vec<u8> {
+/// Writes all records of a node's batch of this number.
+pub(super) fn rows<'a>(node: &NodeName, batch: i64, records: impl Iterator<Item = Record<'a>>) -> Vec<u8> {
     let mut out = Vec::with_capacity(1 << 16);
     out.extend_from_slice(b"PGCOPY\n\xff\r\n\0");
     out.extend_from_slice(&[0; 8]);
     for record in records {
-        row(&mut out, node, &record);
+        row(&mut out, node, batch, &record);
     }
     out.extend_from_slice(&(-1_i16).to_be_bytes());
     out
 }
 
-fn row(out: &mut Vec<u8>, node: &NodeName, record: &Record<'_>) {
+fn row(out: &mut Vec<u8>, node: &NodeName, batch: i64, record: &Record<'_>) {
     out.extend_from_slice(&COLUMNS.to_be_bytes());
     let at = i64::try_from(stored_at(record.at).0).unwrap_or(0) - EPOCH_MICROS;
     big(out, at);
@@ -51,6 +51,7 @@ fn row(out: &mut Vec<u8>, node: &NodeName, record: &Record<'_>) {
     }
     big(out, i64::from(record.latency_us));
     field(out, &i32::try_from(record.weight).unwrap_or(i32::MAX).to_be_bytes());
+    big(out, batch);
 }
 
 /// The time that a row is stored under.

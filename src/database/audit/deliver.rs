@@ -1,19 +1,21 @@
 //! From a batch to the database, exactly once.
 //!
-//! One transaction notes the batch's id, copies its rows and adds them to the sums. Whether an earlier attempt arrived,
-//! even if its answer was lost, the id tells. Each attempt has a connection that is thrown away when anything goes wrong
-//! with it.
+//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). Whether an earlier attempt
+//! arrived, even if its answer was lost, the id tells. Each attempt has a connection that is thrown away when anything
+//! goes wrong with it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::{Connection as _, Executor as _, PgConnection};
+use tokio::task::spawn_blocking;
 
 use super::segment::Batch;
 use super::step::{Ended, Step, Steps};
+use super::sums::{Unsummed, sums_of};
+use super::tables::add_sums;
 use super::{copy, seconds};
 use crate::core::audit::Records;
-use crate::core::audit::usage::{Usage, UsageKey, coarser, sum};
 use crate::core::time::{Span, Timestamp};
 use crate::database::postgres::{Database, Failure};
 
@@ -21,6 +23,7 @@ use crate::database::postgres::{Database, Failure};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Days whose month is known to be there; more are asked for anew.
 const DAYS_MAX: usize = 64;
+const DAY: Span = Span::from_secs(86_400);
 
 /// What became of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,14 +51,15 @@ pub struct Deliverer {
     database: Database,
     connection: Option<PgConnection>,
     days: BTreeSet<Timestamp>,
+    unsummed: Unsummed,
     steps: Steps,
 }
 
 impl Deliverer {
-    /// One that writes to this database. Does not connect yet.
+    /// One that writes to this database, and leaves in `unsummed` what is to be added to the sums. Does not connect yet.
     #[must_use]
-    pub const fn new(database: Database, steps: Steps) -> Self {
-        Self { database, connection: None, days: BTreeSet::new(), steps }
+    pub const fn new(database: Database, unsummed: Unsummed, steps: Steps) -> Self {
+        Self { database, connection: None, days: BTreeSet::new(), unsummed, steps }
     }
 
     /// Writes a batch, or finds that it was written before.
@@ -75,6 +79,7 @@ impl Deliverer {
     }
 
     async fn attempt(&mut self, batch: &Batch) -> Result<Delivered, DeliverError> {
+        let span = Extent::of(batch);
         let connection = match &mut self.connection {
             Some(connection) => connection,
             none => {
@@ -86,7 +91,7 @@ impl Deliverer {
             }
         };
         // A partition that is made takes locks, which must not last as long as the copying.
-        for day in days_of(batch).difference(&self.days) {
+        for day in span.days.difference(&self.days) {
             let made = sqlx::query("SELECT tidegate_audit_partition(to_timestamp($1::double precision))")
                 .bind(seconds(*day))
                 .execute(&mut *connection);
@@ -95,126 +100,89 @@ impl Deliverer {
         if self.days.len() > DAYS_MAX {
             self.days.clear();
         }
-        self.days.extend(days_of(batch));
+        self.days.extend(&span.days);
 
         let mut transaction = read(&self.database, connection.begin().await)?;
         self.steps.done(Step::BatchBegun)?;
-        let noted = sqlx::query(
-            "INSERT INTO audit_batches (region, node, incarnation, sequence, rows) VALUES ($1, $2, $3, $4, $5) \
-             ON CONFLICT DO NOTHING",
+        let noted = sqlx::query_scalar::<_, i64>(
+            "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
+             VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
+             ON CONFLICT DO NOTHING RETURNING number",
         )
         .bind(&batch.node.region)
         .bind(&batch.node.node)
         .bind(i64::try_from(batch.id.incarnation).unwrap_or(i64::MAX))
         .bind(i64::try_from(batch.id.sequence).unwrap_or(i64::MAX))
         .bind(i32::try_from(batch.rows).unwrap_or(i32::MAX))
-        .execute(&mut *transaction)
+        .bind(seconds(span.first))
+        .bind(seconds(span.last + Span::from_secs(1)))
+        .bind(span.is_scattered())
+        .fetch_optional(&mut *transaction)
         .await;
-        if read(&self.database, noted)?.rows_affected() == 0 {
+        let Some(number) = read(&self.database, noted)? else {
             read(&self.database, transaction.rollback().await)?;
+            // Whether its sums are there, too, the other attempt knew.
+            self.unsummed.look_elsewhere();
             return Ok(Delivered::Before);
-        }
+        };
         self.steps.done(Step::BatchNoted)?;
-        copy_rows(&self.database, &mut transaction, batch).await?;
+        let own = batch.clone();
+        let rows = spawn_blocking(move || copy::rows(&own.node, number, Records::of(&own.bytes)));
+        copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
         self.steps.done(Step::RowsCopied)?;
-        add_usage(&self.database, &mut transaction, batch).await?;
-        self.steps.done(Step::UsageAdded)?;
+        if span.is_scattered() {
+            let (own, region) = (batch.clone(), &batch.node.region);
+            let sums = spawn_blocking(move || sums_of(&own)).await.unwrap_or_default();
+            add_sums(&self.database, &mut transaction, region, &sums).await?;
+        }
         read(&self.database, transaction.commit().await)?;
         self.steps.done(Step::BatchCommitted)?;
+        if !span.is_scattered() {
+            let (own, unsummed) = (batch.clone(), self.unsummed.clone());
+            let _ = spawn_blocking(move || unsummed.add(number, &own)).await;
+        }
         Ok(Delivered::Now)
     }
 }
 
-/// The days that a batch has rows in: their months must be there.
-fn days_of(batch: &Batch) -> BTreeSet<Timestamp> {
-    let day = Span::from_secs(86_400);
-    let days: BTreeSet<u64> =
-        Records::of(&batch.bytes).map(|record| copy::stored_at(record.at).window_index(day)).collect();
-    days.into_iter().map(|index| Timestamp::window_start(index, day)).collect()
+/// When a batch's decisions were made.
+struct Extent {
+    first: Timestamp,
+    last: Timestamp,
+    /// Their months must be there.
+    days: BTreeSet<Timestamp>,
 }
 
-fn read<T>(database: &Database, result: Result<T, sqlx::Error>) -> Result<T, Failure> {
+impl Extent {
+    fn of(batch: &Batch) -> Self {
+        let mut extent = Self { first: Timestamp(u64::MAX), last: Timestamp(0), days: BTreeSet::new() };
+        let mut day = None;
+        for at in Records::of(&batch.bytes).map(|record| copy::stored_at(record.at)) {
+            extent.first = extent.first.min(at);
+            extent.last = extent.last.max(at);
+            let index = at.window_index(DAY);
+            if day.replace(index) != Some(index) {
+                extent.days.insert(Timestamp::window_start(index, DAY));
+            }
+        }
+        extent.first = extent.first.min(extent.last);
+        extent
+    }
+
+    /// The clock jumped: its rows could hardly be found again by their time, so that its sums are written with them.
+    fn is_scattered(&self) -> bool {
+        self.last.since(self.first) > DAY
+    }
+}
+
+/// What the database answered, or what is wrong with it.
+pub(super) fn read<T>(database: &Database, result: Result<T, sqlx::Error>) -> Result<T, Failure> {
     result.map_err(|error| Failure::of(&error, database.name(), DEADLINE))
 }
 
-async fn copy_rows(database: &Database, connection: &mut PgConnection, batch: &Batch) -> Result<(), Failure> {
-    let rows = copy::rows(&batch.node, Records::of(&batch.bytes));
+async fn copy_rows(database: &Database, connection: &mut PgConnection, rows: Vec<u8>) -> Result<(), Failure> {
     let mut copying = read(database, connection.copy_in_raw(copy::STATEMENT).await)?;
     read(database, copying.send(rows).await)?;
     read(database, copying.finish().await)?;
     Ok(())
-}
-
-macro_rules! add_to {
-    ($table:literal) => {
-        concat!(
-            "INSERT INTO ", $table, " AS own (region, bucket, rule, user_id, path, allowed, denied, cost, latency) \
-             SELECT $1, to_timestamp(second), rule, user_id, path, allowed, denied, cost, latency::bigint[] \
-             FROM unnest($2::double precision[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], \
-                 $8::bigint[], $9::text[]) \
-                 AS fresh (second, rule, user_id, path, allowed, denied, cost, latency) \
-             ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET \
-                 allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
-                 cost = own.cost + excluded.cost, \
-                 latency = tidegate_add_counts(own.latency, excluded.latency)"
-        )
-    };
-}
-
-/// The three tables of sums, and how long a step of each is.
-const TABLES: [(&str, Span); 3] = [
-    (add_to!("usage_minute"), Span::from_secs(60)),
-    (add_to!("usage_hour"), Span::from_secs(3_600)),
-    (add_to!("usage_day"), Span::from_secs(86_400)),
-];
-
-async fn add_usage(database: &Database, connection: &mut PgConnection, batch: &Batch) -> Result<(), Failure> {
-    let stored = Records::of(&batch.bytes).map(|mut record| {
-        record.at = copy::stored_at(record.at);
-        record
-    });
-    let minutes = sum(stored);
-    for (statement, step) in TABLES {
-        let sums = if step == Span::from_secs(60) { minutes.clone() } else { coarser(&minutes, step) };
-        add_sums(database, connection, statement, &batch.node.region, &sums).await?;
-    }
-    Ok(())
-}
-
-async fn add_sums(
-    database: &Database,
-    connection: &mut PgConnection,
-    statement: &'static str,
-    region: &str,
-    sums: &BTreeMap<UsageKey, Usage>,
-) -> Result<(), Failure> {
-    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let latencies: Vec<String> = sums.values().map(|usage| array(usage.latency.counts())).collect();
-    let added = sqlx::query(statement)
-        .bind(region)
-        .bind(sums.keys().map(|key| seconds(key.minute)).collect::<Vec<_>>())
-        .bind(sums.keys().map(|key| key.rule.as_str()).collect::<Vec<_>>())
-        .bind(sums.keys().map(|key| key.user.as_str()).collect::<Vec<_>>())
-        .bind(sums.keys().map(|key| key.path.as_str()).collect::<Vec<_>>())
-        .bind(sums.values().map(|usage| signed(usage.allowed)).collect::<Vec<_>>())
-        .bind(sums.values().map(|usage| signed(usage.denied)).collect::<Vec<_>>())
-        .bind(sums.values().map(|usage| usage.cost).collect::<Vec<_>>())
-        .bind(latencies)
-        .execute(connection);
-    read(database, added.await)?;
-    Ok(())
-}
-
-/// Numbers as PostgreSQL writes an array.
-fn array(numbers: &[u64]) -> String {
-    let mut text = String::with_capacity(2 + 3 * numbers.len());
-    text.push('{');
-    for (index, number) in numbers.iter().enumerate() {
-        if index > 0 {
-            text.push(',');
-        }
-        text.push_str(itoa::Buffer::new().format(*number));
-    }
-    text.push('}');
-    text
 }

@@ -116,11 +116,18 @@ impl Keeper {
         let before = |kept: Span| seconds(Timestamp(now.micros().saturating_sub(kept.micros())));
         let batches = sqlx::query(
             "DELETE FROM audit_batches WHERE ctid = ANY (ARRAY(SELECT ctid FROM audit_batches \
-             WHERE at < to_timestamp($1::double precision) LIMIT 50000))",
+             WHERE at < to_timestamp($1::double precision) AND summed LIMIT 50000))",
         )
         .bind(before(self.settings.retain.max(BATCHES_KEPT)))
         .execute(self.database.pool());
         self.database.within(batches).await?;
+        let totals = sqlx::query(
+            "DELETE FROM usage_total WHERE step = 'minute' AND ctid = ANY (ARRAY(SELECT ctid FROM usage_total \
+             WHERE step = 'minute' AND bucket < to_timestamp($1::double precision) LIMIT 50000))",
+        )
+        .bind(before(self.settings.retain))
+        .execute(self.database.pool());
+        self.database.within(totals).await?;
         let minutes = sqlx::query(
             "DELETE FROM usage_minute WHERE ctid = ANY (ARRAY(SELECT ctid FROM usage_minute \
              WHERE bucket < to_timestamp($1::double precision) LIMIT 50000))",

@@ -1,5 +1,5 @@
 //! What becomes of the records that decisions leave: they wait in a spool on disk, are delivered to PostgreSQL exactly
-//! once, are asked for there, and leave for the archive when they are old.
+//! once, are added up, are asked for there, and leave for the archive when they are old.
 
 pub mod archive;
 mod copy;
@@ -10,6 +10,9 @@ mod query;
 mod segment;
 mod spool;
 mod step;
+mod sums;
+mod tables;
+mod totals;
 
 use crate::core::time::Timestamp;
 
@@ -20,6 +23,7 @@ pub use query::Past;
 pub use segment::{Batch, BatchId, Damaged};
 pub use spool::{ReadError, Segment, Spool, SpoolError};
 pub use step::{Ended, Step, Steps};
+pub use sums::{Summer, Unsummed};
 
 /// A moment as PostgreSQL's `to_timestamp` takes it.
 #[expect(clippy::cast_precision_loss, reason = "whole seconds of this age of the world fit exactly")]

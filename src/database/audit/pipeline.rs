@@ -1,11 +1,12 @@
 //! The way of records: from the queue in memory into the spool, and from there into the database.
 //!
-//! Two tasks that never wait for each other. One empties the queue into a file of the spool, about once a second or when
-//! a storm fills it; the other delivers the oldest file until the database has it. Where the spool cannot be written, a
+//! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a second or when
+//! a storm fills it; the next delivers the oldest file until the database has it; the last adds up what was delivered,
+//! the more rarely the longer that takes. Where the spool cannot be written, a
 //! few batches wait in memory instead; what finds no room there either is dropped and counted.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,11 +19,12 @@ use super::deliver::{DeliverError, Delivered, Deliverer};
 use super::segment::{Batch, BatchId};
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
+use super::sums::{Summer, Unsummed};
 use crate::core::audit::{Records, pieces};
 use crate::core::worldwide::NodeName;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, Taken};
-use crate::engine::clock::Deadline;
+use crate::engine::clock::{Deadline, Stopwatch};
 use crate::telemetry::Metrics;
 
 /// Batches that wait in memory while the spool cannot be written. Full: the newest is dropped and counted.
@@ -35,6 +37,14 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Attempts for a batch that the database takes exception to, before it is set aside.
 const REFUSALS_MAX: u32 = 8;
+
+/// Shortest and longest pause between two writings of sums; in between, a pause is so many times as long as the writing.
+const SUMS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+const SUMS_PAUSE_FACTOR: u32 = 20;
+/// How often a daemon looks for sums that others owe.
+const SWEEP: Duration = Duration::from_secs(60);
+/// Rows that nobody has added up for so long belong to a daemon that is gone.
+const ABANDONED: Duration = Duration::from_secs(600);
 
 /// What a pipeline is made of.
 #[derive(Debug)]
@@ -71,6 +81,11 @@ struct Shared {
     spool: Arc<Spool>,
     held: Mutex<VecDeque<Batch>>,
     changed: Notify,
+    unsummed: Unsummed,
+    arrived: Notify,
+    /// Sums are to be written now.
+    hurry: Notify,
+    draining: AtomicBool,
     counts: Counts,
     metrics: Arc<Metrics>,
 }
@@ -108,7 +123,7 @@ impl Counts {
 }
 
 impl Pipeline {
-    /// Starts both tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the next start.
+    /// Starts the tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the next start.
     pub fn start(setup: PipelineSetup, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Self {
         let shared = Arc::new(Shared {
             node: setup.node,
@@ -118,24 +133,33 @@ impl Pipeline {
             spool: setup.spool,
             held: Mutex::default(),
             changed: Notify::new(),
+            unsummed: Unsummed::default(),
+            arrived: Notify::new(),
+            hurry: Notify::new(),
+            draining: AtomicBool::new(false),
             counts: Counts::new(&setup.metrics),
             metrics: setup.metrics,
         });
         tasks.spawn(collect(Arc::clone(&shared), setup.flush, stop.clone()));
-        let deliverer = Deliverer::new(setup.database, setup.steps);
+        let (unsummed, node) = (shared.unsummed.clone(), shared.node.clone());
+        let summer = Summer::new(setup.database.clone(), node, unsummed.clone(), setup.steps.clone());
+        tasks.spawn(add_up(Arc::clone(&shared), summer, stop.clone()));
+        let deliverer = Deliverer::new(setup.database, unsummed, setup.steps);
         tasks.spawn(Courier::new(Arc::clone(&shared), deliverer).run(stop.clone()));
         Self { shared }
     }
 
-    /// Empties the queue into the spool and waits until everything is delivered, at most until the deadline.
+    /// Empties the queue into the spool and waits until everything is delivered and added up, at most until the deadline.
     pub async fn drain(&self, deadline: Deadline) {
+        self.shared.draining.store(true, Ordering::Relaxed);
+        self.shared.hurry.notify_one();
         let everything = async {
             self.shared.collect_once().await;
-            while self.shared.waits() {
+            while !(self.shared.is_delivered() && self.shared.unsummed.is_empty()) {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        if deadline.wait(everything).await.is_err() && self.shared.waits() {
+        if deadline.wait(everything).await.is_err() && !self.shared.is_delivered() {
             let bytes = self.shared.spool.bytes();
             tracing::warn!(
                 bytes,
@@ -171,10 +195,59 @@ async fn collect(shared: Arc<Shared>, flush: Duration, stop: CancellationToken) 
     }
 }
 
+/// Adds up what has arrived: at once in calm times, and ever more at a time when there is much of it.
+async fn add_up(shared: Arc<Shared>, mut summer: Summer, stop: CancellationToken) {
+    let (mut pause, mut failing) = (Duration::ZERO, false);
+    let mut sweep = Deadline::after(SWEEP);
+    loop {
+        let due = async {
+            if failing {
+                tokio::time::sleep(pause).await;
+            } else if !shared.draining.load(Ordering::Relaxed) {
+                let _ = tokio::time::timeout(pause, shared.hurry.notified()).await;
+            }
+            if shared.unsummed.is_empty() {
+                tokio::select! {
+                    () = shared.arrived.notified() => {}
+                    () = tokio::time::sleep(sweep.left()) => {}
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = due => {}
+        }
+        let abandoned = sweep.left().is_zero().then_some(ABANDONED);
+        let watch = Stopwatch::start();
+        let written = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            written = summer.write(abandoned) => written,
+        };
+        gauge(&shared.metrics.audit_unsummed, u64::try_from(shared.unsummed.len()).unwrap_or(u64::MAX));
+        if abandoned.is_some() {
+            sweep = Deadline::after(SWEEP);
+        }
+        match written {
+            Ok(()) => {
+                pause = (watch.elapsed() * SUMS_PAUSE_FACTOR).clamp(SUMS_PAUSE.0, SUMS_PAUSE.1);
+                failing = false;
+            }
+            Err(error) => {
+                pause = (pause * 2).clamp(RETRY_FIRST, RETRY_MAX);
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!("sums of decisions are behind: {error}");
+                }
+            }
+        }
+    }
+}
+
 impl Shared {
-    /// Whether anything is still to be delivered.
-    fn waits(&self) -> bool {
-        !self.spool.is_empty() || !self.held().is_empty()
+    /// Whether the database has everything.
+    fn is_delivered(&self) -> bool {
+        self.spool.is_empty() && self.held().is_empty()
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, VecDeque<Batch>> {
@@ -327,6 +400,11 @@ impl Courier {
             Delivered::Before => shared.counts.repeated.increment(1),
         }
         shared.metrics.audit_rows.increment(u64::from(batch.rows));
+        gauge(&shared.metrics.audit_unsummed, u64::try_from(shared.unsummed.len()).unwrap_or(u64::MAX));
+        shared.arrived.notify_one();
+        if shared.unsummed.is_full() {
+            shared.hurry.notify_one();
+        }
         self.done(batch, source).await;
         self.refusals = 0;
         if std::mem::take(&mut self.failing) {

@@ -19,10 +19,10 @@ use crate::engine::history::{
 };
 use crate::engine::port::Later;
 
-/// Sums of one table. Latencies are added up only where few rows are, not for every user or path; and all at once, since
-/// adding arrays one by one takes ten times as long.
+/// Sums of one table. Latencies are added up only for the rows that are shown, not for every user or path; and all at once,
+/// since adding arrays one by one takes ten times as long.
 macro_rules! usage_of {
-    ($table:literal, $step:literal) => {
+    ($table:expr, $step:literal) => {
         concat!(
             "WITH chosen AS MATERIALIZED ( \
                  SELECT CASE WHEN $4 = 'time' THEN extract(epoch FROM bucket)::bigint ELSE 0 END AS second, \
@@ -49,9 +49,9 @@ macro_rules! usage_of {
                  ORDER BY second DESC, sum(denied) DESC, sum(allowed) DESC, name LIMIT $9), \
              counts AS ( \
                  SELECT second, name, place, sum(n)::bigint AS n \
-                 FROM chosen, unnest(latency) WITH ORDINALITY AS of_bucket (n, place) GROUP BY 1, 2, 3), \
+                 FROM chosen JOIN sums USING (second, name), tidegate_counts(chosen.latency) GROUP BY 1, 2, 3), \
              latencies AS ( \
-                 SELECT second, name, array_agg(n ORDER BY place) AS latency FROM counts GROUP BY 1, 2) \
+                 SELECT second, name, array_agg((place << 48) + n) AS latency FROM counts GROUP BY 1, 2) \
              SELECT CASE WHEN $4 = 'time' THEN second END AS second, \
                  CASE WHEN $4 <> 'time' THEN name END AS name, allowed, denied, cost, latency \
              FROM sums LEFT JOIN latencies USING (second, name) \
@@ -59,6 +59,26 @@ macro_rules! usage_of {
         )
     };
 }
+
+/// Everything that was decided, in the shape of a table of sums.
+macro_rules! total_of {
+    ($step:literal) => {
+        usage_of!(
+            concat!(
+                "(SELECT bucket, region, '' AS rule, '' AS user_id, '' AS path, allowed, denied, cost, latency \
+                 FROM usage_total WHERE step = '",
+                $step,
+                "') AS total"
+            ),
+            $step
+        )
+    };
+}
+
+/// Users by how often a rule denied them.
+const MOST_DENIED: &str = "SELECT NULL::bigint AS second, name, allowed, denied, cost, NULL::bigint[] AS latency \
+     FROM tidegate_most_denied($1, $2, date_trunc($1, to_timestamp($3::double precision), 'UTC'), \
+         to_timestamp($4::double precision), $5, $6)";
 
 /// The past, as PostgreSQL remembers it.
 #[derive(Debug, Clone)]
@@ -77,6 +97,15 @@ impl Past {
     ) -> Result<Vec<PgRow>, HistoryError> {
         let rows = self.0.within(query.persistent(false).fetch_all(self.0.pool())).await;
         rows.map_err(|failure| HistoryError(failure.to_string()))
+    }
+
+    async fn sums(
+        &self,
+        query: sqlx::query::Query<'_, sqlx::Postgres, sqlx::postgres::PgArguments>,
+    ) -> Result<Vec<UsageRow>, HistoryError> {
+        let rows = self.rows(query).await?;
+        let read: Result<Vec<UsageRow>, sqlx::Error> = rows.iter().map(usage_row).collect();
+        read.map_err(|error| self.unreadable(&error))
     }
 
     fn unreadable(&self, error: &sqlx::Error) -> HistoryError {
@@ -111,10 +140,29 @@ impl History for Past {
 
     fn usage<'a>(&'a self, asked: &'a UsageAsked) -> Later<'a, Result<Vec<UsageRow>, HistoryError>> {
         Box::pin(async move {
-            let statement = match asked.by {
-                StepOfTime::Minute => usage_of!("usage_minute", "minute"),
-                StepOfTime::Hour => usage_of!("usage_hour", "hour"),
-                StepOfTime::Day => usage_of!("usage_day", "day"),
+            if let (Group::User, None, None, Some(rule), StepOfTime::Hour | StepOfTime::Day) =
+                (asked.group, &asked.user, &asked.path, &asked.rule, asked.by)
+            {
+                let query = sqlx::query(MOST_DENIED)
+                    .bind(asked.by.as_str())
+                    .bind(storable(rule))
+                    .bind(seconds(asked.from))
+                    .bind(seconds(asked.to))
+                    .bind(stored(&asked.region))
+                    .bind(i64::from(asked.limit));
+                return self.sums(query).await;
+            }
+            let of_all = matches!(asked.group, Group::Time | Group::Region)
+                && asked.rule.is_none()
+                && asked.user.is_none()
+                && asked.path.is_none();
+            let statement = match (asked.by, of_all) {
+                (StepOfTime::Minute, false) => usage_of!("usage_minute", "minute"),
+                (StepOfTime::Hour, false) => usage_of!("usage_hour", "hour"),
+                (StepOfTime::Day, false) => usage_of!("usage_day", "day"),
+                (StepOfTime::Minute, true) => total_of!("minute"),
+                (StepOfTime::Hour, true) => total_of!("hour"),
+                (StepOfTime::Day, true) => total_of!("day"),
             };
             let kind = match (asked.group, &asked.user, &asked.path) {
                 (Group::User, ..) | (_, Some(_), _) => "user",
@@ -132,9 +180,7 @@ impl History for Past {
                 .bind(stored(&asked.path))
                 .bind(stored(&asked.region))
                 .bind(i64::from(asked.limit));
-            let rows = self.rows(query).await?;
-            let read: Result<Vec<UsageRow>, sqlx::Error> = rows.iter().map(usage_row).collect();
-            read.map_err(|error| self.unreadable(&error))
+            self.sums(query).await
         })
     }
 }
@@ -204,6 +250,6 @@ fn usage_row(row: &PgRow) -> Result<UsageRow, sqlx::Error> {
         allowed: unsigned(row.try_get("allowed")?),
         denied: unsigned(row.try_get("denied")?),
         cost: row.try_get("cost")?,
-        latency: counts.map(|counts| Histogram::from_counts(counts.into_iter().map(unsigned).collect())),
+        latency: counts.map(|counts| Histogram::from_packed(counts.into_iter().map(unsigned))),
     })
 }

@@ -17,8 +17,10 @@ pub enum Step {
     BatchBegun,
     BatchNoted,
     RowsCopied,
-    UsageAdded,
     BatchCommitted,
+    BatchesMarked,
+    UsageAdded,
+    SumsCommitted,
     PartitionExported,
     ArchiveUploaded,
     ArchiveVerified,
@@ -37,8 +39,10 @@ impl Step {
         Self::SegmentNamed,
     ];
     /// From the spool to the database.
-    pub const DELIVERING: [Self; 5] =
-        [Self::BatchBegun, Self::BatchNoted, Self::RowsCopied, Self::UsageAdded, Self::BatchCommitted];
+    pub const DELIVERING: [Self; 4] =
+        [Self::BatchBegun, Self::BatchNoted, Self::RowsCopied, Self::BatchCommitted];
+    /// From rows to sums.
+    pub const SUMMING: [Self; 3] = [Self::BatchesMarked, Self::UsageAdded, Self::SumsCommitted];
     /// From a partition to the archive.
     pub const ARCHIVING: [Self; 6] = [
         Self::PartitionExported,

@@ -1,5 +1,6 @@
 //! Changing `rules.toml` as a careful person would: only what changes, with every comment, order and layout kept.
 
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
 use serde_json::{Map, Value as Json};
@@ -90,15 +91,17 @@ pub fn rewrite(text: &str, changes: &[RuleChange]) -> Result<String, String> {
     let Some(tables) = item.as_array_of_tables_mut() else {
         return Err("the rules are written as a list in brackets: write each as a [[rules]] table".to_owned());
     };
+    let name = |table: &Table| table.get("name").and_then(Item::as_str).map(str::to_owned);
+    let places: HashMap<String, usize> =
+        tables.iter().enumerate().filter_map(|(place, table)| Some((name(table)?, place))).collect();
+    let mut gone = HashSet::new();
     for change in changes.iter().filter(|change| change.region.is_none()) {
-        let named = |table: &Table| table.get("name").and_then(Item::as_str) == Some(change.rule.as_str());
-        let place = tables.iter().position(named);
-        match (place, &change.after) {
-            (Some(place), None) => {
-                tables.remove(place);
+        match (places.get(&change.rule), &change.after) {
+            (Some(_), None) => {
+                gone.insert(change.rule.as_str());
             }
             (Some(place), Some(Json::Object(after))) => {
-                if let Some(table) = tables.get_mut(place) {
+                if let Some(table) = tables.get_mut(*place) {
                     update(table, after);
                 }
             }
@@ -106,6 +109,7 @@ pub fn rewrite(text: &str, changes: &[RuleChange]) -> Result<String, String> {
             (None, None) | (_, Some(_)) => {}
         }
     }
+    tables.retain(|table| name(table).is_none_or(|name| !gone.contains(name.as_str())));
     Ok(document.to_string())
 }
 

@@ -56,6 +56,8 @@ impl Database {
         let options = PgConnectOptions::from_str(&settings.url)
             .map_err(|_| Failure::Url)?
             .application_name(&settings.application)
+            // All questions here are short: compiling one, which its estimate may suggest, takes longer than answering it.
+            .options([("jit", "off")])
             .disable_statement_logging();
         let millis = settings.timeout.as_millis().to_string();
         // The server gives up where the caller does, so that no abandoned call goes on burning it.

@@ -1,6 +1,6 @@
 //! Rules and quotas in PostgreSQL: read as one set, changed as one set, with their history.
 //!
-//! Who writes takes the lock of `rules_head` first, so that a set is checked against what it will really replace. The
+//! Who reads may ask for the whole set, or for [`since`] when he has an earlier one. Who writes takes the lock of `rules_head` first, so that a set is checked against what it will really replace. The
 //! tables' own triggers write the history, for plain SQL as for this.
 
 use std::collections::BTreeMap;
@@ -14,6 +14,8 @@ use crate::core::time::Span;
 use crate::core::written::format_span;
 use crate::database::set::RuleDocs;
 use crate::engine::rulebook::{Asked, Done, Edit, Quota, Refused, Revision, RuleChange, Shown};
+
+pub mod since;
 
 /// Longest time for an edit: a hundred thousand rules take seconds.
 const EDIT_DEADLINE: Duration = Duration::from_secs(30);
@@ -36,21 +38,32 @@ pub struct Version {
 pub struct Stored {
     /// Which.
     pub version: Version,
+    /// What marks its revision in the history of the tables it was read from; see [`since::Known::mark`].
+    pub mark: Option<String>,
     /// The rules and quotas.
     pub docs: RuleDocs,
 }
 
-const VERSION: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint FROM rules_head";
+const VERSION: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint, \
+     (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
+      WHERE rule_revisions.revision = rules_head.revision) FROM rules_head";
+/// Whoever writes holds this row, so that a set is checked against what it will really replace.
+const LOCKED: &str = "SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint \
+     FROM rules_head FOR UPDATE";
+const READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 
 /// Which set the tables hold.
 ///
 /// # Errors
 /// The database does not answer, or has no such tables.
 pub async fn version(database: &Database) -> Result<Version, Failure> {
-    let (revision, generation): (i64, i64) =
+    let (revision, generation, _): VersionRow =
         database.within(sqlx::query_as(VERSION).fetch_one(database.pool())).await?;
     Ok(version_of(revision, generation))
 }
+
+/// Revision, generation, mark.
+type VersionRow = (i64, i64, Option<String>);
 
 fn version_of(revision: i64, generation: i64) -> Version {
     Version {
@@ -65,29 +78,35 @@ fn version_of(revision: i64, generation: i64) -> Version {
 /// The database does not answer, or has no such tables.
 pub async fn load(database: &Database) -> Result<Stored, Failure> {
     let read = async {
-        let mut transaction = database.pool().begin().await?;
-        sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            .execute(&mut *transaction)
-            .await?;
+        let mut transaction = database.pool().begin_with(READ).await?;
         sqlx::query("SELECT set_config('statement_timeout', '30s', true)").execute(&mut *transaction).await?;
-        let stored = read_all(&mut transaction, false).await?;
+        let stored = read(&mut transaction, None).await?;
         transaction.rollback().await?;
         Ok(stored)
     };
     database.at_most(EDIT_DEADLINE, read).await
 }
 
-async fn read_all(transaction: &mut Transaction<'_, Postgres>, lock: bool) -> Result<Stored, sqlx::Error> {
-    if lock {
-        sqlx::query("SELECT FROM rules_head FOR UPDATE").execute(&mut **transaction).await?;
+/// Reads the set, or of it only one rule.
+async fn read(
+    transaction: &mut Transaction<'_, Postgres>,
+    only: Option<&str>,
+) -> Result<Stored, sqlx::Error> {
+    let (revision, generation, mark): VersionRow =
+        sqlx::query_as(VERSION).fetch_one(&mut **transaction).await?;
+    let rules: Vec<(String, Value)> = match only {
+        Some(name) => sqlx::query_as("SELECT name, document FROM rules WHERE name = $1").bind(name),
+        None => sqlx::query_as("SELECT name, document FROM rules"),
     }
-    let (revision, generation): (i64, i64) = sqlx::query_as(VERSION).fetch_one(&mut **transaction).await?;
-    let rules: Vec<(String, Value)> =
-        sqlx::query_as("SELECT name, document FROM rules").fetch_all(&mut **transaction).await?;
-    let rows: Vec<(String, String, i64, i16)> =
-        sqlx::query_as("SELECT rule, region, weight, min_percent FROM region_quotas ORDER BY rule, region")
-            .fetch_all(&mut **transaction)
-            .await?;
+    .fetch_all(&mut **transaction)
+    .await?;
+    let rows: Vec<(String, String, i64, i16)> = sqlx::query_as(
+        "SELECT rule, region, weight, min_percent FROM region_quotas WHERE $1::text IS NULL OR rule = $1 \
+         ORDER BY rule, region",
+    )
+    .bind(only)
+    .fetch_all(&mut **transaction)
+    .await?;
     let mut quotas: BTreeMap<String, Vec<Quota>> = BTreeMap::new();
     for (rule, region, weight, min_percent) in rows {
         // The tables' constraints keep both within their types.
@@ -96,18 +115,30 @@ async fn read_all(transaction: &mut Transaction<'_, Postgres>, lock: bool) -> Re
         quotas.entry(rule).or_default().push(Quota { region, weight, min_percent });
     }
     let docs = RuleDocs { rules: rules.into_iter().collect(), quotas };
-    Ok(Stored { version: version_of(revision, generation), docs })
+    Ok(Stored { version: version_of(revision, generation), mark, docs })
 }
 
-/// Makes an edit in one transaction. `in_force` is what the daemon decides by, which the new revision exceeds.
+/// What a daemon decides by when it makes an edit.
+#[derive(Debug, Clone, Copy)]
+pub struct InForce {
+    /// Which set.
+    pub version: Version,
+    /// How many rules it has.
+    pub rules: usize,
+}
+
+/// Makes an edit in one transaction. The new revision exceeds the one in force.
+///
+/// Where the tables hold the set that is in force here, every rule in it is known to be right, so a change of one rule
+/// reads and checks that one; else the whole set.
 ///
 /// # Errors
 /// What is wrong with it, or why the database does not take it. Nothing was changed.
 pub async fn edit(
     database: &Database,
-    asked: &Asked,
+    asked: Asked,
     regions: &[String],
-    in_force: Version,
+    in_force: InForce,
 ) -> Result<Done, Refused> {
     let away = |failure: Failure| match failure {
         Failure::Refused { why, .. } => Refused::Impossible(why),
@@ -115,24 +146,29 @@ pub async fn edit(
     };
     let fail = |error: sqlx::Error| away(Failure::of(&error, database.name(), EDIT_DEADLINE));
     let work = async {
-        let mut transaction = begin(database, asked, in_force).await.map_err(fail)?;
-        let stored = read_all(&mut transaction, true).await.map_err(fail)?;
-        if asked.expected.is_some_and(|expected| expected != stored.version.revision) {
-            return Err(Refused::Stale(stored.version.revision));
+        let mut transaction = begin(database, &asked, in_force.version).await.map_err(fail)?;
+        let (revision, generation): (i64, i64) =
+            sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
+        let version = version_of(revision, generation);
+        if asked.expected.is_some_and(|expected| expected != version.revision) {
+            return Err(Refused::Stale(version.revision));
         }
-        if stored.version < in_force && !matches!(asked.edit, Edit::Replace(_)) {
-            return Err(Refused::Impossible(behind(stored.version, in_force)));
+        if version < in_force.version && !matches!(asked.edit, Edit::Replace(_)) {
+            return Err(Refused::Impossible(behind(version, in_force.version)));
         }
+        let only = asked.edit.rule().filter(|_| version == in_force.version);
+        let stored = read(&mut transaction, only).await.map_err(fail)?;
         let before = match asked.edit {
             Edit::Rollback(revision) => {
                 at_revision(&mut transaction, &stored, revision).await.map_err(fail)?
             }
             _ => None,
         };
-        let after = stored.docs.edited(&asked.edit, before)?;
-        let changes = check(stored.docs.clone(), after, regions.to_vec()).await?;
+        let others = if only.is_some() { in_force.rules.saturating_sub(stored.docs.rules.len()) } else { 0 };
+        let (edit, regions) = (asked.edit, regions.to_vec());
+        let changes = aside(move || changed(&stored.docs, &edit, before, others, &regions)).await?;
         if asked.dry_run || changes.is_empty() {
-            return Ok(Done { revision: stored.version.revision, changes });
+            return Ok(Done { revision: version.revision, changes });
         }
         write(&mut transaction, &changes).await.map_err(fail)?;
         let revision: i64 = sqlx::query_scalar("SELECT revision FROM rules_head")
@@ -161,17 +197,25 @@ fn behind(stored: Version, in_force: Version) -> String {
     )
 }
 
+/// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules beside it; checked.
+fn changed(
+    before: &RuleDocs,
+    edit: &Edit,
+    earlier: Option<RuleDocs>,
+    others: usize,
+    regions: &[String],
+) -> Result<Vec<RuleChange>, Refused> {
+    let after = before.keeping(before.edited(edit, earlier)?, regions);
+    after.check_beside(others, regions).map_err(Refused::Wrong)?;
+    Ok(before.changes_to(&after))
+}
+
 /// A set of very many rules takes a while to check: not on a thread that serves requests.
-async fn check(before: RuleDocs, after: RuleDocs, regions: Vec<String>) -> Result<Vec<RuleChange>, Refused> {
-    let checked = tokio::task::spawn_blocking(move || {
-        let after = before.keeping(after, &regions);
-        after.check(&regions, &[])?;
-        Ok(before.changes_to(&after))
-    });
-    let checked = checked.await;
-    checked
-        .map_err(|error| Refused::Impossible(format!("the rules could not be checked: {error}")))?
-        .map_err(Refused::Wrong)
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| Refused::Impossible(format!("the rules could not be checked: {error}")))?
 }
 
 async fn begin(
@@ -192,7 +236,8 @@ async fn begin(
         "SELECT set_config('tidegate.actor', $1, true), set_config('tidegate.source', $2, true), \
          set_config('tidegate.action', $3, true), set_config('tidegate.reason', $4, true), \
          set_config('tidegate.revision', $5, true), set_config('tidegate.generation', $6, true), \
-         set_config('statement_timeout', '30s', true)",
+         set_config('statement_timeout', '30s', true), \
+         set_config('idle_in_transaction_session_timeout', '30s', true)",
     );
     said.bind(&asked.actor.name)
         .bind(source)

@@ -52,10 +52,15 @@ impl Person {
         let tier = key.and_then(|key| key.tier.as_deref());
         let tier = tier.or_else(|| user.and_then(|user| user.tier.as_deref()));
         Who {
-            user: key.and_then(|key| key.user.as_deref()),
+            user: self.owner(),
             tier: tier.or(tier_default),
             limits: [key.map_or(&[], |key| &key.overrides), user.map_or(&[], |user| &user.overrides)],
         }
+    }
+
+    /// The user whom the key belongs to.
+    pub(in crate::engine) fn owner(&self) -> Option<&str> {
+        self.key.as_deref()?.user.as_deref()
     }
 
     /// Why this one may not ask at all, if so.

@@ -73,6 +73,12 @@ pub enum ArchiveError {
         /// Which.
         month: String,
     },
+    /// What was decided then is not in the sums yet.
+    #[error("not everything of {month} is in the sums by minute, hour and day yet: it is archived later")]
+    Unsummed {
+        /// Which.
+        month: String,
+    },
     /// The file cannot be written here, or what came back cannot be read.
     #[error("{}: {why}", path.display())]
     File {
@@ -279,6 +285,16 @@ impl Run<'_> {
         self.steps.done(Step::PartitionLocked)?;
         if u64::try_from(rows).ok() != Some(archived.rows) {
             return Err(ArchiveError::Changed { month: due.month.clone() });
+        }
+        // Sums that memory has lost are made from the rows; nobody may add rows now.
+        let unsummed = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM audit_batches WHERE NOT summed \
+                 AND first_at < (($1 || '-01')::date + interval '1 month') AT TIME ZONE 'UTC' \
+                 AND last_at >= ($1 || '-01')::date::timestamp AT TIME ZONE 'UTC')",
+        );
+        let unsummed: bool = wait(database, unsummed.bind(&due.month).fetch_one(&mut *transaction)).await?;
+        if unsummed {
+            return Err(ArchiveError::Unsummed { month: due.month.clone() });
         }
         let dropped = sqlx::query("SELECT tidegate_drop_audit_partition($1)").bind(&due.table);
         wait(database, dropped.execute(&mut *transaction)).await?;

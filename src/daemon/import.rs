@@ -1,0 +1,48 @@
+//! Rules of other rate limiters, read from their files and written as ours.
+
+use std::path::PathBuf;
+
+use crate::database::envoy;
+use crate::database::file;
+
+/// What files of another rate limiter came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Foreign {
+    /// Our rules, as TOML; they were read back without a problem.
+    pub toml: String,
+    /// What could not be expressed, or not exactly: a sentence each, with its place.
+    pub inexact: Vec<String>,
+}
+
+/// Reads files of the Envoy rate limit service.
+///
+/// # Errors
+/// A file that cannot be read, or rules that are none here: a sentence each.
+pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
+    let (mut rules, mut inexact, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    for path in files {
+        let text = match file::read(path) {
+            Ok(text) => text,
+            Err(problem) => {
+                problems.push(problem.to_string());
+                continue;
+            }
+        };
+        match envoy::import(&path.display().to_string(), &text) {
+            Ok(imported) => {
+                rules.extend(imported.rules);
+                inexact.extend(imported.inexact);
+            }
+            Err(unread) => problems.push(unread.to_string()),
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let toml =
+        envoy::to_toml(rules).map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
+    // Values that no rule can have show here, at their rule.
+    crate::database::document::from_toml("the rules that came of it", &toml, &[])
+        .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    Ok(Foreign { toml, inexact })
+}

@@ -1,0 +1,301 @@
+//! From rows to sums: exactly once, and later than the rows.
+//!
+//! Whoever delivers a batch leaves what it adds up to in [`Unsummed`]. A [`Summer`] writes that down now and then, in one
+//! transaction with the note that these batches are in the sums. Memory is only the short way: a batch whose sums were
+//! lost, by a death or a failure, is found by its missing note and added up anew from its rows.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::TryStreamExt as _;
+use sqlx::postgres::PgRow;
+use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
+use tokio::task::spawn_blocking;
+
+use super::copy;
+use super::deliver::{DeliverError, read};
+use super::segment::Batch;
+use super::step::{Step, Steps};
+use super::tables::add_sums;
+use crate::core::audit::usage::{Sums, Usage, UsageKey};
+use crate::core::audit::{Outcome, Record, Records};
+use crate::core::time::Timestamp;
+use crate::core::worldwide::NodeName;
+use crate::database::postgres::{Database, Failure};
+
+/// Most sums in memory, some 40 MB. Batches beyond are added up from their rows, later.
+const SUMS_MAX: usize = 200_000;
+/// Most batches that are added up from their rows at once.
+const ADOPTED_MAX: i64 = 20;
+
+/// What was delivered and is not in the sums yet. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct Unsummed(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    waiting: Mutex<Waiting>,
+    /// Batches of this daemon may wait in the database whose sums are not here.
+    elsewhere: AtomicBool,
+    writing: AtomicBool,
+}
+
+/// Sums of the batches beside them, and of no other.
+#[derive(Debug, Default)]
+struct Waiting {
+    sums: Sums,
+    batches: Vec<i64>,
+}
+
+impl Unsummed {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
+        self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds up a batch that has arrived under this number.
+    pub(super) fn add(&self, number: i64, batch: &Batch) {
+        let mut waiting = self.lock();
+        if waiting.sums.len() >= SUMS_MAX {
+            drop(waiting);
+            self.look_elsewhere();
+            return;
+        }
+        add_up(&mut waiting.sums, batch);
+        waiting.batches.push(number);
+    }
+
+    /// Says that batches of this daemon may wait in the database whose sums are not here.
+    pub(super) fn look_elsewhere(&self) {
+        self.0.elsewhere.store(true, Ordering::Relaxed);
+    }
+
+    /// Sums that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lock().sums.len()
+    }
+
+    /// Whether so many wait that they should be written before their time.
+    pub(super) fn is_full(&self) -> bool {
+        self.len() >= SUMS_MAX
+    }
+
+    /// Whether everything is in the sums, as far as is known here.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let waits = !self.lock().batches.is_empty();
+        let flag = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+        !waits && !flag(&self.0.elsewhere) && !flag(&self.0.writing)
+    }
+}
+
+fn add_up(sums: &mut Sums, batch: &Batch) {
+    for mut record in Records::of(&batch.bytes) {
+        record.at = copy::stored_at(record.at);
+        sums.add(&record);
+    }
+}
+
+/// The sums of one batch, sorted.
+pub(super) fn sums_of(batch: &Batch) -> Vec<(UsageKey, Usage)> {
+    let mut sums = Sums::default();
+    add_up(&mut sums, batch);
+    sums.into_sorted()
+}
+
+/// Writes sums.
+#[derive(Debug)]
+pub struct Summer {
+    database: Database,
+    node: NodeName,
+    unsummed: Unsummed,
+    connection: Option<PgConnection>,
+    steps: Steps,
+}
+
+impl Summer {
+    /// One that writes what waits in `unsummed`, and what earlier processes of this node left. Does not connect yet.
+    #[must_use]
+    pub fn new(database: Database, node: NodeName, unsummed: Unsummed, steps: Steps) -> Self {
+        unsummed.look_elsewhere();
+        Self { database, node, unsummed, connection: None, steps }
+    }
+
+    /// Writes everything that waits; with `abandoned`, also what any daemon left lying for longer than that.
+    ///
+    /// # Errors
+    /// What is not in the sums yet. It is not lost: another call finds it.
+    pub async fn write(&mut self, abandoned: Option<Duration>) -> Result<(), DeliverError> {
+        self.unsummed.0.writing.store(true, Ordering::Relaxed);
+        let written = self.attempt(abandoned).await;
+        if written.is_err() {
+            self.connection = None;
+            self.unsummed.look_elsewhere();
+        }
+        self.unsummed.0.writing.store(false, Ordering::Relaxed);
+        written
+    }
+
+    async fn attempt(&mut self, abandoned: Option<Duration>) -> Result<(), DeliverError> {
+        let Waiting { sums, batches } = std::mem::take(&mut *self.unsummed.lock());
+        let connection = match &mut self.connection {
+            Some(connection) => connection,
+            none => {
+                let mut fresh = self.database.connect().await?;
+                // What a crash of the server undoes of sums it undoes with their note: they are added up anew.
+                let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
+                              SET idle_in_transaction_session_timeout = '60s'; SET synchronous_commit = off";
+                read(&self.database, fresh.execute(limits).await)?;
+                none.insert(fresh)
+            }
+        };
+        let writer = Writer { database: &self.database, steps: &self.steps };
+        if !batches.is_empty() {
+            let sorted = spawn_blocking(move || sums.into_sorted()).await.unwrap_or_default();
+            if !writer.add(connection, &self.node.region, &batches, &sorted).await? {
+                self.unsummed.look_elsewhere();
+            }
+        }
+        if self.unsummed.0.elsewhere.swap(false, Ordering::Relaxed) {
+            let here = self.unsummed.lock().batches.clone();
+            while writer.adopt(connection, Whose::Node(&self.node), &here).await? {}
+        }
+        if let Some(age) = abandoned {
+            while writer.adopt(connection, Whose::Abandoned(age), &[]).await? {}
+        }
+        Ok(())
+    }
+}
+
+/// Whose batches are to be added up from their rows.
+#[derive(Clone, Copy)]
+enum Whose<'a> {
+    Node(&'a NodeName),
+    /// Anybody's who has not done it himself for so long.
+    Abandoned(Duration),
+}
+
+struct Writer<'a> {
+    database: &'a Database,
+    steps: &'a Steps,
+}
+
+impl Writer<'_> {
+    /// Adds the sums of these batches, unless somebody else has added one of them meanwhile: then nothing, and `false`.
+    async fn add(
+        &self,
+        connection: &mut PgConnection,
+        region: &str,
+        batches: &[i64],
+        sums: &[(UsageKey, Usage)],
+    ) -> Result<bool, DeliverError> {
+        let mut transaction = read(self.database, connection.begin().await)?;
+        let noted = self.note(&mut transaction, batches).await?;
+        if usize::try_from(noted).ok() != Some(batches.len()) {
+            read(self.database, transaction.rollback().await)?;
+            return Ok(false);
+        }
+        self.steps.done(Step::BatchesMarked)?;
+        add_sums(self.database, &mut transaction, region, sums).await?;
+        self.steps.done(Step::UsageAdded)?;
+        read(self.database, transaction.commit().await)?;
+        self.steps.done(Step::SumsCommitted)?;
+        Ok(true)
+    }
+
+    async fn note(&self, connection: &mut PgConnection, batches: &[i64]) -> Result<u64, Failure> {
+        let note = "UPDATE audit_batches SET summed = true WHERE number = ANY ($1) AND NOT summed";
+        let noted = sqlx::query(note).bind(batches).execute(connection).await;
+        Ok(read(self.database, noted)?.rows_affected())
+    }
+
+    /// Adds up some batches from their rows, those that are in memory `here` excepted. `false`: there were none.
+    async fn adopt(
+        &self,
+        connection: &mut PgConnection,
+        whose: Whose<'_>,
+        here: &[i64],
+    ) -> Result<bool, DeliverError> {
+        let mut transaction = read(self.database, connection.begin().await)?;
+        let (region, node, seconds) = match whose {
+            Whose::Node(node) => (Some(&node.region), Some(&node.node), 0.0),
+            Whose::Abandoned(age) => (None, None, age.as_secs_f64()),
+        };
+        // Of one region at a time, since sums are by region.
+        let found = sqlx::query_as::<_, (i64, String)>(
+            "SELECT number, region FROM audit_batches WHERE NOT summed AND number <> ALL ($1) \
+                 AND ($2::text IS NULL OR region = $2) AND ($3::text IS NULL OR node = $3) \
+                 AND at <= now() - $4 * interval '1 second' \
+             ORDER BY region, number LIMIT $5 FOR UPDATE SKIP LOCKED",
+        )
+        .bind(here)
+        .bind(region)
+        .bind(node)
+        .bind(seconds)
+        .bind(ADOPTED_MAX)
+        .fetch_all(&mut *transaction)
+        .await;
+        let mut found = read(self.database, found)?;
+        let Some(region) = found.first().map(|(_, region)| region.clone()) else {
+            read(self.database, transaction.rollback().await)?;
+            return Ok(false);
+        };
+        found.retain(|(_, of)| *of == region);
+        let batches: Vec<i64> = found.into_iter().map(|(number, _)| number).collect();
+        let sums = self.sums_of_rows(&mut transaction, &batches).await?;
+        self.note(&mut transaction, &batches).await?;
+        self.steps.done(Step::BatchesMarked)?;
+        add_sums(self.database, &mut transaction, &region, &sums).await?;
+        self.steps.done(Step::UsageAdded)?;
+        read(self.database, transaction.commit().await)?;
+        self.steps.done(Step::SumsCommitted)?;
+        Ok(true)
+    }
+
+    async fn sums_of_rows(
+        &self,
+        connection: &mut PgConnection,
+        batches: &[i64],
+    ) -> Result<Vec<(UsageKey, Usage)>, Failure> {
+        let mut rows = sqlx::query(
+            "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at, rule, user_id, path, outcome, cost, \
+                 latency_us, weight::bigint AS weight \
+             FROM audit_log WHERE batch = ANY ($1) \
+                 AND at >= (SELECT min(first_at) FROM audit_batches WHERE number = ANY ($1)) \
+                 AND at <= (SELECT max(last_at) FROM audit_batches WHERE number = ANY ($1))",
+        )
+        .bind(batches)
+        .fetch(connection);
+        let mut sums = Sums::default();
+        while let Some(row) = read(self.database, rows.try_next().await)? {
+            read(self.database, add_row(&mut sums, &row))?;
+        }
+        Ok(sums.into_sorted())
+    }
+}
+
+fn add_row(sums: &mut Sums, row: &PgRow) -> Result<(), sqlx::Error> {
+    let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
+    let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
+    let latency: Option<i64> = row.try_get("latency_us")?;
+    sums.add(&Record {
+        at: Timestamp(unsigned(row.try_get("at")?)),
+        domain: "",
+        rule: row.try_get("rule")?,
+        user: row.try_get("user_id")?,
+        key: None,
+        address: None,
+        path: row.try_get("path")?,
+        method: None,
+        outcome: Outcome::from_text(row.try_get("outcome")?).unwrap_or(Outcome::Allowed),
+        cost: row.try_get("cost")?,
+        count: 0,
+        limit: 0,
+        status: 0,
+        retry_ms: None,
+        latency_us: small(latency.unwrap_or(0)),
+        weight: small(row.try_get("weight")?),
+    });
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! The tables of sums, by minute, hour and day: how sums are added to them.
+
+use sqlx::PgConnection;
+
+use super::deliver::read;
+use super::seconds;
+use super::totals::add_totals;
+use crate::core::audit::Histogram;
+use crate::core::audit::usage::{Usage, UsageKey, coarser};
+use crate::core::time::Span;
+use crate::database::postgres::{Database, Failure};
+
+/// Most sums in one statement.
+const STATEMENT_SUMS_MAX: usize = 20_000;
+
+macro_rules! add_to {
+    ($table:literal) => {
+        concat!(
+            "INSERT INTO ", $table, " AS own (region, bucket, rule, user_id, path, allowed, denied, cost, latency) \
+             SELECT $1, to_timestamp(second), rule, user_id, path, allowed, denied, cost, latency::bigint[] \
+             FROM unnest($2::double precision[], $3::text[], $4::text[], $5::text[], $6::bigint[], $7::bigint[], \
+                 $8::bigint[], $9::text[]) \
+                 AS fresh (second, rule, user_id, path, allowed, denied, cost, latency) \
+             ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET \
+                 allowed = own.allowed + excluded.allowed, denied = own.denied + excluded.denied, \
+                 cost = own.cost + excluded.cost, \
+                 latency = tidegate_join_counts(own.latency, excluded.latency)"
+        )
+    };
+}
+
+/// The three tables of sums, and how long a step of each is.
+const TABLES: [(&str, Span); 3] = [
+    (add_to!("usage_minute"), Span::from_secs(60)),
+    (add_to!("usage_hour"), Span::from_secs(3_600)),
+    (add_to!("usage_day"), Span::from_secs(86_400)),
+];
+
+/// Adds sorted sums of minutes to all three, and to the totals of everything.
+pub(super) async fn add_sums(
+    database: &Database,
+    connection: &mut PgConnection,
+    region: &str,
+    minutes: &[(UsageKey, Usage)],
+) -> Result<(), Failure> {
+    for (statement, step) in TABLES {
+        let coarse = if step == Span::from_secs(60) { None } else { Some(coarser(minutes, step)) };
+        for some in coarse.as_deref().unwrap_or(minutes).chunks(STATEMENT_SUMS_MAX) {
+            add_some(database, connection, statement, region, some).await?;
+        }
+    }
+    read(database, add_totals(connection, region, minutes).await)
+}
+
+async fn add_some(
+    database: &Database,
+    connection: &mut PgConnection,
+    statement: &'static str,
+    region: &str,
+    sums: &[(UsageKey, Usage)],
+) -> Result<(), Failure> {
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let latencies: Vec<String> = sums.iter().map(|(_, usage)| array(&usage.latency)).collect();
+    let added = sqlx::query(statement)
+        .bind(region)
+        .bind(sums.iter().map(|(key, _)| seconds(key.minute)).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(key, _)| key.rule.as_str()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(key, _)| key.user.as_str()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(key, _)| key.path.as_str()).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(_, usage)| signed(usage.allowed)).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(_, usage)| signed(usage.denied)).collect::<Vec<_>>())
+        .bind(sums.iter().map(|(_, usage)| usage.cost).collect::<Vec<_>>())
+        .bind(latencies)
+        .execute(connection);
+    read(database, added.await)?;
+    Ok(())
+}
+
+/// A histogram as PostgreSQL writes an array of what [`Histogram::packed`] says.
+pub(super) fn array(latency: &Histogram) -> String {
+    let mut text = String::from("{");
+    for (index, number) in latency.packed().enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(itoa::Buffer::new().format(number));
+    }
+    text.push('}');
+    text
+}

@@ -1,0 +1,243 @@
+//! Rules of the Envoy reference rate limit service, read as ours: `tidegate rules import --from envoy`.
+//!
+//! There a request's descriptor walks down a tree, at each level to the entry with its value, else to one whose value ends in
+//! `*` and fits, else to the entry without a value; the limit where it ends is the one that holds, if there is one. Here each
+//! such end is a rule with `exact`, the ends of one sequence of keys are a group in the order of that walk, and where the walk
+//! ends at an entry without a limit that stands before one with a limit, a rule that allows stands before it.
+
+mod tree;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::Serialize;
+
+use self::tree::{Amount, Entry, Wanted};
+
+pub use self::tree::Unread;
+
+/// Where a rule's limit counts by address; the reference service calls it `remote_address`.
+const IP: &str = "ip";
+
+/// What a file came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Imported {
+    /// The rules, in the shape of `rules.toml`.
+    pub rules: Vec<ImportedRule>,
+    /// What could not be expressed, or not exactly: a sentence each, with its place.
+    pub inexact: Vec<String>,
+}
+
+/// A rule in the shape of `rules.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
+pub struct ImportedRule {
+    pub name: String,
+    pub domain: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub per: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub algorithm: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub action: Option<&'static str>,
+    pub exact: bool,
+    #[serde(rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
+    pub conditions: BTreeMap<String, String>,
+}
+
+/// Where a walk ends, and what then holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct End {
+    path: Vec<Step>,
+    /// `None`: nothing is counted.
+    limit: Option<(Amount, bool)>,
+}
+
+/// One entry of a descriptor on the way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Step {
+    key: String,
+    wanted: Wanted,
+    /// Whether all values that fit share one bucket.
+    shared: bool,
+    /// Its place among its siblings, for those with `*`: the first that fits is taken.
+    place: usize,
+}
+
+impl Step {
+    /// The order in which a walk tries entries.
+    fn rank(&self) -> (u8, usize, &str) {
+        match &self.wanted {
+            Wanted::Value(value) => (0, 0, value),
+            Wanted::Prefix(prefix) => (1, self.place, prefix),
+            Wanted::Any => (2, 0, ""),
+        }
+    }
+}
+
+/// Reads a file's text. `file` is how sentences name it.
+///
+/// # Errors
+/// The text is no such file at all.
+pub fn import(file: &str, text: &str) -> Result<Imported, Unread> {
+    let tree = tree::read(file, text)?;
+    let mut inexact = tree.inexact;
+    let mut ends = Vec::new();
+    walk(&tree.descriptors, &mut Vec::new(), &mut ends);
+    let mut orders: HashMap<Vec<String>, Vec<String>> = HashMap::new();
+    let mut groups: BTreeMap<Vec<String>, Vec<End>> = BTreeMap::new();
+    for end in ends {
+        let keys: Vec<String> = end.path.iter().map(|step| step.key.clone()).collect();
+        let mut sorted = keys.clone();
+        sorted.sort_unstable();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            inexact.push(format!(
+                "{file}: a descriptor with the same key twice ({}): left out",
+                keys.join(", ")
+            ));
+            continue;
+        }
+        let first = orders.entry(sorted).or_insert_with(|| keys.clone());
+        if *first != keys && !groups.contains_key(&keys) {
+            inexact.push(format!(
+                "{file}: ({}) and ({}) differ only in their order, which makes no difference here: both limits hold for both",
+                first.join(", "),
+                keys.join(", ")
+            ));
+        }
+        groups.entry(keys).or_default().push(end);
+    }
+    let mut rules = Vec::new();
+    for (keys, mut ends) in groups {
+        ends.sort_by(|a, b| ranks(a).cmp(&ranks(b)));
+        ends.dedup_by(|later, first| ranks(later) == ranks(first));
+        let group = (ends.len() > 1).then(|| format!("{}: {}", tree.domain, keys.join(", ")));
+        for (place, end) in (0..).zip(&ends) {
+            rules.push(rule(&tree.domain, end, group.clone(), place));
+        }
+    }
+    Ok(Imported { rules, inexact })
+}
+
+/// Several files' rules with names that differ, as TOML.
+///
+/// # Errors
+/// A rule that cannot be written.
+pub fn to_toml(mut rules: Vec<ImportedRule>) -> Result<String, toml::ser::Error> {
+    #[derive(Serialize)]
+    struct Document {
+        rules: Vec<ImportedRule>,
+    }
+    let mut names = HashSet::new();
+    for rule in &mut rules {
+        let own = rule.name.clone();
+        let mut next = 2;
+        while !names.insert(rule.name.clone()) {
+            rule.name = format!("{own}-{next}");
+            next += 1;
+        }
+    }
+    toml::to_string(&Document { rules })
+}
+
+fn ranks(end: &End) -> Vec<(u8, usize, &str)> {
+    end.path.iter().map(Step::rank).collect()
+}
+
+/// Collects the ends below these siblings.
+fn walk(siblings: &[Entry], path: &mut Vec<Step>, ends: &mut Vec<End>) {
+    for (place, entry) in siblings.iter().enumerate() {
+        path.push(step(entry, place));
+        if let Some(amount) = entry.limit {
+            ends.push(End { path: path.clone(), limit: Some((amount, entry.shadow)) });
+        }
+        walk(&entry.descriptors, path, ends);
+        // What is tried only after this entry, and would be found by a walk that this entry ends.
+        for later in siblings.iter().filter(|later| entry.stands_before(later)) {
+            let mut hidden = Vec::new();
+            walk(std::slice::from_ref(later), &mut Vec::new(), &mut hidden);
+            for end in hidden {
+                let rest = end.path.get(1..).unwrap_or_default();
+                if !covers(entry, rest) {
+                    let path = path.iter().chain(rest).cloned().collect();
+                    ends.push(End { path, limit: None });
+                }
+            }
+        }
+        path.pop();
+    }
+}
+
+fn step(entry: &Entry, place: usize) -> Step {
+    let shared = entry.shared || matches!(entry.wanted, Wanted::Value(_));
+    Step { key: entry.key.clone(), wanted: entry.wanted.clone(), shared, place }
+}
+
+/// Whether a walk from this entry along `rest` ends at a limit.
+fn covers(entry: &Entry, rest: &[Step]) -> bool {
+    let Some((first, rest)) = rest.split_first() else { return entry.limit.is_some() };
+    let of_key = || entry.descriptors.iter().filter(|own| own.key == first.key);
+    let next = match &first.wanted {
+        Wanted::Value(value) => {
+            of_key().filter(|own| own.wanted.fits(value)).min_by_key(|own| own.wanted.order())
+        }
+        Wanted::Prefix(_) | Wanted::Any => of_key().find(|own| own.wanted == Wanted::Any),
+    };
+    next.is_some_and(|next| covers(next, rest))
+}
+
+fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedRule {
+    let attribute = |key: &str| if key == "remote_address" { IP.to_owned() } else { key.to_owned() };
+    let counted = match end.limit {
+        Some((Amount::Rate { requests, window }, shadow)) => Some((requests, window, shadow)),
+        Some((Amount::Unlimited, _)) | None => None,
+    };
+    let mut conditions = BTreeMap::new();
+    let mut per = Vec::new();
+    let mut name = domain.to_owned();
+    for step in &end.path {
+        let value = match &step.wanted {
+            Wanted::Value(value) => Some(value.clone()),
+            Wanted::Prefix(prefix) => Some(format!("{prefix}*")),
+            // What `per` names must be there; a rule that counts nothing has no `per`.
+            Wanted::Any => counted.is_none().then(|| "*".to_owned()),
+        };
+        name.push('.');
+        name.push_str(&step.key);
+        if let Some(value) = value.as_ref().filter(|value| *value != "*") {
+            name.push('_');
+            name.push_str(value);
+        }
+        conditions.extend(value.map(|value| (attribute(&step.key), value)));
+        if counted.is_some() && !step.shared {
+            per.push(attribute(&step.key));
+        }
+    }
+    ImportedRule {
+        name,
+        domain: domain.to_owned(),
+        per,
+        algorithm: counted.map(|_| "fixed_window"),
+        limit: counted.map(|(requests, ..)| requests),
+        window: counted.map(|(_, window, _)| window),
+        priority: group.as_ref().map(|_| 100 + place),
+        group,
+        action: match counted {
+            None => Some("allow"),
+            Some((.., true)) => Some("log_only"),
+            Some(_) => None,
+        },
+        exact: true,
+        conditions,
+    }
+}
+
+#[cfg(test)]
+mod tests;

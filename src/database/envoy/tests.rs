@@ -1,0 +1,156 @@
+//! Descriptors of the reference service against the rules that come of its file.
+
+use super::*;
+use crate::core::request::{Attributes, Cost, Request};
+use crate::core::ruleset::{RuleSet, Shapes};
+use crate::database::document::from_toml;
+
+const FILE: &str = "
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: { unit: minute, requests_per_unit: 10 }
+  - key: tenant
+    value: gold
+    rate_limit: { unit: minute, requests_per_unit: 100 }
+  - key: tenant
+    value: house
+    rate_limit: { unlimited: true }
+  - key: tenant
+    value: legacy
+  - key: tenant
+    value: beta-*
+    shadow_mode: true
+    rate_limit: { unit: hour, requests_per_unit: 7 }
+  - key: path
+    descriptors:
+      - key: remote_address
+        rate_limit: { unit: second, requests_per_unit: 3 }
+  - key: path
+    value: /login
+    descriptors:
+      - key: remote_address
+        value: 203.0.113.9
+        rate_limit: { unit: second, requests_per_unit: 1 }
+";
+
+fn imported(text: &str) -> Imported {
+    import("f.yaml", text).unwrap()
+}
+
+fn set(text: &str) -> RuleSet {
+    let toml = to_toml(imported(text).rules).unwrap();
+    let loaded =
+        from_toml("rules.toml", &toml, &[]).unwrap_or_else(|problems| panic!("{toml}\n{problems:?}"));
+    RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap()
+}
+
+/// The limits that hold for a descriptor, with the names of their rules.
+fn holds(set: &RuleSet, descriptor: &[(&str, &str)]) -> Vec<(u32, String)> {
+    let attributes: Attributes<'_> = descriptor.iter().copied().collect();
+    let request = Request { domain: "shop", attributes, cost: Cost::Take(1), limit: None };
+    let matches = set.matches(&request);
+    let counting = matches.iter().filter(|found| found.key.is_some());
+    counting.map(|found| (found.limit.permits, found.rule.rule.name.clone())).collect()
+}
+
+#[test]
+fn a_descriptor_is_held_to_the_limit_at_the_end_of_its_walk() {
+    let set = set(FILE);
+    let one = |limit: u32, name: &str| vec![(limit, name.to_owned())];
+    assert_eq!(holds(&set, &[("tenant", "any")]), one(10, "shop.tenant"));
+    assert_eq!(holds(&set, &[("tenant", "gold")]), one(100, "shop.tenant_gold"));
+    assert_eq!(holds(&set, &[("tenant", "beta-7")]), one(7, "shop.tenant_beta-*"));
+    // Unlimited, and an entry that has no limit and stands before one that has.
+    assert_eq!(holds(&set, &[("tenant", "house")]), []);
+    assert_eq!(holds(&set, &[("tenant", "legacy")]), []);
+    // Exactly these keys, or none.
+    assert_eq!(holds(&set, &[("tenant", "any"), ("path", "/x")]), []);
+    assert_eq!(holds(&set, &[("path", "/x")]), []);
+    assert_eq!(holds(&set, &[("path", "/x"), ("ip", "203.0.113.9")]), one(3, "shop.path.remote_address"));
+    let login = one(1, "shop.path_/login.remote_address_203.0.113.9");
+    assert_eq!(holds(&set, &[("path", "/login"), ("ip", "203.0.113.9")]), login);
+    // The walk goes down at /login and finds nothing for this address.
+    assert_eq!(holds(&set, &[("path", "/login"), ("ip", "203.0.113.1")]), []);
+}
+
+#[test]
+fn an_entry_without_a_value_counts_each_value_and_shadow_mode_only_logs() {
+    let rules = imported(FILE).rules;
+    let named = |name: &str| rules.iter().find(|rule| rule.name == name).unwrap();
+    assert_eq!(named("shop.tenant").per, ["tenant"]);
+    assert!(named("shop.tenant_gold").per.is_empty());
+    assert_eq!(named("shop.path.remote_address").per, ["path", "ip"]);
+    let beta = named("shop.tenant_beta-*");
+    assert_eq!(
+        (beta.per.as_slice(), beta.action, beta.window),
+        (&["tenant".to_owned()][..], Some("log_only"), Some("1h"))
+    );
+    assert_eq!(named("shop.tenant_house").action, Some("allow"));
+    assert!(imported(FILE).inexact.is_empty());
+}
+
+#[test]
+fn what_cannot_be_expressed_is_listed() {
+    let text = "
+domain: d
+limit_of_limits: 3
+descriptors:
+  - key: a
+    value: x*y
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+  - key: b
+    rate_limit: { unit: fortnight, requests_per_unit: 1 }
+  - key: c
+    rate_limit: { unit: day, requests_per_unit: -1 }
+  - key: d
+    quota_mode: true
+    rate_limit: { unit: day, requests_per_unit: 1, name: one, replaces: [{ name: other }] }
+  - key: e
+    descriptors:
+      - key: e
+        rate_limit: { unit: day, requests_per_unit: 1 }
+  - value: nothing
+  - key: f
+    value: 1.50
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: g
+    descriptors: [{ key: h, rate_limit: { unit: day, requests_per_unit: 1 } }]
+  - key: h
+    descriptors: [{ key: g, rate_limit: { unit: day, requests_per_unit: 2 } }]
+";
+    let imported = imported(text);
+    let told = imported.inexact.join("\n");
+    for part in [
+        "f.yaml: descriptors[0].value: has a *",
+        "descriptors[1].rate_limit.unit: must be second",
+        "descriptors[2].rate_limit.requests_per_unit",
+        "descriptors[3].rate_limit.replaces",
+        "descriptors[3].quota_mode: there is nothing like it",
+        "the same key twice (e, e)",
+        "descriptors[5]: has no key",
+        "descriptors[6].value: is a number that is not whole",
+        "limit_of_limits",
+        "differ only in their order",
+    ] {
+        assert!(told.contains(part), "{part}\n{told}");
+    }
+    let names: Vec<_> = imported.rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(names, ["d.d", "d.g.h", "d.h.g"]);
+}
+
+#[test]
+fn what_is_no_such_file_is_refused() {
+    assert!(import("f.yaml", "[1, 2]").unwrap_err().to_string().contains("a domain and descriptors"));
+    assert!(import("f.yaml", "descriptors: []").unwrap_err().to_string().contains("domain is missing"));
+    assert!(import("f.yaml", "domain: [").unwrap_err().to_string().contains("is no YAML"));
+}
+
+#[test]
+fn rules_of_several_files_have_names_that_differ() {
+    let rule =
+        imported("domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]")
+            .rules;
+    let toml = to_toml([rule.clone(), rule].concat()).unwrap();
+    assert!(toml.contains("\"d.a\"") && toml.contains("\"d.a-2\""), "{toml}");
+}

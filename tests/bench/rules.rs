@@ -1,0 +1,247 @@
+//! What very many rules cost: inside the process part by part, and in real daemons on a real PostgreSQL.
+//!
+//! * `cargo bench --bench rules -- parts`: reading, compiling and writing out a set of 10,000 and of 100,000 rules.
+//! * `cargo bench --bench rules -- change`: a change committed by SQL until each of three daemons decides by it, among few
+//!   rules and among 10,000; and how long a daemon takes to start with those. Under three minutes.
+//! * `cargo bench --bench rules -- many`: 100,000 rules started with, changed one by one and by a file, started with from disk,
+//!   and handed to a peer.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a benchmark reads the clock, prints what it found, and stops where something is wrong"
+)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tidegate::core::ruleset::{RuleSet, Shapes};
+use tidegate::core::worldwide::NodeName;
+use tidegate::database::held::Held;
+use tidegate::database::postgres::rules::Version;
+use tidegate::database::saved;
+use tidegate::database::set::RuleDocs;
+use tidegate::engine::Engine;
+use tidegate::engine::clock::Clock;
+use tidegate::store::MemoryStore;
+use tidegate::telemetry::Metrics;
+
+#[path = "../support/mod.rs"]
+mod support;
+
+use support::command::{TIDEGATE, run};
+use support::daemon::Daemon;
+use support::postgres::Postgres;
+use support::{eventually, free_udp, http};
+
+const CHANGES: u64 = 100;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() {
+    let mode = std::env::args().skip(1).find(|argument| !argument.starts_with("--"));
+    match mode.as_deref() {
+        Some("parts") => [10_000, 100_000].into_iter().for_each(parts),
+        Some("change") => change(),
+        Some("many") => many(),
+        _ => println!("say what: parts, change or many"),
+    }
+}
+
+fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    let done = work();
+    println!("{what:<64} {:>9.1} ms", begin.elapsed().as_secs_f64() * 1e3);
+    done
+}
+
+// --- parts
+
+fn parts(rules: usize) {
+    println!("{rules} rules");
+    let rule = |n: usize| {
+        let name = format!("r{n}");
+        let path = format!("/api/{n}/*");
+        let rule =
+            json!({ "name": name, "match": { "path": path }, "per": ["user"], "limit": 5, "window": "24h" });
+        (name, rule)
+    };
+    let docs = RuleDocs { rules: (0..rules).map(rule).collect(), ..RuleDocs::default() };
+    let read = timed("  reading every rule", || docs.read(&[]).unwrap());
+    timed("  compiling all", || RuleSet::compile(read.clone(), &mut Shapes::default()).unwrap());
+    let name = NodeName { region: "bench".to_owned(), node: "bench-1".to_owned() };
+    let engine = Engine::new(name, Clock::System, Arc::new(MemoryStore::new(100_000)), Metrics::new());
+    engine.load(read, Vec::new(), false).unwrap();
+    let held = Held::of(&docs);
+    let names = ["r5".to_owned()];
+    let one = RuleDocs { rules: [rule(5)].into(), ..RuleDocs::default() };
+    timed("  one changed: in force, with its bytes", || {
+        let mut held = held.clone();
+        held.change(&names, &one);
+        let put = one.read_beside(rules - 1, &[]).unwrap();
+        let bytes = held.to_bytes(Version::default()).unwrap();
+        engine.load_changed(&names, put, false, 2).unwrap();
+        saved::digest(&bytes)
+    });
+    let bytes = held.to_bytes(Version::default()).unwrap();
+    timed("  of that: the bytes and their digest", || {
+        saved::digest(&held.to_bytes(Version::default()).unwrap())
+    });
+    timed("  reading the bytes back", || saved::from_bytes(&bytes).unwrap());
+}
+
+// --- daemons
+
+/// A server with a database, and how to write to it.
+struct Place {
+    server: Postgres,
+    database: String,
+}
+
+impl Place {
+    fn new() -> Self {
+        let server = Postgres::with(&["max_wal_size=4GB"]);
+        let database = server.migrated(TIDEGATE);
+        Self { server, database }
+    }
+
+    fn sql(&self, text: &str) -> String {
+        self.server.sql(&self.database, text)
+    }
+
+    fn insert(&self, rules: usize) {
+        self.sql(&format!(
+            "INSERT INTO rules (document) SELECT jsonb_build_object('name', 'r' || n, 'match', \
+                 jsonb_build_object('path', '/api/' || n || '/*'), 'per', '[\"user\"]'::jsonb, 'limit', 1, 'window', '24h') \
+             FROM generate_series(1, {rules}) AS n"
+        ));
+    }
+
+    fn config(&self) -> String {
+        format!(
+            "[rules]\nsource = \"postgres\"\n[postgres]\nurl = {:?}\ntimeout = \"5s\"\n",
+            self.server.url(&self.database)
+        )
+    }
+
+    fn daemon(&self) -> Daemon {
+        Daemon::with("", &self.config(), &[])
+    }
+
+    fn set_limit(&self, rule: &str, limit: u64) {
+        self.sql(&format!(
+            "UPDATE rules SET document = document || '{{\"limit\": {limit}}}' WHERE name = '{rule}'"
+        ));
+    }
+}
+
+fn limit(daemon: &Daemon, name: &str) -> Option<u64> {
+    daemon.get(&format!("/v1/rules/{name}")).json()["rule"]["limit"].as_u64()
+}
+
+fn wait_for(daemon: &Daemon, name: &str, wanted: u64) {
+    let begin = Instant::now();
+    while limit(daemon, name) != Some(wanted) {
+        assert!(begin.elapsed() < PATIENCE, "{name} has not the limit {wanted} in time");
+    }
+}
+
+fn change() {
+    for rules in [1, 10_000] {
+        let place = Place::new();
+        place.insert(rules);
+        let daemons: Vec<Daemon> = (0..3).map(|_| place.daemon()).collect();
+        let mut took: Vec<Duration> = (2..2 + CHANGES)
+            .map(|wanted| {
+                place.set_limit("r1", wanted);
+                // `psql` has ended by now: the change was committed a moment before.
+                let begin = Instant::now();
+                daemons.iter().for_each(|daemon| wait_for(daemon, "r1", wanted));
+                begin.elapsed()
+            })
+            .collect();
+        took.sort();
+        let at = |percent: usize| took[(took.len() - 1) * percent / 100];
+        println!(
+            "one change among {rules} rules, committed → in force on 3 daemons: p50 {:.1?}, p99 {:.1?}, max {:.1?} of {CHANGES}",
+            at(50),
+            at(99),
+            at(100)
+        );
+        drop(daemons);
+        if rules > 1 {
+            for _ in 0..3 {
+                drop(timed(&format!("a start with {rules} rules, until ready"), || place.daemon()));
+            }
+        }
+    }
+}
+
+fn put(daemon: &Daemon, name: &str, limit: u64) {
+    let rule = json!({ "name": name, "per": ["user"], "limit": limit, "window": "24h" });
+    let reply =
+        http::request(daemon.http, "PUT", &format!("/v1/rules/{name}"), &[], rule.to_string().as_bytes());
+    assert_eq!(reply.status, 200, "{}", reply.body.get(..300).unwrap_or(&reply.body));
+}
+
+fn many() {
+    const RULES: usize = 100_000;
+    let folder = tempfile::tempdir().unwrap();
+    let certificates = |arguments: &[&str]| assert_eq!(run(folder.path(), arguments).code, 0);
+    certificates(&["cert", "ca", "--out", "ca"]);
+    let peers = [("eu", free_udp()), ("us", free_udp())];
+    for (region, _) in peers {
+        certificates(&["cert", "issue", "--ca", "ca", "--region", region, "--node", "n1", "--out", region]);
+    }
+    let mut place = Place::new();
+    let config = |own: usize| {
+        let (region, address) = peers[own];
+        let file = |name: String| format!("{:?}", folder.path().join(name));
+        let saved = format!("saved = {}\n[postgres]", file(format!("{region}.json")));
+        format!(
+            "region = {region:?}\nnode = \"n1\"\n[listen]\npeer = \"{address}\"\n{}[peers]\njoin = [\"{}\"]\n\
+             [peers.tls]\nca = {}\ncert = {}\nkey = {}\n",
+            place.config().replace("[postgres]", &saved),
+            peers[1 - own].1,
+            file("ca/ca.pem".to_owned()),
+            file(format!("{region}/node.pem")),
+            file(format!("{region}/node.key"))
+        )
+    };
+    let configs = [config(0), config(1)];
+    timed("100,000 rules inserted by SQL", || place.insert(RULES));
+    let daemon = timed("a start with them, until ready", || Daemon::with("", &configs[0], &[]));
+    assert_eq!(daemon.metric("tidegate_rules"), Some(RULES as f64));
+    for n in 0..3 {
+        timed("one put by the API, in force when answered", || put(&daemon, "r5", 10 + n));
+        assert_eq!(limit(&daemon, "r5"), Some(10 + n));
+        place.set_limit("r6", 20 + n);
+        timed("one changed by SQL, until in force", || wait_for(&daemon, "r6", 20 + n));
+    }
+    let rules = "[[rules]]\nname = \"r7\"\nlimit = 7\nwindow = \"1s\"\n";
+    std::fs::write(daemon.folder().join("new.toml"), rules).unwrap();
+    let applied = timed("one by `tidegate rules apply`, the whole set sent", || {
+        daemon.run(&["rules", "apply", "new.toml"])
+    });
+    assert!(applied.code == 0 && applied.out.contains("1 changed"), "{applied:?}");
+    let whole: Value = json!({ "rules": [] });
+    let emptied = timed("a set without them put, dry", || {
+        http::request(daemon.http, "PUT", "/v1/rules?dry_run=true", &[], whole.to_string().as_bytes())
+    });
+    assert_eq!(emptied.json()["changes"].as_array().map(Vec::len), Some(RULES));
+    eventually("the newest set is on disk", || {
+        let text = std::fs::read_to_string(folder.path().join("eu.json")).ok()?;
+        text.contains("{\"limit\":7,\"name\":\"r7\"").then_some(())
+    });
+    place.server.kill();
+    drop(daemon);
+    let daemon = timed("a start from disk, without PostgreSQL", || Daemon::with("", &configs[0], &[]));
+    assert_eq!(daemon.get("/readyz").json()["rules"]["from"], "saved");
+    let other = timed("a start from a peer, without PostgreSQL", || Daemon::with("", &configs[1], &[]));
+    assert_eq!(other.get("/readyz").json()["rules"]["from"], "peer eu/n1");
+    assert_eq!((limit(&other, "r7"), other.metric("tidegate_rules")), (Some(7), Some(RULES as f64)));
+}

@@ -1,0 +1,95 @@
+//! Questions about the past that must not slow down with rules or users, asked through a daemon.
+
+use serde_json::Value;
+
+use super::rules::Place;
+use super::support::daemon::Daemon;
+use super::support::eventually;
+
+/// Sums of today for a rule: 3,000 users in three regions, each denied so often there.
+fn fill(place: &Place, rule: &str, denied: &str) {
+    place.sql(&format!(
+        "INSERT INTO usage_day (bucket, region, rule, user_id, allowed, denied, cost) \
+         SELECT date_trunc('day', now(), 'UTC'), region, '{rule}', 'u' || n, n % 5, {denied}, n % 5 \
+         FROM generate_series(1, 3000) AS n, unnest(ARRAY['ap', 'eu', 'us']) WITH ORDINALITY AS of_region (region, r)"
+    ));
+    place.sql(&format!(
+        "INSERT INTO usage_day (bucket, region, rule, allowed, denied, cost) \
+         SELECT bucket, region, rule, sum(allowed), sum(denied), sum(cost) FROM usage_day WHERE rule = '{rule}' GROUP BY 1, 2, 3"
+    ));
+}
+
+fn top(daemon: &Daemon, rule: &str, limit: usize, region: &str) -> Vec<(String, u64)> {
+    let region = if region.is_empty() { String::new() } else { format!("&region={region}") };
+    let reply = daemon.get(&format!("/v1/usage?by=day&group=user&rule={rule}&limit={limit}&from=0d{region}"));
+    assert_eq!(reply.status, 200, "{reply:?}");
+    let json = reply.json();
+    let rows = json["rows"].as_array().unwrap().iter();
+    rows.map(|row| (row["user"].as_str().unwrap().to_owned(), row["denied"].as_u64().unwrap())).collect()
+}
+
+/// The same, by adding up everybody.
+fn expected(place: &Place, rule: &str, limit: usize, region: &str) -> Vec<(String, u64)> {
+    let text = place.sql(&format!(
+        "SELECT user_id, sum(denied) FROM usage_day WHERE rule = '{rule}' AND user_id <> '' AND denied > 0 \
+             AND ('{region}' = '' OR region = '{region}') \
+         GROUP BY 1 ORDER BY 2 DESC, sum(allowed) DESC, 1 LIMIT {limit}"
+    ));
+    let pair = |line: &str| {
+        let (user, denied) = line.split_once('|').unwrap();
+        (user.to_owned(), denied.parse().unwrap())
+    };
+    text.lines().map(pair).collect()
+}
+
+#[test]
+fn the_top_violators_are_those_who_were_denied_most_in_all_regions() {
+    let place = Place::new();
+    let kinds = [
+        // A few stand out; everybody about the same; nearly nobody denied at all.
+        ("skewed", "(1e6 / n)::bigint * r % 9973"),
+        ("flat", "1 + (n * r) % 3"),
+        ("rare", "CASE WHEN n % 400 = 0 THEN r ELSE 0 END"),
+        // In one region each, so that no single sum tells much; and the first by many small sums.
+        ("apart", "CASE WHEN n % 3 = r - 1 THEN 1 << (n % 20) ELSE 0 END"),
+        ("spread", "CASE WHEN n = 77 THEN 700 WHEN n % 3 = r - 1 THEN 1000 + n % 7 ELSE 0 END"),
+    ];
+    for (rule, denied) in kinds {
+        fill(&place, rule, denied);
+    }
+    place.sql("ANALYZE usage_day");
+    let daemon = place.daemon();
+    for (rule, _) in kinds {
+        for (limit, region) in [(1, ""), (10, ""), (10, "eu"), (1_000, "")] {
+            let wanted = expected(&place, rule, limit, region);
+            assert_eq!(top(&daemon, rule, limit, region), wanted, "{rule} {limit} {region}");
+        }
+    }
+    assert_eq!(top(&daemon, "spread", 1, "")[0], ("u77".to_owned(), 2_100));
+    assert_eq!(top(&daemon, "nothing", 10, ""), []);
+}
+
+#[test]
+fn decisions_over_time_are_the_sums_of_all_rules() {
+    let place = Place::new();
+    let rule = |name: &str, path: &str, limit: u32| serde_json::json!({ "name": name, "match": { "path": path }, "algorithm": "fixed_window", "limit": limit, "window": "24h" });
+    place.sql(&super::rules::insert(&rule("a", "/a", 2)));
+    place.sql(&super::rules::insert(&rule("b", "/b", 3)));
+    let config = format!("{}[audit]\nallowed_sample = 1.0\nspool = \"spool\"\n", place.config());
+    let daemon = Daemon::with("", &config, &[]);
+    daemon.admitted(&[("user", "u"), ("path", "/a")], 5);
+    daemon.admitted(&[("user", "u"), ("path", "/b")], 5);
+    for by in ["minute", "hour", "day"] {
+        let sums = |json: &Value| {
+            let rows = json["rows"].as_array().unwrap();
+            let of = |field: &str| rows.iter().map(|row| row[field].as_u64().unwrap()).sum::<u64>();
+            (of("allowed"), of("denied"))
+        };
+        eventually(&format!("everything is in the totals by {by}"), || {
+            let json = daemon.get(&format!("/v1/usage?by={by}&from=1d")).json();
+            (sums(&json) == (5, 5)).then(|| assert!(json["rows"][0]["latency_us"]["p99"].is_u64(), "{json}"))
+        });
+        let of_rule = daemon.get(&format!("/v1/usage?by={by}&from=1d&rule=a")).json();
+        assert_eq!(sums(&of_rule), (2, 3), "{of_rule}");
+    }
+}
