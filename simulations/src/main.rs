@@ -25,6 +25,10 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+/// What the daemon allocates with.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Simulates regions that share a limit. What it does is repeated exactly by the same seed.
 #[derive(Debug, Parser)]
 #[command(name = "sim", version)]

@@ -68,7 +68,7 @@ fn divided(regions: usize, demand: u64) -> f64 {
     quietest(100, || {
         for _ in 0..100 {
             tip = (tip + 7_919) % 1_000_000;
-            let estate = Estate { limit: u64::from(LIMIT), start: START, end, cut, tip };
+            let estate = Estate { limit: u64::from(LIMIT), start: START, end, cut, caution: 1_000, tip };
             black_box(budgets(estate, black_box(&stakes)));
         }
     })

@@ -176,11 +176,13 @@ impl World {
         self.meet();
     }
 
-    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there.
-    pub(crate) fn restart(&mut self, at: usize) {
-        let Some(old) = self.daemons.get(at) else { return };
+    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there. Whether a store was
+    /// lost with it.
+    pub(crate) fn restart(&mut self, at: usize) -> bool {
+        let Some(old) = self.daemons.get(at) else { return false };
         let (region, before) = (old.region, old.node.saved());
-        let books = if self.plan.shared_store && self.daemons.len() > self.plan.regions.len() {
+        let kept = self.plan.shared_store && self.daemons.len() > self.plan.regions.len();
+        let books = if kept {
             old.node.books.clone()
         } else {
             // A store in the daemon's own memory went with it.
@@ -192,6 +194,13 @@ impl World {
             *old = daemon;
         }
         self.meet();
+        !kept
+    }
+
+    /// The largest limit that any daemon holds, or will when it is started again.
+    pub(crate) fn largest_limit(&self) -> u64 {
+        let held = self.daemons.iter().map(|daemon| daemon.node.limit());
+        held.chain([self.rule.limit()]).map(|limit| u64::from(limit.permits)).max().unwrap_or(0)
     }
 
     /// A region's store loses everything.
@@ -396,7 +405,9 @@ impl Model for World {
             }
             FaultKind::Crash { region, daemon } => match (self.place_of(*region, *daemon), broken) {
                 (Some(at), true) => self.kill(at),
-                (Some(at), false) => self.restart(at),
+                (Some(at), false) => {
+                    self.restart(at);
+                }
                 (None, _) => {}
             },
             FaultKind::StoreLost { region } if broken => self.lose_store(*region),

@@ -192,6 +192,11 @@ impl Node {
         (self.mode == Mode::Split).then(|| (Message::Word(self.split.word()), WORD_BYTES))
     }
 
+    /// The limit of the rule that it holds.
+    pub(crate) fn limit(&self) -> Limit {
+        self.rule.limit()
+    }
+
     /// What this daemon may admit of the rule, where that is a fixed part.
     pub(crate) fn share(&self) -> Option<Limit> {
         let limit = self.rule.limit();

@@ -5,6 +5,7 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 
 use crate::dice::Dice;
+use crate::model::shell::windowed;
 use crate::number::index;
 use crate::pattern::Pattern;
 use crate::plan::{Demand, Plan, Region, RulePlan, Way, Weather};
@@ -39,6 +40,8 @@ pub(crate) struct FaultRates {
     pub(crate) store_lost: f64,
     pub(crate) clock: f64,
     pub(crate) reload: f64,
+    /// Of reloads, those that bring another limit.
+    pub(crate) limit: f64,
     /// Farthest that a clock is ever off, in microseconds.
     pub(crate) clock_max: u64,
 }
@@ -68,13 +71,16 @@ impl Case {
         let rule = rule(&mut dice, way, focus, calm);
         let shared_store = dice.chance(0.5);
         let weather = weather(&mut dice, regions, calm);
-        let windowless = rule.algorithm != Algorithm::FixedWindow;
+        let bucket = !windowed(rule.algorithm);
         let forgets = dice.chance(0.8);
+        let reloads = way != Way::Escrow && !calm && dice.chance(0.8);
         let clock_max = match way {
-            _ if calm || windowless => 0,
+            _ if calm || bucket => 0,
             // Nothing about exactness depends on clocks, but for one margin: a memory that is lost must not have been ahead
             // of the next one by more than a second.
             Way::Escrow if forgets => 400_000,
+            // And another: a share that grows takes clocks for less than two seconds apart.
+            Way::Split if reloads => 900_000,
             Way::Escrow | Way::Split => 3_000_000,
             _ => 20_000,
         };
@@ -95,18 +101,21 @@ impl Case {
         }
         let rate = |dice: &mut Dice, most: f64| if calm { 0.0 } else { dice.unit() * most };
         let faults = FaultRates {
-            cut: rate(&mut dice, 0.01),
+            // Some worlds hang together all the time, so that what only a cut explains is noticed in them.
+            cut: if dice.chance(0.8) { rate(&mut dice, 0.01) } else { 0.0 },
             crash: if forgets { rate(&mut dice, 0.008) } else { 0.0 },
             store_lost: if forgets { rate(&mut dice, 0.005) } else { 0.0 },
             clock: if clock_max > 0 { rate(&mut dice, 0.003) } else { 0.0 },
-            reload: if way == Way::Escrow { 0.0 } else { rate(&mut dice, 0.004) },
+            reload: if reloads { rate(&mut dice, 0.004) } else { 0.0 },
+            limit: if way == Way::Gossip || !bucket { dice.unit() * 0.5 } else { 0.0 },
             clock_max,
         };
         Self {
             seed,
             way,
             safety_steps: dice.between(300, 1_000),
-            liveness_steps: 600,
+            // A share that grows waits for a window that no clock has reached.
+            liveness_steps: if way == Way::Split { 1_100 } else { 600 },
             faults,
             eagerness: dice.unit() * dice.unit() * 6.0,
             cost_max: if dice.chance(0.7) { 1 } else { dice.between(2, 30) },
@@ -138,23 +147,31 @@ impl Case {
     }
 }
 
-fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {
+/// A limit between one permit and ten thousand; small ones are the hard ones.
+pub(super) fn limit(dice: &mut Dice) -> u32 {
     let limit = match dice.below(4) {
         0 => dice.between(1, 6),
         1 => dice.between(6, 60),
         2 => dice.between(60, 1_000),
         _ => dice.between(1_000, 10_000),
     };
-    let endless = way == Way::Gossip && !calm && dice.chance(0.6);
+    u32::try_from(limit).unwrap_or(1)
+}
+
+fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {
+    let limit = limit(dice);
+    let endless = way == Way::Gossip && !calm && dice.chance(0.4);
     let window = if endless { ENDLESS } else { Span::from_millis(dice.between(20, 200) * 10) };
-    let bucket = focus == Focus::Levels
-        || focus == Focus::All && !endless && !calm && way != Way::Gossip && dice.chance(0.25);
-    let algorithm = match (bucket, dice.below(2)) {
-        (false, _) => Algorithm::FixedWindow,
-        (true, 0) => Algorithm::TokenBucket,
-        (true, _) => Algorithm::Gcra,
+    let bucket = focus == Focus::Levels || focus == Focus::All && !endless && !calm && dice.chance(0.4);
+    let buckets = [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
+    let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+    let algorithm = match way {
+        Way::Escrow if bucket => dice.pick(&buckets[..2]).copied(),
+        _ if bucket => dice.pick(&buckets).copied(),
+        Way::Gossip => dice.pick(&windows).copied(),
+        _ => None,
     };
-    let limit = u32::try_from(limit).unwrap_or(1);
+    let algorithm = algorithm.unwrap_or(Algorithm::FixedWindow);
     let on_partition = [OnPartition::Ignore, OnPartition::Share, OnPartition::Freeze, OnPartition::LastKnown];
     RulePlan {
         limit,

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::core::algorithm::Algorithm;
 use tidegate::core::time::Timestamp;
 use tidegate::core::worldwide::escrow::Balance;
 
-use super::case::Case;
+use super::case::{Case, STEP};
 use super::play::{Game, Truth};
 use crate::model::Model;
 use crate::model::daemons::World;
-use crate::model::shell::world_key;
+use crate::model::shell::{windowed, world_key};
 use crate::number::{float, place, seconds};
 use crate::plan::{Plan, Way};
 
@@ -22,10 +21,13 @@ const AGREED_LOOKS: u64 = 40;
 const FLYING_MAX: usize = 2_000;
 /// Reports that may wait for one peer: more than there are users and windows.
 const BACKLOG_MAX: usize = 500;
+/// So many times over a bucket must have refilled in the quiet at the end before it has to be full again.
+const REFILLS: u128 = 30;
 
 /// What was really admitted.
 #[derive(Debug)]
 pub(crate) struct Books {
+    /// The largest limit that any daemon holds now.
     limit: u64,
     exact: bool,
     windowed: bool,
@@ -33,17 +35,19 @@ pub(crate) struct Books {
     pub(crate) truth: Truth,
     /// By daemon: what may be untold yet.
     untold: BTreeMap<(usize, u64, u64), (usize, u64)>,
-    /// By user and window.
-    world: BTreeMap<(u64, u64), u64>,
+    /// By user and window: what all stores remember to have admitted, and the largest limit that was in force.
+    world: BTreeMap<(u64, u64), (u64, u64)>,
+    /// What stores forgot, by region, user and window.
+    forgotten: BTreeMap<(usize, u64, u64), u64>,
     levels: BTreeMap<u64, (f64, Timestamp)>,
     rate: f64,
     burst: f64,
 }
 
-/// Whether a bucket that is lost begins full again, so that a lost store is a burst more: `gossip` without windows, and
-/// `split`.
+/// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
+/// error: `split` without windows.
 pub(crate) fn starts_full(case: &Case) -> bool {
-    case.way == Way::Split || (case.way != Way::Escrow && case.plan.rule.algorithm != Algorithm::FixedWindow)
+    case.way == Way::Split && !windowed(case.plan.rule.algorithm)
 }
 
 impl Books {
@@ -51,15 +55,20 @@ impl Books {
         let rule = &case.plan.rule;
         let fastest = case.plan.regions.iter().map(|region| region.drift_ppm).max().unwrap_or(0).max(0);
         let drift = 1.0 + float(fastest.unsigned_abs()) / 1e6;
-        let windowed = rule.algorithm == Algorithm::FixedWindow;
+        let windowed = windowed(rule.algorithm);
         Self {
             limit: u64::from(rule.limit),
-            // A store that is lost with its daemon begins full again, unless rights are burnt.
-            exact: case.way == Way::Escrow || (case.way != Way::Gossip && case.faults.crash == 0.0),
+            // A bucket that is lost with its daemon begins full again, unless rights are burnt.
+            exact: match case.way {
+                Way::Gossip => false,
+                Way::Split => windowed || case.faults.crash == 0.0,
+                _ => true,
+            },
             windowed,
             truth: Truth::new(),
             untold: BTreeMap::new(),
             world: BTreeMap::new(),
+            forgotten: BTreeMap::new(),
             levels: BTreeMap::new(),
             rate: f64::from(rule.limit) / seconds(rule.window) * drift,
             burst: f64::from(rule.burst),
@@ -80,15 +89,33 @@ impl Books {
         if !self.windowed {
             return self.arrival_curve(world.now, user, cost);
         }
-        let sum = self.world.entry((user, window)).or_default();
+        let (sum, limit) = self.world.entry((user, window)).or_default();
         *sum += cost;
-        if self.exact && *sum > self.limit {
-            return Err(format!(
-                "{sum} permits admitted of {} in window {window} of user {user}",
-                self.limit
-            ));
+        *limit = self.limit.max(*limit);
+        if self.exact && *sum > *limit {
+            return Err(format!("{sum} permits admitted of {limit} in window {window} of user {user}"));
         }
         Ok(())
+    }
+
+    /// Daemons have other rules now.
+    pub(crate) fn reloaded(&mut self, world: &World) {
+        self.limit = world.largest_limit();
+    }
+
+    /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
+    /// burnt instead.
+    pub(crate) fn lost_store(&mut self, case: &Case, region: usize) {
+        if case.way != Way::Split {
+            return;
+        }
+        for (&(_, user, window), &(admitted, _)) in self.truth.range((region, 0, 0)..(region + 1, 0, 0)) {
+            let forgotten = self.forgotten.entry((region, user, window)).or_default();
+            if let Some((sum, _)) = self.world.get_mut(&(user, window)) {
+                *sum -= admitted - *forgotten;
+            }
+            *forgotten = admitted;
+        }
     }
 
     fn arrival_curve(&mut self, now: Timestamp, user: u64, cost: u64) -> Result<(), String> {
@@ -209,8 +236,9 @@ fn shares(game: &Game<'_>) -> Result<(), String> {
             .unwrap_or(0)
     };
     let sum: u64 = (0..world.plan.regions.len()).map(of_region).sum();
-    if sum > u64::from(world.plan.rule.limit) {
-        return Err(format!("shares add up to {sum} of {}", world.plan.rule.limit));
+    let limit = world.largest_limit();
+    if sum > limit {
+        return Err(format!("shares add up to {sum} of {limit}"));
     }
     Ok(())
 }
@@ -278,7 +306,7 @@ fn budgets(game: &Game<'_>) -> Result<(), String> {
             continue;
         }
         let sum: u64 = views.iter().map(|view| u64::from(view.budget)).sum();
-        let admitted = game.books.world.get(&(user, window)).copied().unwrap_or(0);
+        let admitted = game.books.world.get(&(user, window)).map_or(0, |&(admitted, _)| admitted);
         if sum > limit.max(admitted) {
             let budgets: Vec<u32> = views.iter().map(|view| view.budget).collect();
             return Err(format!(
@@ -296,9 +324,10 @@ pub(crate) fn at_the_end(game: &mut Game<'_>) -> Result<(), String> {
     }
     if game.case.way == Way::Gossip {
         all_are_heard(game)?;
-        if game.case.endless() {
+        if game.case.endless() || !windowed(game.case.plan.rule.algorithm) {
             counts_are_true(game)?;
         }
+        refilled_serves(game)?;
     }
     everyone_serves(game)
 }
@@ -324,16 +353,16 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
         world.plan.regions.iter().enumerate().map(|(at, region)| (region.name.as_str(), at)).collect();
     for user in game.users() {
         for daemon in &world.daemons {
-            let window = world.clock(daemon.region).window_index(world.plan.rule.window);
+            let window = match windowed(world.plan.rule.algorithm) {
+                true => world.clock(daemon.region).window_index(world.plan.rule.window),
+                false => 0,
+            };
             let Some((own, others)) = daemon.node.admitted(user, window) else { continue };
             for (region, believed) in others.into_iter().chain([(daemon.name.region.clone(), own)]) {
                 let place = names.get(region.as_str()).copied().unwrap_or(usize::MAX);
                 let (admitted, doubtful) =
                     game.books.truth.get(&(place, user, window)).copied().unwrap_or_default();
-                // A region whose stores were lost again and again may pass twice the limit; whoever says so is not believed,
-                // and not heard any more in that window.
-                let incredible = admitted > 2 * u64::from(world.plan.rule.limit);
-                if believed > admitted || (believed + doubtful < admitted && !incredible) {
+                if believed > admitted || believed + doubtful < admitted {
                     return Err(format!(
                         "{} of {} believes that {region} admitted {believed} for user {user}; it was {admitted}, {doubtful} of it before a crash",
                         daemon.name.node, daemon.name.region
@@ -345,14 +374,39 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
+/// A bucket without windows that had time to refill many times over serves every region again, whatever was lost: where no
+/// region was cut off, debts are bounded by what the stores that were lost let through.
+fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
+    let case = game.case;
+    let rule = &game.world.plan.rule;
+    let quiet = STEP.0 * case.liveness_steps * 2 / 3;
+    let refills = u128::from(rule.limit) * u128::from(quiet) / u128::from(rule.window.0.max(1));
+    let quick = refills >= REFILLS * u128::from(rule.burst) && u64::from(rule.burst) >= 4 * daemons(game);
+    if windowed(rule.algorithm) || case.faults.cut > 0.0 || !quick {
+        return Ok(());
+    }
+    for at in 0..game.world.daemons.len() {
+        for user in game.users() {
+            if !game.request(at, user, 1)? {
+                return Err(format!("daemon {at} refuses user {user}, whose bucket must be full again"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn daemons(game: &Game<'_>) -> u64 {
+    place(game.world.daemons.len())
+}
+
 /// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit.
 fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let plan: &Plan = &game.world.plan;
     let weights: u64 = plan.regions.iter().map(|region| u64::from(region.weight)).sum();
     let smallest = plan.regions.iter().map(|region| u64::from(region.weight)).min().unwrap_or(0);
-    let enough = u64::from(plan.rule.limit) * smallest >= weights * place(game.world.daemons.len());
+    let enough = u64::from(plan.rule.limit) * smallest >= weights * daemons(game);
     // Without windows a small burst has no whole permit for everybody.
-    if !enough || game.case.plan.rule.algorithm != Algorithm::FixedWindow {
+    if !enough || !windowed(game.case.plan.rule.algorithm) {
         return Ok(());
     }
     for at in 0..game.world.daemons.len() {

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use tidegate::core::worldwide::escrow::Safety;
 
-use super::case::{Case, STEP};
+use super::case::{self, Case, STEP};
 use super::check::{self, Books};
 use crate::dice::Dice;
 use crate::model::Model;
@@ -143,13 +143,14 @@ impl Game<'_> {
             if alive && self.dice.chance(0.5) {
                 self.world.kill(at);
             } else {
-                self.world.restart(at);
+                self.restart(at);
             }
             self.faults += 1;
         }
         if self.dice.chance(rates.store_lost) && !check::starts_full(self.case) {
             let one = region(&mut self.dice);
             self.world.lose_store(one);
+            self.books.lost_store(self.case, one);
             self.faults += 1;
         }
         if self.dice.chance(rates.clock) {
@@ -164,9 +165,21 @@ impl Game<'_> {
         }
     }
 
+    /// A daemon begins anew, and with it a store in its memory.
+    fn restart(&mut self, at: usize) {
+        let Some(region) = self.world.daemons.get(at).map(|daemon| daemon.region) else { return };
+        if self.world.restart(at) {
+            self.books.lost_store(self.case, region);
+        }
+        self.books.reloaded(&self.world);
+    }
+
     /// The operators change their minds, or a daemon hears that they did.
     fn reload(&mut self) {
-        if self.dice.chance(0.5) {
+        if self.dice.chance(self.case.faults.limit) {
+            let limit = case::limit(&mut self.dice);
+            self.world.change(|plan| plan.rule.limit = limit);
+        } else if self.dice.chance(0.5) {
             let split = self.case.way == crate::plan::Way::Split;
             let weights: Vec<u32> = self
                 .world
@@ -185,6 +198,7 @@ impl Game<'_> {
         }
         let at = index(self.dice.below(place(self.world.daemons.len())));
         self.world.reload(at);
+        self.books.reloaded(&self.world);
     }
 
     fn peace(&mut self) {
@@ -194,10 +208,11 @@ impl Game<'_> {
         weather.jitter = weather.jitter.min(0.1);
         for at in 0..self.world.daemons.len() {
             if self.world.daemons.get(at).is_some_and(|daemon| !daemon.alive) {
-                self.world.restart(at);
+                self.restart(at);
             }
             self.world.reload(at);
         }
+        self.books.reloaded(&self.world);
         self.world.meet();
     }
 

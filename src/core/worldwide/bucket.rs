@@ -12,10 +12,11 @@ use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, rounded};
 use super::budget::Account;
 use super::by_region::ByRegion;
 use super::counts::{Count, Counts, Merged};
+use super::credit::{BELIEVED_TIMES, Credit};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
 use super::partition::{Standing, standing};
-use super::pool::Pool;
+use super::pool::{Pool, Statement};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 use super::voice::Voices;
@@ -29,6 +30,8 @@ pub use doubt::Doubt;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
 const PERIODS_MAX: usize = 3;
+/// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the past.
+const JOINING: Span = Span::from_secs(1);
 
 /// What is known of one bucket.
 #[derive(Debug)]
@@ -54,9 +57,8 @@ pub(super) struct Bucket {
     lot: u64,
     /// Without windows: the common level.
     pool: Pool,
-    /// What each other region is charged for so far, by [`RegionId`]; the own one's place is for what the store itself
-    /// counted of its siblings.
-    charged: SmallVec<[u64; 4]>,
+    /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
+    charged: SmallVec<[Charged; 4]>,
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
@@ -106,8 +108,17 @@ pub(super) struct Heard {
     pub(super) late: bool,
     /// It was newer than what is known, and still a count in it was smaller: that count was passed over.
     pub(super) backwards: bool,
-    /// It told of more than any region can have admitted: nothing of it was taken.
+    /// It told of more than a region is believed to have admitted: it counts for no more than that.
     pub(super) beyond: bool,
+}
+
+/// What the store was charged for one region.
+#[derive(Debug, Clone, Copy, Default)]
+struct Charged {
+    /// How much of its count is dealt with.
+    counted: u64,
+    /// How much more of it is believed.
+    credit: Credit,
 }
 
 #[derive(Debug)]
@@ -118,8 +129,6 @@ pub(super) struct Period {
     live_version: u32,
     /// What each region told; the own one's is what its owner told the others.
     told: ByRegion<Told>,
-    /// What all other regions together told to have admitted.
-    others: u64,
 }
 
 /// The newest that one region told.
@@ -208,7 +217,7 @@ impl Bucket {
     }
 
     /// Whose it is, what is known of a window, and under which labels it is told.
-    pub(super) fn to_tell(&mut self, window: u64) -> Option<(&WorldKey, &Period, &mut Voices)> {
+    pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Period, &mut Voices)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
         Some((&self.key, period, &mut self.voices))
     }
@@ -284,13 +293,12 @@ impl Bucket {
         heard: &Said,
         here: Here<'_>,
     ) -> Heard {
-        if self.is_beyond(region, heard) {
-            return Heard { beyond: true, ..Heard::default() };
-        }
+        let past = !self.windowed()
+            && self.period(0).and_then(|period| period.told(region)).is_none()
+            && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
         self.changed = now;
         let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
-        let before = told.counts.net();
         let (mut changed, mut full, mut backwards) = (false, false, false);
         for count in &heard.counts {
             backwards |= heard.stamp > told.stamp && told.counts.runs_backwards(count);
@@ -312,29 +320,46 @@ impl Bucket {
             period.live_version = period.live_version.wrapping_add(1);
         }
         let admitted = period.told_mut(region).counts.net();
-        if region != Regions::OWN {
-            // Counts only grow, but where more was given back than before.
-            period.others = period.others.saturating_sub(before).saturating_add(admitted);
+        let beyond = !past && self.is_beyond(now, region, admitted);
+        if past {
+            while self.charged.len() <= region {
+                self.charged.push(Charged::default());
+            }
+            if let Some(charged) = self.charged.get_mut(region) {
+                charged.counted = admitted;
+            }
         }
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
-        let late = self.read(now, region, heard.window, account, here);
-        Heard { changed, full, late, backwards, beyond: false }
+        let late = self.read(now, region, heard.window, Statement { account, past }, here);
+        Heard { changed, full, late, backwards, beyond }
     }
 
-    /// Whether a report tells of more than a region can have admitted. In a window that is the limit, twice over where a
-    /// reload has just lowered it; without windows what the bucket held, and what has refilled since the region told last.
-    fn is_beyond(&self, region: RegionId, heard: &Said) -> bool {
-        let net = heard.counts.iter().map(Count::net).fold(0, u64::saturating_add);
-        let limit = &self.rule.limit;
+    /// Whether a region told of more than it is believed to have admitted.
+    fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
         if self.windowed() {
-            return net > u64::from(limit.permits).saturating_mul(2);
+            return self.believed(admitted) < admitted;
         }
-        let Some(told) = self.period(0).and_then(|period| period.told(region)) else { return false };
-        let refilled = u128::from(limit.permits) * u128::from(heard.stamp.since(told.stamp).0)
-            / u128::from(limit.window.0.max(1));
-        let most =
-            limit.capacity(self.rule.algorithm).saturating_add(u64::try_from(refilled).unwrap_or(u64::MAX));
-        net > told.counts.net().saturating_add(most.saturating_mul(2))
+        let mut charged = self.charged.get(region).copied().unwrap_or_default();
+        let more = admitted.saturating_sub(charged.counted);
+        charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
+            < more
+    }
+
+    /// What all other regions told that they admitted in a period, as far as it is believed.
+    pub(super) fn told_by_others(&self, period: &Period) -> u64 {
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        others.map(|(_, told)| self.believed(told.counts.net())).fold(0, u64::saturating_add)
+    }
+
+    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a reload has just
+    /// lowered, may have admitted more than the limit, and one that lies may say anything. In a bucket without windows it
+    /// is believed bit by bit, as [`Credit`] has it.
+    fn believed(&self, net: u64) -> u64 {
+        if self.windowed() {
+            net.min(u64::from(self.rule.limit.permits).saturating_mul(BELIEVED_TIMES))
+        } else {
+            net
+        }
     }
 
     /// What the region is asked for, per second, in millionths.
@@ -370,7 +395,8 @@ impl Bucket {
         }
         let net = self.own_net(window);
         self.told = Some(Telling { at: now, window, net, demand });
-        self.read(now, Regions::OWN, window, Account { stamp: now, admitted: net, demand }, here);
+        let account = Account { stamp: now, admitted: net, demand };
+        self.read(now, Regions::OWN, window, Statement { account, past: false }, here);
         windows
     }
 
@@ -380,13 +406,14 @@ impl Bucket {
         now: Timestamp,
         region: RegionId,
         window: u64,
-        account: Account,
+        statement: Statement,
         here: Here<'_>,
     ) -> bool {
-        // The last word on a window that is over is no word on the demand of now.
         if !self.windowed() {
-            return self.pool.hear(now, region, account, here.horizon);
+            return self.pool.hear(now, region, statement, here.horizon);
         }
+        let account = Account { admitted: self.believed(statement.account.admitted), ..statement.account };
+        // The last word on a window that is over is no word on the demand of now.
         if account.stamp.window_index(self.rule.limit.window) != window {
             return false;
         }
@@ -396,8 +423,11 @@ impl Bucket {
     }
 
     fn standing(&self, window: u64, here: Here<'_>) -> Standing {
-        let admitted =
-            |id| self.period(window).and_then(|period| period.told(id)).map_or(0, |told| told.counts.net());
+        let admitted = |id| {
+            self.period(window)
+                .and_then(|period| period.told(id))
+                .map_or(0, |told| self.believed(told.counts.net()))
+        };
         standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 
@@ -434,7 +464,7 @@ impl Bucket {
     /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths.
     pub(super) fn pressure(&self) -> u64 {
         let Some(period) = self.periods.last() else { return 0 };
-        let used = period.live.net().saturating_add(period.others);
+        let used = period.live.net().saturating_add(self.told_by_others(period));
         used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
     }
 
@@ -445,7 +475,7 @@ impl Bucket {
 
 impl Period {
     fn new(window: u64) -> Self {
-        Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default(), others: 0 }
+        Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default() }
     }
 
     fn told_mut(&mut self, region: RegionId) -> &mut Told {

@@ -48,6 +48,8 @@ pub struct Estate {
     pub end: Timestamp,
     /// The instant for which use is guessed.
     pub cut: Timestamp,
+    /// How many standard deviations more than it asks for a region is taken to want, in thousandths.
+    pub caution: u64,
     /// Where fractions of a permit tip over, in millionths; the same in every region.
     pub tip: u64,
 }
@@ -103,7 +105,7 @@ fn claim(estate: Estate, stake: &Stake) -> Claim {
     let guessed = admitted.max((admitted + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
     let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT);
     let rest = asked(estate.end);
-    let wanted = used.max(admitted + rest + (rest * UNIT).isqrt());
+    let wanted = used.max(admitted + rest + (rest * UNIT).isqrt() * i128::from(estate.caution) / 1_000);
     Claim { weight, reserve, used, wanted }
 }
 
@@ -214,6 +216,7 @@ mod tests {
                 start: Timestamp(vector.st),
                 end: Timestamp(vector.en),
                 cut: common_cut(Timestamp(vector.st), Span(vector.delta), &stakes),
+                caution: 1_000,
                 tip: 500_000,
             };
             assert_eq!(budgets(estate, &stakes).to_vec(), vector.out, "vector {number}");
@@ -232,7 +235,7 @@ mod tests {
 
     fn second(limit: u64) -> Estate {
         let (start, end) = (Timestamp(START), Timestamp(START + 1_000_000));
-        Estate { limit, start, end, cut: start + Span(1_050_000), tip: 123_456 }
+        Estate { limit, start, end, cut: start + Span(1_050_000), caution: 1_000, tip: 123_456 }
     }
 
     proptest! {

@@ -12,6 +12,7 @@ mod bucket;
 pub mod budget;
 mod by_region;
 mod counts;
+mod credit;
 mod cut;
 mod demand;
 pub mod escrow;

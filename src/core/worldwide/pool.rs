@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::super::algorithm::{Limit, View};
 use super::super::time::{Span, Timestamp};
 use super::budget::{Account, Estate, Stake, UNIT, budgets};
+use super::credit::Credit;
 use super::regions::{RegionId, Regions};
 
 /// Most reports of one region that wait for their instant. Full: the oldest is used early.
@@ -37,16 +38,37 @@ pub(super) struct Pool {
 #[derive(Debug, Clone, Default)]
 struct Register {
     in_force: Option<Account>,
-    waiting: VecDeque<(Timestamp, Account)>,
-    /// How much of its count is taken out of the level.
+    waiting: VecDeque<(Timestamp, Statement)>,
+    /// How much of its count the level knows of.
     counted: u64,
+    /// How much more of it is believed.
+    credit: Credit,
     /// When a report in force last showed that something was asked for.
     stirred: Option<Timestamp>,
 }
 
+/// What a region told of a bucket without windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Statement {
+    pub(super) account: Account,
+    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what was admitted
+    /// long ago has been refilled, so it may leave the bucket empty, but in no debt.
+    pub(super) past: bool,
+}
+
 impl Register {
     fn newest(&self) -> Option<&Account> {
-        self.waiting.back().map(|(_, account)| account).or(self.in_force.as_ref())
+        self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
+    }
+
+    /// How much the level falls by these words, and what is believed of the region after them.
+    fn takes(&self, statement: Statement, level: i128, share: Share<'_>) -> (i128, Credit) {
+        let mut credit = self.credit;
+        let more = statement.account.admitted.saturating_sub(self.counted);
+        let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
+        let fewer = self.counted.saturating_sub(statement.account.admitted);
+        let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
+        (if statement.past { taken.min(level.max(0)) } else { taken }, credit)
     }
 }
 
@@ -71,16 +93,22 @@ impl Pool {
     }
 
     /// Takes in a report. Whether it came too late to be used by all at once.
-    pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, account: Account, horizon: Span) -> bool {
+    pub(super) fn hear(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        statement: Statement,
+        horizon: Span,
+    ) -> bool {
         while self.registers.len() <= region {
             self.registers.push(Register::default());
         }
         let Some(register) = self.registers.get_mut(region) else { return false };
-        if register.newest().is_some_and(|known| known.stamp >= account.stamp) {
+        if register.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
             return false;
         }
-        let at = account.stamp + horizon;
-        register.waiting.push_back((at, account));
+        let at = statement.account.stamp + horizon;
+        register.waiting.push_back((at, statement));
         if register.waiting.len() > WAITING_MAX
             && let Some((early, _)) = register.waiting.front_mut()
         {
@@ -109,8 +137,11 @@ impl Pool {
             self.level = self.level_at(at, share);
             self.at = self.at.max(at);
             let Some(register) = self.registers.get_mut(id) else { break };
-            let Some((_, account)) = register.waiting.pop_front() else { break };
-            self.level -= i128::from(account.admitted) * UNIT - i128::from(register.counted) * UNIT;
+            let Some((_, statement)) = register.waiting.pop_front() else { break };
+            let (taken, credit) = register.takes(statement, self.level, share);
+            self.level -= taken;
+            register.credit = credit;
+            let account = statement.account;
             if account.demand > 0 || account.admitted != register.counted {
                 register.stirred = Some(account.stamp);
             }
@@ -175,8 +206,8 @@ impl Pool {
         let mut level = self.level_at(now, share);
         if arrived {
             for register in self.registers.iter().skip(1) {
-                let newest = register.newest().map_or(register.counted, |account| account.admitted);
-                level -= i128::from(newest.saturating_sub(register.counted)) * UNIT;
+                let Some((_, statement)) = register.waiting.back() else { continue };
+                level -= register.takes(*statement, level, share).0;
             }
         }
         // What is kept for regions that are cut off is no part of it.
@@ -197,7 +228,8 @@ impl Pool {
             .collect();
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
         let divide = |limit: u64, lasting: Span| {
-            let estate = Estate { limit, start: now, end: now + lasting, cut: now, tip: share.tip };
+            let estate =
+                Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };
             own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
         };
         let rate = divide(share.permits, share.limit.window);
@@ -216,7 +248,7 @@ impl Pool {
 }
 
 /// What a limit refills in `span`, in millionths.
-fn refill(limit: Limit, span: Span) -> i128 {
+pub(super) fn refill(limit: Limit, span: Span) -> i128 {
     i128::from(limit.permits) * i128::from(span.0) * UNIT / i128::from(limit.window.0.max(1))
 }
 
@@ -233,8 +265,9 @@ mod tests {
         Share { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, tip: 0 }
     }
 
-    fn told(ms: u64, admitted: u64, demand: u64) -> Account {
-        Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 }
+    fn told(ms: u64, admitted: u64, demand: u64) -> Statement {
+        let account = Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
+        Statement { account, past: false }
     }
 
     #[test]
@@ -268,6 +301,32 @@ mod tests {
         assert_eq!(pool.permits(later, share()), -45);
         let view = pool.view(later, 60, share()).unwrap();
         assert!(view.next_budget == 60, "{view:?}");
+    }
+
+    #[test]
+    fn a_claim_beyond_all_measure_is_a_debt_of_two_buckets() {
+        let mut pool = Pool::full(90, START);
+        pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
+        for ms in 1..=20 {
+            pool.hear(START, 1, told(ms, u64::MAX / 100 * ms, 1_000), share().horizon);
+        }
+        let now = START + Span::from_millis(70);
+        pool.advance(now, share());
+        // What it held, what refills in these milliseconds, and twice of both from the one that is not believed.
+        let level = pool.permits(now, share());
+        assert!((-95..=-85).contains(&level), "{level}");
+    }
+
+    #[test]
+    fn what_was_admitted_long_before_a_daemon_began_is_no_debt() {
+        let mut pool = Pool::full(90, START);
+        let statement = told(0, 1_000_000, 50);
+        pool.hear(START, 1, Statement { past: true, ..statement }, share().horizon);
+        pool.hear(START, 1, told(10, 1_000_009, 50), share().horizon);
+        let now = START + Span::from_millis(60);
+        pool.advance(now, share());
+        let level = pool.permits(now, share());
+        assert!((-9..=0).contains(&level), "{level}");
     }
 
     #[test]

@@ -233,9 +233,6 @@ impl Replica {
                 self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.tally.backwards = self.tally.backwards.saturating_add(u64::from(heard.backwards));
                 self.tally.beyond = self.tally.beyond.saturating_add(u64::from(heard.beyond));
-                if heard.beyond {
-                    return;
-                }
                 self.look(now, id);
                 // A sibling may know what this owner did not: then all siblings must hear it.
                 let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));

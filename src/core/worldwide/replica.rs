@@ -139,7 +139,7 @@ pub struct Tally {
     pub late: u64,
     /// Counts that a newer report told smaller than they were known to be.
     pub backwards: u64,
-    /// Reports of more than any region can have admitted.
+    /// Reports of more than a region is believed to have admitted; they count for no more than that.
     pub beyond: u64,
     /// Buckets forgotten before their time, or never followed, for want of room.
     pub dropped_keys: u64,

@@ -21,6 +21,9 @@ use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
 use super::NodeName;
 
+/// So far apart the clocks of two regions may be: a share of windows grows in one that nobody's clock has reached, since
+/// what others spent of their larger shares there counts by their clocks.
+const CLOCKS_APART: Span = Span::from_secs(2);
 /// Most weights that one rule may have pending at once. With more the rule's share is nothing until the others agree.
 pub const PENDING_MAX: usize = 8;
 /// Most rules remembered after they were removed, in case they come back with other weights.
@@ -308,7 +311,10 @@ impl Split {
 fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
     let Limit { permits, window, burst, queue } = rule.limit;
     match rule.algorithm {
-        Algorithm::FixedWindow => Timestamp::window_start(now.window_index(window).saturating_add(1), window),
+        Algorithm::FixedWindow => {
+            let reached = (now + CLOCKS_APART).window_index(window);
+            Timestamp::window_start(reached.saturating_add(1), window)
+        }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
         // What was held before the shares changed is given back by then, or ends: above a share nothing is renewed.
         Algorithm::Concurrency => now + times(window, 2),

@@ -69,7 +69,7 @@ impl Replica {
         let named = &self.links.get(place)?.named;
         let bucket = self.keys.get_mut(item.key)?;
         let own_demand = bucket.own_demand_at(now);
-        let (key, period, voices) = bucket.to_tell(item.window)?;
+        let (key, period, voices) = bucket.tell_of(item.window)?;
         let version = period.version(item.region)?;
         let own;
         let (scope, stamp, counts, demand) = match item.region {

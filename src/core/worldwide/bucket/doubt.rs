@@ -58,7 +58,7 @@ impl Bucket {
         limit: u64,
     ) -> (u64, Doubt) {
         let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
-        let known = if self.windowed() { told.map_or(0, |told| told.counts.net()) } else { 0 };
+        let known = if self.windowed() { told.map_or(0, |told| self.believed(told.counts.net())) } else { 0 };
         if cut_off {
             return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
         }
@@ -84,7 +84,9 @@ impl Bucket {
         let audited = self.audited;
         self.audited = audited.max(closed);
         let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
-        let above = due.map(|period| period.live.net().saturating_add(period.others).saturating_sub(limit));
+        let above = due.map(|period| {
+            period.live.net().saturating_add(self.told_by_others(period)).saturating_sub(limit)
+        });
         above.fold(0, u64::saturating_add)
     }
 }

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Bucket, Here, Period};
+use super::{Bucket, Charged, Here, Period};
 use crate::core::algorithm::View;
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::Effect;
@@ -24,7 +24,8 @@ impl Bucket {
     /// What all other regions are known to have admitted in a window.
     fn others_in(&self, here: Here<'_>, window: u64) -> u64 {
         let Some(period) = self.period(window) else { return 0 };
-        period.others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
+        let others = self.told_by_others(period);
+        others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
     }
 
     /// What the own region admitted but this daemon's own store cannot know.
@@ -75,7 +76,7 @@ impl Bucket {
 
     /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
     fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
-        let debt = self.charge(here);
+        let debt = self.charge(now, here);
         self.debt = self.debt.saturating_add(debt);
         let own = self.own_net(0);
         let siblings = match self.period(0) {
@@ -116,10 +117,10 @@ impl Bucket {
         moved || self.debt > 0
     }
 
-    /// What other regions told beyond what is charged already. Nobody can admit more than a bucket and what has refilled:
-    /// of a count that jumps farther only so much is charged.
-    fn charge(&mut self, here: Here<'_>) -> u64 {
-        let capacity = self.rule.limit.capacity(self.rule.algorithm);
+    /// What other regions told beyond what is charged already, as far as it is believed.
+    fn charge(&mut self, now: Timestamp, here: Here<'_>) -> u64 {
+        let limit = self.rule.limit;
+        let capacity = limit.capacity(self.rule.algorithm);
         let Some(period) = self.period(0) else { return 0 };
         let siblings = if here.shared_store { 0 } else { self.elsewhere(here, period) };
         let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
@@ -129,11 +130,12 @@ impl Bucket {
         let mut debt = 0_u64;
         for (id, total) in totals {
             while self.charged.len() <= id {
-                self.charged.push(0);
+                self.charged.push(Charged::default());
             }
             let Some(charged) = self.charged.get_mut(id) else { continue };
-            debt = debt.saturating_add(total.saturating_sub(*charged).min(capacity.saturating_mul(2)));
-            *charged = total.max(*charged);
+            let more = total.saturating_sub(charged.counted);
+            debt = debt.saturating_add(charged.credit.believe(now, more, limit, capacity));
+            charged.counted = total.max(charged.counted);
         }
         debt
     }

@@ -187,19 +187,18 @@ impl Rule {
             parts.into_iter().map(move |part| u32::try_from(part).unwrap_or(permits))
         };
         let Limit { permits, window, burst, queue } = rule.limit;
-        let parts = divide(permits).zip(divide(burst).zip(divide(queue)));
-        let share =
-            |((name, weight, _), (permits, (burst, queue))): ((&str, u32, u32), (u32, (u32, u32)))| {
-                let part = Limit { permits, window, burst, queue };
-                let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
-                let share = Share {
-                    weight: u64::from(weight),
-                    minted: part.capacity(rule.algorithm),
-                    refill: u64::try_from(refill).unwrap_or(u64::MAX),
-                };
-                (name.to_owned(), share)
+        let parts = divide(permits).zip(divide(burst)).zip(divide(queue));
+        let shares = weights.parts().zip(parts).map(|((name, weight, _), ((permits, burst), queue))| {
+            let part = Limit { permits, window, burst, queue };
+            let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
+            let share = Share {
+                weight: u64::from(weight),
+                minted: part.capacity(rule.algorithm),
+                refill: u64::try_from(refill).unwrap_or(u64::MAX),
             };
-        Self { rule: rule.clone(), shares: weights.parts().zip(parts).map(share).collect() }
+            (name.to_owned(), share)
+        });
+        Self { rule: rule.clone(), shares: shares.collect() }
     }
 
     fn share(&self, region: &str) -> Share {
