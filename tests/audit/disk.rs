@@ -118,9 +118,7 @@ fn what_a_full_disk_took_is_delivered_and_what_it_did_not_is_counted() {
     server.postgres.run();
     // All that was decided is there, or was counted as lost.
     eventually("everything is accounted for", || {
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let found = rows(&server) as f64 + dropped(&daemon);
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let sent = sent as f64;
         (found >= sent).then(|| assert_eq!(found, sent))
     });
