@@ -253,23 +253,6 @@ fn sentinels_name_the_primary_and_its_successor() {
 }
 
 #[test]
-fn users_with_passwords_and_few_rights_work() {
-    let server = Server::start(&[]);
-    let made = server.command(&[
-        "ACL", "SETUSER", "tidegate", "on", ">secret", "~tg:*", "+evalsha", "+eval", "+time", "+get", "+set",
-        "+pexpire", "+del", "+lindex", "+llen", "+lpush", "+rpush", "+rpop", "+ltrim", "+ping", "+info",
-        "+client", "+hello", "+select",
-    ]);
-    assert!(made.is_some_and(|answer| answer.contains("OK")));
-    let url = format!("redis://tidegate:secret@127.0.0.1:{}", server.port);
-    let store = store(settings(Topology::Single, vec![url]), 1);
-    for (index, algorithm) in (1..).zip([Algorithm::Gcra, Algorithm::SlidingLog]) {
-        let rule = compiled(&format!("r{index}"), algorithm, per_second(10), index * 8);
-        assert!(!runtime().block_on(take(&store, &rule, "u", 1)).counted[0].degraded);
-    }
-}
-
-#[test]
 fn daemons_find_each_others_facts_on_the_shelf_until_a_change_bars_them() {
     let server = Server::start(&[]);
     let stores = [(); 2].map(|()| store(settings(Topology::Single, vec![server.url()]), 2));

@@ -207,6 +207,47 @@ fn every_region_learns_what_the_others_admitted() {
 }
 
 #[test]
+fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    for (admitted, believed) in [(1_500, 1_500), (500, 2_000), (3_000, 2_000)] {
+        table.admit(&a, "u", window, admitted);
+        table.run(Span::from_millis(300));
+        assert_eq!(table.views[&b][&key("u")].others, believed);
+    }
+    assert_eq!(table.believed(&b, "u", window), regions(&[("a", 5_000)]));
+    assert!(table.replicas[&b].tally().beyond_limit > 0);
+}
+
+#[test]
+fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is() {
+    let second = Span::from_secs(1);
+    for limit in 1..=6 {
+        let rule = rule(Algorithm::FixedWindow, limit, second, OnPartition::default());
+        let names = [name("a", "1"), name("b", "1"), name("c", "1")];
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let ask = |table: &mut Table, who: &NodeName| {
+            let window = table.now.window_index(second);
+            let touched = Touched { key: key("u"), window, offered: 1, admitted: 0, returned: 0, refused: 1 };
+            table.touch(who, &touched);
+            window
+        };
+        // One after the other, so that each was alone for long.
+        for who in &names {
+            ask(&mut table, who);
+            table.run(Span::from_secs(5));
+        }
+        for who in &names {
+            let window = ask(&mut table, who);
+            assert_eq!(table.views[who][&key("u")].window, window);
+        }
+        let budgets = names.iter().map(|who| table.views[who][&key("u")].budget);
+        assert!(budgets.sum::<u32>() <= limit, "of {limit}");
+    }
+}
+
+#[test]
 fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotten() {
     let (rule, window) = minute();
     let (a, b) = (name("a", "1"), name("b", "1"));
