@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use crate::redis_servers::{Cluster, Server, free_port, now, until};
-use crate::redis_store::{compiled, key, per_second, runtime, settings, store, store_with};
+use crate::redis_store::{compiled, key, runtime, settings, store, store_with};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::request::Cost;
 use tidegate::core::ruleset::Compiled;

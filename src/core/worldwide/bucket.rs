@@ -158,6 +158,14 @@ pub(super) struct Here<'a> {
     pub(super) busy: bool,
 }
 
+impl Here<'_> {
+    /// How many daemons a region has, at least one.
+    fn daemons(&self, region: RegionId) -> u64 {
+        let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
+        u64::try_from(nodes).unwrap_or(u64::MAX).max(1)
+    }
+}
+
 impl Bucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);

@@ -217,7 +217,7 @@ fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
         assert_eq!(table.views[&b][&key("u")].others, believed);
     }
     assert_eq!(table.believed(&b, "u", window), regions(&[("a", 5_000)]));
-    assert!(table.replicas[&b].tally().beyond_limit > 0);
+    assert!(table.replicas[&b].tally().beyond > 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::news::REMINDED;
 use super::{Bucket, Here};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::partition::most_of_silent;
-use crate::core::worldwide::regions::RegionId;
+use crate::core::worldwide::regions::{RegionId, Regions};
 
 /// What makes a worldwide count uncertain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +39,10 @@ impl Bucket {
     pub(in super::super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> (u64, Doubt) {
         let limit = self.rule.limit.capacity(self.rule.algorithm);
         let (mut sum, mut most) = (0_u64, (0, Doubt::Lag));
+        if !here.shared_store {
+            sum = self.untold_by_siblings(here, Regions::OWN);
+            most = (sum, Doubt::Untold);
+        }
         for (id, region) in here.regions.iter().skip(1) {
             let (bound, doubt) = self.error_of(now, here, id, region.cut_off, limit);
             sum = sum.saturating_add(bound);
@@ -62,16 +66,33 @@ impl Bucket {
         if cut_off {
             return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
         }
+        let untold = self.untold_by_siblings(here, id);
         let Some(told) = told else {
             let spoken = self.told.is_some();
             let quiet = Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), spoken);
-            return (if here.thrift { quiet } else { 0 }, Doubt::Untold);
+            let quiet = if here.thrift { quiet / here.daemons(id) } else { 0 };
+            return (quiet.saturating_add(untold), Doubt::Untold);
         };
         let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
         let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
         let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
         let stale = now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0;
-        (likely.min(given.min(limit).saturating_sub(known)), if stale { Doubt::Stale } else { Doubt::Lag })
+        let since = likely.min(given.min(limit).saturating_sub(known));
+        let doubt = match (untold > since, stale) {
+            (true, _) => Doubt::Untold,
+            (false, true) => Doubt::Stale,
+            (false, false) => Doubt::Lag,
+        };
+        (since.saturating_add(untold), doubt)
+    }
+
+    /// What the daemons of a region need not tell the one that speaks for it: each hears of no other, and so is quiet about
+    /// as much as if nobody had told.
+    fn untold_by_siblings(&self, here: Here<'_>, region: RegionId) -> u64 {
+        let daemons = here.daemons(region);
+        let quiet =
+            Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), false) / daemons;
+        if here.thrift { quiet.saturating_mul(daemons - 1) } else { 0 }
     }
 
     /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the end.

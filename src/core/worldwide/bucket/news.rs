@@ -51,7 +51,8 @@ impl Bucket {
         let window = self.window_at(now);
         let spoken = self.told.is_some_and(|told| told.window + 2 >= window)
             || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
-        let quiet = Self::quiet_below(limit, here.regions.len(), spoken);
+        // Of the daemons of a region each may be quiet about its part: together no more than the region may.
+        let quiet = Self::quiet_below(limit, here.regions.len(), spoken) / here.daemons(Regions::OWN);
         let rest = if self.windowed() {
             Timestamp::window_start(window + 1, self.rule.limit.window).since(now).0
         } else {

@@ -664,13 +664,13 @@ fn torment(algorithm: Algorithm, seed: u64, safety: Safety) -> Result<(), String
     world.slow = seed.is_multiple_of(2);
     for step in 0..400_usize {
         let busy = (step / 40 + usize::try_from(seed).unwrap_or(0)) % 3;
-        // A bucket without windows is only full, and so only too full, where nobody has asked for a while.
-        let (idle, rush) = (algorithm.is_level(), step % 40 >= 36);
         for place in 0..3 {
-            let count = match place == busy || (idle && rush) {
-                true => 8,
-                false if idle => 0,
-                false => world.roll(3),
+            let count = match (algorithm.is_level(), step % 100) {
+                (false, _) if place != busy => world.roll(3),
+                // A bucket without windows is full, and so can be too full, only after nobody has asked for a while.
+                (true, 0..40) if place != busy => 0,
+                (true, 40..80) => 0,
+                _ => 8,
             };
             for _ in 0..count {
                 world.request(place, 1);
