@@ -58,6 +58,11 @@ const KEYS_MEASURED: usize = 1_000_000;
 /// A key that redis-benchmark draws at random.
 const RANDOM: &str = "tg:{user=__rand_int__}:b";
 
+/// The bucket of a bare call, as `lua/decide.lua` reads it: shape, limit, and flags that mean neither a view nor rights (zero
+/// would end the command line).
+const BARE_BUCKET: &[u8] =
+    &[1, 0x41, 0x42, 0x43, 0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 4];
+
 fn rule(name: &str, algorithm: Algorithm, shape: u32) -> Compiled {
     // Bytes without a zero: redis-benchmark takes them on its command line.
     let limit = Limit { permits: 0x0f01_0101, window: Span(0x0101_0101_0101), burst: 0x0f01_0101, queue: 0 };
@@ -166,15 +171,13 @@ fn print(what: &str, figures: &Figures) {
 
 /// The raw limit of the script, by redis-benchmark.
 fn raw(port: u16, key: &str, clients: usize, pipeline: usize, more: &[&str]) -> Figures {
-    let mut bucket = vec![1, 0x41, 0x42, 0x43];
-    bucket.extend([0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 2]);
     let count = if clients * pipeline == 1 { 20_000 } else { 60_000 };
     let mut child = Command::new("redis-benchmark")
         .args(["-p", &port.to_string(), "-c", &clients.to_string(), "-P", &pipeline.to_string()])
         .args(["-n", &count.to_string(), "-r", &KEYS.to_string(), "--csv", "-x"])
         .args(more)
         .args(["EVALSHA", script_hash(), "1", key, ""])
-        .arg(OsString::from_vec(bucket))
+        .arg(OsString::from_vec(BARE_BUCKET.to_vec()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -263,11 +266,9 @@ fn latency() {
         let task = runtime().spawn(async move {
             let (start, mut latencies) = (now(), Vec::new());
             while start.elapsed() < FOR {
-                let mut bucket = vec![1, 0x41, 0x42, 0x43];
-                bucket.extend([0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 2]);
                 let key = format!("tg:{{user=u{}}}:b", latencies.len());
                 let mut call = redis::cmd("EVALSHA");
-                call.arg(script_hash()).arg(1).arg(key).arg("").arg(bucket);
+                call.arg(script_hash()).arg(1).arg(key).arg("").arg(BARE_BUCKET);
                 call.arg([0_u8, 0, 1, 0, 1, 1 | 4, 0, 0, 0, 0, 1].as_slice());
                 let asked = now();
                 let answer: redis::RedisResult<redis::Value> = call.query_async(&mut client).await;
