@@ -387,7 +387,12 @@ fn doors() {
         for (door, keys) in [("gRPC", KEYS), ("HTTP", KEYS), ("gRPC", 1), ("HTTP", 1)] {
             let (mut raws, mut owns, mut spent) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..ROUNDS {
-                let key = if keys == 1 { "tg:{user=hot}:b" } else { any_key };
+                let key = match (keys, topology) {
+                    (1, "single") => "tg:{user=hot}:b",
+                    // One for each server: redis-benchmark follows no redirect.
+                    (1, _) => "tg:{tag}:b",
+                    _ => any_key,
+                };
                 raws.push(raw(port, key, 256, 1, more).rate);
                 let (rate, cpu) = from_outside(&daemon, door, keys);
                 owns.push(rate);
