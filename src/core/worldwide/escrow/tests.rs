@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::super::algorithm::Limit;
 use super::super::super::rule::Global;
-use super::super::super::wire::rights::RightsFrame;
+use super::super::super::wire::rights::{RightsFrame, Transfer};
 use super::*;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
@@ -570,8 +570,6 @@ fn what_a_region_can_not_have_is_not_taken_from_it() {
     assert!(world.regions[1].vault.balance(now).ledger.budget() <= 300);
 }
 
-use super::super::super::wire::rights::Transfer;
-
 #[derive(Debug, Clone)]
 enum Act {
     Requests { place: usize, count: u8, cost: u64 },
@@ -677,8 +675,8 @@ fn torment(algorithm: Algorithm, seed: u64, safety: Safety) -> Result<(), String
             }
         }
         if world.roll(100) == 0 {
-            let place = usize::try_from(world.roll(3)).unwrap_or(0);
-            world.crash(place);
+            let place = world.roll(3);
+            world.crash(usize::try_from(place).unwrap_or(0));
         }
         world.tick();
         world.check()?;
