@@ -14,7 +14,8 @@ use super::counts::Count;
 use super::keys::KeyId;
 use super::regions::RegionId;
 
-/// Most labels that are taken to be known to one daemon, and of each generation of those heard from it. Full: begun anew.
+/// Most labels that are taken to be known to one daemon, and most counters that those of each generation heard from it name.
+/// Full: begun anew.
 pub(super) const LABELS_MAX: usize = 65_536;
 
 /// The own labels that another daemon knows.
@@ -85,13 +86,17 @@ impl Meaning {
 pub(super) struct Heard {
     recent: HashMap<u64, Meaning>,
     older: HashMap<u64, Meaning>,
+    /// Counters of all that was put into `recent`: labels alone would bound no memory, since each may name many.
+    counters: usize,
 }
 
 impl Heard {
     pub(super) fn name(&mut self, label: u64, meaning: Meaning) {
-        if self.recent.len() >= LABELS_MAX && !self.recent.contains_key(&label) {
+        if self.counters >= LABELS_MAX {
             self.older = std::mem::take(&mut self.recent);
+            self.counters = 0;
         }
+        self.counters += meaning.counters.len().max(1);
         self.recent.insert(label, meaning);
     }
 
@@ -118,6 +123,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::time::Timestamp;
 
     #[test]
     fn labels_that_are_used_outlive_any_number_of_others() {
@@ -130,6 +136,18 @@ mod tests {
             assert!(heard.recent.len() + heard.older.len() <= 2 * LABELS_MAX);
         }
         assert!(heard.meaning(1).is_none());
+    }
+
+    #[test]
+    fn a_peer_that_names_many_counters_is_remembered_for_fewer_labels() {
+        let counter = |n: usize| Counter { node: format!("n{n}").into(), since: Timestamp(1) };
+        let counters: Vec<Counter> = (0..64).map(counter).collect();
+        let meaning = Meaning::new(None, None, &counters, None);
+        let mut heard = Heard::default();
+        for label in 0..LABELS_MAX as u64 {
+            heard.name(label, meaning.clone());
+            assert!((heard.recent.len() + heard.older.len()) * counters.len() <= 2 * LABELS_MAX);
+        }
     }
 
     #[test]
