@@ -3,6 +3,7 @@
 //! What a peer sends us comes on the connection that it dialled (`inbound.rs`). So each direction has one owner, and two
 //! peers that dial each other at once need no agreement.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, VarInt};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Refusal};
@@ -22,7 +23,12 @@ use crate::core::worldwide::NodeName;
 /// The first wait before dialling again; doubled up to [`BACKOFF_MAX`].
 pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// The longest wait before dialling again.
-pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(2);
+pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(1);
+/// A connection that answers nothing for this long is given up and dialled anew, though a sign of life goes out every second.
+/// QUIC itself would wait much longer: after a cut its round trips look long, and it doubles its patience with every probe.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// How often that is looked at.
+const SILENCE_LOOK: Duration = Duration::from_millis(250);
 /// A connection that lived this long was good: dialling again begins at [`BACKOFF_MIN`].
 const STEADY: Duration = Duration::from_secs(1);
 /// An address that turned out to be our own is tried again after this long: its name may come to mean another.
@@ -235,23 +241,43 @@ async fn serve(link: &Link, connection: Connection, name: NodeName) -> bool {
         state.error = None;
         state.connection = Some(connection.clone());
     }
-    let steady = sleep(STEADY);
-    tokio::pin!(steady);
-    let mut was_steady = false;
-    let reason = loop {
-        tokio::select! {
-            biased;
-            reason = connection.closed() => break reason,
-            () = &mut steady, if !was_steady => was_steady = true,
-            message = link.queue.pop() => send(link, &connection, message).await,
+    let begun = Instant::now();
+    let reason = tokio::select! {
+        biased;
+        reason = connection.closed() => reason.to_string(),
+        () = silent(&connection) => {
+            connection.close(VarInt::from_u32(4), b"silent");
+            format!("no answer for {} s", SILENCE_MAX.as_secs())
         }
+        never = pump(link, &connection) => match never {},
     };
     let mut state = link.lock();
     state.past = state.past.plus(&connection);
     state.connection = None;
-    state.error = Some(reason.to_string());
-    tracing::info!(address = %link.address, reason = %reason, "peer disconnected");
-    was_steady
+    tracing::info!(address = %link.address, %reason, "peer disconnected");
+    state.error = Some(reason);
+    begun.elapsed() >= STEADY
+}
+
+/// Sends what is queued, for ever.
+async fn pump(link: &Link, connection: &Connection) -> Infallible {
+    loop {
+        let message = link.queue.pop().await;
+        send(link, connection, message).await;
+    }
+}
+
+/// Returns once nothing has come on a connection for [`SILENCE_MAX`].
+async fn silent(connection: &Connection) {
+    let received = || connection.stats().udp_rx.datagrams;
+    let (mut last, mut since) = (received(), Instant::now());
+    while since.elapsed() < SILENCE_MAX {
+        sleep(SILENCE_LOOK).await;
+        let now = received();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
 }
 
 /// Hands one message to the network: a datagram if it fits in one, else a stream of its own.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
+use ring::hmac;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,9 +20,10 @@ use crate::core::worldwide::NodeName;
 
 /// What a connection speaks. Another protocol is refused in the handshake.
 pub const ALPN: &[u8] = b"tidegate/1";
-/// A connection without a sign of life for this long is over.
+/// A connection that others dialled is over without a sign of life for this long, or longer where answers were late (RFC 9000,
+/// 10.1).
 pub const IDLE_TIMEOUT_MS: u32 = 5_000;
-/// A sign of life goes out at least this often.
+/// A sign of life goes out at least this often, and is answered.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// Streams that a peer may have open to us. More wait on its side.
 pub const STREAMS_MAX: u32 = 64;
@@ -29,6 +31,10 @@ pub const STREAMS_MAX: u32 = 64;
 const DATAGRAM_BUFFER_BYTES: usize = 256 * 1_024;
 /// What a peer may send on all streams of a connection before it is read.
 const RECEIVE_WINDOW_BYTES: u32 = 1024 * 1_024;
+/// Assumed until a round trip was measured: a lost first packet is repeated after three of these.
+const RTT_ASSUMED: Duration = Duration::from_millis(100);
+/// What the key of stateless resets is drawn from the private key for.
+const RESET_PURPOSE: &[u8] = b"tidegate stateless reset";
 /// Handshakes begun by others and not yet looked at. More are refused by QUIC itself.
 const INCOMING_MAX: usize = 256;
 
@@ -86,6 +92,9 @@ pub enum TlsError {
 pub(super) struct Sides {
     pub(super) server: ServerConfig,
     pub(super) client: ClientConfig,
+    /// Of what the daemon answers to packets of connections that it does not know (RFC 9000, 10.3). The same after a
+    /// restart, so that peers learn at once that their connections ended with the process before.
+    pub(super) reset: hmac::Key,
 }
 
 /// Makes both sides from PEM texts.
@@ -107,6 +116,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
     for authority in authorities {
         roots.add(authority)?;
     }
+    let reset = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.secret_der()), RESET_PURPOSE);
     let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
 
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
@@ -134,7 +144,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
     server.transport_config(Arc::new(accepting())).max_incoming(INCOMING_MAX);
     let mut client = ClientConfig::new(Arc::new(client));
     client.transport_config(Arc::new(dialling()));
-    Ok(Sides { server, client })
+    Ok(Sides { server, client, reset: hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref()) })
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
@@ -147,6 +157,7 @@ fn both() -> TransportConfig {
     transport
         .max_idle_timeout(Some(VarInt::from_u32(IDLE_TIMEOUT_MS).into()))
         .keep_alive_interval(Some(KEEP_ALIVE))
+        .initial_rtt(RTT_ASSUMED)
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES);
     transport
