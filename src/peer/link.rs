@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, VarInt};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Refusal};
@@ -24,9 +24,10 @@ use crate::core::worldwide::NodeName;
 pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// The longest wait before dialling again.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// A connection that answers nothing for this long is given up and dialled anew, though a sign of life goes out every second.
-/// QUIC itself would wait much longer: after a cut its round trips look long, and it doubles its patience with every probe.
-const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// A connection that answers nothing for this many looks, two seconds, is given up and dialled anew, though a sign of life goes
+/// out every second. QUIC itself would wait much longer: after a cut its round trips look long, and it doubles its patience
+/// with every probe.
+const SILENT_LOOKS: u32 = 8;
 /// How often that is looked at.
 const SILENCE_LOOK: Duration = Duration::from_millis(250);
 /// A connection that lived this long was good: dialling again begins at [`BACKOFF_MIN`].
@@ -241,22 +242,27 @@ async fn serve(link: &Link, connection: Connection, name: NodeName) -> bool {
         state.error = None;
         state.connection = Some(connection.clone());
     }
-    let begun = Instant::now();
-    let reason = tokio::select! {
-        biased;
-        reason = connection.closed() => reason.to_string(),
-        () = silent(&connection) => {
-            connection.close(VarInt::from_u32(4), b"silent");
-            format!("no answer for {} s", SILENCE_MAX.as_secs())
+    let (steady, silent, pump) = (sleep(STEADY), silent(&connection), pump(link, &connection));
+    tokio::pin!(steady, silent, pump);
+    let mut was_steady = false;
+    let reason = loop {
+        tokio::select! {
+            biased;
+            reason = connection.closed() => break reason.to_string(),
+            () = &mut silent => {
+                connection.close(VarInt::from_u32(4), b"silent");
+                break format!("no answer for {} s", (SILENCE_LOOK * SILENT_LOOKS).as_secs());
+            }
+            () = &mut steady, if !was_steady => was_steady = true,
+            never = &mut pump => match never {},
         }
-        never = pump(link, &connection) => match never {},
     };
     let mut state = link.lock();
     state.past = state.past.plus(&connection);
     state.connection = None;
     tracing::info!(address = %link.address, %reason, "peer disconnected");
     state.error = Some(reason);
-    begun.elapsed() >= STEADY
+    was_steady
 }
 
 /// Sends what is queued, for ever.
@@ -267,16 +273,14 @@ async fn pump(link: &Link, connection: &Connection) -> Infallible {
     }
 }
 
-/// Returns once nothing has come on a connection for [`SILENCE_MAX`].
+/// Returns once nothing has come on a connection for [`SILENT_LOOKS`].
 async fn silent(connection: &Connection) {
-    let received = || connection.stats().udp_rx.datagrams;
-    let (mut last, mut since) = (received(), Instant::now());
-    while since.elapsed() < SILENCE_MAX {
+    let (mut last, mut looks) = (0, 0);
+    while looks < SILENT_LOOKS {
         sleep(SILENCE_LOOK).await;
-        let now = received();
-        if now != last {
-            (last, since) = (now, Instant::now());
-        }
+        let received = connection.stats().udp_rx.datagrams;
+        looks = if received == last { looks + 1 } else { 0 };
+        last = received;
     }
 }
 
