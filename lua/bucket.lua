@@ -6,8 +6,6 @@
 -- see sliding_log.lua; the holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
-local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG = 1, 2, 3
-
 -- Reads the state. False where the key holds another shape's bucket.
 local function bucket_load(b)
   b.at, b.first, b.second, b.pending, b.raw = 0, 0, 0, 0, ""

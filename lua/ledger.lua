@@ -9,138 +9,142 @@
 -- began before it mints nothing, and a level counts as full when it began.
 -- Mirrors: Ledger of src/core/worldwide/escrow/ledger.rs, Terms of level.rs beside it, and the terms of src/store/rights.rs.
 
-local DOUBT_MARGIN = 1000000
--- What is exact outlives its window by this: a server's clock may step back so far without minting twice.
-local KEPT = 60000000
-local LEDGER_HEAD = 74
--- No message arrives later than this after it was sent.
-local MESSAGE_LIFE = 60000000
+local read_stint, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
+  rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE
+if escrowed then
+  DOUBT_MARGIN = 1000000
+  -- What is exact outlives its window by this: a server's clock may step back so far without minting twice.
+  KEPT = 60000000
+  local LEDGER_HEAD = 74
+  -- No message arrives later than this after it was sent.
+  MESSAGE_LIFE = 60000000
 
-local function info(section, field)
-  return string.match(redis.call("INFO", section), field .. ":(%w+)")
-end
-
--- This server's stint and since when it lasts; `learned` where the caller did not know it.
-local function read_stint(known, now)
-  local id = info("replication", "master_replid") or string.rep("0", 40)
-  local at = 1
-  while at + 46 <= #known do
-    if string.sub(known, at, at + 39) == id then
-      return { id = id, begun = struct.unpack(">I7", known, at + 40) }
-    end
-    at = at + 47
+  local function info(section, field)
+    return string.match(redis.call("INFO", section), field .. ":(%w+)")
   end
-  -- Never promoted: it has been a primary since it started. Otherwise it is since now, as far as anyone knows.
-  local begun = now
-  if info("replication", "master_replid2") == string.rep("0", 40) then
-    begun = now - (tonumber(info("server", "uptime_in_seconds")) or 0) * 1000000
+
+  -- This server's stint and since when it lasts; `learned` where the caller did not know it.
+  function read_stint(known, now)
+    local id = info("replication", "master_replid") or string.rep("0", 40)
+    local at = 1
+    while at + 46 <= #known do
+      if string.sub(known, at, at + 39) == id then
+        return { id = id, begun = struct.unpack(">I7", known, at + 40) }
+      end
+      at = at + 47
+    end
+    -- Never promoted: it has been a primary since it started. Otherwise it is since now, as far as anyone knows.
+    local begun = now
+    if info("replication", "master_replid2") == string.rep("0", 40) then
+      begun = now - (tonumber(info("server", "uptime_in_seconds")) or 0) * 1000000
+    end
+    return { id = id, begun = begun, learned = id .. struct.pack(">I7", begun) }
   end
-  return { id = id, begun = begun, learned = id .. struct.pack(">I7", begun) }
-end
 
--- The first 52 bits of the stint, as other regions know this memory.
-local function session_of(stint)
-  return struct.pack(">I8", tonumber(string.sub(stint.id, 1, 13), 16))
-end
-
-local function read_ledger(raw)
-  if not raw or #raw < LEDGER_HEAD then return nil end
-  local l = {}
-  l.window, l.stint, l.minted, l.given, l.taken, l.closed_window, l.closed_used =
-    struct.unpack(">I7c40I5I5I5I7I5", raw)
-  l.entries = string.sub(raw, LEDGER_HEAD + 1)
-  return l
-end
-
-local function write_ledger(l)
-  return struct.pack(
-    ">I7c40I5I5I5I7I5", l.window, l.stint, l.minted, l.given, l.taken, l.closed_window, l.closed_used
-  ) .. l.entries
-end
-
--- Goes on to a window, or begins anew where what was known belongs to another stint.
-local function ledger_enter(l, stint, window, minted, used)
-  if l.stint ~= stint.id then
-    l.closed_window, l.closed_used = 0, 0
-  elseif window > l.window then
-    l.closed_window, l.closed_used = l.window, used
-  else
-    return false
+  -- The first 52 bits of the stint, as other regions know this memory.
+  function session_of(stint)
+    return struct.pack(">I8", tonumber(string.sub(stint.id, 1, 13), 16))
   end
-  l.stint, l.window, l.minted, l.given, l.taken, l.entries = stint.id, window, minted, 0, 0, ""
-  return true
-end
 
-local function ledger_budget(l)
-  return math.max(0, l.minted + l.taken - l.given)
-end
-
-local function minted(b, stint, window)
-  return window * b.window >= stint.begun + DOUBT_MARGIN and b.burst or 0
-end
-
--- The most of a capacity that is ever forwarded and not acknowledged.
-local function under_way_max(capacity)
-  return math.max(math.min(capacity - floor(capacity / 4), capacity - 1), math.min(capacity, 1))
-end
-
--- Has a level hold what is charged to its capacity.
-local function level_raise(b, now)
-  local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
-  if level_amount(b, now) < least then level_hold(b, now, least, 0) end
-end
-
--- What a bucket is held to now. Sets its view, and moves it on where the ledger is ahead of the clock.
-local function rights_terms(b, stint, now)
-  local _, index = place(b.window, now)
-  if b.kind == FIXED_WINDOW then
-    local counted
-    _, counted = place(b.window, math.max(now, b.at))
-    local l = read_ledger(redis.call("GET", b.rights))
-    local window = math.max(counted, l and l.window or 0)
-    local mint = minted(b, stint, window)
-    local budget = mint
-    if l and l.stint == stint.id and l.window == window then
-      -- Whoever minted it knew this stint at least as well.
-      l.minted = math.min(l.minted, b.burst)
-      budget = ledger_budget(l)
-    end
-    local start = window * b.window
-    if start > math.max(now, b.at) then
-      b.at, b.first = start, 0
-      b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first)
-    end
-    b.ledger = l
-    b.view = { window = window, budget = math.min(budget, U32_MAX), next_budget = mint, others = 0, others_before = 0 }
-  elseif b.kind == SLIDING_WINDOW then
-    if now < stint.begun + 2 * b.window + DOUBT_MARGIN then
-      b.view = { window = index, budget = 0, next_budget = 0, others = 0, others_before = 0 }
-    end
-  elseif b.kind == SLIDING_LOG then
-    if now < stint.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
-  elseif b.kind == CONCURRENCY then
-    b.doubt = stint.begun + b.window + DOUBT_MARGIN
-  else
-    if b.at < stint.begun then
-      b.at, b.first, b.second = stint.begun, math.min(b.burst + b.queue, U32_MAX), 0
-      if level_expiry(b) <= now then b.first = 0 end
-    end
-    local l = read_ledger(redis.call("GET", b.rights))
-    if l and l.stint == stint.id then b.ledger = l end
-    b.doubt = now < stint.begun + MESSAGE_LIFE and under_way_max(level_capacity(b)) or 0
-    level_raise(b, now)
-    b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
+  local function read_ledger(raw)
+    if not raw or #raw < LEDGER_HEAD then return nil end
+    local l = {}
+    l.window, l.stint, l.minted, l.given, l.taken, l.closed_window, l.closed_used =
+      struct.unpack(">I7c40I5I5I5I7I5", raw)
+    l.entries = string.sub(raw, LEDGER_HEAD + 1)
+    return l
   end
-end
 
--- What a bucket counted in the window of its ledger.
-local function rights_used(b, window)
-  local _, index = place(b.window, b.at)
-  return index == window and b.first or 0
-end
+  function write_ledger(l)
+    return struct.pack(
+      ">I7c40I5I5I5I7I5", l.window, l.stint, l.minted, l.given, l.taken, l.closed_window, l.closed_used
+    ) .. l.entries
+  end
 
--- The view as it is written elsewhere.
-local function pack_view(view)
-  if not view then return "" end
-  return struct.pack(">I7I4I4I7I7I7", view.window, view.budget, view.next_budget, 0, 0, 0)
+  -- Goes on to a window, or begins anew where what was known belongs to another stint.
+  function ledger_enter(l, stint, window, minted, used)
+    if l.stint ~= stint.id then
+      l.closed_window, l.closed_used = 0, 0
+    elseif window > l.window then
+      l.closed_window, l.closed_used = l.window, used
+    else
+      return false
+    end
+    l.stint, l.window, l.minted, l.given, l.taken, l.entries = stint.id, window, minted, 0, 0, ""
+    return true
+  end
+
+  function ledger_budget(l)
+    return math.max(0, l.minted + l.taken - l.given)
+  end
+
+  function minted(b, stint, window)
+    return window * b.window >= stint.begun + DOUBT_MARGIN and b.burst or 0
+  end
+
+  -- The most of a capacity that is ever forwarded and not acknowledged.
+  function under_way_max(capacity)
+    return math.max(math.min(capacity - floor(capacity / 4), capacity - 1), math.min(capacity, 1))
+  end
+
+  -- Has a level hold what is charged to its capacity.
+  function level_raise(b, now)
+    local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
+    if level_amount(b, now) < least then level_hold(b, now, least, 0) end
+  end
+
+  -- What a bucket is held to now. Sets its view, and moves it on where the ledger is ahead of the clock.
+  function rights_terms(b, stint, now)
+    local _, index = place(b.window, now)
+    if b.kind == FIXED_WINDOW then
+      local counted
+      _, counted = place(b.window, math.max(now, b.at))
+      local l = read_ledger(redis.call("GET", b.rights))
+      local window = math.max(counted, l and l.window or 0)
+      local mint = minted(b, stint, window)
+      local budget = mint
+      if l and l.stint == stint.id and l.window == window then
+        -- Whoever minted it knew this stint at least as well.
+        l.minted = math.min(l.minted, b.burst)
+        budget = ledger_budget(l)
+      end
+      local start = window * b.window
+      if start > math.max(now, b.at) then
+        b.at, b.first = start, 0
+        b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first)
+      end
+      b.ledger = l
+      b.view = { window = window, budget = math.min(budget, U32_MAX), next_budget = mint, others = 0, others_before = 0 }
+    elseif b.kind == SLIDING_WINDOW then
+      if now < stint.begun + 2 * b.window + DOUBT_MARGIN then
+        b.view = { window = index, budget = 0, next_budget = 0, others = 0, others_before = 0 }
+      end
+    elseif b.kind == SLIDING_LOG then
+      if now < stint.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
+    elseif b.kind == CONCURRENCY then
+      b.doubt = stint.begun + b.window + DOUBT_MARGIN
+    else
+      if b.at < stint.begun then
+        b.at, b.first, b.second = stint.begun, math.min(b.burst + b.queue, U32_MAX), 0
+        if level_expiry(b) <= now then b.first = 0 end
+      end
+      local l = read_ledger(redis.call("GET", b.rights))
+      if l and l.stint == stint.id then b.ledger = l end
+      b.doubt = now < stint.begun + MESSAGE_LIFE and under_way_max(level_capacity(b)) or 0
+      level_raise(b, now)
+      b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
+    end
+  end
+
+  -- What a bucket counted in the window of its ledger.
+  function rights_used(b, window)
+    local _, index = place(b.window, b.at)
+    return index == window and b.first or 0
+  end
+
+  -- The view as it is written elsewhere.
+  function pack_view(view)
+    if not view then return "" end
+    return struct.pack(">I7I4I4I7I7I7", view.window, view.budget, view.next_budget, 0, 0, 0)
+  end
 end

@@ -31,47 +31,50 @@ local function multiply_divide(a, b, c)
   return quotient, rest
 end
 
--- x as digits of 20 bits, lowest first.
-local function digits(x)
-  local d = {}
-  repeat
-    local high, low = divide(x, 1048576)
-    d[#d + 1] = low
-    x = high
-  until x == 0
-  return d
-end
+local digits, times, compare, minus
+if kinds[SLIDING_WINDOW] then
+  -- x as digits of 20 bits, lowest first.
+  function digits(x)
+    local d = {}
+    repeat
+      local high, low = divide(x, 1048576)
+      d[#d + 1] = low
+      x = high
+    until x == 0
+    return d
+  end
 
--- The product of two rows of digits.
-local function times(x, y)
-  local d = {}
-  for i = 1, #x + #y do d[i] = 0 end
-  for i = 1, #x do
-    local carry = 0
-    for j = 1, #y do
-      carry, d[i + j - 1] = divide(d[i + j - 1] + x[i] * y[j] + carry, 1048576)
+  -- The product of two rows of digits.
+  function times(x, y)
+    local d = {}
+    for i = 1, #x + #y do d[i] = 0 end
+    for i = 1, #x do
+      local carry = 0
+      for j = 1, #y do
+        carry, d[i + j - 1] = divide(d[i + j - 1] + x[i] * y[j] + carry, 1048576)
+      end
+      d[i + #y] = carry
     end
-    d[i + #y] = carry
+    return d
   end
-  return d
-end
 
--- -1, 0 or 1 as x is below, at or above y.
-local function compare(x, y)
-  for i = math.max(#x, #y), 1, -1 do
-    local a, b = x[i] or 0, y[i] or 0
-    if a ~= b then return a < b and -1 or 1 end
+  -- -1, 0 or 1 as x is below, at or above y.
+  function compare(x, y)
+    for i = math.max(#x, #y), 1, -1 do
+      local a, b = x[i] or 0, y[i] or 0
+      if a ~= b then return a < b and -1 or 1 end
+    end
+    return 0
   end
-  return 0
-end
 
--- x - y, for x >= y.
-local function minus(x, y)
-  local d, borrow = {}, 0
-  for i = 1, #x do
-    local digit = x[i] - (y[i] or 0) - borrow
-    borrow = digit < 0 and 1 or 0
-    d[i] = digit + borrow * 1048576
+  -- x - y, for x >= y.
+  function minus(x, y)
+    local d, borrow = {}, 0
+    for i = 1, #x do
+      local digit = x[i] - (y[i] or 0) - borrow
+      borrow = digit < 0 and 1 or 0
+      d[i] = digit + borrow * 1048576
+    end
+    return d
   end
-  return d
 end

@@ -5,161 +5,164 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
 
-local function log_entry(b, i)
-  return struct.unpack(">I7I7", redis.call("LINDEX", b.key, i))
-end
-
--- Reads what every check needs: the length, the newest entry and its total.
-local function log_load(b, header)
-  local _
-  _, b.at, b.base = struct.unpack(">I4I7I7", header)
-  b.len = redis.call("LLEN", b.key) - 1
-  b.newest, b.total = 0, b.base
-  if b.len > 0 then b.newest, b.total = log_entry(b, -1) end
-end
-
-local function log_total_before(b, i)
-  if i == 0 then return b.base end
-  local _, total = log_entry(b, i)
-  return total
-end
-
--- How many entries from the front make `holds(at, total)` true; it is true for a prefix of them.
-local function log_partition(b, holds)
-  local low, high = 0, b.len
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if holds(log_entry(b, middle + 1)) then low = middle + 1 else high = middle end
+local log_load, log_used, log_check, log_put, log_refund, log_expiry
+if kinds[SLIDING_LOG] then
+  local function log_entry(b, i)
+    return struct.unpack(">I7I7", redis.call("LINDEX", b.key, i))
   end
-  return low
-end
 
-local function log_gone(b, now)
-  if b.len == 0 then return 0 end
-  if now - b.newest >= b.window then return b.len end
-  if now - log_entry(b, 1) < b.window then return 0 end
-  return log_partition(b, function(at) return now - at >= b.window end)
-end
-
-local function log_others(b, now)
-  if not b.view then return 0 end
-  local _, index, elapsed = place(b.window, now)
-  local _, others, others_before = share(b, index)
-  return others + faded(others_before, b.window - elapsed, b.window)
-end
-
--- When `left` permits are the most in use, from `now` on.
-local function log_retry(b, now, left)
-  if not b.view then
-    local freed = log_partition(b, function(_, total) return b.total - total > left end)
-    if freed == b.len then return 0 end
-    return math.max(log_entry(b, freed + 1) + b.window - now, 0)
+  -- Reads what every check needs: the length, the newest entry and its total.
+  function log_load(b, header)
+    local _
+    _, b.at, b.base = struct.unpack(">I4I7I7", header)
+    b.len = redis.call("LLEN", b.key) - 1
+    b.newest, b.total = 0, b.base
+    if b.len > 0 then b.newest, b.total = log_entry(b, -1) end
   end
-  -- Own use falls in steps; between two steps only the others' fades.
-  local gone = log_gone(b, now)
-  local step = log_partition(b, function(at, total)
-    local leaves = at + b.window
-    return leaves <= now or b.total - total + log_others(b, leaves) > left
-  end)
-  local low, high = now, 0
-  if step > gone then low = math.max(now, (log_entry(b, step)) + b.window) end
-  local own = b.total - log_total_before(b, step)
-  if step < b.len then
-    high = log_entry(b, step + 1) + b.window
-  else
-    high = place(b.window, low) + b.window * 3
+
+  local function log_total_before(b, i)
+    if i == 0 then return b.base end
+    local _, total = log_entry(b, i)
+    return total
   end
-  while high - low > 1 do
-    local middle = low + floor((high - low) / 2)
-    if own + log_others(b, middle) <= left then high = middle else low = middle end
+
+  -- How many entries from the front make `holds(at, total)` true; it is true for a prefix of them.
+  local function log_partition(b, holds)
+    local low, high = 0, b.len
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if holds(log_entry(b, middle + 1)) then low = middle + 1 else high = middle end
+    end
+    return low
   end
-  return high - now
-end
 
-local function log_used(b, now)
-  return b.total - log_total_before(b, log_gone(b, math.max(now, b.at)))
-end
-
--- Whether `cost` permits (zero: a peek) fit, and the verdict: remaining, reset, retry plus one (0: never).
-local function log_check(b, now, cost)
-  now = math.max(now, b.at)
-  local asked = math.max(cost, 1)
-  local free = math.max(0, b.permits - log_used(b, now) - log_others(b, now))
-  local fits = asked <= free
-  local newest = fits and cost > 0 and now or b.newest
-  local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
-  local retry = 0
-  if not fits and asked <= b.permits then retry = log_retry(b, now, b.permits - asked) + 1 end
-  return fits, fits and free - cost or free, reset, retry
-end
-
-local function log_write_header(b)
-  b.fresh = false
-  redis.call("LPUSH", b.key, struct.pack(">I4I7I7", b.shape, b.at, b.base))
-end
-
--- Moves to `now` and forgets what has left the window. Leaves the list without its header.
-local function log_advance(b, now)
-  b.changed = true
-  b.at = math.max(b.at, now)
-  local gone = log_gone(b, b.at)
-  if gone == b.len then
-    redis.call("DEL", b.key)
-    b.len, b.base, b.total, b.newest = 0, 0, 0, 0
-  else
-    if gone > 0 then b.base = log_total_before(b, gone) end
-    redis.call("LTRIM", b.key, 1 + gone, -1)
-    b.len = b.len - gone
+  local function log_gone(b, now)
+    if b.len == 0 then return 0 end
+    if now - b.newest >= b.window then return b.len end
+    if now - log_entry(b, 1) < b.window then return 0 end
+    return log_partition(b, function(at) return now - at >= b.window end)
   end
-end
 
-local function log_push(b)
-  redis.call("RPUSH", b.key, struct.pack(">I7I7", b.newest, b.total))
-  b.len = b.len + 1
-end
-
--- Pushes before it trims: a full server refuses a script's first write only if that takes memory.
-local function log_put(b, now, cost)
-  b.changed = true
-  b.at = math.max(b.at, now)
-  local gone = log_gone(b, b.at)
-  local kept = b.len - gone
-  if kept == 0 then b.base, b.total = 0, 0 elseif gone > 0 then b.base = log_total_before(b, gone) end
-  b.total = b.total + cost
-  if kept > 0 and b.newest == b.at then
-    redis.call("RPOP", b.key)
-    kept = kept - 1
+  local function log_others(b, now)
+    if not b.view then return 0 end
+    local _, index, elapsed = place(b.window, now)
+    local _, others, others_before = share(b, index)
+    return others + faded(others_before, b.window - elapsed, b.window)
   end
-  b.newest = b.at
-  log_push(b)
-  if not b.fresh then redis.call("LTRIM", b.key, 1 + gone, -1) end
-  b.len = kept + 1
-  log_write_header(b)
-end
 
--- Takes from the newest admissions first.
-local function log_refund(b, now, cost)
-  if b.fresh then return 0 end
-  log_advance(b, now)
-  local used = b.total - b.base
-  local returned = math.min(cost, used)
-  if returned == used then
-    redis.call("DEL", b.key)
-    b.len, b.base, b.total, b.newest = 0, 0, 0, 0
-  elseif returned > 0 then
-    local total = b.total - returned
-    log_write_header(b)
-    local kept = log_partition(b, function(_, sum) return sum < total end)
-    b.newest = log_entry(b, kept + 1)
-    b.total = total
-    redis.call("LTRIM", b.key, 1, kept)
-    b.len = kept
+  -- When `left` permits are the most in use, from `now` on.
+  local function log_retry(b, now, left)
+    if not b.view then
+      local freed = log_partition(b, function(_, total) return b.total - total > left end)
+      if freed == b.len then return 0 end
+      return math.max(log_entry(b, freed + 1) + b.window - now, 0)
+    end
+    -- Own use falls in steps; between two steps only the others' fades.
+    local gone = log_gone(b, now)
+    local step = log_partition(b, function(at, total)
+      local leaves = at + b.window
+      return leaves <= now or b.total - total + log_others(b, leaves) > left
+    end)
+    local low, high = now, 0
+    if step > gone then low = math.max(now, (log_entry(b, step)) + b.window) end
+    local own = b.total - log_total_before(b, step)
+    if step < b.len then
+      high = log_entry(b, step + 1) + b.window
+    else
+      high = place(b.window, low) + b.window * 3
+    end
+    while high - low > 1 do
+      local middle = low + floor((high - low) / 2)
+      if own + log_others(b, middle) <= left then high = middle else low = middle end
+    end
+    return high - now
+  end
+
+  function log_used(b, now)
+    return b.total - log_total_before(b, log_gone(b, math.max(now, b.at)))
+  end
+
+  -- Whether `cost` permits (zero: a peek) fit, and the verdict: remaining, reset, retry plus one (0: never).
+  function log_check(b, now, cost)
+    now = math.max(now, b.at)
+    local asked = math.max(cost, 1)
+    local free = math.max(0, b.permits - log_used(b, now) - log_others(b, now))
+    local fits = asked <= free
+    local newest = fits and cost > 0 and now or b.newest
+    local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
+    local retry = 0
+    if not fits and asked <= b.permits then retry = log_retry(b, now, b.permits - asked) + 1 end
+    return fits, fits and free - cost or free, reset, retry
+  end
+
+  local function log_write_header(b)
+    b.fresh = false
+    redis.call("LPUSH", b.key, struct.pack(">I4I7I7", b.shape, b.at, b.base))
+  end
+
+  -- Moves to `now` and forgets what has left the window. Leaves the list without its header.
+  local function log_advance(b, now)
+    b.changed = true
+    b.at = math.max(b.at, now)
+    local gone = log_gone(b, b.at)
+    if gone == b.len then
+      redis.call("DEL", b.key)
+      b.len, b.base, b.total, b.newest = 0, 0, 0, 0
+    else
+      if gone > 0 then b.base = log_total_before(b, gone) end
+      redis.call("LTRIM", b.key, 1 + gone, -1)
+      b.len = b.len - gone
+    end
+  end
+
+  local function log_push(b)
+    redis.call("RPUSH", b.key, struct.pack(">I7I7", b.newest, b.total))
+    b.len = b.len + 1
+  end
+
+  -- Pushes before it trims: a full server refuses a script's first write only if that takes memory.
+  function log_put(b, now, cost)
+    b.changed = true
+    b.at = math.max(b.at, now)
+    local gone = log_gone(b, b.at)
+    local kept = b.len - gone
+    if kept == 0 then b.base, b.total = 0, 0 elseif gone > 0 then b.base = log_total_before(b, gone) end
+    b.total = b.total + cost
+    if kept > 0 and b.newest == b.at then
+      redis.call("RPOP", b.key)
+      kept = kept - 1
+    end
+    b.newest = b.at
     log_push(b)
+    if not b.fresh then redis.call("LTRIM", b.key, 1 + gone, -1) end
+    b.len = kept + 1
+    log_write_header(b)
   end
-  log_write_header(b)
-  return returned
-end
 
-local function log_expiry(b)
-  return b.len == 0 and b.at or b.newest + b.window
+  -- Takes from the newest admissions first.
+  function log_refund(b, now, cost)
+    if b.fresh then return 0 end
+    log_advance(b, now)
+    local used = b.total - b.base
+    local returned = math.min(cost, used)
+    if returned == used then
+      redis.call("DEL", b.key)
+      b.len, b.base, b.total, b.newest = 0, 0, 0, 0
+    elseif returned > 0 then
+      local total = b.total - returned
+      log_write_header(b)
+      local kept = log_partition(b, function(_, sum) return sum < total end)
+      b.newest = log_entry(b, kept + 1)
+      b.total = total
+      redis.call("LTRIM", b.key, 1, kept)
+      b.len = kept
+      log_push(b)
+    end
+    log_write_header(b)
+    return returned
+  end
+
+  function log_expiry(b)
+    return b.len == 0 and b.at or b.newest + b.window
+  end
 end

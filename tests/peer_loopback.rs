@@ -320,6 +320,39 @@ async fn a_dead_node_is_noticed_in_seconds_and_its_next_incarnation_too() {
     b.live(1).await;
 }
 
+/// Nothing tells of a killed process: what its next one answers to a connection that it does not know does.
+#[tokio::test]
+async fn who_was_killed_says_so_when_it_is_back() {
+    let ca = create_ca(now()).unwrap();
+    let a = Node::start(config(&ca, &name("eu", "a"), &[])).await;
+    let mut of_b = config(&ca, &name("us", "b"), &[a.address()]);
+    let process = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let first = process.spawn(Node::start(of_b.clone())).await.unwrap();
+    a.live(1).await;
+    of_b.listen = first.address();
+    process.shutdown_background();
+    drop(first);
+    of_b.incarnation = 2;
+    let mut b = loop {
+        match Peers::start(of_b.clone()).await {
+            Ok((peers, events)) => break Node { peers, events },
+            Err(StartError::Bind { .. }) => sleep(Duration::from_millis(5)).await,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut why = None;
+    let heard = timeout(Duration::from_secs(3), b.next_frame());
+    tokio::pin!(heard);
+    loop {
+        tokio::select! {
+            heard = &mut heard => break assert!(heard.is_ok(), "{why:?}"),
+            () = sleep(Duration::from_millis(5)) => a.peers.send(&name("us", "b"), &frame(1, 1, 1)),
+        }
+        why = a.peers.links().into_iter().find_map(|link| link.error).or(why);
+    }
+    assert_eq!(why.as_deref(), Some("reset by peer"));
+}
+
 #[tokio::test]
 async fn messages_for_a_peer_that_is_away_are_dropped_and_counted() {
     let ca = create_ca(now()).unwrap();

@@ -304,7 +304,8 @@ fn numbers(seed: u64, bits: u32) -> impl Iterator<Item = u64> {
 }
 
 fn evaluated(server: &Server, body: &str, arguments: &[String]) -> Vec<String> {
-    let script = format!("{}\n{body}", include_str!("../../lua/number.lua"));
+    let number = include_str!("../../lua/number.lua");
+    let script = format!("local SLIDING_WINDOW, kinds = 1, {{ true }}\n{number}\n{body}");
     let mut words = vec!["EVAL", &script, "0"];
     words.extend(arguments.iter().map(String::as_str));
     let answer = server.command(&words).expect("the server answers");

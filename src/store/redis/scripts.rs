@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 /// The parts, in the order in which they need each other.
-const PARTS: [&str; 9] = [
+const PARTS: [&str; 10] = [
+    include_str!("../../../lua/kinds.lua"),
     include_str!("../../../lua/number.lua"),
     include_str!("../../../lua/aligned.lua"),
     include_str!("../../../lua/fixed_window.lua"),
