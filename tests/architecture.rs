@@ -39,6 +39,7 @@ const LAYERS: &[(&str, &[&str], &str)] = &[
 /// Names that may occur only under some paths, and why. Paths are below `src/`; one that ends in `/` is a folder.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("quinn::", &["peer/"], "one transport between daemons, replaceable in one place"),
+    ("quinn_proto::", &["peer/"], "what quinn does not pass on of itself"),
     ("chitchat::", &["peer/"], "membership is the peer layer's; its last usable version is pinned"),
     ("bincode::", &["peer/codec.rs"], "unmaintained: changing the format must stay a one-file change"),
     ("rcgen::", &["peer/"], "certificates are made in one place"),

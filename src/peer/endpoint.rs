@@ -9,6 +9,7 @@ use arc_swap::ArcSwap;
 use quinn::{
     AsyncUdpSocket, ConnectError, Connection, ConnectionError, EndpointConfig, Runtime, TokioRuntime, VarInt,
 };
+use quinn_proto::HashedConnectionIdGenerator;
 use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 
@@ -16,7 +17,7 @@ use super::certificate::SERVER_NAME;
 use super::counters::{Counters, Refusal};
 use super::identity::{self, IdentityError};
 use super::socket::Watched;
-use super::tls::Sides;
+use super::tls::{Lasting, Sides};
 use crate::core::worldwide::NodeName;
 
 /// Longest handshake that others began.
@@ -84,7 +85,9 @@ impl Endpoint {
     /// Speaks over this wire. Must be called inside a tokio runtime.
     pub(super) fn on(wire: Wire, sides: Sides, counters: Arc<Counters>) -> io::Result<Self> {
         let socket = Watched::new(wire.socket, counters);
-        let mut config = EndpointConfig::new(Arc::new(sides.reset));
+        let Lasting { reset, ids } = sides.lasting;
+        let mut config = EndpointConfig::new(Arc::new(reset));
+        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
         // With the bit greased, garbage could not be told from QUIC.
         config.grease_quic_bit(false);
         config.rng_seed(wire.seed);

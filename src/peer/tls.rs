@@ -33,8 +33,6 @@ const DATAGRAM_BUFFER_BYTES: usize = 256 * 1_024;
 const RECEIVE_WINDOW_BYTES: u32 = 1024 * 1_024;
 /// Assumed until a round trip was measured: a lost first packet is repeated after three of these.
 const RTT_ASSUMED: Duration = Duration::from_millis(100);
-/// What the key of stateless resets is drawn from the private key for.
-const RESET_PURPOSE: &[u8] = b"tidegate stateless reset";
 /// Handshakes begun by others and not yet looked at. More are refused by QUIC itself.
 const INCOMING_MAX: usize = 256;
 
@@ -92,9 +90,29 @@ pub enum TlsError {
 pub(super) struct Sides {
     pub(super) server: ServerConfig,
     pub(super) client: ClientConfig,
-    /// Of what the daemon answers to packets of connections that it does not know (RFC 9000, 10.3). The same after a
-    /// restart, so that peers learn at once that their connections ended with the process before.
+    /// What is the same after a restart.
+    pub(super) lasting: Lasting,
+}
+
+/// By these a daemon knows that a packet belongs to a connection of the process before it, and says so in a way that the peer
+/// believes (RFC 9000, 10.3): it need not wait to find out.
+pub(super) struct Lasting {
+    /// Of the answers to such packets.
     pub(super) reset: hmac::Key,
+    /// Of the connections' names.
+    pub(super) ids: u64,
+}
+
+impl Lasting {
+    fn of(key: &PrivateKeyDer<'_>) -> Self {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, key.secret_der());
+        let draw = |purpose: &str| hmac::sign(&secret, purpose.as_bytes());
+        let ids = draw("tidegate connection ids").as_ref().first_chunk().copied().unwrap_or_default();
+        Self {
+            reset: hmac::Key::new(hmac::HMAC_SHA256, draw("tidegate stateless reset").as_ref()),
+            ids: u64::from_be_bytes(ids),
+        }
+    }
 }
 
 /// Makes both sides from PEM texts.
@@ -116,7 +134,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
     for authority in authorities {
         roots.add(authority)?;
     }
-    let reset = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.secret_der()), RESET_PURPOSE);
+    let lasting = Lasting::of(&key);
     let (roots, provider) = (Arc::new(roots), Arc::new(rustls::crypto::ring::default_provider()));
 
     let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
@@ -144,7 +162,7 @@ pub(super) fn sides(pem: &TlsPem, name: &NodeName) -> Result<Sides, TlsError> {
     server.transport_config(Arc::new(accepting())).max_incoming(INCOMING_MAX);
     let mut client = ClientConfig::new(Arc::new(client));
     client.transport_config(Arc::new(dialling()));
-    Ok(Sides { server, client, reset: hmac::Key::new(hmac::HMAC_SHA256, reset.as_ref()) })
+    Ok(Sides { server, client, lasting })
 }
 
 fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, rustls::pki_types::pem::Error> {
