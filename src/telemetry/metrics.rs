@@ -53,7 +53,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["kind"],
         "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, forbidden, \
-         unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back",
+         unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
+         holders_untold: of a concurrency limit, too many to be told to Redis when it was back",
     ),
     ("breaker_state", MetricKind::Gauge, &["state"], "Redis servers by breaker: closed, half_open, open"),
     (

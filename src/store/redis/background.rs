@@ -150,7 +150,8 @@ impl Core {
     }
 
     /// Charges what was admitted without Redis.
-    pub(super) fn pay(self: &Arc<Self>, owed: Owed, now: Timestamp) {
+    pub(super) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
+        self.meter.untold(std::mem::take(&mut owed.untold));
         let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
         let holds = owed.holders.iter().map(|(holder, places)| {
             item(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))

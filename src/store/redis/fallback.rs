@@ -24,8 +24,7 @@ use crate::engine::port::{Charge, Counted, Intent};
 /// Buckets looked at, at most, to make room for one or in one sweep.
 const LOOKED_AT_MAX: usize = 64;
 const SWEPT_MAX: usize = 20_000;
-/// Holders of one bucket that are told to Redis when it is back. More: their places are held here until their hold ends, and
-/// are not counted there.
+/// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as untold.
 const HOLDERS_MAX: usize = 1_000;
 
 /// Decides from memory.
@@ -72,6 +71,8 @@ pub(super) struct Owed {
     pub(super) permits: u64,
     /// Of `concurrency`, who holds it, at most [`HOLDERS_MAX`].
     pub(super) holders: Vec<(Holder, u64)>,
+    /// How many more hold it.
+    pub(super) untold: usize,
 }
 
 /// A charge that Redis did not answer, with its bucket there.
@@ -255,11 +256,13 @@ fn owed(key: &Key, own: Own, now: Timestamp) -> Option<Owed> {
     // What has drained or left its window meanwhile no longer matters to Redis either.
     let mut permits = own.owed.min(own.state.used(&own.share, now));
     let mut holders = own.state.holders(now);
+    let untold = holders.len().saturating_sub(HOLDERS_MAX);
     holders.truncate(HOLDERS_MAX);
     if own.bucket.algorithm == Algorithm::Concurrency {
         permits = holders.iter().map(|(_, places)| places).sum();
     }
-    (permits > 0).then(|| Owed { key: key.clone(), slot: own.slot, bucket: own.bucket, permits, holders })
+    let owed = || Owed { key: key.clone(), slot: own.slot, bucket: own.bucket, permits, holders, untold };
+    (permits > 0).then(owed)
 }
 
 /// Drops a few buckets that this daemon only knows of, or that no longer matter.

@@ -20,6 +20,7 @@ pub(super) struct Meter {
     coalesced: Counter,
     undo_lost: Counter,
     reply_lost: Counter,
+    untold: Counter,
     leases: [Counter; 4],
     turn: AtomicU32,
 }
@@ -63,9 +64,15 @@ impl Meter {
             coalesced: metrics.coalesced_checks.clone(),
             undo_lost: error("undo_lost"),
             reply_lost: error("reply_lost"),
+            untold: error("holders_untold"),
             leases: ["drawn", "used", "returned", "lost"].map(lease),
             turn: AtomicU32::new(0),
         }
+    }
+
+    /// Holders that came while Redis was away and were too many to be told to it.
+    pub(super) fn untold(&self, holders: usize) {
+        self.untold.increment(u64::try_from(holders).unwrap_or(u64::MAX));
     }
 
     /// Begins to time a call, now and then.
