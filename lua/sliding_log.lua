@@ -50,13 +50,52 @@ if kinds[SLIDING_LOG] then
     return others + faded(others_before, b.window - elapsed, b.window)
   end
 
-  -- When `left` permits are the most in use, from `now` on.
-  local function log_retry(b, now, left)
-    if not b.view then
-      local freed = log_partition(b, function(_, total) return b.total - total > left end)
-      if freed == b.len then return 0 end
-      return math.max(log_entry(b, freed + 1) + b.window - now, 0)
+  function log_used(b, now)
+    return b.total - log_total_before(b, log_gone(b, math.max(now, b.at)))
+  end
+
+  -- What the budget leaves in the aligned window at `now`.
+  local function log_budgeted(b, now)
+    if not b.view then return b.permits end
+    local start, index = place(b.window, now)
+    local budget = share(b, index)
+    if budget == b.permits then return budget end
+    return math.max(0, budget - (b.total - log_total_before(b, log_partition(b, function(at) return at < start end))))
+  end
+
+  -- When own use is down to `left`.
+  local function log_down_to(b, now, left)
+    local freed = log_partition(b, function(_, total) return b.total - total > left end)
+    if freed == b.len then return now end
+    return math.max(log_entry(b, freed + 1) + b.window, now)
+  end
+
+  -- From when on a budget has room for `asked`, not before `from`.
+  local function log_budgeted_from(b, now, from, asked)
+    local start, index = place(b.window, now)
+    local next = start + b.window
+    if from < next and asked <= log_budgeted(b, now) then return from end
+    local after, budget = next + b.window, share(b, index + 1)
+    if from < after and asked > budget then return after end
+    return math.max(from, next)
+  end
+
+  -- Some instant that fits after one that does not: for a view of a window to come, which may take back what fits now.
+  local function log_halved(b, now, left, asked)
+    local low, high = now, math.max(log_down_to(b, now, left), place(b.window, now) + 3 * b.window)
+    while high - low > 1 do
+      local middle = low + floor((high - low) / 2)
+      if asked <= log_budgeted(b, middle) and log_used(b, middle) + log_others(b, middle) <= left then
+        high = middle
+      else
+        low = middle
+      end
     end
+    return high
+  end
+
+  -- From when on `left` permits are the most in use worldwide.
+  local function log_left_from(b, now, left)
     -- Own use falls in steps; between two steps only the others' fades.
     local gone = log_gone(b, now)
     local step = log_partition(b, function(at, total)
@@ -75,11 +114,18 @@ if kinds[SLIDING_LOG] then
       local middle = low + floor((high - low) / 2)
       if own + log_others(b, middle) <= left then high = middle else low = middle end
     end
-    return high - now
+    return high
   end
 
-  function log_used(b, now)
-    return b.total - log_total_before(b, log_gone(b, math.max(now, b.at)))
+  -- In how long `asked` permits fit.
+  local function log_retry(b, now, asked)
+    local left = b.permits - asked
+    if not b.view then return log_down_to(b, now, left) - now end
+    local _, index = place(b.window, now)
+    if b.view.window > index then return log_halved(b, now, left, asked) - now end
+    local fits = log_used(b, now) + log_others(b, now) <= left
+    local from = fits and now or log_left_from(b, now, left)
+    return log_budgeted_from(b, now, from, asked) - now
   end
 
   -- Whether `cost` permits (zero: a peek) fit, and the verdict: remaining, reset, retry plus one (0: never).
@@ -87,11 +133,12 @@ if kinds[SLIDING_LOG] then
     now = math.max(now, b.at)
     local asked = math.max(cost, 1)
     local free = math.max(0, b.permits - log_used(b, now) - log_others(b, now))
+    free = math.min(free, log_budgeted(b, now))
     local fits = asked <= free
     local newest = fits and cost > 0 and now or b.newest
     local reset = newest > 0 and math.max(newest + b.window - now, 0) or 0
     local retry = 0
-    if not fits and asked <= b.permits then retry = log_retry(b, now, b.permits - asked) + 1 end
+    if not fits and asked <= b.permits then retry = log_retry(b, now, asked) + 1 end
     return fits, fits and free - cost or free, reset, retry
   end
 

@@ -116,7 +116,8 @@ impl Judge {
             }
             _ => {
                 let faded = (wide(others_before) * left + window - 1) / window;
-                usage / window + faded + wide(others) + wide(cost) <= wide(capacity)
+                let in_use = usage / window + faded + wide(others);
+                in_use + wide(cost) <= wide(capacity) && current + wide(cost) <= budget
             }
         }
     }

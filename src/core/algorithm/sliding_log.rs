@@ -62,6 +62,11 @@ impl Entries {
         self.total().wrapping_sub(self.total_before(self.gone(window, now)))
     }
 
+    /// What was admitted at `start` or later.
+    fn since(&self, start: u64) -> u64 {
+        self.total().wrapping_sub(self.total_before(self.queue.partition_point(|entry| entry.at < start)))
+    }
+
     fn forget(&mut self, count: usize) {
         self.base = self.total_before(count);
         self.queue.drain(..count);
@@ -91,10 +96,27 @@ impl SlidingLog {
         share.others.saturating_add(faded(share.others_before, place.left(), place.length))
     }
 
+    /// What the world leaves of the limit at `now`.
+    fn left_at(&self, limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+        let used = self.used_at(limit, now).saturating_add(Self::others_at(limit, view, now));
+        u64::from(limit.permits).saturating_sub(used)
+    }
+
+    /// What the region's budget leaves in the aligned window at `now`: what it may use while others use theirs unheard. A
+    /// limit that nobody narrows leaves more than the log does.
+    fn budgeted_at(&self, limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+        let place = Place::of(limit.window, Timestamp(now));
+        let budget = Share::of(limit, view, place.index).budget;
+        if budget == limit.permits {
+            return u64::from(budget);
+        }
+        let used = self.entries.as_ref().map_or(0, |entries| entries.since(place.start));
+        u64::from(budget).saturating_sub(used)
+    }
+
     pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let now = now.max(self.at).0;
-        let used = self.used_at(limit, now).saturating_add(Self::others_at(limit, view, now));
-        let free = u64::from(limit.permits).saturating_sub(used);
+        let free = self.left_at(limit, view, now).min(self.budgeted_at(limit, view, now));
         let asked = cost.max(1);
         let admitted = asked <= free;
         let newest = match &self.entries {
@@ -116,23 +138,33 @@ impl SlidingLog {
         let left = u64::from(limit.permits).checked_sub(asked)?;
         let own =
             self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
-        if view.is_none() {
-            return Some(Span(own.saturating_sub(now)));
+        let Some(view) = view else { return Some(Span(own.saturating_sub(now))) };
+        let place = Place::of(limit.window, Timestamp(now));
+        // Two windows on, neither the others' use nor a budget is known.
+        let end = own.max(place.start.saturating_add(place.length.saturating_mul(3)));
+        let is_left = |at: u64| asked <= self.left_at(limit, Some(view), at);
+        let from = if view.window > place.index {
+            // What fits now may not fit in the window that the view speaks of: any instant that fits after one that does not.
+            halved(now, end, |at| is_left(at) && asked <= self.budgeted_at(limit, Some(view), at))
+        } else {
+            // Own use falls in steps and the others' fades, so the instant is halved upon.
+            let from = if is_left(now) { now } else { halved(now, end, is_left) };
+            self.budgeted_from(limit, view, now, from, asked)
+        };
+        Some(Span(from - now))
+    }
+
+    /// From when on a budget has room for `asked`, not before `from`: in this window, the next, or the one of which no budget
+    /// is known.
+    fn budgeted_from(&self, limit: &Limit, view: &View, now: u64, from: u64, asked: u64) -> u64 {
+        let place = Place::of(limit.window, Timestamp(now));
+        let next = place.start.saturating_add(place.length);
+        if from < next && asked <= self.budgeted_at(limit, Some(view), now) {
+            return from;
         }
-        // Own use falls in steps and the others' fades, so their sum is halved upon. Two windows on, neither is left.
-        let fits = |at: u64| self.used_at(limit, at).saturating_add(Self::others_at(limit, view, at)) <= left;
-        let end =
-            Place::of(limit.window, Timestamp(now)).start.saturating_add(limit.window.0.saturating_mul(3));
-        let (mut too_early, mut enough) = (now, own.max(end));
-        while enough - too_early > 1 {
-            let middle = too_early + (enough - too_early) / 2;
-            if fits(middle) {
-                enough = middle;
-            } else {
-                too_early = middle;
-            }
-        }
-        Some(Span(enough - now))
+        let after = next.saturating_add(place.length);
+        let budget = Share::of(limit, Some(view), place.index.saturating_add(1)).budget;
+        if from < after && asked > u64::from(budget) { after } else { from.max(next) }
     }
 
     /// Moves to `now`, forgets what has left the window and says what is still used.
@@ -204,6 +236,20 @@ impl SlidingLog {
     }
 }
 
+/// The first instant that fits after the last one before it that does not, where `now` does not and `end` does.
+fn halved(now: u64, end: u64, fits: impl Fn(u64) -> bool) -> u64 {
+    let (mut too_early, mut enough) = (now, end);
+    while enough - too_early > 1 {
+        let middle = too_early + (enough - too_early) / 2;
+        if fits(middle) {
+            enough = middle;
+        } else {
+            too_early = middle;
+        }
+    }
+    enough
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::oracle::{START, admissions, histories, limits, runs};
@@ -218,6 +264,38 @@ mod tests {
             for (lasted, sum) in runs(&admitted) {
                 prop_assert!(lasted >= limit.window.0 || sum <= u128::from(limit.permits));
             }
+        }
+    }
+
+    proptest! {
+        /// Whatever else the world leaves: the budgets of all regions add up to the limit only if each is kept.
+        #[test]
+        fn no_window_admits_more_than_its_budget_and_a_retry_is_admitted(
+            permits in 1_u32..50,
+            budgets in (0_u32..60, 0_u32..60),
+            others in (0_u64..60, 0_u64..60),
+            asks in proptest::collection::vec((0_u64..40_000, 1_u64..9), 1..80),
+        ) {
+            let limit = Limit { permits, window: Span::from_secs(1), burst: 0, queue: 0 };
+            let begin = Timestamp(START).window_index(limit.window) + 1;
+            let (budget, next_budget) = budgets;
+            let view =
+                View { window: begin, budget, next_budget, others: others.0, others_before: others.1 };
+            let mut state = State::new(Algorithm::SlidingLog);
+            let mut now = Timestamp::window_start(begin, limit.window);
+            let mut admitted = [0; 4];
+            for (pause, cost) in asks {
+                now = now + Span(pause);
+                let verdict = state.check(&limit, Some(&view), now, cost);
+                if verdict.admitted {
+                    state.take(&limit, now, cost);
+                    let window = usize::try_from(now.window_index(limit.window) - begin).unwrap();
+                    admitted[window] += cost;
+                } else if let Some(retry) = verdict.retry {
+                    prop_assert!(state.check(&limit, Some(&view), now + retry, cost).admitted);
+                }
+            }
+            prop_assert!(admitted[0] <= u64::from(budget) && admitted[1] <= u64::from(next_budget));
         }
     }
 
