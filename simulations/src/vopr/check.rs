@@ -93,7 +93,12 @@ impl Books {
         *sum += cost;
         *limit = self.limit.max(*limit);
         if self.exact && *sum > *limit {
-            return Err(format!("{sum} permits admitted of {limit} in window {window} of user {user}"));
+            let (sum, limit) = (*sum, *limit);
+            let of = |region| self.truth.get(&(region, user, window)).map_or(0, |&(admitted, _)| admitted);
+            let by_region: Vec<u64> = (0..world.plan.regions.len()).map(of).collect();
+            return Err(format!(
+                "{sum} permits admitted of {limit} in window {window} of user {user}, by region {by_region:?}"
+            ));
         }
         Ok(())
     }
