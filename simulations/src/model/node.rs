@@ -2,6 +2,7 @@
 //! them are the engine's and the peer task's in the daemon.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
@@ -39,6 +40,8 @@ pub(crate) enum Message {
 pub(crate) struct Books {
     store: Store,
     vaults: Rc<RefCell<Vaults>>,
+    /// The newest window that a permit of each user was counted in.
+    newest: Rc<RefCell<BTreeMap<u64, u64>>>,
 }
 
 /// What a daemon is told when it begins.
@@ -84,7 +87,16 @@ impl Books {
         let name = plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
         let memory = Memory { session, begun, safety };
         let vaults = Vaults::new(memory, plan.rule.algorithm, part(&rule.limit(), &weights(plan), &name));
-        Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)) }
+        Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)), newest: Rc::default() }
+    }
+
+    /// The window in which the store counted what it admitted in `window` by the clock: one that went back does not bring
+    /// back a window of a bucket.
+    fn counted_in(&self, user: u64, window: u64) -> u64 {
+        let mut newest = self.newest.borrow_mut();
+        let newest = newest.entry(user).or_default();
+        *newest = window.max(*newest);
+        *newest
     }
 
     /// Looks at the rights.
@@ -227,7 +239,9 @@ impl Node {
             let limit = self.share().unwrap_or_else(|| self.rule.limit());
             let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
             let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
-            fits.then_some(window)
+            let counted =
+                || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
+            fits.then(counted)
         };
         self.tallies.note(&self.rule, user, cost, admitted.is_some(), now);
         admitted
