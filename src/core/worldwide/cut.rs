@@ -198,13 +198,17 @@ impl Cut {
             let due = self.registers.iter().filter_map(|(id, register)| {
                 register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
             });
-            let Some((at, id)) = due.min() else { break };
+            let due: SmallVec<[(Timestamp, RegionId); 4]> = due.collect();
+            let Some(at) = due.iter().map(|(at, _)| *at).min() else { break };
             self.turn(at, ground);
-            if let Some(register) = self.registers.get_mut(id)
-                && let Some((_, reading)) = register.waiting.pop_front()
-            {
-                self.waiting -= 1;
-                register.use_from_now(reading, ground.window);
+            // All reports of one instant at once: each region would number them in an order of its own.
+            for (_, id) in due.into_iter().filter(|(of, _)| *of == at) {
+                if let Some(register) = self.registers.get_mut(id)
+                    && let Some((_, reading)) = register.waiting.pop_front()
+                {
+                    self.waiting -= 1;
+                    register.use_from_now(reading, ground.window);
+                }
             }
             self.settle(at, ground);
         }
