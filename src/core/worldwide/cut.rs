@@ -497,6 +497,31 @@ mod tests {
     }
 
     proptest! {
+        /// Every region numbers itself first.
+        #[test]
+        fn regions_that_number_the_others_in_other_orders_divide_alike(
+            limit in 1_u64..50,
+            history in proptest::collection::vec((0_usize..3, 0_u64..4, 0_u64..30, 0_u64..90), 1..60),
+        ) {
+            let given = |own: usize| {
+                let id = |place: usize| (place + 3 - own) % 3;
+                let parties = [0, 1, 2].map(|place| (id(place), 1));
+                let ground = Ground { parties: &parties, ..ground(limit, Policy::Tidegate) };
+                let (mut cut, mut at, mut admitted) = (Cut::default(), START, [0; 3]);
+                for &(place, pause, more, demand) in &history {
+                    at = at + Span::from_millis(pause * 5);
+                    admitted[place] += more;
+                    cut.hear(at, id(place), reading(at, admitted[place], demand), ground);
+                }
+                cut.advance(at + Span::from_millis(100), ground);
+                [0, 1, 2].map(|place| cut.given(id(place)))
+            };
+            prop_assert_eq!(given(0), given(1));
+            prop_assert_eq!(given(0), given(2));
+        }
+    }
+
+    proptest! {
         #[test]
         fn all_regions_divide_alike_whatever_came_first_and_however_they_tick(
             steps in proptest::collection::vec((0..3_usize, 2..90_u64, 0..60_u64, 0..400_u64), 1..60),

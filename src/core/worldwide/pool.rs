@@ -130,10 +130,12 @@ impl Pool {
     /// Takes out of the level what has come into force by `now`.
     pub(super) fn advance(&mut self, now: Timestamp, share: Share<'_>) {
         loop {
+            // Of two reports of one instant that of the first party is first: the same everywhere, as numbers are not.
+            let place = |id| share.parties.iter().position(|&(party, _)| party == id);
             let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
-                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
+                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
             });
-            let Some((at, id)) = due.min() else { break };
+            let Some((at, _, id)) = due.min() else { break };
             self.level = self.level_at(at, share);
             self.at = self.at.max(at);
             let Some(register) = self.registers.get_mut(id) else { break };
