@@ -105,6 +105,9 @@ impl SlidingLog {
     /// What the region's budget leaves in the aligned window at `now`: what it may use while others use theirs unheard. A
     /// limit that nobody narrows leaves more than the log does.
     fn budgeted_at(&self, limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+        if view.is_none() {
+            return u64::from(limit.permits);
+        }
         let place = Place::of(limit.window, Timestamp(now));
         let budget = Share::of(limit, view, place.index).budget;
         if budget == limit.permits {
