@@ -113,7 +113,7 @@ impl Engine {
         self
     }
 
-    /// Takes in what the other daemons say of the weights they hold, and puts larger shares in force whose time has come.
+    /// Takes in what the other daemons say of the weights they hold, and puts the shares in force whose time has come.
     pub fn follow_shares(&self, members: impl IntoIterator<Item = (NodeName, Option<Word>)>) {
         let now = self.clock.now();
         let mut split = self.shares.machine();

@@ -344,6 +344,7 @@ impl Node {
 
     /// What the own region and each other one are known to have admitted of a user's bucket in `window`.
     pub(crate) fn admitted(&self, user: u64, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
-        self.replica.admitted(&world_key(user), window)
+        let key = world_key(user);
+        if self.replica.is_kept_told(&key) { self.replica.admitted(&key, window) } else { None }
     }
 }

@@ -64,7 +64,7 @@ struct Claim {
 }
 
 /// What each region may admit, in the order of the stakes.
-pub type Budgets = SmallVec<[u64; 4]>;
+pub type Budgets = SmallVec<[u64; 8]>;
 
 /// The instant at which all regions use these reports: the newest stamp and the horizon.
 pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestamp {
@@ -79,10 +79,10 @@ pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestam
 /// max-min division over the whole window, never below what was probably used.
 pub fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
-    let claims: SmallVec<[Claim; 4]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
+    let claims: SmallVec<[Claim; 8]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
-    let parts: SmallVec<[i128; 4]> = if used >= limit {
+    let parts: SmallVec<[i128; 8]> = if used >= limit {
         claims.iter().map(|claim| claim.used).collect()
     } else if wanted <= limit {
         with_reserve(limit - wanted, &claims)
@@ -110,9 +110,9 @@ fn claim(estate: Estate, stake: &Stake) -> Claim {
 }
 
 /// Everyone's wish, and a part of what is left over.
-fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
+fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 8]> {
     let reserves: i128 = claims.iter().map(|claim| claim.reserve).sum();
-    let mut parts: SmallVec<[i128; 4]> =
+    let mut parts: SmallVec<[i128; 8]> =
         claims.iter().map(|claim| claim.wanted + rest * claim.reserve / reserves.max(1)).collect();
     let given: i128 = claims.iter().zip(&parts).map(|(claim, part)| part - claim.wanted).sum();
     if let Some(first) = parts.first_mut() {
@@ -126,13 +126,18 @@ type Point = (i128, i128);
 
 /// The weighted max-min division: a level that rises over all alike until the limit is reached. Exact: the sum is
 /// piecewise linear in the level and bends only at the points.
-fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
+fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 8]> {
     let at = |claim: &Claim, (num, den): Point| claim.used.max(claim.wanted.min(num * claim.weight / den));
     let total = |point: Point| claims.iter().map(|claim| at(claim, point)).sum::<i128>();
-    let mut points: SmallVec<[Point; 8]> =
-        claims.iter().flat_map(|claim| [(claim.used, claim.weight), (claim.wanted, claim.weight)]).collect();
-    points.sort_unstable_by_key(|&(num, den)| (num * UNIT * UNIT / den, num, den));
+    // The quotient is worked out once for each: it is most of what a division of the limit costs.
+    let sorted_by = |(num, den): Point| (num * UNIT * UNIT / den, num, den);
+    let mut points: SmallVec<[(i128, i128, i128); 16]> = claims
+        .iter()
+        .flat_map(|claim| [sorted_by((claim.used, claim.weight)), sorted_by((claim.wanted, claim.weight))])
+        .collect();
+    points.sort_unstable();
     points.dedup();
+    let points: SmallVec<[Point; 16]> = points.into_iter().map(|(_, num, den)| (num, den)).collect();
     let reached = points.partition_point(|&point| total(point) < limit).min(points.len().saturating_sub(1));
     let high = points.get(reached).copied().unwrap_or((limit, 1));
     let low = reached.checked_sub(1).and_then(|below| points.get(below)).copied().unwrap_or((0, 1));
@@ -142,7 +147,7 @@ fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 4]> {
     let fixed: i128 = claims.iter().filter(|claim| !moves(claim)).map(|claim| at(claim, low)).sum();
     let weights: i128 = claims.iter().filter(|claim| moves(claim)).map(|claim| claim.weight).sum();
     let level = (limit - fixed, weights.max(1));
-    let mut parts: SmallVec<[i128; 4]> =
+    let mut parts: SmallVec<[i128; 8]> =
         claims.iter().map(|claim| at(claim, if moves(claim) { level } else { low })).collect();
     // A few millionths of rounding are left: the first that can take them does.
     let mut rest = limit - parts.iter().sum::<i128>();

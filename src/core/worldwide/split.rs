@@ -99,11 +99,45 @@ struct Held {
     overrun: bool,
     /// The target may be taken alone from here on, as long as everybody still agrees.
     from: Option<Timestamp>,
+    /// From when the share in force was taken, and what it was held to before, in case the clock goes back behind that.
+    grown: Option<(Timestamp, Vec<Weights>)>,
+    /// No share grows before this.
+    earliest: Timestamp,
 }
 
 impl Held {
+    /// Nothing at all to go by stands for more than is kept.
+    const fn new(weights: Vec<Weights>) -> Self {
+        let overrun = weights.is_empty();
+        Self { rule: None, weights, overrun, from: None, grown: None, earliest: Timestamp(0) }
+    }
+
     const fn settled(&self) -> bool {
         self.weights.len() <= 1 && !self.overrun
+    }
+
+    /// Takes the target alone if its time has come. Whether it has.
+    fn grow(&mut self, now: Timestamp) -> bool {
+        let Some(from) = self.from.filter(|from| *from <= now && !self.settled()) else { return false };
+        let target = self.weights.last().cloned().into_iter().collect();
+        let before = std::mem::replace(&mut self.weights, target);
+        self.grown = Some((from, if self.overrun { Vec::new() } else { before }));
+        self.overrun = false;
+        self.from = None;
+        true
+    }
+
+    /// A clock that went back is in windows again of which others may have spent their larger shares. Whether it did.
+    fn shrink_back(&mut self, now: Timestamp) -> bool {
+        let Some((from, before)) = self.grown.take_if(|(from, _)| now < *from) else { return false };
+        let missing = before.iter().filter(|weights| !self.weights.contains(weights));
+        let all: Vec<Weights> = missing.chain(&self.weights).cloned().collect();
+        self.overrun |= before.is_empty() || all.len() > PENDING_MAX;
+        if !self.overrun {
+            self.weights = all;
+        }
+        self.earliest = from;
+        true
     }
 }
 
@@ -136,8 +170,7 @@ impl Split {
     pub fn new(name: NodeName, saved: Option<Saved>) -> Self {
         let saved = saved.unwrap_or_default();
         let held = |rule: SavedRule| {
-            let held =
-                Held { rule: None, overrun: rule.weights.is_empty(), weights: rule.weights, from: None };
+            let held = Held::new(rule.weights);
             (RuleName { domain: rule.domain, name: rule.name }, held)
         };
         Self {
@@ -155,9 +188,8 @@ impl Split {
             held.rule = None;
         }
         for rule in rules {
-            let fresh =
-                || Held { rule: None, weights: vec![rule.weights.clone()], overrun: false, from: None };
-            let held = self.held.entry(rule.name.clone()).or_insert_with(fresh);
+            let held =
+                self.held.entry(rule.name.clone()).or_insert_with(|| Held::new(vec![rule.weights.clone()]));
             if held.weights.last() != Some(&rule.weights) || held.overrun {
                 held.weights.retain(|weights| *weights != rule.weights);
                 if held.weights.len() >= PENDING_MAX {
@@ -194,19 +226,18 @@ impl Split {
         self.agree(now);
     }
 
-    /// Takes the shares whose time has come. `true`: some share is larger than before.
+    /// Takes the shares whose time has come, and gives back those whose time is to come again. `true`: some share is
+    /// another than before.
     pub fn handle_timeout(&mut self, now: Timestamp) -> bool {
-        self.agree(now);
-        let mut grown = false;
+        let mut moved = false;
         for held in self.held.values_mut() {
-            if held.from.is_some_and(|from| from <= now) && !held.settled() {
-                held.weights = held.weights.pop().into_iter().collect();
-                held.overrun = false;
-                held.from = None;
-                grown = true;
-            }
+            moved |= held.shrink_back(now);
         }
-        grown
+        self.agree(now);
+        for held in self.held.values_mut() {
+            moved |= held.grow(now);
+        }
+        moved
     }
 
     /// What to say to the others, once [`Self::saved`] is safe on disk.
@@ -255,7 +286,7 @@ impl Split {
             let agreed = self.missing(held).next().is_none();
             let from = held.rule.as_ref().filter(|_| agreed).map(|rule| growth(rule, now));
             if let Some(held) = self.held.get_mut(&name) {
-                held.from = from.map(|from| held.from.unwrap_or(from));
+                held.from = from.map(|from| held.from.unwrap_or(from).max(held.earliest));
             }
         }
     }

@@ -145,6 +145,14 @@ impl Replica {
         Some((period.live.net(), others.collect()))
     }
 
+    /// Whether the others keep this daemon up to date about a bucket: it speaks for it in its region, or has counted it
+    /// itself. One that was told of a bucket once, as its speaker for a moment, is told again when it counts it.
+    #[must_use]
+    pub fn is_kept_told(&self, key: &WorldKey) -> bool {
+        let Some(bucket) = self.keys.find(key).and_then(|id| self.keys.get(id)) else { return false };
+        self.owns(bucket) || bucket.periods().any(|period| !period.live.of_node(&self.node).is_empty())
+    }
+
     fn key_status(&self, now: Timestamp, bucket: &Bucket) -> KeyStatus {
         let (own, others) = self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default();
         KeyStatus {

@@ -150,6 +150,28 @@ fn growth_begins_with_a_window() {
 }
 
 #[test]
+fn a_clock_that_goes_back_gives_back_what_it_has_not_yet_come_to() {
+    let mut world = World::new([50, 50, 0]);
+    world.settle();
+    for place in 0..3 {
+        world.load(place, [40, 60, 0]);
+    }
+    world.settle();
+    assert_eq!(world.shares(), [40, 60, 0]);
+    let now = world.now;
+    world.now = Timestamp(now.micros() - 20_000_000);
+    world.pass(Span::ZERO);
+    assert_eq!(world.shares(), [40, 50, 0]);
+    world.load(1, [30, 70, 0]);
+    assert_eq!(world.shares(), [40, 50, 0], "also while the next change is under way");
+    world.load(0, [30, 70, 0]);
+    world.load(2, [30, 70, 0]);
+    world.now = now;
+    world.settle();
+    assert_eq!(world.shares(), [30, 70, 0]);
+}
+
+#[test]
 fn a_region_that_nobody_has_heard_of_keeps_the_smaller_share_in_force() {
     let mut split = Split::new(name(0), None);
     split.handle_rules(Timestamp(5), vec![rule([10, 90, 0])]);
