@@ -153,7 +153,7 @@ impl Engine {
                 rules.push(ruled);
             }
             let mut decision = plan.decision(rules, matches);
-            decision.lease = leased.made();
+            decision.lease = leased.made(&self.holds);
             if let Some(leased) = &decision.lease {
                 self.holds.count(HoldStep::Acquire, leased.lease.held.len());
             }

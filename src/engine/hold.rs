@@ -51,16 +51,16 @@ pub struct Stepped {
 
 /// Counts steps by what they did.
 #[derive(Debug)]
-pub(super) struct Holds([Counter; 4]);
+pub(super) struct Holds([Counter; 5]);
 
 impl Holds {
     pub(super) fn new(metrics: &Metrics) -> Self {
-        let events = ["acquired", "renewed", "released", "gone"];
+        let events = ["acquired", "renewed", "released", "gone", "unnamed"];
         Self(events.map(|event| metrics.counter("holds_total", "event", event)))
     }
 
     pub(super) fn count(&self, step: HoldStep, rules: usize) {
-        let [acquired, renewed, released, _] = &self.0;
+        let [acquired, renewed, released, ..] = &self.0;
         let counter = match step {
             HoldStep::Acquire => acquired,
             HoldStep::Renew => renewed,
@@ -70,24 +70,25 @@ impl Holds {
     }
 
     fn count_gone(&self, rules: usize) {
-        let [.., gone] = &self.0;
+        let [.., gone, _] = &self.0;
         gone.increment(u64::try_from(rules).unwrap_or(0));
     }
 }
 
-/// A lease while its decision is put into words.
-pub(super) struct Leasing(Option<Leased>);
+/// A lease while its decision is put into words, and how many rules it had no room to name.
+pub(super) struct Leasing(Option<Leased>, u64);
 
 impl Leasing {
     /// Of a request of this cost, whose call was charged or not.
     pub(super) fn of(cost: Cost, charged: bool) -> Self {
-        Self(match cost {
+        let leased = match cost {
             Cost::Hold(hold) if charged && cost.taken() > 0 => {
                 let lease = Lease { holder: hold.holder, held: Vec::new() };
                 Some(Leased { lease, hold: Span(u64::MAX) })
             }
             _ => None,
-        })
+        };
+        Self(leased, 0)
     }
 
     /// Takes down what was acquired of one rule, if anything was.
@@ -97,8 +98,10 @@ impl Leasing {
         if rule.algorithm != Algorithm::Concurrency || !counted.verdict.admitted {
             return;
         }
-        // What would not fit is not named, and so held until its hold ends.
-        if leased.lease.held.len() < HELD_RULES_MAX {
+        if leased.lease.held.len() >= HELD_RULES_MAX {
+            // Not named, and so held until its hold ends.
+            self.1 += 1;
+        } else {
             let values = identity_values(key.identity()).unwrap_or_default();
             leased.lease.held.push(Held {
                 domain: rule.domain.clone(),
@@ -110,7 +113,11 @@ impl Leasing {
         leased.hold = leased.hold.min(found.limit.window);
     }
 
-    pub(super) fn made(self) -> Option<Box<Leased>> {
+    pub(super) fn made(self, holds: &Holds) -> Option<Box<Leased>> {
+        if self.1 > 0 {
+            let [.., unnamed] = &holds.0;
+            unnamed.increment(self.1);
+        }
         self.0.filter(|leased| !leased.lease.held.is_empty()).map(Box::new)
     }
 }

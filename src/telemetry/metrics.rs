@@ -96,7 +96,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "holds_total",
         MetricKind::Counter,
         &["event"],
-        "Places of concurrency rules that requests acquired, renewed or released, by rule; gone: renewed or released too late",
+        "Places of concurrency rules that requests acquired, renewed or released, by rule; gone: renewed or released too late; \
+         unnamed: of more rules than a lease names, held until their hold ends",
     ),
     (
         "rights_waits_total",
