@@ -142,25 +142,8 @@ impl Store for Counts {
 
 fn rule(name: &str, per: &[&str], limit: u32) -> Rule {
     Rule {
-        name: name.into(),
-        domain: "default".into(),
-        conditions: Vec::new(),
         per: per.iter().map(|name| (*name).to_owned()).collect(),
-        algorithm: Algorithm::FixedWindow,
-        limit,
-        window: Span::from_secs(60),
-        burst: limit,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
+        ..Rule::new(name, Algorithm::FixedWindow, limit, Span::from_secs(60))
     }
 }
 

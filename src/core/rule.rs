@@ -170,6 +170,35 @@ pub struct Rule {
     pub split_keys: u32,
 }
 
+impl Rule {
+    /// A rule that counts everything of the default domain in one bucket and refuses what is above `limit` permits a `window`.
+    /// All else is as where a rules file leaves it out.
+    #[must_use]
+    pub fn new(name: impl Into<String>, algorithm: Algorithm, limit: u32, window: Span) -> Self {
+        Self {
+            name: name.into(),
+            domain: DOMAIN_DEFAULT.to_owned(),
+            conditions: Vec::new(),
+            per: Vec::new(),
+            algorithm,
+            limit,
+            window,
+            burst: limit,
+            group: None,
+            priority: PRIORITY_DEFAULT,
+            action: Action::Reject,
+            max_delay: Span::ZERO,
+            status: 429,
+            message: None,
+            on_failure: None,
+            exact: false,
+            enabled: true,
+            global: None,
+            split_keys: 1,
+        }
+    }
+}
+
 /// What is known of a user besides the rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {

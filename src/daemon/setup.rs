@@ -9,7 +9,7 @@ use super::identity::IdentitySetup;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, PRIORITY_DEFAULT, Rule};
+use crate::core::rule::{Global, Mode, Rule};
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
 use crate::database::postgres::PostgresSettings;
@@ -212,25 +212,9 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         if free { wanted.to_string() } else { "127.0.0.1:0".to_owned() }
     };
     let rule = Rule {
-        name: "demo".to_owned(),
-        domain: DOMAIN_DEFAULT.to_owned(),
-        conditions: Vec::new(),
-        per: Vec::new(),
-        algorithm: Algorithm::FixedWindow,
-        limit: demo.rule.limit,
-        window: demo.rule.window,
-        burst: demo.rule.limit,
-        group: None,
-        priority: PRIORITY_DEFAULT,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
         message: Some("The world has used up this limit.".to_owned()),
-        on_failure: None,
-        exact: false,
-        enabled: true,
         global: Some(Global::new(demo.rule.mode)),
-        split_keys: 1,
+        ..Rule::new("demo", Algorithm::FixedWindow, demo.rule.limit, demo.rule.window)
     };
     Ok(Setup {
         name,

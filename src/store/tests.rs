@@ -9,7 +9,7 @@ use super::MemoryStore;
 use crate::core::algorithm::{Algorithm, Limit, State, View};
 use crate::core::key::{Key, Shape};
 use crate::core::request::Cost;
-use crate::core::rule::{Action, Global, Mode, OnFailure, Rule};
+use crate::core::rule::{Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, Counted, Intent, Outcome, Store};
@@ -18,27 +18,7 @@ const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
 const MINUTE: Span = Span(60_000_000);
 
 fn rule(algorithm: Algorithm, limit: u32, window: Span) -> Compiled {
-    let rule = Rule {
-        name: "rule".into(),
-        domain: "default".into(),
-        conditions: Vec::new(),
-        per: vec!["user".into()],
-        algorithm,
-        limit,
-        window,
-        burst: limit,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
-    };
+    let rule = Rule { per: vec!["user".into()], ..Rule::new("rule", algorithm, limit, window) };
     let limit = Limit { permits: limit, window, burst: limit, queue: 0 };
     Compiled { rule, index: 0, shape: Shape(1), limit }
 }

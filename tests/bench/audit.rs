@@ -30,7 +30,7 @@ use support::{command, postgres};
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::audit::{Outcome, Record};
 use tidegate::core::request::{Attributes, Cost, Request};
-use tidegate::core::rule::{Action, Rule};
+use tidegate::core::rule::Rule;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::NodeName;
 use tidegate::database::audit::{Past, Pipeline, PipelineSetup, Spool, Steps};
@@ -119,25 +119,8 @@ impl Running {
 
 fn rule(limit: u32) -> Rule {
     Rule {
-        name: "search".to_owned(),
-        domain: "default".to_owned(),
-        conditions: Vec::new(),
         per: vec!["user".to_owned()],
-        algorithm: Algorithm::FixedWindow,
-        limit,
-        split_keys: 1,
-        window: Span::from_secs(3_600),
-        burst: limit,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
+        ..Rule::new("search", Algorithm::FixedWindow, limit, Span::from_secs(3_600))
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Barrier;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::key::{Key, Shape};
 use tidegate::core::request::Cost;
-use tidegate::core::rule::{Action, Rule};
+use tidegate::core::rule::Rule;
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::port::{Charge, Intent, Store};
@@ -39,27 +39,7 @@ const ALGORITHMS: [(Algorithm, &str); 6] = [
 
 fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
     let window = Span::from_secs(60);
-    let rule = Rule {
-        name: "bench".to_owned(),
-        domain: "default".to_owned(),
-        conditions: Vec::new(),
-        per: vec!["user".to_owned()],
-        algorithm,
-        limit,
-        window,
-        burst: limit,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
-    };
+    let rule = Rule { per: vec!["user".to_owned()], ..Rule::new("bench", algorithm, limit, window) };
     Compiled {
         rule,
         index: 0,

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::{Attributes, Cost, Request};
-use tidegate::core::rule::{Action, Condition, Pattern, Rule};
+use tidegate::core::rule::{Condition, Pattern, Rule};
 use tidegate::core::time::Span;
 use tidegate::core::worldwide::NodeName;
 use tidegate::engine::Engine;
@@ -28,25 +28,9 @@ const DECISIONS: usize = 200_000;
 fn rule(name: String, path: Option<String>) -> Rule {
     let condition = |path| Condition { attribute: "path".to_owned(), any_of: vec![Pattern::Exact(path)] };
     Rule {
-        name,
-        domain: "default".to_owned(),
         conditions: path.map(condition).into_iter().collect(),
         per: vec!["user".to_owned()],
-        algorithm: Algorithm::Gcra,
-        limit: u32::MAX,
-        window: Span::from_secs(1),
-        burst: u32::MAX,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
+        ..Rule::new(name, Algorithm::Gcra, u32::MAX, Span::from_secs(1))
     }
 }
 

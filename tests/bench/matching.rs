@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::{Cost, Request};
-use tidegate::core::rule::{Action, Condition, Pattern, Rule};
+use tidegate::core::rule::{Condition, Pattern, Rule};
 use tidegate::core::ruleset::{RuleSet, Shapes};
 use tidegate::core::time::Span;
 
@@ -88,25 +88,9 @@ fn rule(kind: &Kind, n: usize) -> Rule {
         any_of: patterns.split('|').map(pattern).collect(),
     };
     Rule {
-        name: format!("rule-{n}"),
-        domain: "default".to_owned(),
         conditions: kind.conditions(n).into_iter().map(condition).collect(),
         per: vec!["user".to_owned()],
-        algorithm: Algorithm::SlidingWindow,
-        limit: 100,
-        window: Span::from_secs(60),
-        burst: 100,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
+        ..Rule::new(format!("rule-{n}"), Algorithm::SlidingWindow, 100, Span::from_secs(60))
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 pub use tidegate::core::key::Key;
 use tidegate::core::key::Shape;
-use tidegate::core::rule::{Action, DOMAIN_DEFAULT, Global, Mode, OnFailure, PRIORITY_DEFAULT, Rule};
+use tidegate::core::rule::{Global, Mode, OnFailure, Rule};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::Span;
 use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, Topology};
@@ -49,25 +49,9 @@ pub fn store_with(settings: RedisSettings, live: usize, metrics: &Metrics) -> Re
 
 pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> Compiled {
     let rule = Rule {
-        name: name.to_owned(),
-        domain: DOMAIN_DEFAULT.to_owned(),
-        conditions: Vec::new(),
         per: vec!["user".to_owned()],
-        algorithm,
-        limit: limit.permits,
-        window: limit.window,
         burst: limit.burst,
-        group: None,
-        priority: PRIORITY_DEFAULT,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
+        ..Rule::new(name, algorithm, limit.permits, limit.window)
     };
     Compiled { rule, index: 0, shape: Shape(shape), limit }
 }

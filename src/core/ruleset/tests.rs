@@ -10,27 +10,7 @@ use crate::core::rule::{Condition, Pattern, UserLimit};
 
 /// A rule that counts everything of the default domain, 10 a minute.
 pub(super) fn rule(name: &str) -> Rule {
-    Rule {
-        name: name.to_owned(),
-        domain: "default".to_owned(),
-        conditions: Vec::new(),
-        per: Vec::new(),
-        algorithm: Algorithm::FixedWindow,
-        limit: 10,
-        window: Span::from_secs(60),
-        burst: 10,
-        group: None,
-        priority: 100,
-        action: Action::Reject,
-        max_delay: Span::ZERO,
-        status: 429,
-        message: None,
-        on_failure: None,
-        exact: false,
-        enabled: true,
-        global: None,
-        split_keys: 1,
-    }
+    Rule::new(name, Algorithm::FixedWindow, 10, Span::from_secs(60))
 }
 
 fn when(mut rule: Rule, attribute: &str, patterns: &[&str]) -> Rule {
