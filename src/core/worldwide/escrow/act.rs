@@ -12,6 +12,8 @@ use super::{Escrow, Event, level};
 const UNIT: i128 = 1_000_000;
 /// Least time between two gifts to one region, and between two urgent statements.
 const GAP: Span = Span::from_millis(20);
+/// One way to a region to which there is no link.
+const OWD_DEFAULT: Span = Span::from_millis(50);
 /// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
 const PATIENCE: Span = Span::from_millis(600);
 
@@ -477,13 +479,24 @@ impl Escrow {
 
     /// One way to a region.
     fn owd(&self, region: RegionId) -> Span {
-        let links = self.links.values().filter(|link| link.live && link.region == region);
-        Span(links.map(|link| link.rtt().0 / 2).min().unwrap_or(50_000))
+        self.ways.get(region).copied().flatten().map_or(OWD_DEFAULT, |(nearest, _)| nearest)
     }
 
     fn owd_max(&self) -> Span {
-        let links = self.links.values().filter(|link| link.live && link.region != Regions::OWN);
-        Span(links.map(|link| link.rtt().0 / 2).max().unwrap_or(0))
+        self.ways.iter().skip(1).flatten().map(|(_, farthest)| *farthest).max().unwrap_or(Span::ZERO)
+    }
+
+    /// Works out anew how far the regions are: every look at a bucket asks it of all of them.
+    pub(super) fn measure_ways(&mut self) {
+        self.ways.clear();
+        self.ways.resize(self.regions.len(), None);
+        for link in self.links.values().filter(|link| link.live) {
+            if let Some(way) = self.ways.get_mut(link.region) {
+                let owd = Span(link.rtt().0 / 2);
+                let (nearest, farthest) = way.unwrap_or((owd, owd));
+                *way = Some((nearest.min(owd), farthest.max(owd)));
+            }
+        }
     }
 
     /// How long a transfer may stay unacknowledged.

@@ -233,6 +233,8 @@ pub struct Escrow {
     vacant: Vec<usize>,
     alarms: BTreeSet<(Timestamp, usize)>,
     links: BTreeMap<NodeName, Link>,
+    /// One way to each region's nearest and farthest daemon, by [`RegionId`].
+    ways: Vec<Option<(Span, Span)>>,
     asks: VecDeque<Ask>,
     events: VecDeque<Event>,
     /// Which link is asked first for the next frame.
@@ -253,6 +255,7 @@ impl Escrow {
             vacant: Vec::new(),
             alarms: BTreeSet::new(),
             links: BTreeMap::new(),
+            ways: Vec::new(),
             asks: VecDeque::new(),
             events: VecDeque::new(),
             turn: 0,
@@ -315,6 +318,7 @@ impl Escrow {
                 link.live = true;
             }
         }
+        self.measure_ways();
     }
 
     /// The link to another daemon was measured.
@@ -322,6 +326,7 @@ impl Escrow {
         if let Some(link) = self.link_to(peer) {
             link.rtt = Some(rtt);
         }
+        self.measure_ways();
     }
 
     /// The store's answer to an ask; `None`: it could not be asked, or has no room.

@@ -15,18 +15,17 @@ const TOTAL_BYTES: usize = 16;
 impl Escrow {
     /// The next frame and whom to send it to, or `None` if there is none to send now.
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<(NodeName, RightsFrame)> {
-        let count = self.links.len();
-        for _ in 0..count {
-            let place = self.turn % count;
-            self.turn = self.turn.wrapping_add(1);
-            let Some((name, link)) = self.links.iter_mut().nth(place) else { continue };
-            if link.due(now) {
-                let (name, region) = (name.clone(), link.region);
-                let frame = self.frame_for(now, &name, region);
-                return Some((name, frame));
-            }
-        }
-        None
+        let first = self.turn % self.links.len().max(1);
+        let due = |(place, (name, link)): (usize, (&NodeName, &mut super::Link))| {
+            link.due(now).then(|| (place, name.clone(), link.region))
+        };
+        let (place, name, region) = match self.links.iter_mut().enumerate().skip(first).find_map(due) {
+            Some(found) => found,
+            None => self.links.iter_mut().enumerate().take(first).find_map(due)?,
+        };
+        self.turn = place + 1;
+        let frame = self.frame_for(now, &name, region);
+        Some((name, frame))
     }
 
     fn frame_for(&mut self, now: Timestamp, to: &NodeName, region: RegionId) -> RightsFrame {
