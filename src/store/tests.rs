@@ -40,7 +40,7 @@ fn rule(algorithm: Algorithm, limit: u32, window: Span) -> Compiled {
         split_keys: 1,
     };
     let limit = Limit { permits: limit, window, burst: limit, queue: 0 };
-    Compiled { rule, index: 0, shape: Shape(1), limit }
+    Compiled { rule, number: 0, shape: Shape(1), limit }
 }
 
 fn minute(limit: u32) -> Compiled {

@@ -62,7 +62,7 @@ fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
     };
     Compiled {
         rule,
-        index: 0,
+        number: 0,
         shape: Shape(1),
         limit: Limit { permits: limit, window, burst: limit, queue: 0 },
     }

@@ -69,7 +69,7 @@ pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> C
         global: None,
         split_keys: 1,
     };
-    Compiled { rule, index: 0, shape: Shape(shape), limit }
+    Compiled { rule, number: 0, shape: Shape(shape), limit }
 }
 
 pub fn with_policy(mut rule: Compiled, policy: OnFailure) -> Compiled {
