@@ -165,11 +165,11 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(40))]
+        #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
         fn a_set_that_was_changed_is_the_set_compiled_from_its_rules(
             first in any_rules(0..40),
-            changes in proptest::collection::vec((any_change(50), any::<proptest::sample::Index>(), 0..3_i32), 1..40),
+            changes in proptest::collection::vec((any_change(50), any::<proptest::sample::Index>(), 0..3_i32), 1..32),
             requests in proptest::collection::vec(
                 proptest::collection::vec((proptest::sample::select(ATTRIBUTES.to_vec()), any_value()), 0..5), 4),
         ) {
