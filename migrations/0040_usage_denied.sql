@@ -127,3 +127,8 @@ BEGIN
             USING wanted_rule, buckets, regions, many, edge;
     END IF;
 END $$;
+
+-- Sums of paths, without reading those of every user.
+CREATE INDEX usage_minute_paths ON usage_minute (bucket, rule) WHERE path <> '';
+CREATE INDEX usage_hour_paths ON usage_hour (bucket, rule) WHERE path <> '';
+CREATE INDEX usage_day_paths ON usage_day (bucket, rule) WHERE path <> '';

@@ -124,3 +124,26 @@ fn decisions_over_time_are_the_sums_of_all_rules() {
         assert_eq!(sums(&of_rule), (2, 3), "{of_rule}");
     }
 }
+
+#[test]
+fn the_newest_decisions_are_read_off_an_index_and_not_out_of_the_whole_log() {
+    let place = Place::new();
+    place.sql(
+        "INSERT INTO audit_log (at, region, node, domain, rule, user_id, outcome, cost, status) \
+         SELECT now() - n * interval '1 ms', 'eu', 'n1', 'default', 'r' || n % 7, 'u' || n % 11, 'denied', 1, 429 \
+         FROM generate_series(1, 20000) AS n",
+    );
+    place.sql("ANALYZE audit_log");
+    let daemon = place.daemon();
+    let scans = || {
+        let text = place.sql(
+            "SELECT sum(idx_scan) FROM pg_stat_user_indexes \
+             WHERE relname LIKE 'audit_log_2%' AND indexrelname NOT LIKE '%rule%' AND indexrelname NOT LIKE '%user%'",
+        );
+        text.parse::<u64>().unwrap()
+    };
+    let before = scans();
+    let rows = daemon.get("/v1/audit?from=1h&limit=5").json();
+    assert_eq!(rows["decisions"].as_array().map(Vec::len), Some(5), "{rows}");
+    eventually("the index by time was read", || (scans() > before).then_some(()));
+}
