@@ -335,7 +335,7 @@ fn many() {
     });
     assert_eq!(
         (refused.status, refused.json()["error"]["code"].as_str()),
-        (400, Some("invalid")),
+        (400, Some("invalid_request")),
         "{refused:?}"
     );
     println!("  {}", refused.json()["error"]["message"]);
