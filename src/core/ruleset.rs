@@ -1,14 +1,17 @@
 //! A compiled set of rules: which rules decide a request, in time that does not grow with their number.
 //!
 //! Compiling sorts the rules, gives each its shape and builds one index for each domain. Nothing is interpreted per
-//! request, and a set never changes: a reload makes another.
+//! request, and a set never changes: a reload makes another, which shares with it what stayed ([`RuleSet::changed`]).
 
+mod change;
 mod domain;
 mod index;
+mod names;
 mod network;
 mod pattern;
 mod seen;
 mod shape;
+mod splice;
 mod trie;
 
 #[cfg(test)]
@@ -21,7 +24,9 @@ use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
 use self::domain::{Domain, Selector};
+use self::names::{ByName, Numbers};
 use self::seen::Seen;
+use self::splice::precedence;
 use super::algorithm::Limit;
 use super::identity::{ApiKey, Who};
 use super::key::{Key, Shape};
@@ -36,8 +41,9 @@ pub use self::shape::{OVERRIDE_WINDOWS, Shapes};
 pub struct Compiled {
     /// The rule as written.
     pub rule: Rule,
-    /// Its place in [`RuleSet::rules`], which is the order of precedence: priority, then name.
-    pub index: u32,
+    /// Its number, below [`RuleSet::numbers`]. It stays while the rule of this name does, from one set to the next that is
+    /// made of it by [`RuleSet::changed`].
+    pub number: u32,
     /// What its buckets are named by.
     pub shape: Shape,
     /// Its limit, ready for [`super::algorithm::State::check`] (with `queue` set for `throttle`).
@@ -45,10 +51,15 @@ pub struct Compiled {
 }
 
 impl Compiled {
+    fn new(rule: Rule, number: u32, shape: Shape) -> Self {
+        let limit = limit_of(&rule, rule.limit, rule.burst, rule.window);
+        Self { rule, number, shape, limit }
+    }
+
     /// The same rule with another limit: a user's own.
     #[must_use]
     pub fn with_limit(&self, limit: Limit) -> Self {
-        Self { rule: self.rule.clone(), index: self.index, shape: self.shape, limit }
+        Self { rule: self.rule.clone(), number: self.number, shape: self.shape, limit }
     }
 }
 
@@ -134,12 +145,19 @@ pub enum Conflict {
     ShapesSpent,
 }
 
+/// Things by name. Copying it copies no name.
+type Named<T> = HashMap<Arc<str>, T, FixedState>;
+
 /// An immutable set of rules.
 #[derive(Debug, Default)]
 pub struct RuleSet {
+    /// In order of precedence: priority, then name.
     rules: Vec<Arc<Compiled>>,
-    by_name: HashMap<Box<str>, u32, FixedState>,
-    domains: HashMap<Box<str>, Domain, FixedState>,
+    /// Those of them that have a worldwide side, in the same order.
+    worldwide: Vec<Arc<Compiled>>,
+    by_name: ByName,
+    numbers: Numbers,
+    domains: Named<Arc<Domain>>,
     users: HashMap<Box<str>, Arc<User>, FixedState>,
     keys: HashMap<Box<str>, Arc<ApiKey>, FixedState>,
 }
@@ -183,20 +201,20 @@ impl RuleSet {
         people: People,
         shapes: &mut Shapes,
     ) -> Result<Self, Vec<Conflict>> {
-        rules.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
+        rules.sort_by(|a, b| precedence(a).cmp(&precedence(b)));
         let mut set = Self::default();
         let mut conflicts = Vec::new();
         shapes.begin();
-        for (index, rule) in (0..).zip(rules) {
-            if set.by_name.insert(rule.name.as_str().into(), index).is_some() {
-                conflicts.push(Conflict::DuplicateName(rule.name.clone()));
-            }
+        for rule in rules {
             let Some(shape) = shapes.of(&rule) else {
                 conflicts.push(Conflict::ShapesSpent);
                 break;
             };
-            let limit = limit_of(&rule, rule.limit, rule.burst, rule.window);
-            set.rules.push(Arc::new(Compiled { rule, index, shape, limit }));
+            let compiled = Arc::new(Compiled::new(rule, set.numbers.take(), shape));
+            if let Err(name) = set.by_name.insert(&compiled) {
+                conflicts.push(Conflict::DuplicateName(name));
+            }
+            set.rules.push(compiled);
         }
         for user in people.users {
             set.add_user(user, &mut conflicts);
@@ -208,12 +226,13 @@ impl RuleSet {
             return Err(conflicts);
         }
         shapes.end(set.rules.len());
+        set.worldwide = set.rules.iter().filter(|compiled| compiled.rule.global.is_some()).cloned().collect();
         set.domains = domains(&set.rules);
         Ok(set)
     }
 
     fn add_user(&mut self, user: User, conflicts: &mut Vec<Conflict>) {
-        for own in user.overrides.iter().filter(|own| !self.by_name.contains_key(own.rule.as_str())) {
+        for own in user.overrides.iter().filter(|own| self.by_name.get(&own.rule).is_none()) {
             conflicts.push(Conflict::UnknownRule { user: user.id.clone(), rule: own.rule.clone() });
         }
         let id: Box<str> = user.id.as_str().into();
@@ -223,7 +242,7 @@ impl RuleSet {
     }
 
     fn add_key(&mut self, key: ApiKey, conflicts: &mut Vec<Conflict>) {
-        for own in key.overrides.iter().filter(|own| !self.by_name.contains_key(own.rule.as_str())) {
+        for own in key.overrides.iter().filter(|own| self.by_name.get(&own.rule).is_none()) {
             conflicts.push(Conflict::UnknownRuleOfKey { key: key.id.clone(), rule: own.rule.clone() });
         }
         let id: Box<str> = key.id.as_str().into();
@@ -238,6 +257,18 @@ impl RuleSet {
         &self.rules
     }
 
+    /// Those that have a worldwide side, in the same order.
+    #[must_use]
+    pub fn worldwide(&self) -> &[Arc<Compiled>] {
+        &self.worldwide
+    }
+
+    /// Every rule's number is below this one.
+    #[must_use]
+    pub fn numbers(&self) -> usize {
+        self.numbers.bound()
+    }
+
     /// The rule of this domain and name.
     #[must_use]
     pub fn get(&self, domain: &str, name: &str) -> Option<&Arc<Compiled>> {
@@ -247,11 +278,7 @@ impl RuleSet {
     /// The rule of this name, which is unique over all domains.
     #[must_use]
     pub fn by_name(&self, name: &str) -> Option<&Arc<Compiled>> {
-        self.by_name.get(name).and_then(|index| self.at(*index))
-    }
-
-    fn at(&self, index: u32) -> Option<&Arc<Compiled>> {
-        self.rules.get(usize::try_from(index).ok()?)
+        self.by_name.get(name)
     }
 
     /// Which rules decide this request.
@@ -296,7 +323,7 @@ impl RuleSet {
         let mut seen = Seen::default();
         seen.read(&domain.names, request, who);
         let deciding = domain.deciding(&mut seen);
-        let explain = |(place, selector): (u32, &'_ Selector)| {
+        let explain = |(place, selector): (u32, &'_ Arc<Selector>)| {
             let reason = selector.refusal(&mut seen, &domain.names);
             reason.unwrap_or_else(|| domain.standing(place, selector, &deciding))
         };
@@ -316,9 +343,7 @@ impl RuleSet {
     pub fn bucket_of(&self, name: &str, request: &Request<'_>, who: &Who<'_>) -> Option<Match<'_>> {
         let compiled = self.by_name(name)?;
         let domain = self.domains.get(compiled.rule.domain.as_str())?;
-        // Both are in order of precedence.
-        let place = domain.selectors.binary_search_by_key(&compiled.index, |own| own.compiled.index).ok()?;
-        let selector = domain.selectors.get(place)?;
+        let selector = domain.selector_of(&compiled.rule)?;
         let mut seen = Seen::default();
         seen.read(&domain.names, request, who);
         selector.identifies(&mut seen).then(|| selector.matched(&seen, who, None))
@@ -352,12 +377,12 @@ impl RuleSet {
 }
 
 /// Sorts the rules into their domains and indexes them.
-fn domains(rules: &[Arc<Compiled>]) -> HashMap<Box<str>, Domain, FixedState> {
+fn domains(rules: &[Arc<Compiled>]) -> Named<Arc<Domain>> {
     let mut by_domain: HashMap<&str, Vec<&Arc<Compiled>>, FixedState> = HashMap::default();
     for compiled in rules {
         by_domain.entry(&compiled.rule.domain).or_default().push(compiled);
     }
-    by_domain.into_iter().map(|(name, rules)| (name.into(), Domain::new(&rules))).collect()
+    by_domain.into_iter().map(|(name, rules)| (name.into(), Arc::new(Domain::new(rules)))).collect()
 }
 
 /// The limit in the form that buckets check. A throttled rule queues what drains within its longest delay, at least one.

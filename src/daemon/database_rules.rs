@@ -5,7 +5,7 @@
 //! on with what it has, for ever, and says so in `/readyz`, in the log and in metrics.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, watch};
@@ -76,8 +76,11 @@ impl Refused {
 #[derive(Debug, Default)]
 pub(super) struct State {
     in_force: Option<Version>,
-    /// The texts of the set in force.
-    held: Held,
+    /// The texts of the set in force. Locked by whoever puts another in force until that is done, also where nobody waits
+    /// for it any more.
+    held: Arc<std::sync::Mutex<Held>>,
+    /// How many rules are in force.
+    rules: usize,
     /// Its mark in the history of the database, if it came from there: what changed since can be asked for.
     known: Option<Known>,
     /// A newer set that is not right, and why.
@@ -294,7 +297,7 @@ impl DatabaseRules {
     /// What the daemon decides by.
     pub(super) async fn in_force(&self) -> InForce {
         let state = self.state.lock().await;
-        InForce { version: state.in_force.unwrap_or_default(), rules: state.held.len() }
+        InForce { version: state.in_force.unwrap_or_default(), rules: state.rules }
     }
 
     fn refuse(&self, state: &mut State, version: Version, problems: String, peer: Option<&str>) {
@@ -313,17 +316,21 @@ impl DatabaseRules {
     async fn take(&self, state: &mut State, stored: Stored, from: &str) -> Result<(), String> {
         let Stored { version, mark, docs } = stored;
         let (engine, regions, shadow) = (Arc::clone(&self.engine), self.regions.clone(), self.shadow);
+        let texts = Arc::clone(&state.held);
         let compiled = tokio::task::spawn_blocking(move || {
+            let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
             let rules = docs.read(&regions).map_err(|problems| lines(&problems))?;
             let held = Held::of(&docs);
             let offer = Offer::of(&held, version)?;
             engine
                 .load_as(rules, Vec::new(), shadow, Some(version.revision))
                 .map_err(|conflicts| lines(&conflicts))?;
-            Ok::<_, String>((held, offer))
+            let many = held.len();
+            *texts = held;
+            Ok::<_, String>((many, offer))
         });
-        let (held, offer) = compiled.await.map_err(|error| error.to_string())??;
-        state.held = held;
+        let (rules, offer) = compiled.await.map_err(|error| error.to_string())??;
+        state.rules = rules;
         state.known = mark.map(|mark| Known { version, mark });
         self.taken(state, offer, from);
         Ok(())
@@ -333,20 +340,32 @@ impl DatabaseRules {
     async fn take_changed(&self, state: &mut State, changed: Changed) -> Result<(), String> {
         let Changed { now, names, docs } = changed;
         let version = now.version;
-        let mut held = state.held.clone();
         let (engine, regions, shadow) = (Arc::clone(&self.engine), self.regions.clone(), self.shadow);
+        let texts = Arc::clone(&state.held);
         let compiled = tokio::task::spawn_blocking(move || {
-            held.change(&names, &docs);
-            let others = held.len() - docs.rules.len();
-            let put = docs.read_beside(others, &regions).map_err(|problems| lines(&problems))?;
-            let offer = Offer::of(&held, version)?;
-            engine
-                .load_changed(&names, put, shadow, version.revision)
-                .map_err(|conflicts| lines(&conflicts))?;
-            Ok::<_, String>((held, offer))
+            let mut texts = texts.lock().unwrap_or_else(PoisonError::into_inner);
+            let before = texts.change(&names, &docs);
+            let others = texts.len().saturating_sub(docs.rules.len());
+            let loaded = docs
+                .read_beside(others, &regions)
+                .map_err(|problems| lines(&problems))
+                .and_then(|put| texts.check_len(version).map(|()| put))
+                .and_then(|put| {
+                    engine
+                        .load_changed(&names, put, shadow, version.revision)
+                        .map_err(|conflicts| lines(&conflicts))
+                });
+            match loaded {
+                // Decisions go by it before its bytes are written out for others.
+                Ok(rules) => Ok((rules, Offer::of(&texts, version)?)),
+                Err(problems) => {
+                    texts.take_back(before);
+                    Err(problems)
+                }
+            }
         });
-        let (held, offer) = compiled.await.map_err(|error| error.to_string())??;
-        state.held = held;
+        let (rules, offer) = compiled.await.map_err(|error| error.to_string())??;
+        state.rules = rules;
         state.known = Some(now);
         self.taken(state, offer, "database");
         Ok(())
@@ -356,7 +375,7 @@ impl DatabaseRules {
         state.in_force = Some(offer.version);
         state.refused = None;
         from.clone_into(&mut state.from);
-        tracing::info!(revision = offer.version.revision, rules = state.held.len(), from, "rules in force");
+        tracing::info!(revision = offer.version.revision, rules = state.rules, from, "rules in force");
         if from != "saved" {
             self.saver.send_replace(Some(offer.bytes.clone()));
         }

@@ -22,8 +22,9 @@ pub struct Loaded {
     pub revision: u64,
     /// Whether every rule only logs.
     pub shadow: bool,
-    sides: Vec<Side>,
-    worldwide: HashMap<Shape, usize>,
+    /// By the rules' numbers.
+    sides: Vec<Option<Arc<Side>>>,
+    worldwide: HashMap<Shape, Arc<Compiled>>,
 }
 
 /// What the engine keeps beside one rule.
@@ -36,44 +37,68 @@ pub(super) struct Side {
     share: Option<Share>,
 }
 
-impl Loaded {
-    /// Puts a compiled set beside its metrics.
-    #[must_use]
-    pub fn new(set: RuleSet, revision: u64, shadow: bool, metrics: &Metrics) -> Self {
-        let side = |compiled: &Arc<Compiled>| Side {
+impl Side {
+    fn new(compiled: &Compiled, metrics: &Metrics) -> Self {
+        Self {
             name: compiled.rule.name.as_str().into(),
             message: compiled.rule.message.as_deref().map(Into::into),
             metrics: metrics.rule(&compiled.rule.name),
             share: None,
-        };
-        let sides = set.rules().iter().map(side).collect();
-        let worldwide = set
-            .rules()
-            .iter()
-            .enumerate()
-            .filter(|(_, compiled)| {
-                let rule = &compiled.rule;
-                rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split)
-                    && rule.enabled
-                    && rule.action.counts()
-            })
-            .map(|(index, compiled)| (compiled.shape, index))
-            .collect();
-        Self { set, revision, shadow, sides, worldwide }
+        }
+    }
+
+    fn with_share(&self, share: Option<Share>) -> Self {
+        let (name, message) = (Arc::clone(&self.name), self.message.clone());
+        Self { name, message, metrics: self.metrics.clone(), share }
+    }
+}
+
+impl Loaded {
+    /// Puts a compiled set beside its metrics.
+    #[must_use]
+    pub fn new(set: RuleSet, revision: u64, shadow: bool, metrics: &Metrics) -> Self {
+        let mut loaded = Self { worldwide: worldwide(&set), sides: Vec::new(), set, revision, shadow };
+        loaded.sides.resize(loaded.set.numbers(), None);
+        for compiled in loaded.set.rules() {
+            put(&mut loaded.sides, compiled, Some(Side::new(compiled, metrics)));
+        }
+        loaded
+    }
+
+    /// The same for a set that [`RuleSet::changed`] made of this one's by an exchange of the rules with these names.
+    pub(super) fn changed(
+        &self,
+        set: RuleSet,
+        names: &[String],
+        revision: u64,
+        shadow: bool,
+        metrics: &Metrics,
+    ) -> Self {
+        let mut sides = self.sides.clone();
+        sides.resize(set.numbers(), None);
+        for gone in names.iter().filter_map(|name| self.set.by_name(name)) {
+            put(&mut sides, gone, None);
+        }
+        for compiled in names.iter().filter_map(|name| set.by_name(name)) {
+            put(&mut sides, compiled, Some(Side::new(compiled, metrics)));
+        }
+        Self { worldwide: worldwide(&set), sides, set, revision, shadow }
     }
 
     /// Holds `split` and `escrow` rules to this region's shares.
     pub(super) fn sharing(mut self, split: &Split, region: &str) -> Self {
         let region: Arc<str> = region.into();
-        for (compiled, side) in self.set.rules().iter().zip(&mut self.sides) {
-            side.share = split::share_of(split, compiled, &region);
+        for compiled in self.set.worldwide().iter().filter(|compiled| !is_gossip(compiled)) {
+            let share = split::share_of(split, compiled, &region);
+            let side = self.side(compiled).map(|side| side.with_share(share));
+            put(&mut self.sides, compiled, side);
         }
         self
     }
 
     /// The shares of all `split` and `escrow` rules.
     pub(super) fn shares(&self) -> impl Iterator<Item = &Share> {
-        self.sides.iter().filter_map(|side| side.share.as_ref())
+        self.sides.iter().flatten().filter_map(|side| side.share.as_ref())
     }
 
     /// What this region is held to where a rule or a user is given `limit`.
@@ -82,21 +107,20 @@ impl Loaded {
     }
 
     pub(super) fn side(&self, rule: &Compiled) -> Option<&Side> {
-        self.sides.get(usize::try_from(rule.index).ok()?)
+        self.sides.get(usize::try_from(rule.number).ok()?)?.as_deref()
     }
 
     /// The worldwide rule whose buckets have this shape.
     pub(super) fn worldwide(&self, shape: Shape) -> Option<&Arc<Compiled>> {
-        self.set.rules().get(*self.worldwide.get(&shape)?)
+        self.worldwide.get(&shape)
     }
 
     /// All worldwide rules, as the protocol wants them.
     #[must_use]
     pub fn world_rules(&self) -> Vec<WorldRule> {
-        let mut indices: Vec<_> = self.worldwide.values().copied().collect();
-        indices.sort_unstable();
-        let rule = |index: usize| {
-            let compiled = self.set.rules().get(index)?;
+        let counted =
+            self.set.worldwide().iter().filter(|compiled| self.worldwide.contains_key(&compiled.shape));
+        let rule = |compiled: &Arc<Compiled>| {
             Some(WorldRule {
                 name: name_of(compiled),
                 algorithm: compiled.rule.algorithm,
@@ -104,7 +128,7 @@ impl Loaded {
                 global: compiled.rule.global.clone()?,
             })
         };
-        indices.into_iter().filter_map(rule).collect()
+        counted.filter_map(rule).collect()
     }
 
     /// The name that other daemons know a bucket by; `None` if its rule is not worldwide.
@@ -118,6 +142,27 @@ impl Loaded {
         let compiled = self.set.get(&key.rule.domain, &key.rule.name)?;
         self.worldwide(compiled.shape)?;
         Some((compiled, Key::from_identity(compiled.shape, &key.identity)))
+    }
+}
+
+/// The rules that regions tell each other of, by shape.
+fn worldwide(set: &RuleSet) -> HashMap<Shape, Arc<Compiled>> {
+    let told = set.worldwide().iter().filter(|compiled| {
+        let rule = &compiled.rule;
+        rule.global.as_ref().is_some_and(|global| global.mode != Mode::Split)
+            && rule.enabled
+            && rule.action.counts()
+    });
+    told.map(|compiled| (compiled.shape, Arc::clone(compiled))).collect()
+}
+
+fn is_gossip(compiled: &Compiled) -> bool {
+    compiled.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
+}
+
+fn put(sides: &mut [Option<Arc<Side>>], compiled: &Compiled, side: Option<Side>) {
+    if let Some(place) = usize::try_from(compiled.number).ok().and_then(|number| sides.get_mut(number)) {
+        *place = side.map(Arc::new);
     }
 }
 

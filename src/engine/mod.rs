@@ -5,7 +5,7 @@
 //! protocol between regions asks for it; a decision never waits for that.
 
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -196,22 +196,13 @@ impl Engine {
         let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
         let set = RuleSet::compile_with_people(rules, people.into(), &mut shapes)?;
         let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
-        let mut split = self.shares.machine();
-        split.handle_rules(self.clock.now(), self.shares.rules(&set));
-        let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
-        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        {
-            self.metrics.rules_revision.set(revision as f64);
-            self.metrics.rules_count.set(loaded.set.rules().len() as f64);
-        }
-        // While the machine is locked, or a share that grows meanwhile would be lost.
-        self.loaded.store(Arc::new(loaded));
-        drop(split);
+        self.enforce(set, |set| Loaded::new(set, revision, shadow, &self.metrics));
         Ok(revision)
     }
 
-    /// Puts the set in force that has `put` besides the rules of today, but none of today's with a name in `names`.
-    /// Returns how many rules it has. Not for sets that have users or keys beside them: those are not carried over.
+    /// Puts the set in force that has `put` besides the rules of today, but none of today's with a name in `names`: work
+    /// for those, and little for the others. Returns how many rules it has. Not for sets that have users or keys beside
+    /// them: those are not carried over.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -222,14 +213,29 @@ impl Engine {
         shadow: bool,
         revision: u64,
     ) -> Result<usize, Vec<Conflict>> {
-        let names: HashSet<&str> = names.iter().map(String::as_str).collect();
-        let loaded = self.loaded();
-        let kept = loaded.set.rules().iter().map(|compiled| &compiled.rule);
-        let kept = kept.filter(|rule| !names.contains(rule.name.as_str())).cloned();
-        let rules: Vec<Rule> = kept.chain(put).collect();
-        let many = rules.len();
-        self.load_as(rules, Vec::new(), shadow, Some(revision))?;
+        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = self.loaded();
+        let touched: BTreeSet<&str> =
+            names.iter().map(String::as_str).chain(put.iter().map(|rule| rule.name.as_str())).collect();
+        let touched: Vec<String> = touched.into_iter().map(str::to_owned).collect();
+        let set = before.set.changed(names, put, &mut shapes)?;
+        let many = set.rules().len();
+        self.enforce(set, |set| before.changed(set, &touched, revision, shadow, &self.metrics));
         Ok(many)
+    }
+
+    /// Puts a set in force. Whoever calls this holds the shapes, so that sets take force in the order they were made in.
+    fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
+        let mut split = self.shares.machine();
+        split.handle_rules(self.clock.now(), self.shares.rules(&set));
+        let loaded = load(set).sharing(&split, &self.name.region);
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        {
+            self.metrics.rules_revision.set(loaded.revision as f64);
+            self.metrics.rules_count.set(loaded.set.rules().len() as f64);
+        }
+        // While the machine is locked, or a share that grows meanwhile would be lost.
+        self.loaded.store(Arc::new(loaded));
     }
 
     /// The rule set in force.

@@ -91,7 +91,7 @@ impl Shares {
                 limit: compiled.limit,
             })
         };
-        set.rules().iter().filter(splits).filter_map(rule).collect()
+        set.worldwide().iter().filter(splits).filter_map(rule).collect()
     }
 }
 

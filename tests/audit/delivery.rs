@@ -81,6 +81,8 @@ fn a_batch_arrives_once_wherever_its_writer_dies() {
                 format!("SELECT sum(denied) FROM usage_total WHERE step = '{step}' AND region = '{region}'");
             assert_eq!(server.number(&total), 300, "all by {step} after {dies:?}");
         }
+        let round = u64::try_from(round + 1).unwrap();
+        assert_eq!(server.number("SELECT sum(denied) FROM usage_denied"), 300 * round, "{dies:?}");
         assert_eq!(of("SELECT count(*) FILTER (WHERE NOT summed) FROM audit_batches"), 0, "{dies:?}");
     }
 }

@@ -4,7 +4,7 @@
 //!   within one run, so that the machine's moods meet all three.
 //! * `cargo bench --bench audit -- outside`: the same through HTTP, of three whole daemons; every call is denied.
 //! * `cargo bench --bench audit -- rows [MILLIONS]`: rows a second from the queue into the database, and from a full spool.
-//! * `cargo bench --bench audit -- query [MILLIONS]`: what operators ask of a log of that size.
+//! * `cargo bench --bench audit -- query [MILLIONS|URL]`: what operators ask of a log of that size, or of one made before.
 
 #![expect(
     clippy::unwrap_used,
@@ -51,13 +51,18 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     let arguments: Vec<String> =
         std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let millions = arguments.get(1).map_or(1.0, |text| text.parse::<f64>().unwrap());
+    let url = arguments.get(1).filter(|text| text.contains("://"));
+    let millions =
+        arguments.get(1).filter(|_| url.is_none()).map_or(1.0, |text| text.parse::<f64>().unwrap());
     let rows = (millions * 1e6) as u64;
     match arguments.first().map(String::as_str) {
         Some("decide") => decide(),
         Some("outside") => outside(),
         Some("rows") => carry(rows),
-        Some("query") => query(rows),
+        Some("query") => match url {
+            Some(url) => questions(&runtime(), url),
+            None => query(rows),
+        },
         _ => println!("say what: decide, outside, rows [MILLIONS] or query [MILLIONS]"),
     }
 }
@@ -366,58 +371,83 @@ fn far_deadline(
 // --- query
 
 /// A log of so many rows in this month: a hundred rules, a million users, a tenth denied; and its sums.
-fn generate(server: &postgres::Postgres, database: &str, rows: u64) {
-    let fill = format!(
+/// Rows of one day, and their sums. Indexes are made when the rows are there, as fits a log that is made at once.
+fn generate(sql: &dyn Fn(&str) -> String, rows: u64) {
+    let indexes = |table: &str| {
+        let list = sql(&format!(
+            "SELECT indexname || '|' || replace(indexdef, ' ON ONLY ', ' ON ') FROM pg_indexes \
+             WHERE tablename = '{table}' AND indexdef NOT LIKE '%UNIQUE%'"
+        ));
+        let pair = |line: &str| line.split_once('|').map(|(name, text)| (name.to_owned(), text.to_owned()));
+        let (names, texts): (Vec<_>, Vec<_>) = list.lines().filter_map(pair).unzip();
+        sql(&format!("DROP INDEX {}", names.join(", ")));
+        texts
+    };
+    let make = |texts: Vec<String>| texts.iter().for_each(|text| drop(sql(text)));
+    let of_log = indexes("audit_log");
+    sql(&format!(
         "INSERT INTO audit_log (at, region, node, domain, rule, user_id, address, path, method, outcome, cost, count, permits, \
              status, latency_us, weight) \
          SELECT date_trunc('day', now(), 'UTC') + (n::float8 / {rows}) * interval '20 hours', \
-             (ARRAY['eu', 'us', 'ap'])[1 + n % 3], 'n1', 'default', 'rule-' || (hashint8(n) & 1023) % 100, \
-             'u_' || floor(1e6 * ((hashint8(n * 7) & 1048575) / 1048576.0) ^ 2)::bigint, '203.0.113.9', '/api/' || n % 50, 'GET', \
+             (ARRAY['eu', 'us', 'ap'])[1 + n % 3], 'n1', 'default', 'rule-' || rule, \
+             'u_' || floor(1e5 * CASE WHEN rule = 8 THEN spread ELSE spread ^ 2 END)::bigint, '203.0.113.9', \
+             '/api/' || n % 50, 'GET', \
              CASE WHEN n % 10 = 0 THEN 'denied' ELSE 'allowed' END, 1, 5, 10, CASE WHEN n % 10 = 0 THEN 429 ELSE 200 END, n % 50, 1 \
-         FROM generate_series(1, {rows}) AS n"
-    );
-    server.sql(database, &fill);
+         FROM (SELECT n, (hashint8(n) & 1023) % 100 AS rule, (hashint8(n * 7) & 1048575) / 1048576.0::float8 AS spread \
+               FROM generate_series(1, {rows}) AS n) AS made"
+    ));
+    make(of_log);
+    sql("ALTER TABLE usage_day DISABLE TRIGGER USER");
     for (table, step) in [("usage_minute", "minute"), ("usage_hour", "hour"), ("usage_day", "day")] {
+        let of_table = indexes(table);
         for (user, path) in [("''", "''"), ("user_id", "''"), ("''", "path")] {
-            // A month of minutes of every user is what a real log has; here the hour's and the day's will do.
-            if table == "usage_minute" && user == "user_id" {
-                continue;
-            }
-            server.sql(
-                database,
-                &format!(
-                    "INSERT INTO {table} (bucket, region, rule, user_id, path, allowed, denied, cost, latency) \
-                     SELECT date_trunc('{step}', at, 'UTC'), region, rule, {user}, {path}, \
-                         count(*) FILTER (WHERE outcome = 'allowed'), count(*) FILTER (WHERE outcome = 'denied'), count(*), \
-                         '{{844424930131973,1125899906842633}}' FROM audit_log GROUP BY 1, 2, 3, 4, 5"
-                ),
-            );
+            // A real log has minutes of every user and path, and hours and days of every user; here days of those who were
+            // denied and of some others will do, and hours of some.
+            let some = match (table, user, path) {
+                ("usage_minute", "user_id", _) | ("usage_minute", _, "path") => continue,
+                ("usage_hour", "user_id", _) => "WHERE user_id LIKE '%00'",
+                ("usage_day", "user_id", _) => "WHERE outcome = 'denied' OR user_id LIKE '%0'",
+                _ => "",
+            };
+            sql(&format!(
+                "INSERT INTO {table} (bucket, region, rule, user_id, path, allowed, denied, cost, latency) \
+                 SELECT date_trunc('{step}', at, 'UTC'), region, rule, {user}, {path}, \
+                     count(*) FILTER (WHERE outcome = 'allowed'), count(*) FILTER (WHERE outcome = 'denied'), count(*), \
+                     '{{844424930131973,1125899906842633}}' FROM audit_log {some} GROUP BY 1, 2, 3, 4, 5"
+            ));
         }
+        make(of_table);
     }
+    sql("INSERT INTO usage_denied SELECT bucket, rule, user_id, sum(denied) FROM usage_day \
+         WHERE user_id <> '' AND denied > 0 GROUP BY 1, 2, 3");
+    sql("ALTER TABLE usage_day ENABLE TRIGGER USER");
     for step in ["minute", "hour", "day"] {
-        server.sql(
-            database,
-            &format!(
-                "INSERT INTO usage_total (step, bucket, region, allowed, denied, cost, latency) \
-                 SELECT '{step}', bucket, region, sum(allowed), sum(denied), sum(cost), '{{0,0,500,900}}' \
-                 FROM usage_{step} WHERE user_id = '' AND path = '' GROUP BY 2, 3"
-            ),
-        );
+        sql(&format!(
+            "INSERT INTO usage_total (step, bucket, region, allowed, denied, cost, latency) \
+             SELECT '{step}', bucket, region, sum(allowed), sum(denied), sum(cost), '{{0,0,500,900}}' \
+             FROM usage_{step} WHERE user_id = '' AND path = '' GROUP BY 2, 3"
+        ));
     }
-    server.sql(database, "VACUUM ANALYZE");
+    sql("VACUUM ANALYZE");
 }
 
 fn query(rows: u64) {
-    let server = postgres::Postgres::with(&["max_wal_size=8GB", "shared_buffers=512MB", "work_mem=32MB"]);
+    let settings =
+        ["max_wal_size=2GB", "shared_buffers=512MB", "work_mem=32MB", "maintenance_work_mem=512MB"];
+    let server = postgres::Postgres::with(&settings);
     let database = server.database();
     let runtime = runtime();
     runtime.block_on(async { migrate::run(&open(server.url(&database))).await.unwrap() });
     let begin = Instant::now();
-    generate(&server, &database, rows);
+    generate(&|text| server.sql(&database, text), rows);
     println!("{rows} rows and their sums made in {:.0?}", begin.elapsed());
+    questions(&runtime, &server.url(&database));
+}
+
+fn questions(runtime: &tokio::runtime::Runtime, url: &str) {
     let past = {
         let _guard = runtime.enter();
-        Past::new(open(server.url(&database)))
+        Past::new(open(url.to_owned()))
     };
     let now = Clock::System.now();
     let day = Timestamp(now.0 - now.0 % 86_400_000_000);
@@ -480,6 +510,16 @@ fn query(rows: u64) {
         "top violators of a rule today",
         UsageAsked {
             rule: text("rule-7"),
+            group: Group::User,
+            by: StepOfTime::Day,
+            limit: 20,
+            ..usage.clone()
+        },
+    );
+    sums(
+        "top violators where nobody stands out",
+        UsageAsked {
+            rule: text("rule-8"),
             group: Group::User,
             by: StepOfTime::Day,
             limit: 20,

@@ -42,7 +42,7 @@ fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
     let rule = Rule { per: vec!["user".to_owned()], ..Rule::new("bench", algorithm, limit, window) };
     Compiled {
         rule,
-        index: 0,
+        number: 0,
         shape: Shape(1),
         limit: Limit { permits: limit, window, burst: limit, queue: 0 },
     }

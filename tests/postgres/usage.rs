@@ -33,7 +33,7 @@ fn expected(place: &Place, rule: &str, limit: usize, region: &str) -> Vec<(Strin
     let text = place.sql(&format!(
         "SELECT user_id, sum(denied) FROM usage_day WHERE rule = '{rule}' AND user_id <> '' AND denied > 0 \
              AND ('{region}' = '' OR region = '{region}') \
-         GROUP BY 1 ORDER BY 2 DESC, sum(allowed) DESC, 1 LIMIT {limit}"
+         GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {limit}"
     ));
     let pair = |line: &str| {
         let (user, denied) = line.split_once('|').unwrap();
@@ -69,6 +69,37 @@ fn the_top_violators_are_those_who_were_denied_most_in_all_regions() {
     assert_eq!(top(&daemon, "nothing", 10, ""), []);
 }
 
+/// Users and days whose denials in all regions are not what their sums by day come to.
+const ASTRAY: &str = "SELECT count(*) FROM usage_denied FULL JOIN (SELECT bucket, rule, user_id, sum(denied) AS whole \
+         FROM usage_day WHERE user_id <> '' GROUP BY 1, 2, 3 HAVING sum(denied) > 0) AS sums USING (bucket, rule, user_id) \
+     WHERE denied <> 0 AND denied IS DISTINCT FROM whole OR denied IS NULL";
+
+#[test]
+fn denials_in_all_regions_follow_the_sums_whoever_writes_them() {
+    let place = Place::new();
+    fill(&place, "r", "(n * r) % 3");
+    assert_eq!(place.sql(ASTRAY), "0");
+    let some = "WHERE user_id <> '' AND right(user_id, 1)";
+    for change in [
+        // As a daemon adds to what is there and to what is not, in one statement.
+        "INSERT INTO usage_day AS own (bucket, region, rule, user_id, denied) \
+             SELECT date_trunc('day', now(), 'UTC'), 'eu', 'r', 'u' || n, n % 4 FROM generate_series(2900, 3100) AS n \
+             ON CONFLICT (bucket, region, rule, user_id, path) DO UPDATE SET denied = own.denied + excluded.denied"
+            .to_owned(),
+        format!("UPDATE usage_day SET denied = denied + 5 {some} = '1'"),
+        format!("UPDATE usage_day SET denied = denied / 2 {some} = '1'"),
+        format!("UPDATE usage_day SET user_id = user_id || 'x' {some} = '2'"),
+        format!("DELETE FROM usage_day {some} = '3'"),
+        "DELETE FROM usage_day WHERE region <> 'us'".to_owned(),
+    ] {
+        place.sql(&change);
+        assert_eq!(place.sql(ASTRAY), "0", "{change}");
+        assert_ne!(place.sql("SELECT sum(denied) FROM usage_denied"), "0", "{change}");
+    }
+    place.sql("DELETE FROM usage_day");
+    assert_eq!(place.sql("SELECT count(*) FROM usage_denied WHERE denied <> 0"), "0");
+}
+
 #[test]
 fn decisions_over_time_are_the_sums_of_all_rules() {
     let place = Place::new();
@@ -92,4 +123,27 @@ fn decisions_over_time_are_the_sums_of_all_rules() {
         let of_rule = daemon.get(&format!("/v1/usage?by={by}&from=1d&rule=a")).json();
         assert_eq!(sums(&of_rule), (2, 3), "{of_rule}");
     }
+}
+
+#[test]
+fn the_newest_decisions_are_read_off_an_index_and_not_out_of_the_whole_log() {
+    let place = Place::new();
+    place.sql(
+        "INSERT INTO audit_log (at, region, node, domain, rule, user_id, outcome, cost, status) \
+         SELECT now() - n * interval '1 ms', 'eu', 'n1', 'default', 'r' || n % 7, 'u' || n % 11, 'denied', 1, 429 \
+         FROM generate_series(1, 20000) AS n",
+    );
+    place.sql("ANALYZE audit_log");
+    let daemon = place.daemon();
+    let scans = || {
+        let text = place.sql(
+            "SELECT sum(idx_scan) FROM pg_stat_user_indexes \
+             WHERE relname LIKE 'audit_log_2%' AND indexrelname NOT LIKE '%rule%' AND indexrelname NOT LIKE '%user%'",
+        );
+        text.parse::<u64>().unwrap()
+    };
+    let before = scans();
+    let rows = daemon.get("/v1/audit?from=1h&limit=5").json();
+    assert_eq!(rows["decisions"].as_array().map(Vec::len), Some(5), "{rows}");
+    eventually("the index by time was read", || (scans() > before).then_some(()));
 }

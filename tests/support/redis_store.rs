@@ -53,7 +53,7 @@ pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> C
         burst: limit.burst,
         ..Rule::new(name, algorithm, limit.permits, limit.window)
     };
-    Compiled { rule, index: 0, shape: Shape(shape), limit }
+    Compiled { rule, number: 0, shape: Shape(shape), limit }
 }
 
 pub fn with_policy(mut rule: Compiled, policy: OnFailure) -> Compiled {

@@ -9,25 +9,50 @@ use smallvec::SmallVec;
 use super::index::{Anchored, Candidates, Place};
 use super::pattern::Test;
 use super::seen::{AddressText, Names, Seen, Surplus, canonical_address};
-use super::{Compiled, Match, Reason, limit_of, shape};
+use super::splice::{Splice, precedence};
+use super::{Compiled, Match, Named, Reason, limit_of, shape};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::identity::Who;
 use crate::core::key::{Key, Shape};
 use crate::core::request::LimitOverride;
-use crate::core::rule::{Action, Condition};
+use crate::core::rule::{Action, Condition, Rule};
+
+/// Rules that came after the index was made, from so many on, are worth an index of all again. A greater set may have more:
+/// its index costs more, and the second one is made anew at each such change.
+const LATER_MIN: usize = 64;
+const LATER_PER_RULES: usize = 16;
+const LATER_MAX: usize = 2_048;
+/// In place of the place of a rule that is gone.
+const GONE: u32 = u32::MAX;
 
 /// The rules of one domain.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) names: Names,
-    /// In order of precedence; candidates are places in here.
-    pub(super) selectors: Vec<Selector>,
+    groups: Named<u32>,
+    /// In order of precedence.
+    pub(super) selectors: Vec<Arc<Selector>>,
+    /// Finds the rules that were there when it was made, by their numbers: their places at that time.
+    candidates: Arc<Place>,
+    later: Option<Later>,
+}
+
+/// What changed since the index was made.
+#[derive(Debug)]
+struct Later {
+    /// Places by number.
+    places: Vec<u32>,
+    /// The first number that the index does not find.
+    from: usize,
+    /// Finds the others.
     candidates: Place,
 }
 
 /// What decides whether one rule takes part.
 #[derive(Debug)]
 pub(super) struct Selector {
+    /// What the domain's indexes find it by.
+    number: u32,
     tests: SmallVec<[Test; 2]>,
     per: SmallVec<[u32; 4]>,
     group: Option<u32>,
@@ -55,27 +80,113 @@ pub(super) struct Deciding {
 }
 
 impl Domain {
-    pub(super) fn new(rules: &[&Arc<Compiled>]) -> Self {
+    /// The domain of these rules, which are in order of precedence.
+    pub(super) fn new<'a>(rules: impl IntoIterator<Item = &'a Arc<Compiled>>) -> Self {
         let mut names = Names::default();
-        let mut groups = HashMap::<&str, u32, FixedState>::default();
-        let mut selectors = Vec::with_capacity(rules.len());
-        for compiled in rules {
-            let group = compiled.rule.group.as_deref().map(|group| {
-                let next = u32::try_from(groups.len()).unwrap_or(u32::MAX);
-                *groups.entry(group).or_insert(next)
-            });
-            selectors.push(Selector::new(compiled, group, &mut names));
+        let mut groups = Named::default();
+        let mut selectors = Vec::new();
+        for (number, compiled) in (0..).zip(rules) {
+            selectors.push(Arc::new(Selector::new(number, compiled, &mut groups, &mut names)));
         }
-        let anchored = (0..).zip(&selectors).filter(|(_, selector)| selector.compiled.rule.enabled);
-        let anchored = anchored.map(|(place, selector)| selector.anchored(place)).collect();
-        let candidates = Place::build(anchored);
-        Self { names, selectors, candidates }
+        let candidates = Arc::new(index(&selectors));
+        Self { names, groups, selectors, candidates, later: None }
+    }
+
+    /// The same domain with a few rules exchanged; both lists are in order of precedence.
+    pub(super) fn changed(&self, gone: &[&Arc<Compiled>], put: &[&Arc<Compiled>]) -> Self {
+        let splice = Splice::new(&self.selectors, |own| &own.compiled, &rules_of(gone), &rules_of(put));
+        let many = gone.len() + put.len() > self.later_max();
+        let changed = if many { None } else { self.followed(&splice, gone, put) };
+        changed.unwrap_or_else(|| {
+            let old: Vec<&Arc<Compiled>> = self.selectors.iter().map(|own| &own.compiled).collect();
+            Self::new(splice.list(&old, put.iter().copied()))
+        })
+    }
+
+    fn later_max(&self) -> usize {
+        (self.selectors.len() / LATER_PER_RULES).clamp(LATER_MIN, LATER_MAX)
+    }
+
+    /// The domain with its index kept; `None` where it is time for another.
+    fn followed(&self, splice: &Splice, gone: &[&Arc<Compiled>], put: &[&Arc<Compiled>]) -> Option<Self> {
+        let (mut names, mut groups) = (self.names.clone(), self.groups.clone());
+        let found = self.later.as_ref().map_or(self.selectors.len(), |later| later.from);
+        let mut next = self.later.as_ref().map_or(self.selectors.len(), |later| later.places.len());
+        let before: HashMap<&str, &Arc<Selector>, FixedState> = gone
+            .iter()
+            .filter_map(|own| Some((own.rule.name.as_str(), self.selector_of(&own.rule)?)))
+            .collect();
+        let mut added = Vec::with_capacity(put.len());
+        for compiled in put {
+            let before = before.get(compiled.rule.name.as_str());
+            let number = match before.filter(|own| is_found_alike(&own.compiled.rule, &compiled.rule)) {
+                Some(own) => own.number,
+                None => {
+                    next += 1;
+                    u32::try_from(next - 1).ok().filter(|number| *number != GONE)?
+                }
+            };
+            added.push(Arc::new(Selector::new(number, compiled, &mut groups, &mut names)));
+        }
+        // After the new ones took theirs, so that a name which stays keeps the number that it is indexed by.
+        before.values().for_each(|own| names.let_go(&own.named));
+        let selectors = splice.list(&self.selectors, added.iter().cloned());
+        let most = self.later_max();
+        if next - found > most || names.spent() > most || groups.len() > selectors.len() + most {
+            return None;
+        }
+        let place =
+            |old: usize| splice.place(old).and_then(|place| u32::try_from(place).ok()).unwrap_or(GONE);
+        let mut places: Vec<u32> = match &self.later {
+            Some(later) => {
+                let old = |place: &u32| usize::try_from(*place).ok().filter(|_| *place != GONE);
+                later.places.iter().map(|own| old(own).map_or(GONE, place)).collect()
+            }
+            None => (0..self.selectors.len()).map(place).collect(),
+        };
+        places.resize(next, GONE);
+        for (selector, place) in added.iter().zip(splice.places()) {
+            let own = usize::try_from(selector.number).ok().and_then(|number| places.get_mut(number))?;
+            *own = u32::try_from(place).ok()?;
+        }
+        let later = places.get(found..).unwrap_or_default().iter().filter(|place| **place != GONE);
+        let later = later.filter_map(|place| selectors.get(usize::try_from(*place).ok()?));
+        let candidates = index(later);
+        let later = Some(Later { places, from: found, candidates });
+        Some(Self { names, groups, selectors, candidates: Arc::clone(&self.candidates), later })
+    }
+
+    pub(super) fn selector_of(&self, rule: &Rule) -> Option<&Arc<Selector>> {
+        let own = |own: &Arc<Selector>| precedence(&own.compiled.rule).cmp(&precedence(rule));
+        self.selectors.get(self.selectors.binary_search_by(own).ok()?)
     }
 }
 
+fn rules_of<'a>(list: &[&'a Arc<Compiled>]) -> Vec<&'a Rule> {
+    list.iter().map(|compiled| &compiled.rule).collect()
+}
+
+/// Whether the index finds both by the same.
+fn is_found_alike(one: &Rule, other: &Rule) -> bool {
+    one.conditions == other.conditions && one.per == other.per && one.enabled == other.enabled
+}
+
+/// An index of those of these rules that are enabled.
+fn index<'a>(selectors: impl IntoIterator<Item = &'a Arc<Selector>>) -> Place {
+    let enabled = selectors.into_iter().filter(|own| own.compiled.rule.enabled);
+    Place::build(enabled.map(|own| own.anchored()).collect())
+}
+
 impl Selector {
-    fn new(compiled: &Arc<Compiled>, group: Option<u32>, names: &mut Names) -> Self {
+    fn new(number: u32, compiled: &Arc<Compiled>, groups: &mut Named<u32>, names: &mut Names) -> Self {
         let rule = &compiled.rule;
+        let group = rule.group.as_deref().map(|group| {
+            groups.get(group).copied().unwrap_or_else(|| {
+                let next = u32::try_from(groups.len()).unwrap_or(u32::MAX);
+                groups.insert(group.into(), next);
+                next
+            })
+        });
         let test = |condition: &Condition| Test::new(names.add(&condition.attribute), condition);
         let tests: SmallVec<[Test; 2]> = rule.conditions.iter().map(test).collect();
         let per: SmallVec<[u32; 4]> = rule.per.iter().map(|name| names.add(name)).collect();
@@ -83,8 +194,10 @@ impl Selector {
             tests.iter().map(|test| test.attribute).chain(per.iter().copied()).collect();
         named.sort_unstable();
         named.dedup();
+        names.hold(&named);
         let address = rule.per.iter().position(|name| name == "ip");
         Self {
+            number,
             tests,
             per,
             group,
@@ -99,10 +212,10 @@ impl Selector {
         }
     }
 
-    fn anchored(&self, place: u32) -> Anchored<'_> {
+    fn anchored(&self) -> Anchored<'_> {
         let tested = |attribute: &&u32| self.tests.iter().any(|test| test.attribute == **attribute);
         let present = self.per.iter().filter(|attribute| !tested(attribute)).copied().collect();
-        Anchored { rule: place, tests: self.tests.iter().collect(), present }
+        Anchored { rule: self.number, tests: self.tests.iter().collect(), present }
     }
 }
 
@@ -115,13 +228,28 @@ impl Deciding {
 
 impl Domain {
     pub(super) fn selector(&self, place: u32) -> Option<&Selector> {
-        self.selectors.get(usize::try_from(place).ok()?)
+        self.selectors.get(usize::try_from(place).ok()?).map(|selector| &**selector)
+    }
+
+    /// Places of the rules that may match; one may be there twice.
+    #[inline]
+    fn find(&self, seen: &mut Seen<'_>) -> Candidates {
+        let mut found = Candidates::new();
+        self.candidates.find(seen, &mut found);
+        if let Some(later) = &self.later {
+            later.candidates.find(seen, &mut found);
+            found.retain(|number| {
+                let place = usize::try_from(*number).ok().and_then(|number| later.places.get(number));
+                *number = place.copied().unwrap_or(GONE);
+                *number != GONE
+            });
+        }
+        found
     }
 
     #[inline]
     pub(super) fn deciding(&self, seen: &mut Seen<'_>) -> Deciding {
-        let mut candidates = Candidates::new();
-        self.candidates.find(seen, &mut candidates);
+        let mut candidates = self.find(seen);
         if candidates.len() > 1 {
             candidates.sort_unstable();
             candidates.dedup();
@@ -251,10 +379,18 @@ fn own_limit(compiled: &Compiled, who: &Who<'_>) -> Option<Limit> {
 impl Domain {
     /// How many rules must be verified for a request.
     pub(super) fn candidates_len(&self, request: &crate::core::request::Request<'_>) -> usize {
-        let mut candidates = Candidates::new();
         let mut seen = Seen::default();
         seen.read(&self.names, request, &Who::default());
-        self.candidates.find(&mut seen, &mut candidates);
-        candidates.len()
+        self.find(&mut seen).len()
+    }
+
+    pub(super) fn shares_index(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.candidates, &other.candidates)
+    }
+
+    /// Numbers, names and groups, in use or not.
+    pub(super) fn kept(&self) -> usize {
+        let numbers = self.later.as_ref().map_or(self.selectors.len(), |later| later.places.len());
+        numbers + self.names.len() + self.groups.len()
     }
 }

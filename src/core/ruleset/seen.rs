@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
@@ -15,17 +16,22 @@ const COMPARED_MAX: usize = 16;
 const TAGGED_BYTES_MAX: usize = 8;
 
 /// The attribute names of a domain's rules, each with a number.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Names {
     names: Vec<Name>,
-    numbers: std::collections::HashMap<Box<str>, u32, FixedState>,
+    numbers: std::collections::HashMap<Arc<str>, u32, FixedState>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Name {
     tag: (u64, usize),
-    text: Box<str>,
+    text: Arc<str>,
+    /// How many rules name it.
+    rules: u32,
 }
+
+/// No name's tag: none is so long.
+const NO_TAG: (u64, usize) = (0, usize::MAX);
 
 /// First and last bytes, and the length: equal for equal names, and different for different short ones.
 #[inline]
@@ -47,9 +53,47 @@ impl Names {
             return *number;
         }
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
-        self.names.push(Name { tag: tag(name), text: name.into() });
-        self.numbers.insert(name.into(), number);
+        let text: Arc<str> = name.into();
+        self.names.push(Name { tag: tag(name), text: Arc::clone(&text), rules: 0 });
+        self.numbers.insert(text, number);
         number
+    }
+
+    /// Notes that a rule names these.
+    pub(super) fn hold(&mut self, numbers: &[u32]) {
+        for number in numbers {
+            if let Some(name) = self.at_mut(*number) {
+                name.rules += 1;
+            }
+        }
+    }
+
+    /// Notes that a rule which named these is gone. A name that no rule is left to name has no number any more.
+    pub(super) fn let_go(&mut self, numbers: &[u32]) {
+        for number in numbers {
+            let Some(name) = self.at_mut(*number) else { continue };
+            name.rules = name.rules.saturating_sub(1);
+            if name.rules == 0 {
+                name.tag = NO_TAG;
+                let text = Arc::clone(&name.text);
+                self.numbers.remove(&text);
+            }
+        }
+    }
+
+    /// How many numbers belong to no name any more.
+    pub(super) fn spent(&self) -> usize {
+        self.names.len() - self.numbers.len()
+    }
+
+    /// Numbers given out, spent ones too.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    fn at_mut(&mut self, number: u32) -> Option<&mut Name> {
+        usize::try_from(number).ok().and_then(|place| self.names.get_mut(place))
     }
 
     #[inline]

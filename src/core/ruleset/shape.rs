@@ -1,7 +1,9 @@
 //! Numbers for shapes: the same rule keeps its number, and so its buckets, from one rule set to the next.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use super::Compiled;
 use crate::core::algorithm::Algorithm;
 use crate::core::key::Shape;
 use crate::core::rule::Rule;
@@ -80,10 +82,25 @@ impl Shapes {
 
     /// Closes a rule set that compiled.
     pub(super) fn end(&mut self, used: usize) {
-        if self.known.len().saturating_sub(used) > UNUSED_MAX {
+        if self.is_crowded(used) {
             let generation = self.generation;
             self.known.retain(|_, known| known.generation == generation);
         }
+    }
+
+    /// Closes a change that made this set of another: only what the change put has been asked for.
+    pub(super) fn end_of_change(&mut self, rules: &[Arc<Compiled>]) {
+        if self.is_crowded(rules.len()) {
+            self.begin();
+            for compiled in rules {
+                let _ = self.of(&compiled.rule);
+            }
+            self.end(rules.len());
+        }
+    }
+
+    fn is_crowded(&self, used: usize) -> bool {
+        self.known.len().saturating_sub(used) > UNUSED_MAX
     }
 }
 

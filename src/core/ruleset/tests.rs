@@ -51,7 +51,7 @@ fn set(rules: Vec<Rule>) -> RuleSet {
     RuleSet::compile(rules, &mut Shapes::default()).unwrap()
 }
 
-fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
+pub(super) fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
     let attributes: Attributes<'a> = attributes.iter().copied().collect();
     Request { domain: "default", attributes, cost: Cost::Take(1), limit: None }
 }
@@ -351,7 +351,7 @@ fn naive_glob(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-const ATTRIBUTES: [&str; 4] = ["user", "path", "method", "ip"];
+pub(super) const ATTRIBUTES: [&str; 4] = ["user", "path", "method", "ip"];
 
 fn any_pattern() -> impl Strategy<Value = Pattern> {
     let network =
@@ -376,7 +376,7 @@ fn any_conditions() -> impl Strategy<Value = Vec<Condition>> {
     )
 }
 
-fn any_rules(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Rule>> {
+pub(super) fn any_rules(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Rule>> {
     let action = proptest::sample::select(vec![
         Action::Reject,
         Action::Reject,
@@ -401,7 +401,7 @@ fn any_rules(len: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-fn any_value() -> impl Strategy<Value = &'static str> {
+pub(super) fn any_value() -> impl Strategy<Value = &'static str> {
     proptest::sample::select(vec![
         "a",
         "b",

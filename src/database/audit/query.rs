@@ -185,6 +185,7 @@ impl History for Past {
     }
 }
 
+/// In the order of the column, which an index has, and not of the number that is made of it under the same name.
 const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at, region, node, domain, rule, user_id, \
          key_id, host(address) || CASE WHEN masklen(address) < CASE family(address) WHEN 4 THEN 32 ELSE 128 END \
              THEN '/' || masklen(address) ELSE '' END AS address, \
@@ -199,7 +200,7 @@ const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at
          AND ($6::text IS NULL OR rule = $6) \
          AND ($7::text IS NULL OR region = $7) \
          AND ($8::text IS NULL OR outcome = $8) \
-     ORDER BY at DESC, region, node, tableoid, ctid \
+     ORDER BY audit_log.at DESC, region, node, tableoid, ctid \
      LIMIT $9 OFFSET $10";
 
 fn micros(at: Timestamp) -> i64 {

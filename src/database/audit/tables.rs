@@ -29,11 +29,14 @@ macro_rules! add_to {
     };
 }
 
+/// Those of days go in one: the database keeps `usage_denied` by them, whose rows must come after all of theirs.
+const DAYS: &str = add_to!("usage_day");
+
 /// The three tables of sums, and how long a step of each is.
 const TABLES: [(&str, Span); 3] = [
     (add_to!("usage_minute"), Span::from_secs(60)),
     (add_to!("usage_hour"), Span::from_secs(3_600)),
-    (add_to!("usage_day"), Span::from_secs(86_400)),
+    (DAYS, Span::from_secs(86_400)),
 ];
 
 /// Adds sorted sums of minutes to all three, and to the totals of everything.
@@ -45,7 +48,9 @@ pub(super) async fn add_sums(
 ) -> Result<(), Failure> {
     for (statement, step) in TABLES {
         let coarse = if step == Span::from_secs(60) { None } else { Some(coarser(minutes, step)) };
-        for some in coarse.as_deref().unwrap_or(minutes).chunks(STATEMENT_SUMS_MAX) {
+        let all = coarse.as_deref().unwrap_or(minutes);
+        let most = if statement == DAYS { all.len().max(1) } else { STATEMENT_SUMS_MAX };
+        for some in all.chunks(most) {
             add_some(database, connection, statement, region, some).await?;
         }
     }
