@@ -63,10 +63,10 @@ impl Loaded {
     }
 
     /// Holds `split` and `escrow` rules to this region's shares.
-    pub(super) fn sharing(mut self, split: &Split, region: &str) -> Self {
+    pub(super) fn sharing(mut self, split: &Split, region: &str, lends: bool) -> Self {
         let region: Arc<str> = region.into();
         for (compiled, side) in self.set.rules().iter().zip(&mut self.sides) {
-            side.share = split::share_of(split, compiled, &region);
+            side.share = split::share_of(split, compiled, &region, lends);
         }
         self
     }

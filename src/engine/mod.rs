@@ -198,7 +198,8 @@ impl Engine {
         let revision = revision.unwrap_or_else(|| self.loaded.load().revision + 1);
         let mut split = self.shares.machine();
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
-        let loaded = Loaded::new(set, revision, shadow, &self.metrics).sharing(&split, &self.name.region);
+        let loaded = Loaded::new(set, revision, shadow, &self.metrics);
+        let loaded = loaded.sharing(&split, &self.name.region, self.shares.lends);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(revision as f64);

@@ -78,6 +78,8 @@ impl Escrow {
         }
         let window = balance.ledger.window;
         let whole = region != Regions::OWN;
+        // Not to confirm what exceeds the own share has it run out.
+        let confirms = balance.ledger.loans.as_ref().is_none_or(|loans| balance.ledger.lent() <= loans.share);
         Some(Statement {
             rule: bucket.key.rule.clone(),
             identity: bucket.key.identity.clone(),
@@ -88,7 +90,7 @@ impl Escrow {
             demand: if whole { bucket.demand(now) } else { bucket.own_demand(now) },
             wanted: if whole { bucket.wanted(window) } else { bucket.own_wanted(window) },
             taken: if whole { balance.ledger.taken.clone() } else { Vec::new() },
-            given: if whole { balance.ledger.given.clone() } else { Vec::new() },
+            given: if whole && confirms { balance.ledger.given.clone() } else { Vec::new() },
             closed: balance.ledger.closed.filter(|_| whole),
         })
     }
