@@ -47,6 +47,7 @@ impl Holders {
                 self.held.push(Held { lease, place: *place, since });
             }
             self.judge();
+            let daemon = &self.world.daemons[*place];
             for one in self.held.iter_mut().filter(|one| one.place == *place) {
                 let since = Instant::now();
                 if since - one.since > HOLD / 3 {

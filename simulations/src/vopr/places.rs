@@ -13,7 +13,9 @@ use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::wire::rights::RightsFrame;
 use tidegate::core::worldwide::escrow::places::{Margins, Terms};
-use tidegate::core::worldwide::escrow::{Ask, Escrow, EscrowConfig, Event, Safety, Vault, rights_frame_bytes};
+use tidegate::core::worldwide::escrow::{
+    Ask, Escrow, EscrowConfig, Event, Safety, Vault, rights_frame_bytes,
+};
 use tidegate::core::worldwide::{Member, NodeName, Touched, WorldKey, WorldRule};
 
 use super::play::Summary;
@@ -25,9 +27,11 @@ use crate::plan::Weather;
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
-const PEACE_STEPS: u64 = 1_500;
+const PEACE_STEPS: u64 = 1_100;
 /// Of these the last, in which nobody asks but one region at a time.
-const PROOF_STEPS: u64 = 400;
+const PROOF_STEPS: u64 = 250;
+/// Steps between two looks at what is dear to look at.
+const LOOK_STEPS: u64 = 10;
 /// Farthest that a clock is ever off: two of them, one back and one ahead, must stay within the margin of a second.
 const CLOCK_MAX: u64 = 200_000;
 const FLYING_MAX: usize = 20_000;
@@ -147,6 +151,7 @@ struct World<'c> {
     network: Network<RightsFrame>,
     dice: Dice,
     names: u64,
+    steps: u64,
     admitted: u64,
     faults: u64,
     trace: Option<Vec<u8>>,
@@ -209,6 +214,7 @@ impl<'c> World<'c> {
             network: Network::new(case.weather.clone(), (0..regions).collect(), case.seed),
             dice: Dice::new(case.seed, 22),
             names: 0,
+            steps: 0,
             admitted: 0,
             faults: 0,
             trace,
@@ -260,12 +266,8 @@ impl<'c> World<'c> {
     fn rule(&self) -> WorldRule {
         let weights = self.next.as_ref().map_or(&self.weights, |(weights, _)| weights);
         let global = Global { shares: Self::named(weights), ..Global::new(Mode::Escrow) };
-        let limit = Limit {
-            permits: self.case.limit,
-            window: self.case.hold,
-            burst: self.case.limit,
-            queue: 0,
-        };
+        let limit =
+            Limit { permits: self.case.limit, window: self.case.hold, burst: self.case.limit, queue: 0 };
         WorldRule { name: rule_name(), algorithm: Algorithm::Concurrency, limit, global }
     }
 
@@ -508,8 +510,12 @@ impl<'c> World<'c> {
         }
         while let Some(flight) = self.network.landed(self.now) {
             let now = self.clock(flight.to);
-            let Some(from) = self.regions.get(flight.from).map(|region| region.name.clone()) else { continue };
-            let Some(region) = self.regions.get_mut(flight.to).filter(|region| region.alive) else { continue };
+            let Some(from) = self.regions.get(flight.from).map(|region| region.name.clone()) else {
+                continue;
+            };
+            let Some(region) = self.regions.get_mut(flight.to).filter(|region| region.alive) else {
+                continue;
+            };
             if let Err(refused) = region.machine.handle_frame(now, &from, flight.message) {
                 return Err(format!("an honest frame was refused: {}", refused.as_str()));
             }
@@ -534,7 +540,8 @@ impl<'c> World<'c> {
 
     fn carry_out(&mut self, at: usize) {
         let now = self.clock(at);
-        let (slow, names) = (self.case.slow, self.regions.iter().map(|one| one.name.clone()).collect::<Vec<_>>());
+        let (slow, names) =
+            (self.case.slow, self.regions.iter().map(|one| one.name.clone()).collect::<Vec<_>>());
         let Some(region) = self.regions.get_mut(at) else { return };
         while let Some(ask) = region.machine.poll_ask() {
             if slow {
@@ -577,8 +584,12 @@ impl<'c> World<'c> {
             };
             let ledger = &balance.ledger;
             let net = |(given, taken): (u64, u64)| format!("{given}/{taken}");
-            let totals: Vec<String> =
-                ledger.given.iter().zip(&ledger.taken).map(|pair| net((pair.0.permits, pair.1.permits))).collect();
+            let totals: Vec<String> = ledger
+                .given
+                .iter()
+                .zip(&ledger.taken)
+                .map(|pair| net((pair.0.permits, pair.1.permits)))
+                .collect();
             let (own, capacity) = (ledger.minted, ledger.budget());
             format!("r{at} owns {own}, may hold {capacity}, holds {}, gave and took {totals:?}", balance.used)
         };
@@ -604,7 +615,10 @@ impl<'c> World<'c> {
                 ));
             }
         }
-        self.lent_is_owned()?;
+        self.steps += 1;
+        if self.steps.is_multiple_of(LOOK_STEPS) {
+            self.lent_is_owned()?;
+        }
         if self.network.flying() > FLYING_MAX {
             return Err(format!("{} messages are under way", self.network.flying()));
         }
@@ -621,7 +635,8 @@ impl<'c> World<'c> {
                 let ledger = &balance.ledger;
                 for taken in &ledger.taken {
                     let giver = balances.iter().enumerate().find(|(at, _)| format!("r{at}") == taken.region);
-                    let Some((_, other)) = giver.filter(|(_, other)| other.ledger.session == taken.session) else {
+                    let Some((_, other)) = giver.filter(|(_, other)| other.ledger.session == taken.session)
+                    else {
                         continue;
                     };
                     let carried = ledger.bond(&taken.region).is_some_and(|bond| bond.carried);
@@ -638,22 +653,30 @@ impl<'c> World<'c> {
         Ok(())
     }
 
+    /// Every holder of a user's places in a region does this.
+    fn all(&mut self, at: usize, user: usize, step: HoldStep) {
+        let known: Vec<Holder> = self.regions.get(at).map_or_else(Vec::new, |region| {
+            region.holders.iter().filter(|one| one.0 == user).map(|one| one.1).collect()
+        });
+        for holder in known {
+            self.hold(at, user, Hold { step, holder, places: 0 });
+        }
+    }
+
     /// After peace and silence, each region in turn can have nearly all of the places, whatever its share.
     fn everyone_serves(&mut self) -> Result<(), String> {
         let limit = u64::from(self.case.limit);
         for at in 0..self.regions.len() {
             for user in 0..self.users() {
                 let mut own = 0;
-                for _ in 0..300 {
+                for step in 0..300 {
                     // Asked for faster than they are given, and given up only by time.
                     for _ in 0..limit.div_ceil(10).max(1) {
                         self.acquire(at, user, 1);
                     }
-                    let known: Vec<Holder> = self.regions.get(at).map_or_else(Vec::new, |region| {
-                        region.holders.iter().filter(|one| one.0 == user).map(|one| one.1).collect()
-                    });
-                    for holder in known {
-                        self.hold(at, user, Hold { step: HoldStep::Renew, holder, places: 0 });
+                    // Often enough that nobody's hold ends.
+                    if step % 10 == 0 {
+                        self.all(at, user, HoldStep::Renew);
                     }
                     self.step()?;
                     own = self.held(user).get(at).copied().unwrap_or(0);
@@ -667,12 +690,7 @@ impl<'c> World<'c> {
                         "r{at} has {own} of {limit} places of user {user} that nobody else wants: {where_they_are}"
                     ));
                 }
-                let known: Vec<Holder> = self.regions.get(at).map_or_else(Vec::new, |region| {
-                    region.holders.iter().filter(|one| one.0 == user).map(|one| one.1).collect()
-                });
-                for holder in known {
-                    self.hold(at, user, Hold { step: HoldStep::Release, holder, places: 0 });
-                }
+                self.all(at, user, HoldStep::Release);
             }
         }
         Ok(())

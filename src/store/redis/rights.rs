@@ -88,7 +88,9 @@ impl Call {
         let said = |total: &Option<u64>| total.map_or(0, |total| total.saturating_add(1));
         let (kind, region, session, own, permits) = match &ask.step {
             Step::Read => (0, "", 0, 0, 0),
-            Step::Meet { region, session, has, gave } => (4, region.as_str(), *session, said(gave), said(has)),
+            Step::Meet { region, session, has, gave } => {
+                (4, region.as_str(), *session, said(gave), said(has))
+            }
             Step::Vouch { regions } => {
                 for region in regions {
                     names.push(u8::try_from(region.len()).ok()?);

@@ -345,7 +345,7 @@ impl Escrow {
     /// What was given to a region in its present session, if it has not said that it has all of it.
     pub(super) fn unacknowledged(&self, now: Timestamp, id: usize, region: RegionId) -> Option<u64> {
         let bucket = self.bucket(id)?;
-        let balance = bucket.current(now)?;
+        let balance = bucket.current(now).filter(|balance| balance.ledger.is_covered())?;
         let partner = bucket.partner(region)?;
         let mut given = balance.ledger.given_to(self.regions.name(region), partner.session);
         if !self.config.safety.debits_before_credits {

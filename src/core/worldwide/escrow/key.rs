@@ -352,9 +352,10 @@ impl Bucket {
         self.rule.is_places()
             && self.balance.as_ref().is_some_and(|balance| {
                 let ledger = &balance.ledger;
-                ledger.given.iter().any(|given| {
-                    ledger.lent_to(&given.region) > 0 || ledger.borrowed_from(&given.region) > 0
-                })
+                ledger
+                    .given
+                    .iter()
+                    .any(|given| ledger.lent_to(&given.region) > 0 || ledger.borrowed_from(&given.region) > 0)
             })
     }
 

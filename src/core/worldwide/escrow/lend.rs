@@ -36,7 +36,9 @@ impl Escrow {
         let mut strangers = Vec::new();
         for (region, partner) in bucket.partners() {
             let name = self.regions.name(region);
-            let Some(heard) = partner.heard.filter(|_| bucket.rule.shares.contains_key(name)) else { continue };
+            let Some(heard) = partner.heard.filter(|_| bucket.rule.shares.contains_key(name)) else {
+                continue;
+            };
             if partner.session == 0 {
                 continue;
             }
@@ -114,7 +116,9 @@ impl Escrow {
         }
         // What belongs to one region and is wanted by another goes home first.
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {
-            let Some(partner) = bucket.partner(region).filter(|partner| is_rested(now, partner)) else { continue };
+            let Some(partner) = bucket.partner(region).filter(|partner| is_rested(now, partner)) else {
+                continue;
+            };
             let owned = ledger.borrowed_from(self.regions.name(region)).saturating_sub(*gift);
             if partner.session != 0 {
                 let back = owned.min(homeward);

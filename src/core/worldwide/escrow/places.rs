@@ -184,7 +184,8 @@ impl Terms {
             }
             Step::Vouch { regions } => {
                 if let Some(loans) = &mut ledger.loans {
-                    let told = |name: &String| loans.bonds.iter().any(|bond| bond.region == *name && bond.told);
+                    let told =
+                        |name: &String| loans.bonds.iter().any(|bond| bond.region == *name && bond.told);
                     loans.vouched = loans.vouched || regions.iter().all(told);
                 }
             }
@@ -212,7 +213,8 @@ impl Terms {
     #[must_use]
     pub fn kept(&self, ledger: &Ledger) -> Span {
         let bonds = ledger.loans.iter().flat_map(|loans| &loans.bonds);
-        let level = |bond: &Bond| ledger.lent_to(&bond.region) == 0 && ledger.borrowed_from(&bond.region) == 0;
+        let level =
+            |bond: &Bond| ledger.lent_to(&bond.region) == 0 && ledger.borrowed_from(&bond.region) == 0;
         let recall = self.margins.recall(self.hold);
         // What was under way from here has come before another ledger can be begun.
         if bonds.clone().all(level) { recall } else { recall.max(LENT_KEPT) }
@@ -254,8 +256,7 @@ impl Terms {
         // What was lent to the memory before is at home again; what is borrowed of it is for it to count.
         let borrowed = ledger.borrowed_from(region);
         let Some(bond) = ledger.loans.as_mut().and_then(|loans| loans.bond_mut(region)) else { return false };
-        let over = now >= bond.heard + self.margins.loan_life + self.hold && self.safety.loans_lapse;
-        let carried = if over { 0 } else { borrowed };
+        let carried = if self.is_over(bond, now) && self.safety.loans_lapse { 0 } else { borrowed };
         bond.carried = carried > 0;
         if let Some(given) = entry(&mut ledger.given, region) {
             (given.session, given.permits) = (session, 0);
@@ -293,7 +294,8 @@ impl Terms {
         for bond in &mut loans.bonds {
             if bond.carried && self.safety.loans_lapse && self.is_over(bond, now) {
                 bond.carried = false;
-                let back = given.iter().find(|total| total.region == bond.region).map_or(0, |given| given.permits);
+                let back =
+                    given.iter().find(|total| total.region == bond.region).map_or(0, |given| given.permits);
                 if let Some(taken) = entry(taken, &bond.region) {
                     taken.permits = taken.permits.min(back);
                 }
@@ -318,13 +320,13 @@ impl Ledger {
     /// Places lent to a region that have not come back.
     #[must_use]
     pub fn lent_to(&self, region: &str) -> u64 {
-        self.net(&self.given, &self.taken, region)
+        net(&self.given, &self.taken, region)
     }
 
     /// Places borrowed from a region that were not given back.
     #[must_use]
     pub fn borrowed_from(&self, region: &str) -> u64 {
-        self.net(&self.taken, &self.given, region)
+        net(&self.taken, &self.given, region)
     }
 
     /// Places lent to all regions together.
@@ -333,12 +335,10 @@ impl Ledger {
         self.given.iter().map(|given| self.lent_to(&given.region)).fold(0, u64::saturating_add)
     }
 
-    #[expect(clippy::unused_self, reason = "as its callers")]
-    fn net(&self, from: &[Total], to: &[Total], region: &str) -> u64 {
-        let of = |totals: &[Total]| {
-            totals.iter().find(|total| total.region == region).map_or(0, |total| total.permits)
-        };
-        of(from).saturating_sub(of(to))
+    /// Whether the share covers what is lent. If not, a larger one was lent of, and nothing is said that would confirm it.
+    #[must_use]
+    pub fn is_covered(&self) -> bool {
+        self.loans.as_ref().is_none_or(|loans| self.lent() <= loans.share)
     }
 
     /// The latest session of a region that was met.
@@ -347,6 +347,129 @@ impl Ledger {
     }
 }
 
+fn net(from: &[Total], to: &[Total], region: &str) -> u64 {
+    let of = |totals: &[Total]| {
+        totals.iter().find(|total| total.region == region).map_or(0, |total| total.permits)
+    };
+    of(from).saturating_sub(of(to))
+}
+
 fn entry<'t>(totals: &'t mut [Total], region: &str) -> Option<&'t mut Total> {
     totals.iter_mut().find(|total| total.region == region)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(1_700_000_000_000_000);
+    const SECOND: Span = Span::from_secs(1);
+
+    fn terms(share: u64, begun: Timestamp) -> Terms {
+        Terms { share, hold: Span::from_secs(10), begun, margins: Margins::USUAL, safety: Safety::ALL }
+    }
+
+    fn ask(now: Timestamp, step: Step) -> Ask {
+        let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
+        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: now.0, step }
+    }
+
+    fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> Step {
+        Step::Meet { region: region.into(), session, has, gave }
+    }
+
+    fn give(to: &str, permits: u64) -> Step {
+        Step::Give { to: to.into(), session: 7, permits }
+    }
+
+    fn take(ledger: &Ledger, from: &str, session: u64, permits: u64) -> Step {
+        Step::Take { from: from.into(), session, to_session: ledger.session, permits }
+    }
+
+    /// Carries out steps beside `held` holders; what may be held then.
+    fn after(terms: &Terms, ledger: &mut Ledger, held: u64, now: Timestamp, steps: &[Step]) -> u64 {
+        for step in steps {
+            terms.carry_out(ledger, held, &ask(now, step.clone()), now);
+        }
+        terms.capacity(Some(ledger), now)
+    }
+
+    #[test]
+    fn what_is_held_is_not_lent_and_what_is_lent_is_not_held() {
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), Ledger::without_windows(NOW));
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[give("b", 1)]), 5, "nobody has met b");
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[meet("b", 7, None, None), give("b", 4)]), 5);
+        assert_eq!(after(&terms, &mut ledger, 2, NOW, &[give("b", 3)]), 2);
+        assert_eq!((ledger.lent(), ledger.lent_to("b")), (3, 3));
+    }
+
+    #[test]
+    fn what_was_borrowed_only_goes_home() {
+        let (terms, mut ledger) = (terms(0, Timestamp(0)), Ledger::without_windows(NOW));
+        let steps = [meet("b", 7, None, None), meet("c", 7, None, None), take(&ledger, "b", 7, 4)];
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
+        assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("c", 1)]), 4);
+        assert_eq!(after(&terms, &mut ledger, 1, NOW, &[give("b", 3)]), 1);
+    }
+
+    #[test]
+    fn a_loan_is_of_use_while_its_owner_is_heard_and_revives_when_it_is_heard_again() {
+        let (terms, mut ledger) = (terms(1, Timestamp(0)), Ledger::without_windows(NOW));
+        let steps = [take(&ledger, "b", 7, 4)];
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 5);
+        let late = NOW + LOAN_LIFE;
+        assert_eq!(terms.capacity(Some(&ledger), late), 1);
+        assert_eq!(after(&terms, &mut ledger, 0, late, &[meet("b", 7, None, Some(4))]), 5);
+    }
+
+    #[test]
+    fn a_new_memory_owns_nothing_until_all_have_said_what_they_have_or_all_loans_are_over() {
+        let (terms, mut ledger) = (terms(5, NOW), Ledger::without_windows(NOW));
+        let now = NOW + SECOND;
+        let vouch = Step::Vouch { regions: vec!["b".into(), "c".into()] };
+        let told = [meet("b", 7, Some(2), None), vouch.clone()];
+        assert_eq!(after(&terms, &mut ledger, 0, now, &told), 0);
+        assert_eq!(after(&terms, &mut ledger, 0, now, &[meet("c", 7, Some(0), None), vouch]), 3);
+        let mut silent = Ledger::without_windows(NOW);
+        let over = NOW + terms.margins.recall(terms.hold);
+        assert_eq!(after(&terms, &mut silent, 0, Timestamp(over.0 - 1), &[Step::Read]), 0);
+        assert_eq!(after(&terms, &mut silent, 0, over, &[Step::Read]), 5);
+        // What is said too late was dropped by who says it, or will be.
+        assert_eq!(after(&terms, &mut silent, 0, over, &[meet("b", 7, Some(2), None)]), 5);
+    }
+
+    #[test]
+    fn what_was_borrowed_of_a_lost_memory_is_kept_for_its_owner_to_count_and_dropped_if_it_does_not() {
+        let (terms, begun) = (terms(1, Timestamp(0)), Ledger::without_windows(NOW));
+        let lent = |ledger: &mut Ledger| after(&terms, ledger, 0, NOW, &[take(&begun, "b", 7, 4)]);
+        let (mut counted, mut forgotten) = (begun.clone(), begun.clone());
+        assert_eq!((lent(&mut counted), lent(&mut forgotten)), (5, 5));
+        let soon = NOW + Span::from_secs(50);
+        let known = [meet("b", 9, None, None), meet("b", 9, Some(0), Some(4))];
+        assert_eq!(after(&terms, &mut counted, 0, soon, &known), 5);
+        assert_eq!(after(&terms, &mut forgotten, 0, soon, &known[..1]), 5);
+        let later = NOW + LOAN_LIFE + terms.hold;
+        assert_eq!(terms.capacity(Some(&counted), later), 5);
+        assert_eq!(after(&terms, &mut forgotten, 0, later, &[meet("b", 9, Some(0), Some(0))]), 1);
+        assert_eq!(forgotten.taken_from("b", 9), 0);
+        // What the lost memory had sent is not taken any more.
+        assert_eq!(after(&terms, &mut counted, 0, later, &[take(&begun, "b", 7, 6)]), 5);
+    }
+
+    #[test]
+    fn what_was_lent_to_a_lost_memory_is_at_home_again_once_the_next_one_speaks() {
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), Ledger::without_windows(NOW));
+        let steps = [meet("b", 7, None, None), give("b", 4)];
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 1);
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &[meet("b", 9, None, None)]), 5);
+    }
+
+    #[test]
+    fn a_ledger_with_loans_is_not_forgotten_because_a_clock_was_set_forward() {
+        let (terms, mut ledger) = (terms(5, Timestamp(0)), Ledger::without_windows(NOW));
+        after(&terms, &mut ledger, 0, NOW, &[meet("b", 7, None, None)]);
+        assert_eq!(terms.kept(&ledger), terms.margins.recall(terms.hold));
+        after(&terms, &mut ledger, 0, NOW, &[give("b", 1)]);
+        assert_eq!(terms.kept(&ledger), LENT_KEPT);
+    }
 }

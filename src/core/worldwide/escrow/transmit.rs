@@ -78,8 +78,7 @@ impl Escrow {
         }
         let window = balance.ledger.window;
         let whole = region != Regions::OWN;
-        // Not to confirm what exceeds the own share has it run out.
-        let confirms = balance.ledger.loans.as_ref().is_none_or(|loans| balance.ledger.lent() <= loans.share);
+        let confirms = balance.ledger.is_covered();
         Some(Statement {
             rule: bucket.key.rule.clone(),
             identity: bucket.key.identity.clone(),
