@@ -51,6 +51,8 @@ pub(super) struct Bucket {
     siblings: Vec<Sibling>,
     partners: Vec<Partner>,
     pub(super) told: Option<Told>,
+    /// When the store was last asked to own its whole share.
+    pub(super) vouched: Option<Timestamp>,
     /// The newest window whose final count was settled.
     pub(super) settled: u64,
     /// The newest window in which nobody had rights left.
@@ -79,6 +81,8 @@ pub(super) struct Partner {
     pub(super) owes_transfer: bool,
     /// Only where a test lets rights be sent before they are taken out: the window and their total.
     pub(super) promised: (u64, u64),
+    /// When the store was last told of it.
+    pub(super) noted: Option<Timestamp>,
     /// When it was last told because it did not know the own memory.
     pub(super) introduced: Option<Timestamp>,
     /// The largest share that it had, where places are lent: what it lent of a larger one may still arrive.
@@ -162,6 +166,7 @@ impl Bucket {
             siblings: Vec::new(),
             partners: Vec::new(),
             told: None,
+            vouched: None,
             settled: 0,
             dry: 0,
         }

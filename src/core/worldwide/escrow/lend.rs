@@ -33,7 +33,7 @@ impl Escrow {
         let Some(balance) = bucket.current(now) else { return };
         let (own, ledger) = (self.own_region(), &balance.ledger);
         let mut steps = Vec::new();
-        let mut strangers = Vec::new();
+        let (mut noted, mut strangers) = (Vec::new(), Vec::new());
         for (region, partner) in bucket.partners() {
             let name = self.regions.name(region);
             let Some(heard) = partner.heard.filter(|_| bucket.rule.shares.contains_key(name)) else {
@@ -58,9 +58,11 @@ impl Escrow {
                 let old = heard.since(bond.heard) >= Span(self.confirmation_gap().0 / 2);
                 (has.is_some() && !bond.told) || (confirms && taken > 0 && (bond.carried || old))
             });
-            if !met || news {
-                let (region, session) = (name.to_owned(), partner.session);
-                steps.push((heard.0, Step::Meet { region, session, has, gave }));
+            // Not again at once, whatever the store makes of it: its clock may be another.
+            if (!met || news) && has_rested(now, partner.noted) {
+                let name = name.to_owned();
+                steps.push((heard.0, Step::Meet { region: name, session: partner.session, has, gave }));
+                noted.push(region);
             }
             let rested = partner.introduced.is_none_or(|at| heard > at && now.since(at) >= INTRODUCTION_GAP);
             if has.is_none() && rested {
@@ -68,10 +70,18 @@ impl Escrow {
             }
         }
         let told = |name: &String| ledger.bond(name).is_some_and(|bond| bond.told);
-        if in_doubt(balance) && bucket.rule.others(own).all(told) {
+        let vouches =
+            in_doubt(balance) && has_rested(now, bucket.vouched) && bucket.rule.others(own).all(told);
+        if vouches {
             steps.push((now.0, Step::Vouch { regions: bucket.rule.others(own).cloned().collect() }));
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
+        if vouches {
+            bucket.vouched = Some(now);
+        }
+        for region in noted {
+            bucket.partner_mut(region).noted = Some(now);
+        }
         for (window, step) in steps {
             bucket.wait(Ask { key: bucket.key.clone(), window, step });
         }
@@ -116,7 +126,7 @@ impl Escrow {
         }
         // What belongs to one region and is wanted by another goes home first.
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {
-            let Some(partner) = bucket.partner(region).filter(|partner| is_rested(now, partner)) else {
+            let Some(partner) = bucket.partner(region).filter(|partner| has_rested(now, partner.gave)) else {
                 continue;
             };
             let owned = ledger.borrowed_from(self.regions.name(region)).saturating_sub(*gift);
@@ -209,6 +219,6 @@ fn in_doubt(balance: &Balance) -> bool {
     balance.ledger.loans.as_ref().is_some_and(|loans| balance.ledger.minted < loans.share)
 }
 
-fn is_rested(now: Timestamp, partner: &Partner) -> bool {
-    partner.gave.is_none_or(|gave| now.since(gave) >= GAP || now < gave)
+fn has_rested(now: Timestamp, since: Option<Timestamp>) -> bool {
+    since.is_none_or(|since| now.since(since) >= GAP || now < since)
 }
