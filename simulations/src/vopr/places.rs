@@ -666,6 +666,10 @@ impl<'c> World<'c> {
     /// After peace and silence, each region in turn can have nearly all of the places, whatever its share.
     fn everyone_serves(&mut self) -> Result<(), String> {
         let limit = u64::from(self.case.limit);
+        // What was under way when a share shrank below what is lent stays there.
+        if self.case.reshare > 0.0 {
+            return Ok(());
+        }
         for at in 0..self.regions.len() {
             for user in 0..self.users() {
                 let mut own = 0;

@@ -230,10 +230,9 @@ impl Terms {
         let lent = ledger.lent().saturating_add(permits.saturating_sub(borrowed));
         let owned = permits <= borrowed || lent <= self.own(Some(ledger), now);
         let enough = permits <= free || !self.safety.gives_only_what_is_free;
-        if permits > 0 && enough && (owned || !self.safety.lends_only_its_own) {
-            if let Some(total) = entry(&mut ledger.given, to) {
-                total.permits = total.permits.saturating_add(permits);
-            }
+        let may = permits > 0 && enough && (owned || !self.safety.lends_only_its_own);
+        if let Some(total) = entry(&mut ledger.given, to).filter(|_| may) {
+            total.permits = total.permits.saturating_add(permits);
         }
     }
 
