@@ -3,7 +3,8 @@
 -- KEYS     the buckets, then the views of those that are worldwide, in the same order
 -- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window in microseconds
---          (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights)
+--          (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights, 3 = the
+--          same, but held to a static share)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2), then for each
 --          the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 =
 --          a lease takes at most this part of what is free) and permits (5), and of concurrency the holder (16; there a
@@ -42,12 +43,13 @@ for i = 1, count do
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
     reply[2 + views] = raw or ""
-  elseif flags == 2 then
+  elseif flags >= 2 then
     views = views + 1
     stint = stint or read_stint(ARGV[4], now)
     b.rights = KEYS[views]
     b.before_at, b.before_first = b.at, b.first
     rights_terms(b, stint, now)
+    if b.kind == CONCURRENCY then places_terms(b, stint, now, flags == 2) end
     reply[2 + views] = pack_view(b.view)
   end
   buckets[i] = b

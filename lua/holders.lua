@@ -66,6 +66,9 @@ if kinds[CONCURRENCY] then
         if cost > 0 then c.reset = b.window end
       elseif asked <= math.min(b.permits, HOLDER_PLACES_MAX) then
         c.retry = held_retry(b, now, b.used + asked - b.permits)
+      elseif asked <= math.min(b.whole or 0, HOLDER_PLACES_MAX) then
+        -- Places of other regions would do.
+        c.retry = b.window + 1
       end
     end
     -- What an earlier memory of this region admitted may still be held.

@@ -4,12 +4,15 @@
 -- ARGV[1]  as in decide.lua
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
 -- ARGV[3]  the stints that the caller knows, 47 bytes each: replication id (40), since when in microseconds (7)
--- ARGV[4]  the step: window (7), kind (1: 0 read, 1 give, 2 take, 3 acknowledge), the other region's session (8), the session of ours that
---          it is meant for (8), permits (5), then the other region's name
+-- ARGV[4]  the step: window (7), kind (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
+--          session of ours that it is meant for (8), permits (5), then the other region's name. Of places the window is the
+--          instant at which the reason was heard; to meet says in the last two what the region gave and has, each plus one, zero where it
+--          did not say; to vouch names all regions, each after its length
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8); the stint (47)
 --          if the caller did not know it, or an empty string
+--          of places the value of places.lua, and how many are held
 --          -1 where the key holds a bucket of another shape, or without windows where it is too early to name this memory
--- Mirrors  Ledger::carry_out of src/core/worldwide/escrow/ledger.rs; without windows Terms::carry_out of level.rs beside it
+-- Mirrors  Ledger::carry_out of src/core/worldwide/escrow/ledger.rs; without windows Terms::carry_out of level.rs and places.rs beside it
 
 local now = ARGV[1]
 local ttl_fixed
@@ -28,13 +31,24 @@ local b = {
   key = KEYS[1], rights = KEYS[2], shape = shape, kind = floor(shape / 16777216),
   permits = permits, window = window, burst = burst, queue = queue,
 }
-if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or b.kind == CONCURRENCY or not bucket_load(b) then return { -1 } end
+if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or not bucket_load(b) then return { -1 } end
 local stint = read_stint(ARGV[3], now)
 rights_terms(b, stint, now)
 
 local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
 local region = string.sub(ARGV[4], next_at)
 local GIVEN, TAKEN, ACKNOWLEDGED = 0, 1, 2
+
+if b.kind == CONCURRENCY then
+  if now < b.doubt then return { -1 } end
+  places_terms(b, stint, now, true)
+  local held = b.len and b.len - redis.call("ZCOUNT", b.key, "-inf", string.format("%.0f", now)) or 0
+  local step = { at = for_window, kind = kind, session = session, own = own, amount = amount, region = region }
+  local value, own_session, kept = places_step(b, stint, held, now, step)
+  local ttl = ttl_fixed or math.ceil(kept / 1000)
+  redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl))
+  return { now, value, held, own_session, stint.learned or "" }
+end
 
 -- The ledger of a bucket without windows has of each kind one entry for a region: that of its latest session, which has the
 -- largest number.

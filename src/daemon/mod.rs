@@ -99,7 +99,8 @@ impl Daemon {
         let counters = Arc::clone(&store.store);
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
-            .sharing(setup.regions.clone(), held);
+            .sharing(setup.regions.clone(), held)
+            .lending(setup.peers.is_some());
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);

@@ -86,10 +86,10 @@ impl Loaded {
     }
 
     /// Holds `split` and `escrow` rules to this region's shares.
-    pub(super) fn sharing(mut self, split: &Split, region: &str) -> Self {
+    pub(super) fn sharing(mut self, split: &Split, region: &str, lends: bool) -> Self {
         let region: Arc<str> = region.into();
         for compiled in self.set.worldwide().iter().filter(|compiled| !is_gossip(compiled)) {
-            let share = split::share_of(split, compiled, &region);
+            let share = split::share_of(split, compiled, &region, lends);
             let side = self.side(compiled).map(|side| side.with_share(share));
             put(&mut self.sides, compiled, side);
         }

@@ -228,7 +228,7 @@ impl Engine {
     fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
-        let loaded = load(set).sharing(&split, &self.name.region);
+        let loaded = load(set).sharing(&split, &self.name.region, self.shares.lends);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(loaded.revision as f64);

@@ -11,8 +11,10 @@ use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
+use crate::core::time::Span;
 use crate::core::wire::RuleName;
 use crate::core::worldwide::NodeName;
+use crate::core::worldwide::escrow::places::Margins;
 use crate::core::worldwide::split::{InForce, Saved, Split, SplitRule, Standing, Word};
 
 /// One rule's share in this region, as decisions read it.
@@ -62,12 +64,14 @@ fn divided(in_force: &InForce, limit: Limit, region: &str) -> Limit {
 #[derive(Debug)]
 pub(super) struct Shares {
     regions: Vec<String>,
+    /// Whether this daemon speaks with others, so that places of `concurrency` rules can be lent.
+    pub(super) lends: bool,
     split: Mutex<Split>,
 }
 
 impl Shares {
     pub(super) fn new(name: NodeName, regions: Vec<String>, saved: Option<Saved>) -> Self {
-        Self { regions, split: Mutex::new(Split::new(name, saved)) }
+        Self { regions, lends: false, split: Mutex::new(Split::new(name, saved)) }
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Split> {
@@ -84,11 +88,13 @@ impl Shares {
         };
         let rule = |compiled: &Arc<Compiled>| {
             let global = compiled.rule.global.as_ref()?;
+            let lends = global.mode == Mode::Escrow && compiled.rule.algorithm == Algorithm::Concurrency;
             Some(SplitRule {
                 name: RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() },
                 weights: Weights::new(&global.shares, &global.minimums, &self.regions),
                 algorithm: compiled.rule.algorithm,
                 limit: compiled.limit,
+                recall: if lends { Margins::USUAL.recall(compiled.limit.window) } else { Span::ZERO },
             })
         };
         set.worldwide().iter().filter(splits).filter_map(rule).collect()
@@ -96,9 +102,11 @@ impl Shares {
 }
 
 /// What a compiled rule is held to by the machine; `None` for a rule that is not shared out.
-pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>) -> Option<Share> {
+pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>, lends: bool) -> Option<Share> {
     let global = compiled.rule.global.as_ref().filter(|global| global.mode != Mode::Gossip)?;
-    let moves = global.mode == Mode::Escrow && compiled.rule.algorithm == Algorithm::FixedWindow;
+    let algorithm = compiled.rule.algorithm;
+    let whole = algorithm == Algorithm::FixedWindow || (algorithm == Algorithm::Concurrency && lends);
+    let moves = global.mode == Mode::Escrow && whole;
     let rule = RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() };
     let in_force = split.in_force(&rule)?;
     let part = ArcSwap::from_pointee(Part::new(Arc::clone(region), in_force, compiled.limit));
@@ -110,6 +118,13 @@ impl Engine {
     #[must_use]
     pub fn sharing(mut self, regions: Vec<String>, saved: Option<Saved>) -> Self {
         self.shares = Shares::new(self.name.clone(), regions, saved);
+        self
+    }
+
+    /// Whether places of `escrow` rules are lent: only by a daemon that speaks with others.
+    #[must_use]
+    pub const fn lending(mut self, lends: bool) -> Self {
+        self.shares.lends = lends;
         self
     }
 

@@ -6,12 +6,13 @@
 use std::borrow::Cow;
 
 use super::slot::{Named, Slot};
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
+use crate::core::algorithm::{Algorithm, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, View};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Place, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE};
+use crate::core::worldwide::escrow::places::{self, Margins};
 use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, can_move, is_known};
 
 /// Whether rights of this rule are escrowed.
@@ -29,9 +30,19 @@ fn has_level(rule: &Compiled) -> bool {
     is_escrowed(rule) && rule.rule.algorithm.is_level()
 }
 
+/// Places that are held, and lent between regions.
+fn has_places(rule: &Compiled) -> bool {
+    is_escrowed(rule) && rule.rule.algorithm == Algorithm::Concurrency
+}
+
 /// Whether nothing passes where there is no room, or nothing can be asked: whatever else is said, where rights are exact.
 pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
     policy == Some(OnFailure::Closed) || is_escrowed(rule)
+}
+
+/// Whether places held under this limit are lent: a user's own limit keeps its static shares.
+pub(super) fn lends(rule: &Compiled, limit: &Limit) -> bool {
+    has_places(rule) && limit.permits == rule.limit.permits
 }
 
 /// What a charge of an escrowed rule is held to, and the instant that it counts at.
@@ -41,11 +52,18 @@ pub(super) struct Terms {
     pub(super) now: Timestamp,
     /// For how long nothing is admitted because too little of the past is known.
     pub(super) doubt: Option<Span>,
+    /// What is counted against.
+    pub(super) limit: Limit,
+    /// What would fit if all of the places there are were here.
+    most: u64,
 }
 
 impl Terms {
-    /// Denies while it must.
-    pub(super) fn hold(&self, verdict: &mut Verdict) {
+    /// Denies while it must, and has hope where places of other regions would do.
+    pub(super) fn hold(&self, verdict: &mut Verdict, asked: u64) {
+        if !verdict.admitted && verdict.retry.is_none() && asked <= self.most {
+            verdict.retry = Some(self.limit.window);
+        }
         if let Some(left) = self.doubt {
             *verdict = Verdict { admitted: false, remaining: 0, retry: Some(left), ..*verdict };
         }
@@ -56,20 +74,35 @@ impl Slot {
     /// What a charge is held to, for an escrowed rule.
     pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
         let now = now.max(self.newest);
+        let terms = Terms { view: None, now, doubt: None, limit: *limit, most: 0 };
         if has_level(rule) {
-            return Terms { view: None, now, doubt: None };
+            return terms;
+        }
+        // How far back what was admitted still counts.
+        let matters = match rule.rule.algorithm {
+            Algorithm::SlidingWindow | Algorithm::SlidingLog => Span(limit.window.0.saturating_mul(2)),
+            Algorithm::Concurrency => limit.window,
+            _ => Span::ZERO,
+        };
+        let known = self.begun + matters + DOUBT_MARGIN;
+        let doubts = matters > Span::ZERO && self.begun > Timestamp(0);
+        let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
+        if has_places(rule) {
+            let moves = lends(rule, limit);
+            let ledger = self.rights.find(named.hash, named.key.bytes());
+            let ledger = ledger.and_then(|place| self.rights.get(place));
+            let held_to = self.places(limit).limit(ledger, now);
+            let limit = match (moves, ledger) {
+                (true, _) => held_to,
+                // What is lent all the same is not here.
+                (false, Some(_)) => Limit { permits: limit.burst.min(held_to.permits), ..*limit },
+                (false, None) => Limit { permits: limit.burst, ..*limit },
+            };
+            let most = if moves { u64::from(rule.limit.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
+            return Terms { doubt, limit, most, ..terms };
         }
         if !has_rights(rule) {
-            // How far back what was admitted still counts.
-            let matters = match rule.rule.algorithm {
-                Algorithm::SlidingWindow | Algorithm::SlidingLog => Span(limit.window.0.saturating_mul(2)),
-                Algorithm::Concurrency => limit.window,
-                _ => Span::ZERO,
-            };
-            let known = self.begun + matters + DOUBT_MARGIN;
-            let doubts = matters > Span::ZERO && self.begun > Timestamp(0);
-            let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
-            return Terms { view: None, now, doubt };
+            return Terms { doubt, ..terms };
         }
         let place = self.find(named);
         let counted = self
@@ -87,7 +120,12 @@ impl Slot {
         let next_budget = u32::try_from(minted).unwrap_or(0);
         let view = View { window, budget, next_budget, others: 0, others_before: 0 };
         let now = now.max(Timestamp::window_start(window, limit.window));
-        Terms { view: Some(view), now, doubt: None }
+        Terms { view: Some(view), now, ..terms }
+    }
+
+    fn places(&self, limit: &Limit) -> places::Terms {
+        let (share, hold) = (u64::from(limit.burst), limit.window);
+        places::Terms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: Safety::ALL }
     }
 
     /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not read it.
@@ -173,6 +211,9 @@ impl Slot {
         if has_level(rule) {
             return self.level_rights(rule, limit, named, ask, now);
         }
+        if has_places(rule) {
+            return self.lent(limit, named, ask, now);
+        }
         let terms = self.terms(rule, limit, named, now);
         let window = terms.view.map_or(0, |view| view.window);
         let (key, place) = (named.key.bytes(), self.find(named));
@@ -199,6 +240,30 @@ impl Slot {
         let balance = Balance { ledger: ledger.clone(), used };
         // It says how its window ended until the next one ends.
         self.rights.rate(at, Timestamp::window_start(window.saturating_add(2), limit.window), WEIGHT_KEPT);
+        Some(balance)
+    }
+
+    /// Carries out one step on places that are lent.
+    fn lent(&mut self, limit: &Limit, named: Named<'_>, ask: &Ask, now: Timestamp) -> Option<Balance> {
+        let now = now.max(self.newest);
+        let terms = self.places(limit);
+        if !terms.is_settled(now) {
+            return None;
+        }
+        let at = match self.rights.find(named.hash, named.key.bytes()) {
+            Some(at) => at,
+            None => {
+                self.newest = self.newest.max(now);
+                let ledger = Ledger::without_windows(now);
+                self.rights.insert(named.hash, named.key.bytes(), ledger, now, |_| false).ok()?.place
+            }
+        };
+        let held = self.state(self.find(named)).map_or(0, |state| state.used(limit, now));
+        let ledger = self.rights.get_mut(at)?;
+        terms.carry_out(ledger, held, ask, now);
+        let balance = terms.balance(ledger, held, now);
+        let kept = terms.kept(ledger);
+        self.rights.rate(at, now + kept, WEIGHT_KEPT);
         Some(balance)
     }
 

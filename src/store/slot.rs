@@ -66,6 +66,8 @@ pub(super) struct Looked {
     error_bound: u64,
     /// The instant that it counts at.
     pub(super) now: Timestamp,
+    /// What it is counted against.
+    limit: Limit,
 }
 
 impl Looked {
@@ -140,36 +142,36 @@ impl Slot {
     pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
         let held = self.held(charge.rule, named);
         let (mut view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
-        let mut at = now;
+        let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule).then(|| self.terms(charge.rule, &charge.limit, named, now));
         if let Some(terms) = &terms {
-            (view, at) = (terms.view, terms.now);
+            (view, at, limit) = (terms.view, terms.now, terms.limit);
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
         let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
         let mut verdict = match &charge.cost {
-            Cost::Hold(hold) => state.check_hold(&charge.limit, at, &Hold { places: cost, ..*hold }),
-            _ => state.check(&charge.limit, view.as_ref(), at, cost),
+            Cost::Hold(hold) => state.check_hold(&limit, at, &Hold { places: cost, ..*hold }),
+            _ => state.check(&limit, view.as_ref(), at, cost),
         };
         // Who is known to hold may go on whatever else is in doubt.
         let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
         if let Some(terms) = terms.as_ref().filter(|_| !known) {
-            terms.hold(&mut verdict);
+            terms.hold(&mut verdict, cost.max(1));
         }
         match charge.cost {
             Cost::Take(_) | Cost::Hold(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        Looked { place, verdict, view, error_bound, now: at }
+        Looked { place, verdict, view, error_bound, now: at, limit }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
     pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked, named: Named<'_>) -> Verdict {
         let peek = self
             .counted((charge.rule, &charge.limit), named, looked.now, self.state(looked.place))
-            .check(&charge.limit, looked.view.as_ref(), looked.now, 0);
+            .check(&looked.limit, looked.view.as_ref(), looked.now, 0);
         Verdict { admitted: true, retry: None, ..peek }
     }
 
@@ -223,7 +225,7 @@ impl Slot {
         place: Option<Place>,
         named: Named<'_>,
     ) -> Counted {
-        let (limit, now) = (&charge.limit, looked.now);
+        let (limit, now) = (&looked.limit, looked.now);
         let mut counted = looked.counted();
         let escrowed = is_escrowed(charge.rule);
         if let Some(view) = looked.view.filter(|_| escrowed) {
@@ -271,7 +273,7 @@ impl Slot {
             self.buckets.weigh(place, WEIGHT_KEPT);
         }
         let state = self.counted((charge.rule, &charge.limit), named, now, self.state(Some(place)));
-        counted.used = state.used(&charge.limit, now);
+        counted.used = state.used(&looked.limit, now);
         counted
     }
 
@@ -326,18 +328,18 @@ impl Slot {
         if held.is_none() && state.is_none() && !is_escrowed(rule) {
             return None;
         }
-        let (mut view, mut now) = (held.map(|held| held.view), now);
+        let (mut view, mut now, mut limit) = (held.map(|held| held.view), now, rule.limit);
         let terms = is_escrowed(rule).then(|| self.terms(rule, &rule.limit, named, now));
         if let Some(terms) = &terms {
-            (view, now) = (terms.view, terms.now);
+            (view, now, limit) = (terms.view, terms.now, terms.limit);
         }
         let state = self.counted((rule, &rule.limit), named, now, state);
-        let mut verdict = state.check(&rule.limit, view.as_ref(), now, 0);
+        let mut verdict = state.check(&limit, view.as_ref(), now, 0);
         if let Some(terms) = &terms {
-            terms.hold(&mut verdict);
+            terms.hold(&mut verdict, 1);
         }
         Some(BucketInfo {
-            used: state.used(&rule.limit, now),
+            used: state.used(&limit, now),
             verdict,
             view,
             error_bound: held.map_or(0, |held| held.error_bound),

@@ -9,6 +9,7 @@ use crate::redis_store::{compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::request::Cost;
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::ruleset::Compiled;
@@ -16,9 +17,10 @@ use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::WorldKey;
 use tidegate::core::worldwide::escrow::level::{MESSAGE_LIFE, Terms};
+use tidegate::core::worldwide::escrow::places::{self, Margins};
 use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Step, Vault};
 use tidegate::engine::clock::Clock;
-use tidegate::engine::port::{Charge, Counted, Intent, Store};
+use tidegate::engine::port::{Charge, Counted, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
 use tidegate::store::redis::{RedisSettings, Topology};
 
@@ -172,6 +174,150 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
                     let own = vault.balance(now).ledger.session;
                     let three = vault.carry_out(now, &step(own)).unwrap();
                     prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
+                }
+            }
+        }
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[derive(Debug, Clone)]
+enum Lending {
+    Hold { step: HoldStep, who: u8, places: u64, own_limit: bool },
+    Read,
+    Give { to: usize, session: u64, permits: u64 },
+    Take { from: usize, session: u64, fenced: bool, late: u64, permits: u64 },
+    Meet { region: usize, session: u64, has: Option<u64>, gave: Option<u64>, late: u64 },
+    Vouch { all: bool },
+    Pass(u64),
+}
+
+fn lendings() -> impl Strategy<Value = Vec<Lending>> {
+    let step =
+        prop_oneof![5 => Just(HoldStep::Acquire), 1 => Just(HoldStep::Renew), 2 => Just(HoldStep::Release)];
+    let late = prop_oneof![4 => Just(0_u64), 1 => 0..90_000_000_u64];
+    let total = || proptest::option::weighted(0.7, 0..9_u64);
+    let pass = prop_oneof![6 => 0..900_000_u64, 2 => 0..40_000_000_u64, 1 => 60_000_000..70_000_000_u64];
+    let act = prop_oneof![
+        8 => (step, 1..7_u8, 1..4_u64, proptest::bool::weighted(0.1))
+            .prop_map(|(step, who, places, own_limit)| Lending::Hold { step, who, places, own_limit }),
+        1 => Just(Lending::Read),
+        4 => (0..2_usize, 1..3_u64, 0..7_u64).prop_map(|(to, session, permits)| Lending::Give { to, session, permits }),
+        4 => (0..2_usize, 1..3_u64, proptest::bool::weighted(0.1), late.clone(), 0..12_u64).prop_map(
+            |(from, session, fenced, late, permits)| Lending::Take { from, session, fenced, late, permits }
+        ),
+        4 => (0..2_usize, 1..3_u64, total(), total(), late)
+            .prop_map(|(region, session, has, gave, late)| Lending::Meet { region, session, has, gave, late }),
+        1 => any::<bool>().prop_map(|all| Lending::Vouch { all }),
+        3 => pass.prop_map(Lending::Pass),
+    ];
+    proptest::collection::vec(act, 1..60)
+}
+
+fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<Ask> {
+    let at = |late: &u64| now.0 - late;
+    let name = |region: &usize| REGIONS[*region].to_owned();
+    Some(match act {
+        Lending::Hold { .. } | Lending::Pass(_) => return None,
+        Lending::Read => ask(0, Step::Read),
+        Lending::Give { to, session, permits } => {
+            ask(now.0, Step::Give { to: name(to), session: *session, permits: *permits })
+        }
+        Lending::Take { from, session, fenced, late, permits } => {
+            let to_session = own + u64::from(*fenced);
+            ask(at(late), Step::Take { from: name(from), session: *session, to_session, permits: *permits })
+        }
+        Lending::Meet { region, session, has, gave, late } => {
+            ask(at(late), Step::Meet { region: name(region), session: *session, has: *has, gave: *gave })
+        }
+        Lending::Vouch { all } => {
+            let regions = if *all { REGIONS.map(str::to_owned).to_vec() } else { vec![name(&0)] };
+            ask(now.0, Step::Vouch { regions })
+        }
+    })
+}
+
+fn hold(store: &dyn Store, rule: &Compiled, limit: Limit, hold: Hold, now: Timestamp) -> Outcome {
+    let key = key(rule, "u");
+    let charge = Charge { rule, key: &key, limit, cost: Cost::Hold(hold), enforced: true };
+    match store.try_decide(&[charge], Intent::Charge, now) {
+        Some(outcome) => outcome,
+        None => runtime().block_on(store.decide(&[charge], Intent::Charge, now)),
+    }
+}
+
+#[test]
+fn the_same_steps_on_places_do_the_same_in_memory_and_in_every_server() {
+    places_do_the_same(&Server::start(&[]), 150);
+    for program in [crate::redis_servers::OLDEST, crate::redis_servers::VALKEY] {
+        let Some(program) = crate::redis_servers::other_program(program) else { continue };
+        places_do_the_same(&Server::start_program(&program, &[]), 50);
+    }
+}
+
+fn places_do_the_same(server: &Server, cases: u32) {
+    let length = Span::from_secs(4);
+    let share = 5;
+    let clock = Arc::new(Clock::Manual(START.0.into()));
+    let settings =
+        RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
+    let redis = store(settings, 1);
+    let turn = std::cell::Cell::new(0);
+    let limit = Limit { permits: 12, window: length, burst: share, queue: 0 };
+    let rule_of = |turn: u32| {
+        let mut rule = compiled(&format!("p{turn}"), Algorithm::Concurrency, limit, turn * 16);
+        rule.rule.global = Some(Global::new(Mode::Escrow));
+        rule
+    };
+    // Redis began shortly before this, as far as this clock says.
+    let nobody = Hold { step: HoldStep::Renew, holder: Holder([9; 16]), places: 0 };
+    let _ = hold(&redis, &rule_of(0), limit, nobody, START);
+    let begin = START + length + SECOND;
+    let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
+    let result = runner.run(&lendings(), |acts| {
+        turn.set(turn.get() + 1);
+        let rule = rule_of(turn.get());
+        let memory = MemoryStore::new(100).begun(START);
+        let terms = places::Terms {
+            share: u64::from(share),
+            hold: length,
+            begun: START,
+            margins: Margins::USUAL,
+            safety: Safety::ALL,
+        };
+        let mut vault = Vault::places(terms);
+        let (mut now, mut own_limits) = (begin, false);
+        for act in &acts {
+            clock.set(now);
+            match act {
+                Lending::Pass(micros) => now = now + Span(*micros),
+                Lending::Hold { step, who, places, own_limit } => {
+                    let step = Hold { step: *step, holder: Holder([*who; 16]), places: *places };
+                    let limit = if *own_limit { Limit { permits: 6, burst: 2, ..limit } } else { limit };
+                    own_limits |= *own_limit;
+                    let one = hold(&memory, &rule, limit, step, now);
+                    prop_assert_eq!(&one, &hold(&redis, &rule, limit, step, now), "{:?}", act);
+                    // The smallest store knows no limits of users.
+                    if !own_limits && step.step != HoldStep::Release {
+                        prop_assert_eq!(vault.step(now, &step).0, one.admitted, "{:?}", act);
+                    } else {
+                        let _ = vault.step(now, &step);
+                    }
+                }
+                _ => {
+                    let read = ask(0, Step::Read);
+                    let sessions = [&memory as &dyn Store, &redis]
+                        .map(|store| rights(store, &rule, "u", &read, now).unwrap().ledger.session);
+                    let step = |own| lending_step(act, own, now).unwrap();
+                    let one = rights(&memory, &rule, "u", &step(sessions[0]), now).unwrap();
+                    let two = rights(&redis, &rule, "u", &step(sessions[1]), now).unwrap();
+                    prop_assert_eq!(shown(&one), shown(&two), "{:?}", act);
+                    let own = vault.carry_out(now, &read).unwrap().ledger.session;
+                    let three = vault.carry_out(now, &step(own)).unwrap();
+                    if !own_limits {
+                        prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
+                    }
                 }
             }
         }

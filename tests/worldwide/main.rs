@@ -17,6 +17,7 @@ mod escrow;
 mod gossip;
 mod load;
 mod ocean;
+mod places;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
 mod split;

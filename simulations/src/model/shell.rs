@@ -12,7 +12,7 @@ use tidegate::core::request::Cost;
 use tidegate::core::rule::{Mode, OnPartition};
 use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
 use tidegate::core::share::Weights;
-use tidegate::core::time::Timestamp;
+use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::split::SplitRule;
 use tidegate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
@@ -100,6 +100,7 @@ impl RuleInForce {
             weights: Weights::new(&global.shares, &global.minimums, regions),
             algorithm: rule.algorithm,
             limit: self.compiled.limit,
+            recall: Span::ZERO,
         })
     }
 

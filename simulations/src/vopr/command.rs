@@ -9,6 +9,7 @@ use rayon::prelude::*;
 use tidegate::core::worldwide::escrow::Safety;
 
 use super::case::{Case, Focus};
+use super::places::{self, PlacesCase};
 use super::play::{Summary, play};
 
 /// Seeds that once failed.
@@ -23,6 +24,9 @@ pub(crate) struct Vopr {
     /// The first of them, or with `--seeds 1` the one to repeat.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Worlds of holders alone, whose places are lent between regions; their seeds draw other worlds.
+    #[arg(long)]
+    places: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -41,6 +45,9 @@ pub(crate) struct Meta {
     /// The first of them.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Worlds of holders alone.
+    #[arg(long)]
+    places: bool,
 }
 
 /// How long to look for a violation.
@@ -49,15 +56,23 @@ pub(crate) struct Mutate {
     /// Most seeds for each rule that is switched off.
     #[arg(long, default_value_t = 2_000)]
     seeds: u64,
+    /// Only the rules that matter to places.
+    #[arg(long)]
+    places: bool,
 }
 
 fn failure(case: &Case, why: &str) -> anyhow::Error {
+    failed((case.seed, ""), &case.describe(), why)
+}
+
+fn failure_of_places(case: &PlacesCase, why: &str) -> anyhow::Error {
+    failed((case.seed, " --places"), &case.describe(), why)
+}
+
+fn failed((seed, flag): (u64, &str), world: &str, why: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "seed {} at commit {}: {why}\n  {}\n  again: sim vopr --seeds 1 --seed {}",
-        case.seed,
-        commit(),
-        case.describe(),
-        case.seed
+        "seed {seed} at commit {}: {why}\n  {world}\n  again: sim vopr{flag} --seeds 1 --seed {seed}",
+        commit()
     )
 }
 
@@ -77,10 +92,15 @@ impl Vopr {
         let seeds = self.seed..self.seed.saturating_add(self.seeds);
         if self.verbose {
             for seed in seeds.clone() {
-                writeln!(out, "{seed}: {}", Case::draw(seed, Focus::All).describe())?;
+                let world = match self.places {
+                    true => PlacesCase::draw(seed).describe(),
+                    false => Case::draw(seed, Focus::All).describe(),
+                };
+                writeln!(out, "{seed}: {world}")?;
             }
         }
-        let sum = play_all(seeds.into_par_iter(), Safety::ALL)?;
+        let seeds = seeds.into_par_iter();
+        let sum = if self.places { play_places(seeds)? } else { play_all(seeds, Safety::ALL)? };
         writeln!(
             out,
             "{} seeds: {} daemons, {} faults, {} frames, {} permits; no violation",
@@ -96,14 +116,17 @@ fn play_all(seeds: impl ParallelIterator<Item = u64>, safety: Safety) -> anyhow:
             let case = Case::draw(seed, Focus::All);
             play(&case, safety, None).map(|(summary, _)| summary).map_err(|why| failure(&case, &why))
         })
-        .try_reduce(Summary::default, |a, b| {
-            Ok(Summary {
-                daemons: a.daemons + b.daemons,
-                frames: a.frames + b.frames,
-                admitted: a.admitted + b.admitted,
-                faults: a.faults + b.faults,
-            })
+        .try_reduce(Summary::default, |a, b| Ok(a.and(b)))
+}
+
+fn play_places(seeds: impl ParallelIterator<Item = u64>) -> anyhow::Result<Summary> {
+    seeds
+        .map(|seed| {
+            let case = PlacesCase::draw(seed);
+            let played = places::play(&case, Safety::ALL, None).map(|(summary, _)| summary);
+            played.map_err(|why| failure_of_places(&case, &why))
         })
+        .try_reduce(Summary::default, |a, b| Ok(a.and(b)))
 }
 
 impl Check {
@@ -135,8 +158,17 @@ impl Meta {
         let bytes: usize = seeds
             .into_par_iter()
             .map(|seed| {
-                let case = Case::draw(seed, Focus::All);
-                let once = || play(&case, Safety::ALL, Some(Vec::new())).map_err(|why| failure(&case, &why));
+                let once = || match self.places {
+                    true => {
+                        let case = PlacesCase::draw(seed);
+                        let played = places::play(&case, Safety::ALL, Some(Vec::new()));
+                        played.map_err(|why| failure_of_places(&case, &why))
+                    }
+                    false => {
+                        let case = Case::draw(seed, Focus::All);
+                        play(&case, Safety::ALL, Some(Vec::new())).map_err(|why| failure(&case, &why))
+                    }
+                };
                 let (one, other) = (once()?.1.unwrap_or_default(), once()?.1.unwrap_or_default());
                 if one == other {
                     return Ok(one.len());
@@ -156,7 +188,7 @@ impl Mutate {
     /// Switches off each safety rule in turn: something must go wrong.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let mut unnoticed = Vec::new();
-        for (rule, safety) in Safety::WITHOUT_ONE {
+        for (rule, safety) in Safety::WITHOUT_ONE.into_iter().filter(|_| !self.places) {
             let focus = if safety.forwarded_stays_charged { Focus::Rights } else { Focus::Levels };
             let found = (1..=self.seeds).into_par_iter().find_map_first(|seed| {
                 play(&Case::draw(seed, focus), safety, None).err().map(|why| (seed, why))
@@ -166,10 +198,21 @@ impl Mutate {
                 None => unnoticed.push(rule),
             }
         }
+        for (rule, safety) in Safety::WITHOUT_ONE_OF_PLACES {
+            let found = (1..=self.seeds).into_par_iter().find_map_first(|seed| {
+                places::play(&PlacesCase::draw(seed), safety, None).err().map(|why| (seed, why))
+            });
+            match found {
+                Some((seed, why)) => writeln!(out, "places without {rule}: seed {seed}: {why}")?,
+                None => unnoticed.push(rule),
+            }
+        }
         if !unnoticed.is_empty() {
             bail!("{} seeds did not notice that these rules were off: {}", self.seeds, unnoticed.join(", "));
         }
-        writeln!(out, "each of {} safety rules is needed", Safety::WITHOUT_ONE.len())?;
+        let others = if self.places { 0 } else { Safety::WITHOUT_ONE.len() };
+        let rules = others + Safety::WITHOUT_ONE_OF_PLACES.len();
+        writeln!(out, "each of {rules} safety rules is needed")?;
         Ok(())
     }
 }

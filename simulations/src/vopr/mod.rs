@@ -6,6 +6,7 @@
 mod case;
 mod check;
 mod command;
+mod places;
 mod play;
 
 pub(crate) use self::command::{Check, Meta, Mutate, Vopr};

@@ -21,6 +21,18 @@ pub(crate) struct Summary {
     pub(crate) faults: u64,
 }
 
+impl Summary {
+    /// Both together.
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self {
+            daemons: self.daemons + other.daemons,
+            frames: self.frames + other.frames,
+            admitted: self.admitted + other.admitted,
+            faults: self.faults + other.faults,
+        }
+    }
+}
+
 /// A game in progress.
 pub(crate) struct Game<'c> {
     pub(crate) case: &'c Case,

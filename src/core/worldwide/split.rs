@@ -40,6 +40,8 @@ pub struct SplitRule {
     pub algorithm: Algorithm,
     /// What it admits worldwide.
     pub limit: Limit,
+    /// How long others may still use what a region lent of a larger share; zero where nothing is lent.
+    pub recall: Span,
 }
 
 /// What a daemon says of the weights it holds.
@@ -348,7 +350,7 @@ fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
         // What was held before the shares changed is given back by then, or ends: above a share nothing is renewed.
-        Algorithm::Concurrency => now + times(window, 2),
+        Algorithm::Concurrency => now + times(window, 2) + rule.recall,
         // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));

@@ -49,6 +49,8 @@ pub(super) struct Bucket {
     pub(super) worldwide: bool,
     /// Whether its rights are escrowed.
     pub(super) escrowed: bool,
+    /// Whether its places are lent between regions.
+    pub(super) lends: bool,
 }
 
 /// One charge of a part.
@@ -210,7 +212,11 @@ impl Call {
             push(&mut bytes, window.0.max(1), 6);
             push(&mut bytes, u64::from(burst), 4);
             push(&mut bytes, u64::from(queue), 4);
-            bytes.push(if bucket.escrowed { 2 } else { u8::from(bucket.worldwide) });
+            bytes.push(match bucket.algorithm {
+                Algorithm::Concurrency if bucket.escrowed && !bucket.lends => 3,
+                _ if bucket.escrowed => 2,
+                _ => u8::from(bucket.worldwide),
+            });
         }
         bytes
     }

@@ -176,6 +176,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         limit: Limit { permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         worldwide: false,
         escrowed: false,
+        lends: false,
     };
     let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };

@@ -245,7 +245,7 @@ impl Lanes {
             answer = self.redirected(&packed(true), slot, None, deadline).await;
         }
         match answer {
-            Ok(value) => rights::read(value, &self.stints),
+            Ok(value) => rights::read(value, call.places, &self.stints),
             Err(failure) => {
                 self.meter.failed(&failure);
                 None

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::rights::is_escrowed;
+use super::super::rights::{is_escrowed, lends};
 use super::call::{Action, Bucket, Item, Part};
 use super::fallback::Unanswered;
 use super::names;
@@ -42,6 +42,7 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.window == rule.window,
         escrowed: is_escrowed(charge.rule),
+        lends: lends(charge.rule, &charge.limit),
     };
     (name.slot, bucket)
 }

@@ -10,12 +10,13 @@ use redis::{Cmd, Value};
 use super::call::{pull, push};
 use super::names::{self, Name};
 use super::scripts::{RIGHTS, Script};
-use crate::core::algorithm::Limit;
+use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::key::Key;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
+use crate::core::worldwide::escrow::places::{Bond, Loans};
 use crate::core::worldwide::escrow::{Ask, Balance, Ledger, Step};
 
 /// Stints remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
@@ -67,6 +68,8 @@ pub(super) struct Call {
     pub(super) name: Name,
     bucket: Vec<u8>,
     step: Vec<u8>,
+    /// Whether it is about places that are lent.
+    pub(super) places: bool,
 }
 
 impl Call {
@@ -80,8 +83,21 @@ impl Call {
         push(&mut bucket, u64::from(limit.burst), 4);
         push(&mut bucket, u64::from(limit.queue), 4);
         bucket.push(2);
+        let mut names = Vec::new();
+        // What was not said is zero, and any number one more than it is.
+        let said = |total: &Option<u64>| total.map_or(0, |total| total.saturating_add(1));
         let (kind, region, session, own, permits) = match &ask.step {
             Step::Read => (0, "", 0, 0, 0),
+            Step::Meet { region, session, has, gave } => {
+                (4, region.as_str(), *session, said(gave), said(has))
+            }
+            Step::Vouch { regions } => {
+                for region in regions {
+                    names.push(u8::try_from(region.len()).ok()?);
+                    names.extend_from_slice(region.as_bytes());
+                }
+                (5, "", 0, 0, 0)
+            }
             Step::Give { to, session, permits } => (1, to.as_str(), *session, 0, *permits),
             Step::Take { from, session, to_session, permits } => {
                 (2, from.as_str(), *session, *to_session, *permits)
@@ -98,7 +114,8 @@ impl Call {
         push(&mut step, own, 8);
         push(&mut step, permits, 5);
         step.extend_from_slice(region.as_bytes());
-        Some(Self { name, bucket, step })
+        step.extend_from_slice(&names);
+        Some(Self { name, bucket, step, places: rule.rule.algorithm == Algorithm::Concurrency })
     }
 
     /// The command, by the script's hash or with its whole text.
@@ -121,7 +138,7 @@ impl Call {
 }
 
 /// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
-pub(super) fn read(value: Value, stints: &Stints) -> Option<Balance> {
+pub(super) fn read(value: Value, places: bool, stints: &Stints) -> Option<Balance> {
     let Value::Array(values) = value else { return None };
     let [
         Value::Int(_),
@@ -135,7 +152,8 @@ pub(super) fn read(value: Value, stints: &Stints) -> Option<Balance> {
     };
     stints.learn(stint);
     let session = pull(&mut session.as_slice(), 8)?;
-    Some(Balance { ledger: unpack(ledger, session)?, used: u64::try_from(*used).ok()? })
+    let ledger = if places { unpack_places(ledger, session) } else { unpack(ledger, session) };
+    Some(Balance { ledger: ledger?, used: u64::try_from(*used).ok()? })
 }
 
 fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
@@ -161,6 +179,29 @@ fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
             _ => ledger.acknowledged.push(total),
         }
     }
+    Some(ledger)
+}
+
+fn unpack_places(bytes: &[u8], session: u64) -> Option<Ledger> {
+    let (_, mut rest) = bytes.split_at_checked(ID_BYTES)?;
+    let minted = pull(&mut rest, 5)?;
+    let (capacity, share) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
+    let mut loans = Loans { share, capacity, vouched: pull(&mut rest, 1)? > 0, bonds: Vec::new() };
+    let mut ledger = Ledger { session, minted, ..Ledger::default() };
+    let _ = pull(&mut rest, 8)?;
+    while !rest.is_empty() {
+        let session = pull(&mut rest, 8)?;
+        let (given, taken) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
+        let heard = Timestamp(pull(&mut rest, 7)?);
+        let (flags, len) = (pull(&mut rest, 1)?, usize::try_from(pull(&mut rest, 1)?).ok()?);
+        let (name, after) = rest.split_at_checked(len)?;
+        rest = after;
+        let region = std::str::from_utf8(name).ok()?.to_owned();
+        ledger.given.push(Total { region: region.clone(), session, permits: given });
+        ledger.taken.push(Total { region: region.clone(), session, permits: taken });
+        loans.bonds.push(Bond { region, heard, told: flags & 1 > 0, carried: flags & 2 > 0 });
+    }
+    ledger.loans = Some(Box::new(loans));
     Some(ledger)
 }
 

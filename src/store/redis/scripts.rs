@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 /// The parts, in the order in which they need each other.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     include_str!("../../../lua/kinds.lua"),
     include_str!("../../../lua/number.lua"),
     include_str!("../../../lua/aligned.lua"),
@@ -14,6 +14,7 @@ const PARTS: [&str; 10] = [
     include_str!("../../../lua/holders.lua"),
     include_str!("../../../lua/bucket.lua"),
     include_str!("../../../lua/ledger.lua"),
+    include_str!("../../../lua/places.lua"),
 ];
 
 const DECIDES: &str = include_str!("../../../lua/decide.lua");

@@ -1,6 +1,7 @@
 //! What one daemon does about one bucket: looks at its rights, gives, and decides what to tell.
 
 use super::super::super::time::{Span, Timestamp};
+use super::super::super::wire::rights::Total;
 use super::super::regions::{RegionId, Regions};
 use super::flow::{Basin, streams};
 use super::key::{Bucket, Partner, Told};
@@ -11,7 +12,7 @@ use super::{Escrow, Event, level};
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
 /// Least time between two gifts to one region, and between two urgent statements.
-const GAP: Span = Span::from_millis(20);
+pub(super) const GAP: Span = Span::from_millis(20);
 /// One way to a region to which there is no link.
 const OWD_DEFAULT: Span = Span::from_millis(50);
 /// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
@@ -20,10 +21,22 @@ const PATIENCE: Span = Span::from_millis(600);
 impl Escrow {
     /// Looks at a bucket because something happened or its time has come.
     pub(super) fn look(&mut self, now: Timestamp, id: usize) {
-        let gap = self.config.look_gap;
         let own = self.config.name.region.clone();
+        let (look_gap, slow_gap) = (self.config.look_gap, self.confirmation_gap());
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.forget_wants(now);
+        }
+        let Some(bucket) = self.bucket(id) else { return };
+        // What is on its way has to be sent until it has come.
+        let open = bucket.rule.is_places()
+            && (1..self.regions.len()).any(|region| self.unacknowledged(now, id, region).is_some());
         let Some(bucket) = self.bucket_mut(id) else { return };
-        if bucket.is_hot(now, bucket.rule.share(&own)) && bucket.may_ask(now) {
+        let hot = bucket.is_hot(now, bucket.rule.share(&own)) || open;
+        if (hot || bucket.has_loans()) && bucket.may_ask(now) {
+            if open {
+                bucket.keep(now);
+            }
+            let gap = if hot { look_gap } else { slow_gap };
             let due = bucket.looked.is_none_or(|looked| now.since(looked) >= gap || now < looked);
             if due {
                 let (key, window) = (bucket.key.clone(), bucket.window_at(now));
@@ -74,8 +87,15 @@ impl Escrow {
                 _ => None,
             })
             .collect();
+        // Who was met for the first time is to know that it was.
+        let bonds = balance.ledger.given.iter().filter(|_| balance.ledger.loans.is_some());
+        let is_new = |total: &&Total| {
+            let before = before.as_ref().map(|before| before.ledger.given.as_slice()).unwrap_or_default();
+            !before.iter().any(|known| (&known.region, known.session) == (&total.region, total.session))
+        };
+        let met: Vec<String> = bonds.filter(is_new).map(|total| total.region.clone()).collect();
         bucket.balance = Some(balance);
-        for from in takers {
+        for from in takers.into_iter().chain(met) {
             self.acknowledge(id, &from);
         }
         for event in moved {
@@ -104,18 +124,21 @@ impl Escrow {
         if bucket.current(now).is_none() {
             return;
         }
-        let level = bucket.rule.is_level();
+        let (level, windows) = (bucket.rule.is_level(), bucket.rule.has_windows());
         if self.owns(&bucket.key) {
             if level {
                 self.settle(now, id);
                 self.forward(now, id);
-            } else {
+            } else if windows {
                 self.push(now, id);
+            } else {
+                self.introduce(now, id);
+                self.lend(now, id);
             }
         }
         self.send(now, id);
         self.tell(now, id);
-        if !level {
+        if windows {
             self.run_dry(now, id);
         }
     }
@@ -229,7 +252,7 @@ impl Escrow {
     }
 
     /// Whether what is given to a region now would arrive, and nothing was given to it just now.
-    fn is_reachable(&self, now: Timestamp, partner: &Partner, region: RegionId) -> bool {
+    pub(super) fn is_reachable(&self, now: Timestamp, partner: &Partner, region: RegionId) -> bool {
         let rested = partner.gave.is_none_or(|gave| now.since(gave) >= GAP || now < gave);
         let owd = self.owd(region);
         let audible = self.heard(region).is_some_and(|heard| now.since(heard) < PATIENCE + owd);
@@ -324,7 +347,7 @@ impl Escrow {
     /// What was given to a region in its present session, if it has not said that it has all of it.
     pub(super) fn unacknowledged(&self, now: Timestamp, id: usize, region: RegionId) -> Option<u64> {
         let bucket = self.bucket(id)?;
-        let balance = bucket.current(now)?;
+        let balance = bucket.current(now).filter(|balance| balance.ledger.is_covered())?;
         let partner = bucket.partner(region)?;
         let mut given = balance.ledger.given_to(self.regions.name(region), partner.session);
         if !self.config.safety.debits_before_credits {
@@ -369,6 +392,9 @@ impl Escrow {
 
     /// Whether the others would go wrong by what they were told before.
     fn worth_telling(&self, now: Timestamp, bucket: &Bucket, new: Told) -> bool {
+        if bucket.rule.is_places() {
+            return self.places_worth_telling(now, bucket, new);
+        }
         let share = bucket.rule.share(self.own_region());
         let Some(old) = bucket.told else { return bucket.is_hot(now, share) };
         let since = now.since(old.at);
@@ -440,9 +466,12 @@ impl Escrow {
         if bucket.is_hot(now, bucket.rule.share(self.own_region())) {
             let gap = if bucket.stirred { self.config.look_gap } else { self.config.interval };
             next = next.min(bucket.looked.map_or(now, |looked| looked + gap));
-            if !bucket.rule.is_level() {
+            if bucket.rule.has_windows() {
                 next = next.min(bucket.start(bucket.window_at(now).saturating_add(1)));
             }
+        }
+        if bucket.has_loans() {
+            next = next.min(bucket.looked.map_or(now, |looked| looked + self.confirmation_gap()));
         }
         for region in 1..self.regions.len() {
             if self.unacknowledged(now, id, region).is_some() {
@@ -482,7 +511,7 @@ impl Escrow {
         self.ways.get(region).copied().flatten().map_or(OWD_DEFAULT, |(nearest, _)| nearest)
     }
 
-    fn owd_max(&self) -> Span {
+    pub(super) fn owd_max(&self) -> Span {
         self.ways.iter().skip(1).flatten().map(|(_, farthest)| *farthest).max().unwrap_or(Span::ZERO)
     }
 

@@ -20,6 +20,10 @@ const STILL: Span = Span::from_secs(10);
 const ANSWER_MAX: Span = Span::from_secs(1);
 /// For so long a refusal says that something is wanted, where there are no windows.
 const WANT: Span = Span::from_secs(1);
+/// Until this has passed without a refusal, places that were borrowed are not taken back home unless somebody wants them.
+pub(super) const IDLE: Span = Span::from_secs(2);
+/// Of places the demand is that of now: how long they are held says nothing of it.
+const PLACES_WINDOW: Span = Span::from_secs(1);
 /// Most steps that wait for the store. More are dropped; they come again.
 const STEPS_MAX: usize = 64;
 
@@ -47,6 +51,8 @@ pub(super) struct Bucket {
     siblings: Vec<Sibling>,
     partners: Vec<Partner>,
     pub(super) told: Option<Told>,
+    /// When the store was last asked to own its whole share.
+    pub(super) vouched: Option<Timestamp>,
     /// The newest window whose final count was settled.
     pub(super) settled: u64,
     /// The newest window in which nobody had rights left.
@@ -75,6 +81,12 @@ pub(super) struct Partner {
     pub(super) owes_transfer: bool,
     /// Only where a test lets rights be sent before they are taken out: the window and their total.
     pub(super) promised: (u64, u64),
+    /// When the store was last told of it.
+    pub(super) noted: Option<Timestamp>,
+    /// When it was last told because it did not know the own memory.
+    pub(super) introduced: Option<Timestamp>,
+    /// The largest share that it had, where places are lent: what it lent of a larger one may still arrive.
+    pub(super) owned: u64,
     /// What may still be forwarded from it now, in millionths, as of when; see `believes`.
     credit: Option<(Timestamp, u128)>,
     /// What was taken off its credit in its session.
@@ -135,6 +147,7 @@ pub(super) struct Told {
 impl Bucket {
     pub(super) fn new(key: WorldKey, rule: Arc<Rule>, now: Timestamp) -> Self {
         let limit = rule.rule.limit;
+        let window = if rule.is_places() { PLACES_WINDOW } else { limit.window };
         Self {
             key,
             rule,
@@ -145,7 +158,7 @@ impl Bucket {
             steps: VecDeque::new(),
             stirred: false,
             alive: now,
-            demand: Demand::new(limit.window, limit.permits),
+            demand: Demand::new(window, limit.permits),
             window: 0,
             admitted: 0,
             wanted: 0,
@@ -153,6 +166,7 @@ impl Bucket {
             siblings: Vec::new(),
             partners: Vec::new(),
             told: None,
+            vouched: None,
             settled: 0,
             dry: 0,
         }
@@ -164,7 +178,7 @@ impl Bucket {
 
     /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead says so.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
-        if self.rule.is_level() {
+        if !self.rule.has_windows() {
             return 0;
         }
         let told = self.balance.as_ref().map_or(0, |balance| balance.ledger.window);
@@ -193,7 +207,7 @@ impl Bucket {
         if touched.window > self.window {
             (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
         }
-        if self.rule.is_level() {
+        if !self.rule.has_windows() {
             self.want(now, touched);
         } else if touched.window == self.window {
             self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
@@ -212,6 +226,17 @@ impl Bucket {
         }
     }
 
+    /// Has what was refused too long ago be wanted no more, where places are lent: nobody may ever ask again.
+    pub(super) fn forget_wants(&mut self, now: Timestamp) {
+        if !self.rule.is_places() {
+            return;
+        }
+        if self.refused.is_none_or(|refused| now.since(refused) > WANT) {
+            self.wanted = 0;
+        }
+        self.siblings.retain(|sibling| now.since(sibling.heard) < MEMORY);
+    }
+
     /// What another daemon of the region is asked for.
     pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, said: &Statement) {
         self.alive = self.alive.max(now);
@@ -225,7 +250,7 @@ impl Bucket {
     /// Takes in what another region said. Whether it was new.
     pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, said: Statement) -> bool {
         self.alive = self.alive.max(now);
-        let level = self.rule.is_level();
+        let level = !self.rule.has_windows();
         let partner = self.partner_mut(region);
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
         let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
@@ -292,6 +317,9 @@ impl Bucket {
 
     /// What was heard longer ago than this says nothing of the demand now.
     pub(super) fn memory(&self) -> Span {
+        if self.rule.is_places() {
+            return MEMORY;
+        }
         Span(self.length().0.saturating_mul(2)).max(MEMORY)
     }
 
@@ -306,6 +334,9 @@ impl Bucket {
             .current(now)
             .is_some_and(|balance| !balance.ledger.given.is_empty() || !balance.ledger.taken.is_empty());
         let demand = self.demand(now);
+        if self.rule.is_places() {
+            return self.wanted(window) > 0 || self.partners().any(spoken);
+        }
         if self.rule.is_level() {
             let charged = self.current(now).is_some_and(|balance| balance.ledger.charged() > 0);
             return charged
@@ -319,6 +350,28 @@ impl Bucket {
             || self.wanted(window) > 0
             || (demand > 0 && wish * 2 > i128::from(share.minted) * 1_000_000)
             || self.partners().any(spoken)
+    }
+
+    /// Whether places are lent or borrowed, so that there is something to confirm.
+    pub(super) fn has_loans(&self) -> bool {
+        self.rule.is_places()
+            && self.balance.as_ref().is_some_and(|balance| {
+                let ledger = &balance.ledger;
+                ledger
+                    .given
+                    .iter()
+                    .any(|given| ledger.lent_to(&given.region) > 0 || ledger.borrowed_from(&given.region) > 0)
+            })
+    }
+
+    /// Whether nobody was refused here for a while.
+    pub(super) fn is_idle(&self, now: Timestamp) -> bool {
+        self.wanted(0) == 0 && self.refused.is_none_or(|refused| now.since(refused) >= IDLE)
+    }
+
+    /// Keeps it for as long as if something were asked of it now.
+    pub(super) fn keep(&mut self, now: Timestamp) {
+        self.alive = self.alive.max(now);
     }
 
     /// Whether the store may be asked something now.

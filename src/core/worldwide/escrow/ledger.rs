@@ -8,6 +8,7 @@ use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::super::WorldKey;
 use super::Safety;
+use super::places::Loans;
 
 /// How much later than its store began a window must begin to be minted: a store that was lost may have been ahead by this.
 pub const DOUBT_MARGIN: Span = Span::from_secs(1);
@@ -46,6 +47,22 @@ pub enum Step {
         /// All that it has taken from this session of ours.
         permits: u64,
     },
+    /// Know a region's session, and what it says of the own one. Only where places are lent.
+    Meet {
+        /// Which region.
+        region: String,
+        /// Its session.
+        session: u64,
+        /// All that it has taken from this session of ours; `None`: it does not know this session yet.
+        has: Option<u64>,
+        /// All that it gave to this session of ours; `None`: it does not know it, or lets what it lent run out.
+        gave: Option<u64>,
+    },
+    /// Own the whole share if all of these have said what they have of a memory before this one. Only where places are lent.
+    Vouch {
+        /// All other regions.
+        regions: Vec<String>,
+    },
 }
 
 /// A step for the store. It is refused if the store is in another window.
@@ -53,7 +70,8 @@ pub enum Step {
 pub struct Ask {
     /// The bucket.
     pub key: WorldKey,
-    /// The window it speaks of, zero where there are none; not read by [`Step::Read`].
+    /// The window it speaks of; not read by [`Step::Read`]. Zero where there are none, but where places are lent the instant,
+    /// in microseconds, at which its reason was heard.
     pub window: u64,
     /// What to do.
     pub step: Step,
@@ -95,6 +113,8 @@ pub struct Ledger {
     pub acknowledged: Vec<Total>,
     /// What was used in a window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,
+    /// Only where places are lent; see [`super::places`].
+    pub loans: Option<Box<Loans>>,
 }
 
 /// Whether a store whose memory began at `begun` knows all that happened in a window. If not its rights are burnt: what
@@ -121,6 +141,9 @@ impl Ledger {
     /// What may be used in the window.
     #[must_use]
     pub fn budget(&self) -> u64 {
+        if let Some(loans) = &self.loans {
+            return loans.capacity;
+        }
         if self.window == 0 {
             return self.minted;
         }
@@ -140,7 +163,7 @@ impl Ledger {
             return false;
         }
         match &ask.step {
-            Step::Read | Step::Acknowledge { .. } => false,
+            Step::Read | Step::Acknowledge { .. } | Step::Meet { .. } | Step::Vouch { .. } => false,
             Step::Give { to, session, permits } => {
                 let free = self.budget().saturating_sub(used);
                 let enough = *permits > 0 && (*permits <= free || !safety.gives_only_what_is_free);

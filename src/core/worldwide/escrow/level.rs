@@ -90,7 +90,7 @@ impl Terms {
         self.raise(state, Some(ledger), now);
         let free = self.free(state, now);
         match &ask.step {
-            Step::Read => {}
+            Step::Read | Step::Meet { .. } | Step::Vouch { .. } => {}
             Step::Give { to, session, permits } => {
                 let room = self.under_way_max().saturating_sub(ledger.charged());
                 let fits = *permits > 0 && *permits <= room;

@@ -22,8 +22,10 @@ mod act;
 mod flow;
 mod key;
 mod ledger;
+mod lend;
 pub mod level;
 mod link;
+pub mod places;
 mod push;
 mod receive;
 mod status;
@@ -35,6 +37,7 @@ mod tests;
 
 use self::key::Bucket;
 use self::link::Link;
+use self::places::Margins;
 
 pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, is_known};
 pub use self::status::{EscrowBucket, EscrowRule, EscrowStatus, EscrowTally};
@@ -60,6 +63,12 @@ pub struct Safety {
     pub debits_before_credits: bool,
     /// What was forwarded from a bucket without windows takes up its room until it is acknowledged.
     pub forwarded_stays_charged: bool,
+    /// Places that were borrowed are never lent on.
+    pub lends_only_its_own: bool,
+    /// Places that were borrowed are used only while their owner is heard.
+    pub loans_lapse: bool,
+    /// A store owns no places until it is known what was lent by the memory before its own.
+    pub lost_loans_are_burnt: bool,
 }
 
 impl Safety {
@@ -72,6 +81,9 @@ impl Safety {
         doubt_is_burnt: true,
         debits_before_credits: true,
         forwarded_stays_charged: true,
+        lends_only_its_own: true,
+        loans_lapse: true,
+        lost_loans_are_burnt: true,
     };
 
     /// Each rule's name, and all rules but that one.
@@ -83,6 +95,18 @@ impl Safety {
         ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
         ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
         ("forwarded_stays_charged", Self { forwarded_stays_charged: false, ..Self::ALL }),
+    ];
+
+    /// The same for those that matter to places.
+    pub const WITHOUT_ONE_OF_PLACES: [(&'static str, Self); 8] = [
+        ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
+        ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
+        ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
+        ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
+        ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
+        ("lends_only_its_own", Self { lends_only_its_own: false, ..Self::ALL }),
+        ("loans_lapse", Self { loans_lapse: false, ..Self::ALL }),
+        ("lost_loans_are_burnt", Self { lost_loans_are_burnt: false, ..Self::ALL }),
     ];
 }
 
@@ -105,6 +129,8 @@ pub struct EscrowConfig {
     pub look_gap: Span,
     /// Most buckets followed. The others keep their static shares.
     pub keys_max: usize,
+    /// How long loans of places last.
+    pub margins: Margins,
     #[doc(hidden)]
     pub safety: Safety,
 }
@@ -119,6 +145,7 @@ impl EscrowConfig {
             interval: Span::from_millis(100),
             look_gap: Span::from_millis(10),
             keys_max: super::KEYS_MAX_DEFAULT,
+            margins: Margins::USUAL,
             safety: Safety::ALL,
         }
     }
@@ -216,6 +243,21 @@ impl Rule {
     /// Whether it counts by levels, without windows.
     const fn is_level(&self) -> bool {
         self.rule.algorithm.is_level()
+    }
+
+    /// Whether it counts holders, whose places are lent.
+    const fn is_places(&self) -> bool {
+        matches!(self.rule.algorithm, Algorithm::Concurrency)
+    }
+
+    /// Whether windows say what may be spent.
+    const fn has_windows(&self) -> bool {
+        !self.is_level() && !self.is_places()
+    }
+
+    /// The regions that may have places of a region's share.
+    fn others<'r>(&'r self, own: &'r str) -> impl Iterator<Item = &'r String> {
+        self.shares.keys().filter(move |name| *name != own)
     }
 }
 
@@ -336,6 +378,9 @@ impl Escrow {
         bucket.asked = None;
         if let Some(balance) = balance {
             self.learn(id, balance);
+            if let Some(bucket) = self.bucket_mut(id).filter(|bucket| bucket.has_loans()) {
+                bucket.keep(now);
+            }
             self.act(now, id);
         }
         self.next_step(now, id);
@@ -444,7 +489,7 @@ impl Escrow {
 /// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to its share.
 #[must_use]
 pub const fn can_move(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow) || algorithm.is_level()
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::Concurrency) || algorithm.is_level()
 }
 
 fn moves_rights(rule: &WorldRule) -> bool {

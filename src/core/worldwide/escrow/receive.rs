@@ -78,7 +78,7 @@ impl Escrow {
         let Some(bucket) = self.bucket_mut(id) else { return };
         if region == Regions::OWN {
             bucket.hear_sibling(now, &from.node, &said);
-        } else if said.window > bucket.window_at(now).saturating_add(u64::from(!bucket.rule.is_level())) {
+        } else if said.window > bucket.window_at(now).saturating_add(u64::from(bucket.rule.has_windows())) {
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         } else {
@@ -100,7 +100,7 @@ impl Escrow {
         let labels = self.config.safety.windows_are_labels;
         let allowed = self.passes_on(id, region, sent.window);
         let Some(bucket) = self.bucket(id) else { return };
-        let level = bucket.rule.is_level();
+        let (level, places) = (bucket.rule.is_level(), bucket.rule.is_places());
         let window = bucket.window_at(now);
         if sent.window != window && labels {
             // What comes early comes again.
@@ -122,7 +122,17 @@ impl Escrow {
             let others =
                 ledger.taken.iter().filter(|taken| taken.region == from && taken.session != sent.session);
             let others: u64 = others.map(|taken| taken.permits).fold(0, u64::saturating_add);
-            let honest = if level {
+            let honest = if places {
+                // What it owns at most, and what it gives back.
+                let most = ledger.given_to(&from, sent.session);
+                let member = bucket.rule.shares.contains_key(&from);
+                let owned = bucket.rule.minted(&from);
+                self.bucket_mut(id).is_none_or(|bucket| {
+                    let partner = bucket.partner_mut(region);
+                    partner.owned = partner.owned.max(owned);
+                    member && sent.permits <= partner.owned.saturating_add(most)
+                })
+            } else if level {
                 let share = bucket.rule.share(&from);
                 self.bucket_mut(id).is_none_or(|bucket| {
                     bucket.partner_mut(region).believes(now, share, sent.session, sent.permits, taken)
@@ -134,7 +144,7 @@ impl Escrow {
                 self.tally.beyond = self.tally.beyond.saturating_add(1);
                 return;
             }
-        } else if level {
+        } else if level || places {
             // It comes again, when the store has told what it has.
             if let Some(bucket) = self.bucket_mut(id) {
                 bucket.wait(Ask { key, window, step: Step::Read });
@@ -148,7 +158,7 @@ impl Escrow {
         }
         let step =
             Step::Take { from, session: sent.session, to_session: sent.to_session, permits: sent.permits };
-        let window = sent.window;
+        let window = if places { now.0 } else { sent.window };
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.wait(Ask { key, window, step });
         }

@@ -77,6 +77,7 @@ impl Escrow {
         }
         let window = balance.ledger.window;
         let whole = region != Regions::OWN;
+        let confirms = balance.ledger.is_covered();
         Some(Statement {
             rule: bucket.key.rule.clone(),
             identity: bucket.key.identity.clone(),
@@ -87,7 +88,7 @@ impl Escrow {
             demand: if whole { bucket.demand(now) } else { bucket.own_demand(now) },
             wanted: if whole { bucket.wanted(window) } else { bucket.own_wanted(window) },
             taken: if whole { balance.ledger.taken.clone() } else { Vec::new() },
-            given: if whole { balance.ledger.given.clone() } else { Vec::new() },
+            given: if whole && confirms { balance.ledger.given.clone() } else { Vec::new() },
             closed: balance.ledger.closed.filter(|_| whole),
         })
     }

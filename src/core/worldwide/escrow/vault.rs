@@ -3,11 +3,13 @@
 //! Simulations and tests use it; the stores of a daemon do the same with buckets of their own (`src/store/rights.rs`,
 //! `lua/rights.lua`) and are tested against it.
 
-use super::super::super::algorithm::State;
+use super::super::super::algorithm::{Algorithm, State};
+use super::super::super::hold::{Hold, HoldStep};
 use super::super::super::time::{Span, Timestamp};
 use super::Safety;
 use super::ledger::{Ask, Balance, Ledger, Step, is_known};
 use super::level::Terms;
+use super::places;
 
 /// One bucket of one region.
 #[derive(Debug, Clone)]
@@ -20,6 +22,7 @@ pub struct Vault {
 enum Kind {
     Windows(Windows),
     Level(Terms, State),
+    Places(places::Terms, State),
 }
 
 #[derive(Debug, Clone)]
@@ -47,6 +50,36 @@ impl Vault {
         Self { ledger: Ledger::without_windows(now), kind: Kind::Level(terms, terms.fresh(now)) }
     }
 
+    /// One of places that are lent. Its memory is named when it is first asked for, once it may be.
+    #[must_use]
+    pub fn places(terms: places::Terms) -> Self {
+        let state = State::new(Algorithm::Concurrency);
+        Self { ledger: Ledger::default(), kind: Kind::Places(terms, state) }
+    }
+
+    /// Another share of the places is in force.
+    pub fn set_share(&mut self, share: u64) {
+        if let Kind::Places(terms, _) = &mut self.kind {
+            terms.share = share;
+        }
+    }
+
+    /// A holder's step. Whether it may, and the places that it newly took, kept or gave back.
+    pub fn step(&mut self, now: Timestamp, hold: &Hold) -> (bool, u64) {
+        let Self { ledger, kind: Kind::Places(terms, state) } = self else { return (false, 0) };
+        let limit = terms.limit(Some(ledger), now);
+        let known = hold.step != HoldStep::Acquire;
+        let settled = terms.is_settled(now) || !terms.safety.doubt_is_burnt;
+        let may = (known || settled) && state.check_hold(&limit, now, hold).admitted;
+        (may, if may { state.step(&limit, now, hold) } else { 0 })
+    }
+
+    /// Places that have holders.
+    #[must_use]
+    pub fn held(&self, now: Timestamp) -> u64 {
+        self.balance(now).used
+    }
+
     /// Decides one request. The window that it was admitted in, if it was; zero where there are none.
     pub fn decide(&mut self, now: Timestamp, cost: u64) -> Option<u64> {
         let Self { ledger, kind } = self;
@@ -67,6 +100,7 @@ impl Vault {
                 }
                 fits.then_some(0)
             }
+            Kind::Places(..) => None,
         }
     }
 
@@ -82,6 +116,14 @@ impl Vault {
             }
             Kind::Level(terms, _) if !terms.is_settled(now) => return None,
             Kind::Level(terms, state) => terms.carry_out(state, ledger, ask, now),
+            Kind::Places(terms, _) if !terms.is_settled(now) && terms.safety.doubt_is_burnt => return None,
+            Kind::Places(terms, state) => {
+                if ledger.session == 0 {
+                    *ledger = Ledger::without_windows(now);
+                }
+                let held = state.used(&terms.limit(Some(ledger), now), now);
+                terms.carry_out(ledger, held, ask, now);
+            }
         }
         Some(self.balance(now))
     }
@@ -95,6 +137,10 @@ impl Vault {
                 let mut state = state.clone();
                 terms.raise(&mut state, Some(&self.ledger), now);
                 terms.balance(&state, &self.ledger, now)
+            }
+            Kind::Places(terms, state) => {
+                let held = state.used(&terms.limit(Some(&self.ledger), now), now);
+                terms.balance(&self.ledger, held, now)
             }
         }
     }

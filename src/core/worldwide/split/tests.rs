@@ -12,6 +12,7 @@ fn rule(weights: [u32; 3]) -> SplitRule {
     let shares: Vec<_> =
         REGIONS.iter().zip(weights).map(|(region, weight)| ((*region).to_owned(), weight)).collect();
     SplitRule {
+        recall: Span::ZERO,
         name: RuleName { domain: "default".into(), name: "r".into() },
         weights: Weights::new(&shares, &[], &[]),
         algorithm: Algorithm::FixedWindow,

@@ -1,0 +1,708 @@
+//! Worlds of holders: places of a `concurrency` rule under `escrow`, lent between regions whose memories, clocks and links fail.
+//!
+//! The machine and the store's steps are the daemon's. A holder counts until it has given back or its hold is over by the clock
+//! of its region, also when the store that admitted it has forgotten: what is checked at every step is how many there are.
+
+use std::fmt::Write as _;
+
+use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::hold::{Hold, HoldStep, Holder};
+use tidegate::core::rule::{Global, Mode};
+use tidegate::core::share::Weights;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::RuleName;
+use tidegate::core::wire::rights::RightsFrame;
+use tidegate::core::worldwide::escrow::places::{Margins, Terms};
+use tidegate::core::worldwide::escrow::{
+    Ask, Escrow, EscrowConfig, Event, Safety, Vault, rights_frame_bytes,
+};
+use tidegate::core::worldwide::{Member, NodeName, Touched, WorldKey, WorldRule};
+
+use super::play::Summary;
+use crate::dice::Dice;
+use crate::model::START;
+use crate::network::Network;
+use crate::number::{index, place};
+use crate::plan::Weather;
+
+const STEP: Span = Span::from_millis(10);
+/// Steps of peace: longer than any memory is in doubt.
+const PEACE_STEPS: u64 = 1_100;
+/// Of these the last, in which nobody asks but one region at a time.
+const PROOF_STEPS: u64 = 250;
+/// Steps between two looks at what is dear to look at.
+const LOOK_STEPS: u64 = 10;
+/// Farthest that a clock is ever off: two of them, one back and one ahead, must stay within the margin of a second.
+const CLOCK_MAX: u64 = 200_000;
+const FLYING_MAX: usize = 20_000;
+
+/// A world and its fate.
+#[derive(Debug, Clone)]
+pub(crate) struct PlacesCase {
+    pub(crate) seed: u64,
+    limit: u32,
+    hold: Span,
+    margins: Margins,
+    weights: Vec<u32>,
+    users: u64,
+    cost_max: u64,
+    steps: u64,
+    weather: Weather,
+    eagerness: f64,
+    cut: f64,
+    crash: f64,
+    lost: f64,
+    clock: f64,
+    reshare: f64,
+    /// A store answers a step later, and decides meanwhile.
+    slow: bool,
+}
+
+impl PlacesCase {
+    /// The case of a seed.
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, 21);
+        let regions = index(dice.between(2, 5));
+        let limit = match dice.below(3) {
+            0 => dice.between(1, 5),
+            1 => dice.between(5, 40),
+            _ => dice.between(40, 400),
+        };
+        let mut weights: Vec<u32> = vec![1; regions];
+        if dice.chance(0.5) {
+            weights.iter_mut().for_each(|weight| *weight = u32::try_from(dice.between(0, 4)).unwrap_or(1));
+        }
+        if weights.iter().all(|weight| *weight == 0) {
+            weights.fill(1);
+        }
+        let most = *dice.pick(&[5_000, 50_000, 120_000]).unwrap_or(&50_000);
+        let row = |dice: &mut Dice| (0..regions).map(|_| Span(dice.between(500, most))).collect();
+        let delay = (0..regions).map(|_| row(&mut dice)).collect();
+        let rate = |dice: &mut Dice, most: f64| if dice.chance(0.7) { dice.unit() * most } else { 0.0 };
+        Self {
+            seed,
+            limit: u32::try_from(limit).unwrap_or(1),
+            hold: Span::from_millis(dice.between(30, 200) * 10),
+            margins: Margins {
+                message_life: Span::from_millis(700),
+                loan_life: Span::from_millis(dice.between(5, 25) * 100),
+            },
+            weights,
+            users: dice.between(1, 3),
+            cost_max: if dice.chance(0.6) { 1 } else { dice.between(2, 1 + limit.min(40)) },
+            steps: dice.between(400, 1_400),
+            weather: Weather {
+                delay,
+                jitter: dice.unit(),
+                loss: dice.unit() * dice.unit() * 0.5,
+                double: dice.unit() * 0.3,
+                reorder: dice.unit() * 0.3,
+            },
+            eagerness: 0.05 + dice.unit() * dice.unit() * 3.0,
+            cut: rate(&mut dice, 0.02),
+            crash: rate(&mut dice, 0.006),
+            lost: rate(&mut dice, 0.006),
+            clock: rate(&mut dice, 0.01),
+            reshare: if dice.chance(0.3) { 0.002 } else { 0.0 },
+            slow: dice.chance(0.3),
+        }
+    }
+
+    /// In words, for who reads of a failure.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{} places held for {} ms, weights {:?}, {} users, cost up to {}, loss {:.0} %, loans last {} ms",
+            self.limit,
+            self.hold.0 / 1_000,
+            self.weights,
+            self.users,
+            self.cost_max,
+            self.weather.loss * 100.0,
+            self.margins.loan_life.0 / 1_000
+        )
+    }
+}
+
+/// One region: its store, its daemon, and who holds places there.
+struct Region {
+    name: NodeName,
+    machine: Escrow,
+    alive: bool,
+    vaults: Vec<Vault>,
+    begun: Timestamp,
+    ahead: i64,
+    /// Holders whom the store knows: user, name, places and when the hold is over.
+    holders: Vec<(usize, Holder, u64, Timestamp)>,
+    /// Holders whom it has forgotten.
+    ghosts: Vec<(usize, u64, Timestamp)>,
+    tallies: Vec<Touched>,
+    asks: Vec<Ask>,
+    mood: f64,
+}
+
+struct World<'c> {
+    case: &'c PlacesCase,
+    safety: Safety,
+    now: Timestamp,
+    regions: Vec<Region>,
+    weights: Vec<u32>,
+    /// Weights that are to be in force, and from when they may be alone.
+    next: Option<(Vec<u32>, Timestamp)>,
+    network: Network<RightsFrame>,
+    dice: Dice,
+    names: u64,
+    steps: u64,
+    admitted: u64,
+    faults: u64,
+    trace: Option<Vec<u8>>,
+}
+
+/// Plays a case with these safety rules in force.
+///
+/// # Errors
+/// The first violation, in a sentence.
+pub(crate) fn play(
+    case: &PlacesCase,
+    safety: Safety,
+    trace: Option<Vec<u8>>,
+) -> Result<(Summary, Option<Vec<u8>>), String> {
+    let mut world = World::new(case, safety, trace);
+    for _ in 0..case.steps {
+        world.trouble();
+        world.demand();
+        world.step()?;
+    }
+    world.peace();
+    for step in 0..PEACE_STEPS {
+        if step < PEACE_STEPS - PROOF_STEPS {
+            world.demand();
+        }
+        world.step()?;
+    }
+    world.everyone_serves()?;
+    let summary = Summary {
+        daemons: place(world.regions.len()),
+        frames: world.network.traffic.frames,
+        admitted: world.admitted,
+        faults: world.faults,
+    };
+    Ok((summary, world.trace))
+}
+
+fn rule_name() -> RuleName {
+    RuleName { domain: "default".to_owned(), name: "in-flight".to_owned() }
+}
+
+fn world_key(user: usize) -> WorldKey {
+    WorldKey { rule: rule_name(), identity: user.to_be_bytes().to_vec() }
+}
+
+fn untouched(user: usize) -> Touched {
+    Touched { key: world_key(user), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0 }
+}
+
+impl<'c> World<'c> {
+    fn new(case: &'c PlacesCase, safety: Safety, trace: Option<Vec<u8>>) -> Self {
+        let regions = case.weights.len();
+        let mut world = Self {
+            case,
+            safety,
+            now: START,
+            regions: Vec::new(),
+            weights: case.weights.clone(),
+            next: None,
+            network: Network::new(case.weather.clone(), (0..regions).collect(), case.seed),
+            dice: Dice::new(case.seed, 22),
+            names: 0,
+            steps: 0,
+            admitted: 0,
+            faults: 0,
+            trace,
+        };
+        for at in 0..regions {
+            let name = NodeName { region: format!("r{at}"), node: "n".to_owned() };
+            // Half of the worlds were there before; the others begin, and nobody knows what was before.
+            let begun = if case.seed.is_multiple_of(2) { Timestamp(0) } else { START };
+            let region = Region {
+                machine: world.machine(&name),
+                name,
+                alive: true,
+                vaults: Vec::new(),
+                begun,
+                ahead: 0,
+                holders: Vec::new(),
+                ghosts: Vec::new(),
+                tallies: (0..world.users()).map(untouched).collect(),
+                asks: Vec::new(),
+                mood: 1.0,
+            };
+            world.regions.push(region);
+            world.begin_store(at, begun);
+        }
+        world.meet();
+        world
+    }
+
+    fn users(&self) -> usize {
+        index(self.case.users)
+    }
+
+    fn named(weights: &[u32]) -> Vec<(String, u32)> {
+        weights.iter().enumerate().map(|(at, weight)| (format!("r{at}"), *weight)).collect()
+    }
+
+    fn machine(&self, name: &NodeName) -> Escrow {
+        let config = EscrowConfig {
+            regions: (0..self.case.weights.len()).map(|at| format!("r{at}")).collect(),
+            margins: self.case.margins,
+            safety: self.safety,
+            ..EscrowConfig::new(name.clone())
+        };
+        let mut machine = Escrow::new(config);
+        machine.handle_rules(self.now, &[self.rule()]);
+        machine
+    }
+
+    fn rule(&self) -> WorldRule {
+        let weights = self.next.as_ref().map_or(&self.weights, |(weights, _)| weights);
+        let global = Global { shares: Self::named(weights), ..Global::new(Mode::Escrow) };
+        let limit =
+            Limit { permits: self.case.limit, window: self.case.hold, burst: self.case.limit, queue: 0 };
+        WorldRule { name: rule_name(), algorithm: Algorithm::Concurrency, limit, global }
+    }
+
+    /// What a region may own now: the least by all weights that somebody may still hold to.
+    fn share(&self, at: usize) -> u64 {
+        let of = |weights: &[u32]| {
+            Weights::new(&Self::named(weights), &[], &[]).of(u64::from(self.case.limit), &format!("r{at}"))
+        };
+        let next = self.next.as_ref().map_or(u64::MAX, |(weights, _)| of(weights));
+        of(&self.weights).min(next)
+    }
+
+    fn begin_store(&mut self, at: usize, begun: Timestamp) {
+        let terms = Terms {
+            share: self.share(at),
+            hold: self.case.hold,
+            begun,
+            margins: self.case.margins,
+            safety: self.safety,
+        };
+        let users = self.users();
+        let Some(region) = self.regions.get_mut(at) else { return };
+        region.begun = begun;
+        region.vaults = (0..users).map(|_| Vault::places(terms)).collect();
+        let forgotten = std::mem::take(&mut region.holders);
+        region.ghosts.extend(forgotten.into_iter().map(|(user, _, places, ends)| (user, places, ends)));
+    }
+
+    fn clock(&self, at: usize) -> Timestamp {
+        let ahead = self.regions.get(at).map_or(0, |region| region.ahead);
+        Timestamp(self.now.0.saturating_add_signed(ahead))
+    }
+
+    fn meet(&mut self) {
+        let members: Vec<Member> = self
+            .regions
+            .iter()
+            .map(|one| Member { name: one.name.clone(), incarnation: 1, live: one.alive, draining: false })
+            .collect();
+        for at in 0..self.regions.len() {
+            let now = self.clock(at);
+            let trips: Vec<Span> = (0..members.len())
+                .map(|other| self.network.delay(at, other) + self.network.delay(other, at))
+                .collect();
+            let Some(region) = self.regions.get_mut(at) else { continue };
+            region.machine.handle_members(now, &members);
+            for (member, trip) in members.iter().zip(trips) {
+                region.machine.handle_link(now, &member.name, trip);
+            }
+        }
+    }
+
+    fn note(&mut self, text: std::fmt::Arguments<'_>) {
+        if let Some(trace) = &mut self.trace {
+            let mut line = String::new();
+            let _ = writeln!(line, "{} {text}", self.now.0);
+            trace.extend_from_slice(line.as_bytes());
+        }
+    }
+
+    /// A holder's step in a region. Whether it was admitted.
+    fn hold(&mut self, at: usize, user: usize, hold: Hold) -> bool {
+        let (now, length) = (self.clock(at), self.case.hold);
+        let Some(region) = self.regions.get_mut(at).filter(|region| region.alive) else { return false };
+        let Some(vault) = region.vaults.get_mut(user) else { return false };
+        let (may, moved) = vault.step(now, &hold);
+        let whose = |one: &(usize, Holder, u64, Timestamp)| (one.0, one.1) == (user, hold.holder);
+        match hold.step {
+            HoldStep::Acquire => {
+                if let Some(tally) = region.tallies.get_mut(user) {
+                    tally.offered += hold.places;
+                    if may {
+                        tally.admitted += hold.places;
+                    } else {
+                        tally.refused = tally.refused.max(hold.places);
+                    }
+                }
+                if moved > 0 {
+                    region.holders.push((user, hold.holder, moved, now + length));
+                    self.admitted += moved;
+                }
+            }
+            HoldStep::Renew if may => {
+                if let Some(one) = region.holders.iter_mut().find(|one| whose(one)) {
+                    one.3 = now + length;
+                }
+            }
+            HoldStep::Renew => {}
+            HoldStep::Release => region.holders.retain(|one| !whose(one)),
+        }
+        // A clock that stepped back keeps nobody for longer than a hold.
+        if moved > 0 {
+            let of_user = region.holders.iter_mut().filter(|one| one.0 == user);
+            of_user.for_each(|one| one.3 = one.3.min(now + length));
+        }
+        may
+    }
+
+    fn acquire(&mut self, at: usize, user: usize, places: u64) -> bool {
+        self.names += 1;
+        let mut name = [0; 16];
+        name.iter_mut().zip(self.names.to_be_bytes()).for_each(|(to, from)| *to = from);
+        let holder = Holder(name);
+        let admitted = self.hold(at, user, Hold { step: HoldStep::Acquire, holder, places });
+        self.note(format_args!("r{at} {places} places for u{user}: {admitted}"));
+        admitted
+    }
+
+    fn demand(&mut self) {
+        for at in 0..self.regions.len() {
+            if self.dice.chance(0.01) {
+                let mood = self.dice.pick(&[0.0, 0.0, 0.3, 1.0, 5.0]).copied().unwrap_or(1.0);
+                if let Some(region) = self.regions.get_mut(at) {
+                    region.mood = mood;
+                }
+            }
+            let mood = self.regions.get(at).map_or(0.0, |region| region.mood);
+            for _ in 0..self.dice.poisson(mood * self.case.eagerness) {
+                let user = index(self.dice.below(self.case.users));
+                let places = self.dice.between(1, self.case.cost_max);
+                self.acquire(at, user, places);
+            }
+            let known = self.regions.get(at).map_or(0, |region| region.holders.len());
+            for _ in 0..known.min(20) {
+                if !self.dice.chance(0.05) {
+                    continue;
+                }
+                let which = index(self.dice.below(place(known)));
+                let step = if self.dice.chance(0.5) { HoldStep::Release } else { HoldStep::Renew };
+                let one = self.regions.get(at).and_then(|region| region.holders.get(which)).copied();
+                if let Some((user, holder, ..)) = one {
+                    self.hold(at, user, Hold { step, holder, places: 0 });
+                }
+            }
+        }
+    }
+
+    /// Whatever breaks in this step.
+    fn trouble(&mut self) {
+        let regions = place(self.regions.len());
+        let case = self.case;
+        if self.dice.chance(case.cut) {
+            let one = index(self.dice.below(regions));
+            let (inward, outward) =
+                *self.dice.pick(&[(true, true), (true, false), (false, true)]).unwrap_or(&(true, true));
+            let cut = self.dice.chance(0.6);
+            self.network.cut(&[one], inward, outward, cut);
+            self.faults += 1;
+        }
+        if self.dice.chance(case.crash) {
+            let at = index(self.dice.below(regions));
+            let kill = self.regions.get(at).is_some_and(|region| region.alive) && self.dice.chance(0.5);
+            if kill {
+                self.kill(at);
+            } else {
+                self.restart(at);
+            }
+            self.faults += 1;
+        }
+        if self.dice.chance(case.lost) {
+            let at = index(self.dice.below(regions));
+            let now = self.clock(at);
+            self.begin_store(at, now);
+            self.note(format_args!("r{at} loses its store"));
+            self.faults += 1;
+        }
+        if self.dice.chance(case.clock) {
+            let off = i64::try_from(self.dice.below(CLOCK_MAX)).unwrap_or(0);
+            let off = if self.dice.chance(0.5) { off } else { -off };
+            let at = index(self.dice.below(regions));
+            if let Some(region) = self.regions.get_mut(at) {
+                region.ahead = off;
+            }
+            self.faults += 1;
+        }
+        if self.next.is_none() && self.dice.chance(case.reshare) {
+            let weights: Vec<u32> =
+                self.weights.iter().map(|_| u32::try_from(self.dice.between(0, 4)).unwrap_or(1)).collect();
+            if weights.iter().any(|weight| *weight > 0) {
+                // All agree at once, which is the earliest that larger shares may come.
+                let from = self.now + case.hold + case.margins.recall(case.hold);
+                self.next = Some((weights, from));
+                self.set_shares();
+                self.faults += 1;
+            }
+        }
+    }
+
+    fn set_shares(&mut self) {
+        let rule = self.rule();
+        for at in 0..self.regions.len() {
+            let (share, now) = (self.share(at), self.clock(at));
+            let Some(region) = self.regions.get_mut(at) else { continue };
+            region.vaults.iter_mut().for_each(|vault| vault.set_share(share));
+            region.machine.handle_rules(now, std::slice::from_ref(&rule));
+        }
+    }
+
+    fn kill(&mut self, at: usize) {
+        if let Some(region) = self.regions.get_mut(at) {
+            region.alive = false;
+        }
+        self.meet();
+    }
+
+    /// The daemon begins anew; the store of every other seed is its own memory.
+    fn restart(&mut self, at: usize) {
+        let Some(name) = self.regions.get(at).map(|region| region.name.clone()) else { return };
+        let machine = self.machine(&name);
+        if let Some(region) = self.regions.get_mut(at) {
+            (region.machine, region.alive) = (machine, true);
+            region.asks.clear();
+        }
+        if self.case.seed % 4 < 2 {
+            let now = self.clock(at);
+            self.begin_store(at, now);
+        }
+        self.meet();
+        self.note(format_args!("r{at} begins anew"));
+    }
+
+    fn peace(&mut self) {
+        self.network.mend();
+        self.network.weather.loss = 0.0;
+        self.network.weather.reorder = 0.0;
+        for at in 0..self.regions.len() {
+            if self.regions.get(at).is_some_and(|region| !region.alive) {
+                self.restart(at);
+            }
+        }
+        self.meet();
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        self.now = self.now + STEP;
+        if let Some((weights, _)) = self.next.clone().filter(|(_, from)| *from <= self.now) {
+            self.weights = weights;
+            self.next = None;
+            self.set_shares();
+        }
+        while let Some(flight) = self.network.landed(self.now) {
+            let now = self.clock(flight.to);
+            let Some(from) = self.regions.get(flight.from).map(|region| region.name.clone()) else {
+                continue;
+            };
+            let Some(region) = self.regions.get_mut(flight.to).filter(|region| region.alive) else {
+                continue;
+            };
+            if let Err(refused) = region.machine.handle_frame(now, &from, flight.message) {
+                return Err(format!("an honest frame was refused: {}", refused.as_str()));
+            }
+            self.carry_out(flight.to);
+        }
+        for at in 0..self.regions.len() {
+            let now = self.clock(at);
+            let Some(region) = self.regions.get_mut(at).filter(|region| region.alive) else { continue };
+            for ask in std::mem::take(&mut region.asks) {
+                answer(region, now, &ask);
+            }
+            for (user, tally) in region.tallies.iter_mut().enumerate() {
+                if tally.offered > 0 {
+                    region.machine.handle_touched(now, &std::mem::replace(tally, untouched(user)));
+                }
+            }
+            region.machine.handle_timeout(now);
+            self.carry_out(at);
+        }
+        self.check()
+    }
+
+    fn carry_out(&mut self, at: usize) {
+        let now = self.clock(at);
+        let (slow, names) =
+            (self.case.slow, self.regions.iter().map(|one| one.name.clone()).collect::<Vec<_>>());
+        let Some(region) = self.regions.get_mut(at) else { return };
+        while let Some(ask) = region.machine.poll_ask() {
+            if slow {
+                region.asks.push(ask);
+            } else {
+                answer(region, now, &ask);
+            }
+        }
+        let mut moved = Vec::new();
+        while let Some(event) = region.machine.poll_event() {
+            if let Event::Gave { to, permits } = event {
+                moved.push((to, permits));
+            }
+        }
+        while let Some((to, frame)) = region.machine.poll_transmit(now) {
+            let Some(to) = names.iter().position(|name| *name == to) else { continue };
+            self.network.send(self.now, at, to, rights_frame_bytes(&frame), &frame);
+        }
+        for (to, permits) in moved {
+            self.note(format_args!("r{at} gave {permits} to {to}"));
+        }
+    }
+
+    /// How many places of a user's bucket have holders, whoever remembers them, by region.
+    fn held(&self, user: usize) -> Vec<u64> {
+        let of = |(at, region): (usize, &Region)| {
+            let now = self.clock(at);
+            let known = region.holders.iter().filter(|one| one.0 == user && one.3 > now).map(|one| one.2);
+            let ghosts = region.ghosts.iter().filter(|one| one.0 == user && one.2 > now).map(|one| one.1);
+            known.chain(ghosts).sum()
+        };
+        self.regions.iter().enumerate().map(of).collect()
+    }
+
+    /// Who has a user's places, for who reads of a failure.
+    fn places_of(&self, user: usize) -> String {
+        let of = |(at, region): (usize, &Region)| {
+            let Some(balance) = region.vaults.get(user).map(|vault| vault.balance(self.clock(at))) else {
+                return String::new();
+            };
+            let ledger = &balance.ledger;
+            let net = |(given, taken): (u64, u64)| format!("{given}/{taken}");
+            let totals: Vec<String> = ledger
+                .given
+                .iter()
+                .zip(&ledger.taken)
+                .map(|pair| net((pair.0.permits, pair.1.permits)))
+                .collect();
+            let (own, capacity) = (ledger.minted, ledger.budget());
+            format!("r{at} owns {own}, may hold {capacity}, holds {}, gave and took {totals:?}", balance.used)
+        };
+        self.regions.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
+    }
+
+    fn check(&mut self) -> Result<(), String> {
+        for at in 0..self.regions.len() {
+            let now = self.clock(at);
+            // Who was over once is over, also if the clock is set back.
+            if let Some(region) = self.regions.get_mut(at) {
+                region.holders.retain(|one| one.3 > now);
+                region.ghosts.retain(|one| one.2 > now);
+            }
+        }
+        for user in 0..self.users() {
+            let held = self.held(user);
+            let sum: u64 = held.iter().sum();
+            if sum > u64::from(self.case.limit) {
+                return Err(format!(
+                    "{sum} places of {} have holders, by region {held:?}, of user {user}",
+                    self.case.limit
+                ));
+            }
+        }
+        self.steps += 1;
+        if self.steps.is_multiple_of(LOOK_STEPS) {
+            self.lent_is_owned()?;
+        }
+        if self.network.flying() > FLYING_MAX {
+            return Err(format!("{} messages are under way", self.network.flying()));
+        }
+        Ok(())
+    }
+
+    /// What was taken was given, and no more is lent than there is.
+    fn lent_is_owned(&self) -> Result<(), String> {
+        for user in 0..self.users() {
+            let balances: Vec<_> = (0..self.regions.len())
+                .filter_map(|at| Some(self.regions.get(at)?.vaults.get(user)?.balance(self.clock(at))))
+                .collect();
+            for (one, balance) in balances.iter().enumerate() {
+                let ledger = &balance.ledger;
+                for taken in &ledger.taken {
+                    let giver = balances.iter().enumerate().find(|(at, _)| format!("r{at}") == taken.region);
+                    let Some((_, other)) = giver.filter(|(_, other)| other.ledger.session == taken.session)
+                    else {
+                        continue;
+                    };
+                    let carried = ledger.bond(&taken.region).is_some_and(|bond| bond.carried);
+                    let given = other.ledger.given_to(&format!("r{one}"), ledger.session);
+                    if taken.permits > given && !carried {
+                        return Err(format!(
+                            "r{one} took {} of {given} places that {} gave, of user {user}",
+                            taken.permits, taken.region
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every holder of a user's places in a region does this.
+    fn all(&mut self, at: usize, user: usize, step: HoldStep) {
+        let known: Vec<Holder> = self.regions.get(at).map_or_else(Vec::new, |region| {
+            region.holders.iter().filter(|one| one.0 == user).map(|one| one.1).collect()
+        });
+        for holder in known {
+            self.hold(at, user, Hold { step, holder, places: 0 });
+        }
+    }
+
+    /// After peace and silence, each region in turn can have nearly all of the places, whatever its share.
+    fn everyone_serves(&mut self) -> Result<(), String> {
+        let limit = u64::from(self.case.limit);
+        // What was under way when a share shrank below what is lent stays there.
+        if self.case.reshare > 0.0 {
+            return Ok(());
+        }
+        for at in 0..self.regions.len() {
+            for user in 0..self.users() {
+                let mut own = 0;
+                for step in 0..300 {
+                    // Asked for faster than they are given, and given up only by time.
+                    for _ in 0..limit.div_ceil(10).max(1) {
+                        self.acquire(at, user, 1);
+                    }
+                    // Often enough that nobody's hold ends.
+                    if step % 10 == 0 {
+                        self.all(at, user, HoldStep::Renew);
+                    }
+                    self.step()?;
+                    own = self.held(user).get(at).copied().unwrap_or(0);
+                    if own == limit {
+                        break;
+                    }
+                }
+                if own < limit {
+                    let where_they_are = self.places_of(user);
+                    return Err(format!(
+                        "r{at} has {own} of {limit} places of user {user} that nobody else wants: {where_they_are}"
+                    ));
+                }
+                self.all(at, user, HoldStep::Release);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn answer(region: &mut Region, now: Timestamp, ask: &Ask) {
+    let user = ask.key.identity.as_slice().try_into().map_or(0, usize::from_be_bytes);
+    let balance = region.vaults.get_mut(user).and_then(|vault| vault.carry_out(now, ask));
+    region.machine.handle_balance(now, &ask.key, balance);
+}
