@@ -176,6 +176,23 @@ enum Whose<'a> {
     Abandoned(Duration),
 }
 
+/// Batches whose sums are missing, of one region at a time, since sums are by region.
+macro_rules! unsummed {
+    ($lock:literal) => {
+        concat!(
+            "SELECT number, region FROM audit_batches WHERE NOT summed AND number <> ALL ($1) ",
+            "AND ($2::text IS NULL OR region = $2) AND ($3::text IS NULL OR node = $3) ",
+            "AND at <= now() - $4 * interval '1 second' ORDER BY region, number LIMIT $5 FOR UPDATE",
+            $lock
+        )
+    };
+}
+
+/// Waits for whoever has one: it may be an attempt of this daemon whose connection was cut, and which is about to be undone.
+const OWN: &str = unsummed!("");
+/// What another has he is adding up.
+const ABANDONED: &str = unsummed!(" SKIP LOCKED");
+
 struct Writer<'a> {
     database: &'a Database,
     steps: &'a Steps,
@@ -218,24 +235,18 @@ impl Writer<'_> {
         here: &[i64],
     ) -> Result<bool, DeliverError> {
         let mut transaction = read(self.database, connection.begin().await)?;
-        let (region, node, seconds) = match whose {
-            Whose::Node(node) => (Some(&node.region), Some(&node.node), 0.0),
-            Whose::Abandoned(age) => (None, None, age.as_secs_f64()),
+        let (region, node, seconds, question) = match whose {
+            Whose::Node(node) => (Some(&node.region), Some(&node.node), 0.0, OWN),
+            Whose::Abandoned(age) => (None, None, age.as_secs_f64(), ABANDONED),
         };
-        // Of one region at a time, since sums are by region.
-        let found = sqlx::query_as::<_, (i64, String)>(
-            "SELECT number, region FROM audit_batches WHERE NOT summed AND number <> ALL ($1) \
-                 AND ($2::text IS NULL OR region = $2) AND ($3::text IS NULL OR node = $3) \
-                 AND at <= now() - $4 * interval '1 second' \
-             ORDER BY region, number LIMIT $5 FOR UPDATE SKIP LOCKED",
-        )
-        .bind(here)
-        .bind(region)
-        .bind(node)
-        .bind(seconds)
-        .bind(ADOPTED_MAX)
-        .fetch_all(&mut *transaction)
-        .await;
+        let found = sqlx::query_as::<_, (i64, String)>(question)
+            .bind(here)
+            .bind(region)
+            .bind(node)
+            .bind(seconds)
+            .bind(ADOPTED_MAX)
+            .fetch_all(&mut *transaction)
+            .await;
         let mut found = read(self.database, found)?;
         let Some(region) = found.first().map(|(_, region)| region.clone()) else {
             read(self.database, transaction.rollback().await)?;
