@@ -372,13 +372,16 @@ impl Replica {
         self.look(now, id);
     }
 
-    /// Owes what `region` told of a window to everyone whom this daemon, the owner, must tell it.
+    /// Owes what `region` told of a window to everyone whom this daemon must tell it: as the owner, or the owner itself.
     pub(super) fn spread(&mut self, id: KeyId, region: RegionId, window: u64, urgent: bool) {
         let item = Item { key: id, region: Some(region), window };
         if region == Regions::OWN {
             for other in 1..self.regions.len() {
                 self.owe_owner(id, other, item, urgent);
             }
+        } else if self.keys.get(id).is_some_and(|bucket| !self.owns(bucket)) {
+            // Whoever told this saw another ring here, and may be gone before it sees the same.
+            self.owe_owner(id, Regions::OWN, item, urgent);
         }
         let Some(bucket) = self.keys.get(id) else { return };
         let Some(names) = self.speakers.get(Regions::OWN) else { return };

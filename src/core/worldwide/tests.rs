@@ -35,6 +35,8 @@ struct Table {
     loss_percent: u64,
     double_percent: u64,
     cut: Vec<String>,
+    /// Whether nothing is told of buckets that are far from their limit.
+    thrift: bool,
 }
 
 fn name(region: &str, node: &str) -> NodeName {
@@ -70,6 +72,7 @@ impl Table {
             loss_percent: 0,
             double_percent: 0,
             cut: Vec::new(),
+            thrift: false,
         };
         for (region, node) in names {
             table.start(&name(region, node), rule);
@@ -80,7 +83,7 @@ impl Table {
 
     fn start(&mut self, who: &NodeName, rule: &WorldRule) {
         let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
-        let mut replica = Replica::new(ReplicaConfig { thrift: false, ..config });
+        let mut replica = Replica::new(ReplicaConfig { thrift: self.thrift, ..config });
         replica.handle_rules(self.now, 1, vec![rule.clone()]);
         self.replicas.insert(who.clone(), replica);
         self.views.entry(who.clone()).or_default().clear();
@@ -327,6 +330,49 @@ fn within_a_region_one_daemon_speaks_for_all_and_each_hears_of_the_others() {
     }
     let speakers: Vec<_> = table.replicas.values().filter(|replica| replica.tally().reports_in > 0).collect();
     assert_eq!(speakers.len(), 5);
+}
+
+#[test]
+fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
+    let (rule, window) = minute();
+    for (unseen, user) in
+        ["1", "2"].into_iter().flat_map(|node| ["u", "v", "w", "x"].map(|user| (node, user)))
+    {
+        let mut table = Table::new(&[], &rule);
+        table.thrift = true;
+        for (region, node) in [("a", "1"), ("a", "2"), ("b", "1")] {
+            table.start(&name(region, node), &rule);
+        }
+        table.meet(&[]);
+        let teller = name("b", "1");
+        let members = [("a", "1"), ("a", "2"), ("b", "1")].map(|(region, node)| Member {
+            name: name(region, node),
+            incarnation: 1,
+            live: (region, node) != ("a", unseen),
+            draining: false,
+        });
+        table.replicas.get_mut(&teller).unwrap().handle_members(START, &members);
+        table.admit(&teller, user, window, 500);
+        table.run(Span::from_millis(500));
+        table.replicas.remove(&teller);
+        table.meet(&[teller]);
+        table.run(Span::from_millis(500));
+        let owners = [name("a", "1"), name("a", "2")].into_iter().filter(|who| {
+            let replica = &table.replicas[who];
+            replica
+                .keys
+                .find(&key(user))
+                .and_then(|id| replica.keys.get(id))
+                .is_some_and(|own| replica.owns(own))
+        });
+        let owners: Vec<_> = owners.collect();
+        assert_eq!(owners.len(), 1, "{user}, {unseen} not seen");
+        assert_eq!(
+            table.believed(&owners[0], user, window),
+            regions(&[("b", 500)]),
+            "{user}, {unseen} not seen"
+        );
+    }
 }
 
 #[test]
