@@ -12,18 +12,22 @@ use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::wire::rights::RightsFrame;
-use tidegate::core::worldwide::escrow::places::{Margins, Terms};
+use tidegate::core::worldwide::escrow::places::Terms;
 use tidegate::core::worldwide::escrow::{
     Ask, Escrow, EscrowConfig, Event, Safety, Vault, rights_frame_bytes,
 };
 use tidegate::core::worldwide::{Member, NodeName, Touched, WorldKey, WorldRule};
+
+mod case;
+mod check;
+
+pub(super) use self::case::PlacesCase;
 
 use super::play::Summary;
 use crate::dice::Dice;
 use crate::model::START;
 use crate::network::Network;
 use crate::number::{index, place};
-use crate::plan::Weather;
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
@@ -35,93 +39,6 @@ const LOOK_STEPS: u64 = 10;
 /// Farthest that a clock is ever off: two of them, one back and one ahead, must stay within the margin of a second.
 const CLOCK_MAX: u64 = 200_000;
 const FLYING_MAX: usize = 20_000;
-
-/// A world and its fate.
-#[derive(Debug, Clone)]
-pub(crate) struct PlacesCase {
-    pub(crate) seed: u64,
-    limit: u32,
-    hold: Span,
-    margins: Margins,
-    weights: Vec<u32>,
-    users: u64,
-    cost_max: u64,
-    steps: u64,
-    weather: Weather,
-    eagerness: f64,
-    cut: f64,
-    crash: f64,
-    lost: f64,
-    clock: f64,
-    reshare: f64,
-    /// A store answers a step later, and decides meanwhile.
-    slow: bool,
-}
-
-impl PlacesCase {
-    /// The case of a seed.
-    pub(crate) fn draw(seed: u64) -> Self {
-        let mut dice = Dice::new(seed, 21);
-        let regions = index(dice.between(2, 5));
-        let limit = match dice.below(3) {
-            0 => dice.between(1, 5),
-            1 => dice.between(5, 40),
-            _ => dice.between(40, 400),
-        };
-        let mut weights: Vec<u32> = vec![1; regions];
-        if dice.chance(0.5) {
-            weights.iter_mut().for_each(|weight| *weight = u32::try_from(dice.between(0, 4)).unwrap_or(1));
-        }
-        if weights.iter().all(|weight| *weight == 0) {
-            weights.fill(1);
-        }
-        let most = *dice.pick(&[5_000, 50_000, 120_000]).unwrap_or(&50_000);
-        let row = |dice: &mut Dice| (0..regions).map(|_| Span(dice.between(500, most))).collect();
-        let delay = (0..regions).map(|_| row(&mut dice)).collect();
-        let rate = |dice: &mut Dice, most: f64| if dice.chance(0.7) { dice.unit() * most } else { 0.0 };
-        Self {
-            seed,
-            limit: u32::try_from(limit).unwrap_or(1),
-            hold: Span::from_millis(dice.between(30, 200) * 10),
-            margins: Margins {
-                message_life: Span::from_millis(700),
-                loan_life: Span::from_millis(dice.between(5, 25) * 100),
-            },
-            weights,
-            users: dice.between(1, 3),
-            cost_max: if dice.chance(0.6) { 1 } else { dice.between(2, 1 + limit.min(40)) },
-            steps: dice.between(400, 1_400),
-            weather: Weather {
-                delay,
-                jitter: dice.unit(),
-                loss: dice.unit() * dice.unit() * 0.5,
-                double: dice.unit() * 0.3,
-                reorder: dice.unit() * 0.3,
-            },
-            eagerness: 0.05 + dice.unit() * dice.unit() * 3.0,
-            cut: rate(&mut dice, 0.02),
-            crash: rate(&mut dice, 0.006),
-            lost: rate(&mut dice, 0.006),
-            clock: rate(&mut dice, 0.01),
-            reshare: if dice.chance(0.3) { 0.002 } else { 0.0 },
-            slow: dice.chance(0.3),
-        }
-    }
-
-    /// In words, for who reads of a failure.
-    pub(crate) fn describe(&self) -> String {
-        format!(
-            "{} places held for {} ms, weights {:?}, {} users, cost up to {}, loss {:.0} %, loans last {} ms",
-            self.limit,
-            self.hold.0 / 1_000,
-            self.weights,
-            self.users,
-            self.cost_max,
-            self.weather.loss * 100.0,
-            self.margins.loan_life.0 / 1_000
-        )
-    }
-}
 
 /// One region: its store, its daemon, and who holds places there.
 struct Region {
@@ -563,141 +480,6 @@ impl<'c> World<'c> {
         for (to, permits) in moved {
             self.note(format_args!("r{at} gave {permits} to {to}"));
         }
-    }
-
-    /// How many places of a user's bucket have holders, whoever remembers them, by region.
-    fn held(&self, user: usize) -> Vec<u64> {
-        let of = |(at, region): (usize, &Region)| {
-            let now = self.clock(at);
-            let known = region.holders.iter().filter(|one| one.0 == user && one.3 > now).map(|one| one.2);
-            let ghosts = region.ghosts.iter().filter(|one| one.0 == user && one.2 > now).map(|one| one.1);
-            known.chain(ghosts).sum()
-        };
-        self.regions.iter().enumerate().map(of).collect()
-    }
-
-    /// Who has a user's places, for who reads of a failure.
-    fn places_of(&self, user: usize) -> String {
-        let of = |(at, region): (usize, &Region)| {
-            let Some(balance) = region.vaults.get(user).map(|vault| vault.balance(self.clock(at))) else {
-                return String::new();
-            };
-            let ledger = &balance.ledger;
-            let net = |(given, taken): (u64, u64)| format!("{given}/{taken}");
-            let totals: Vec<String> = ledger
-                .given
-                .iter()
-                .zip(&ledger.taken)
-                .map(|pair| net((pair.0.permits, pair.1.permits)))
-                .collect();
-            let (own, capacity) = (ledger.minted, ledger.budget());
-            format!("r{at} owns {own}, may hold {capacity}, holds {}, gave and took {totals:?}", balance.used)
-        };
-        self.regions.iter().enumerate().map(of).collect::<Vec<_>>().join("; ")
-    }
-
-    fn check(&mut self) -> Result<(), String> {
-        for at in 0..self.regions.len() {
-            let now = self.clock(at);
-            // Who was over once is over, also if the clock is set back.
-            if let Some(region) = self.regions.get_mut(at) {
-                region.holders.retain(|one| one.3 > now);
-                region.ghosts.retain(|one| one.2 > now);
-            }
-        }
-        for user in 0..self.users() {
-            let held = self.held(user);
-            let sum: u64 = held.iter().sum();
-            if sum > u64::from(self.case.limit) {
-                return Err(format!(
-                    "{sum} places of {} have holders, by region {held:?}, of user {user}",
-                    self.case.limit
-                ));
-            }
-        }
-        self.steps += 1;
-        if self.steps.is_multiple_of(LOOK_STEPS) {
-            self.lent_is_owned()?;
-        }
-        if self.network.flying() > FLYING_MAX {
-            return Err(format!("{} messages are under way", self.network.flying()));
-        }
-        Ok(())
-    }
-
-    /// What was taken was given, and no more is lent than there is.
-    fn lent_is_owned(&self) -> Result<(), String> {
-        for user in 0..self.users() {
-            let balances: Vec<_> = (0..self.regions.len())
-                .filter_map(|at| Some(self.regions.get(at)?.vaults.get(user)?.balance(self.clock(at))))
-                .collect();
-            for (one, balance) in balances.iter().enumerate() {
-                let ledger = &balance.ledger;
-                for taken in &ledger.taken {
-                    let giver = balances.iter().enumerate().find(|(at, _)| format!("r{at}") == taken.region);
-                    let Some((_, other)) = giver.filter(|(_, other)| other.ledger.session == taken.session)
-                    else {
-                        continue;
-                    };
-                    let carried = ledger.bond(&taken.region).is_some_and(|bond| bond.carried);
-                    let given = other.ledger.given_to(&format!("r{one}"), ledger.session);
-                    if taken.permits > given && !carried {
-                        return Err(format!(
-                            "r{one} took {} of {given} places that {} gave, of user {user}",
-                            taken.permits, taken.region
-                        ));
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Every holder of a user's places in a region does this.
-    fn all(&mut self, at: usize, user: usize, step: HoldStep) {
-        let known: Vec<Holder> = self.regions.get(at).map_or_else(Vec::new, |region| {
-            region.holders.iter().filter(|one| one.0 == user).map(|one| one.1).collect()
-        });
-        for holder in known {
-            self.hold(at, user, Hold { step, holder, places: 0 });
-        }
-    }
-
-    /// After peace and silence, each region in turn can have nearly all of the places, whatever its share.
-    fn everyone_serves(&mut self) -> Result<(), String> {
-        let limit = u64::from(self.case.limit);
-        // What was under way when a share shrank below what is lent stays there.
-        if self.case.reshare > 0.0 {
-            return Ok(());
-        }
-        for at in 0..self.regions.len() {
-            for user in 0..self.users() {
-                let mut own = 0;
-                for step in 0..300 {
-                    // Asked for faster than they are given, and given up only by time.
-                    for _ in 0..limit.div_ceil(10).max(1) {
-                        self.acquire(at, user, 1);
-                    }
-                    // Often enough that nobody's hold ends.
-                    if step % 10 == 0 {
-                        self.all(at, user, HoldStep::Renew);
-                    }
-                    self.step()?;
-                    own = self.held(user).get(at).copied().unwrap_or(0);
-                    if own == limit {
-                        break;
-                    }
-                }
-                if own < limit {
-                    let where_they_are = self.places_of(user);
-                    return Err(format!(
-                        "r{at} has {own} of {limit} places of user {user} that nobody else wants: {where_they_are}"
-                    ));
-                }
-                self.all(at, user, HoldStep::Release);
-            }
-        }
-        Ok(())
     }
 }
 
