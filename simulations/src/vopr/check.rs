@@ -111,10 +111,22 @@ impl Books {
     /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
     /// burnt instead.
     pub(crate) fn lost_store(&mut self, case: &Case, region: usize) {
-        if case.way != Way::Split {
-            return;
+        if case.way == Way::Split {
+            self.forgets(region, u64::MAX);
         }
-        for (&(_, user, window), &(admitted, _)) in self.truth.range((region, 0, 0)..(region + 1, 0, 0)) {
+    }
+
+    /// A region's clock goes back: its store may have forgotten every window that was over.
+    pub(crate) fn clock_back(&mut self, case: &Case, region: usize, before: Timestamp) {
+        if case.way == Way::Split {
+            self.forgets(region, before.window_index(case.plan.rule.window));
+        }
+    }
+
+    /// What a region admitted before this window counts no longer.
+    fn forgets(&mut self, region: usize, end: u64) {
+        let admitted = self.truth.range((region, 0, 0)..(region + 1, 0, 0));
+        for (&(_, user, window), &(admitted, _)) in admitted.filter(|((.., window), _)| *window < end) {
             let forgotten = self.forgotten.entry((region, user, window)).or_default();
             if let Some((sum, _)) = self.world.get_mut(&(user, window)) {
                 *sum -= admitted - *forgotten;

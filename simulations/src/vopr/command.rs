@@ -15,6 +15,9 @@ use super::play::{Summary, play};
 /// Seeds that once failed.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/seeds.txt");
 
+/// Seeds that are named when many fail.
+const FAILURES_TOLD: usize = 20;
+
 /// How many random worlds.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Vopr {
@@ -100,7 +103,7 @@ impl Vopr {
             }
         }
         let seeds = seeds.into_par_iter();
-        let sum = if self.places { play_places(seeds)? } else { play_all(seeds, Safety::ALL)? };
+        let sum = play_all(seeds, if self.places { play_places } else { play_one })?;
         writeln!(
             out,
             "{} seeds: {} daemons, {} faults, {} frames, {} permits; no violation",
@@ -110,23 +113,37 @@ impl Vopr {
     }
 }
 
-fn play_all(seeds: impl ParallelIterator<Item = u64>, safety: Safety) -> anyhow::Result<Summary> {
-    seeds
-        .map(|seed| {
-            let case = Case::draw(seed, Focus::All);
-            play(&case, safety, None).map(|(summary, _)| summary).map_err(|why| failure(&case, &why))
-        })
-        .try_reduce(Summary::default, |a, b| Ok(a.and(b)))
+fn play_one(seed: u64) -> anyhow::Result<Summary> {
+    let case = Case::draw(seed, Focus::All);
+    play(&case, Safety::ALL, None).map(|(summary, _)| summary).map_err(|why| failure(&case, &why))
 }
 
-fn play_places(seeds: impl ParallelIterator<Item = u64>) -> anyhow::Result<Summary> {
-    seeds
-        .map(|seed| {
-            let case = PlacesCase::draw(seed);
-            let played = places::play(&case, Safety::ALL, None).map(|(summary, _)| summary);
-            played.map_err(|why| failure_of_places(&case, &why))
-        })
-        .try_reduce(Summary::default, |a, b| Ok(a.and(b)))
+fn play_places(seed: u64) -> anyhow::Result<Summary> {
+    let case = PlacesCase::draw(seed);
+    let played = places::play(&case, Safety::ALL, None).map(|(summary, _)| summary);
+    played.map_err(|why| failure_of_places(&case, &why))
+}
+
+/// Plays every seed, also after one has failed: in a long run the others are worth knowing.
+fn play_all(
+    seeds: impl ParallelIterator<Item = u64>,
+    play: impl Fn(u64) -> anyhow::Result<Summary> + Sync,
+) -> anyhow::Result<Summary> {
+    let played = |seed| match play(seed) {
+        Ok(summary) => (summary, Vec::new()),
+        Err(why) => (Summary::default(), vec![format!("{why:#}")]),
+    };
+    let (sum, failed) = seeds.map(played).reduce(Default::default, |(sum, mut failed), (more, why)| {
+        failed.extend(why);
+        (sum.and(more), failed)
+    });
+    match failed.len() {
+        0 => Ok(sum),
+        count => {
+            let told = failed.iter().take(FAILURES_TOLD).map(String::as_str).collect::<Vec<_>>();
+            bail!("{count} seeds failed\n{}", told.join("\n"))
+        }
+    }
 }
 
 impl Check {
@@ -141,7 +158,7 @@ impl Check {
             .map(|line| line.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed")))
             .collect::<anyhow::Result<Vec<u64>>>()?;
         let count = seeds.len();
-        play_all(seeds.into_par_iter(), Safety::ALL)?;
+        play_all(seeds.into_par_iter(), play_one)?;
         let scenarios = crate::run::all()?;
         for file in &scenarios {
             crate::run::load(file)?;

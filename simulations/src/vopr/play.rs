@@ -168,7 +168,11 @@ impl Game<'_> {
         if self.dice.chance(rates.clock) {
             let off = i64::try_from(self.dice.below(rates.clock_max)).unwrap_or(0);
             let one = region(&mut self.dice);
+            let before = self.world.clock(one);
             self.world.set_clock(one, if self.dice.chance(0.5) { off } else { -off });
+            if self.world.clock(one) < before {
+                self.books.clock_back(self.case, one, before);
+            }
             self.faults += 1;
         }
         if self.dice.chance(rates.reload) {

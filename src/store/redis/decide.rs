@@ -69,12 +69,14 @@ impl Core {
         outcome
     }
 
-    /// What a bucket holds; `None` if it is unused. Where Redis does not answer, what this daemon knows by itself.
+    /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free. Where Redis does
+    /// not answer, what this daemon knows by itself.
     pub(super) async fn bucket(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
         let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
         let deadline = Deadline::after(self.timeout);
         let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
         let planned = planned.first()?;
+        let unused = self.leases.unused(key, self.started.elapsed());
         let Ok(answered) = self.lanes.ask(Arc::clone(&planned.part), deadline).await else {
             let charges = [charge];
             let missing = plan::unanswered(planned, &charges);
@@ -84,7 +86,13 @@ impl Core {
         let charged = answered.charges.first()?;
         let stays = matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
         let used = stays && charged.counted.used > 0;
-        (charged.existed || used || charged.counted.view.is_some()).then(|| info_of(&charged.counted))
+        (charged.existed || used || charged.counted.view.is_some()).then(|| {
+            let mut info = info_of(&charged.counted);
+            let unused = unused.min(info.used);
+            info.used -= unused;
+            info.verdict.remaining += unused;
+            info
+        })
     }
 
     /// Forgets a bucket; see [`crate::engine::port::Store::reset`].

@@ -226,6 +226,13 @@ impl Leases {
         }
     }
 
+    /// Permits of a key that are charged in Redis and not yet used.
+    pub(super) fn unused(&self, key: &Key, now: Duration) -> u64 {
+        let Some(shard) = self.shard(key) else { return 0 };
+        let held = shard.get(key).and_then(|hot| hot.held.as_ref());
+        held.filter(|held| !held.ended(now)).map_or(0, |held| held.left)
+    }
+
     /// Forgets a key; what it holds goes back.
     pub(super) fn forget(&self, key: &Key, now: Duration) -> Option<Leftover> {
         let hot = self.shard(key)?.remove(key)?;
