@@ -274,8 +274,14 @@ impl World {
 
     /// Sets a clock to be ahead by so much.
     pub(crate) fn set_clock(&mut self, region: usize, ahead: i64) {
+        let before = self.clock(region);
         if let Some(clock) = self.clocks.get_mut(region) {
             clock.ahead = ahead;
+        }
+        if self.clock(region) < before {
+            let window = before.window_index(self.plan.rule.window);
+            let daemons = self.daemons.iter().filter(|daemon| daemon.region == region);
+            daemons.for_each(|daemon| daemon.node.books.clock_back(window));
         }
     }
 

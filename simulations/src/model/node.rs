@@ -99,6 +99,11 @@ impl Books {
         *newest
     }
 
+    /// The clock goes back from `before`: buckets of windows that were over by then may be gone.
+    pub(crate) fn clock_back(&self, before: u64) {
+        self.newest.borrow_mut().retain(|_, newest| *newest >= before);
+    }
+
     /// Looks at the rights.
     pub(crate) fn rights<T>(&self, look: impl FnOnce(&Vaults) -> T) -> T {
         look(&self.vaults.borrow())

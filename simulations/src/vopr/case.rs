@@ -114,8 +114,13 @@ impl Case {
             seed,
             way,
             safety_steps: dice.between(300, 1_000),
-            // A share that grows waits for a window that no clock has reached.
-            liveness_steps: if way == Way::Split { 1_100 } else { 600 },
+            liveness_steps: match way {
+                // A share that grows waits for a window that no clock has reached.
+                Way::Split => 1_100,
+                // A memory that begins while its clock is ahead burns for that much longer once the clock is set right.
+                Way::Escrow if forgets && !bucket => 800,
+                _ => 600,
+            },
             faults,
             eagerness: dice.unit() * dice.unit() * 6.0,
             cost_max: if dice.chance(0.7) { 1 } else { dice.between(2, 30) },
