@@ -11,7 +11,8 @@
 --          take acquires, a refund releases and a lease renews)
 -- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not; each bucket's value as it was before
---          (empty: none, or a log or holders); each view (empty: none); then for each charge of a log, of holders or of a lease, in
+--          (empty: none, or a log or holders); each view (empty: none; 5 bytes: permits
+--          that may be used beyond the capacity); then for each charge of a log, of holders or of a lease, in
 --          order, 35 bytes: fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased
 --          or moved (6); last, 47 bytes of a stint that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed then
@@ -50,7 +51,7 @@ for i = 1, count do
     b.before_at, b.before_first = b.at, b.first
     rights_terms(b, stint, now)
     if b.kind == CONCURRENCY then places_terms(b, stint, now, flags == 2) end
-    reply[2 + views] = pack_view(b.view)
+    reply[2 + views] = (b.beyond or 0) > 0 and struct.pack(">I5", b.beyond) or pack_view(b.view)
   end
   buckets[i] = b
   reply[2 + i] = b.raw

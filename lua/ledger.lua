@@ -4,13 +4,14 @@
 -- stint (40), minted (5), given (5), taken (5), closed window (7), what was used in it (5), then for each region that rights went
 -- to (kind 0) or came from (kind 1): kind (1), its session (8), permits (5), length and name; big-endian. Of a bucket without
 -- windows `given` is what was forwarded and not acknowledged, the place of the closed window holds the own session, and kind 2
--- is what a region has acknowledged.
+-- is what a region has acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and in the place of
+-- what was used stands until when, in milliseconds after that of the own session.
 -- A stint is one server's time as a primary: its replication id. What was written before it may be lost, so a window that
 -- began before it mints nothing, and a level counts as full when it began.
 -- Mirrors: Ledger of src/core/worldwide/escrow/ledger.rs, Terms of level.rs beside it, and the terms of src/store/rights.rs.
 
 local read_stint, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
-  rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE
+  kept_until, rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
 if escrowed then
   DOUBT_MARGIN = 1000000
   -- What is exact outlives its window by this: a server's clock may step back so far without minting twice.
@@ -18,6 +19,8 @@ if escrowed then
   local LEDGER_HEAD = 74
   -- No message arrives later than this after it was sent.
   MESSAGE_LIFE = 60000000
+  -- For so long permits of other regions are kept beyond a capacity.
+  KEPT_LIFE = 3000000
 
   local function info(section, field)
     return string.match(redis.call("INFO", section), field .. ":(%w+)")
@@ -87,6 +90,11 @@ if escrowed then
     return math.max(math.min(capacity - floor(capacity / 4), capacity - 1), math.min(capacity, 1))
   end
 
+  -- Until when what is kept beyond the capacity can be used.
+  function kept_until(l)
+    return (floor(l.closed_window / 1000) + l.closed_used) * 1000
+  end
+
   -- Has a level hold what is charged to its capacity.
   function level_raise(b, now)
     local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
@@ -130,7 +138,8 @@ if escrowed then
       end
       local l = read_ledger(redis.call("GET", b.rights))
       if l and l.stint == stint.id then b.ledger = l end
-      b.doubt = now < stint.begun + MESSAGE_LIFE and under_way_max(level_capacity(b)) or 0
+      b.doubt = now < stint.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
+      b.beyond = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
       level_raise(b, now)
       b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
     end

@@ -4,7 +4,7 @@
 -- ARGV[1]  as in decide.lua
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
 -- ARGV[3]  the stints that the caller knows, 47 bytes each: replication id (40), since when in microseconds (7)
--- ARGV[4]  the step: window (7), kind (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
+-- ARGV[4]  the step: window (7; without windows how many permits a take may keep beyond the capacity), kind (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
 --          session of ours that it is meant for (8), permits (5), then the other region's name. Of places the window is the
 --          instant at which the reason was heard; to meet says in the last two what the region gave and has, each plus one, zero where it
 --          did not say; to vouch names all regions, each after its length
@@ -37,7 +37,7 @@ rights_terms(b, stint, now)
 
 local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
 local region = string.sub(ARGV[4], next_at)
-local GIVEN, TAKEN, ACKNOWLEDGED = 0, 1, 2
+local GIVEN, TAKEN, ACKNOWLEDGED, KEPT_BEYOND = 0, 1, 2, 3
 
 if b.kind == CONCURRENCY then
   if now < b.doubt then return { -1 } end
@@ -124,6 +124,24 @@ local function receive(entries, name, raw, total)
   return total
 end
 
+-- Keeps permits of a region's session beyond the capacity. False: there is no room to note it.
+local function keep(entries, name, raw, amount_kept)
+  local count = 0
+  for i = 1, #entries do
+    local e = entries[i]
+    if e.kind == KEPT_BEYOND then
+      count = count + 1
+      if e.region == name and e.session == raw then
+        e.permits = e.permits + amount_kept
+        return true
+      end
+    end
+  end
+  if count >= TOTALS_MAX then return false end
+  entries[#entries + 1] = { kind = KEPT_BEYOND, session = raw, permits = amount_kept, region = name }
+  return true
+end
+
 local function charged(entries)
   local sum = 0
   for i = 1, #entries do
@@ -139,6 +157,30 @@ if b.kind ~= FIXED_WINDOW then
     or { window = 0, stint = stint.id, given = 0, taken = 0, closed_window = now, closed_used = 0, entries = "" }
   local own_session = struct.pack(">I8", l.closed_window)
   local entries = read_entries(l.entries)
+  -- What of the level's use is no charge: so much finds room.
+  local function used_freely()
+    local whole, part = level_amount(b, now)
+    return math.max(0, whole + (part > 0 and 1 or 0) - math.min(l.given + b.doubt, level_capacity(b)))
+  end
+  if l.taken > 0 then
+    -- From here on so much of the room beyond the capacity is the givers' again, and what was used of it.
+    local back = now >= kept_until(l) and l.taken or math.min(used_freely(), l.taken)
+    level_refund(b, now, back)
+    l.taken = l.taken - back
+    local rest = {}
+    for i = 1, #entries do
+      local e = entries[i]
+      if e.kind == KEPT_BEYOND then
+        local cut = math.min(back, e.permits)
+        e.permits, back = e.permits - cut, back - cut
+      end
+      if e.kind ~= KEPT_BEYOND or e.permits > 0 then rest[#rest + 1] = e end
+    end
+    entries = rest
+    if l.taken == 0 then l.closed_used = 0 end
+    b.beyond = l.taken
+    level_raise(b, now)
+  end
   local charged_max = under_way_max(level_capacity(b))
   if kind == GIVE then
     if amount > 0 and amount <= charged_max - l.given and amount <= level_free(b, now)
@@ -148,7 +190,18 @@ if b.kind ~= FIXED_WINDOW then
       level_put(b, now, amount)
     end
   elseif kind == TAKE and own == own_session then
-    level_refund(b, now, receive(entries, region, session, amount))
+    local came = receive(entries, region, session, amount)
+    local kept = math.min(math.max(0, came - used_freely()), math.max(0, for_window - l.taken))
+    if kept > 0 and keep(entries, region, session, kept) then
+      if l.taken == 0 then
+        l.closed_used = math.max(0, floor((now + KEPT_LIFE) / 1000) - floor(l.closed_window / 1000))
+      end
+      l.taken = l.taken + kept
+      b.beyond = now < kept_until(l) and l.taken or 0
+    else
+      kept = 0
+    end
+    level_refund(b, now, came - kept)
   elseif kind == ACKNOWLEDGE and enter_session(entries, region, session) then
     local known = find_entry(entries, ACKNOWLEDGED, region)
     known.permits = math.max(known.permits, math.min(amount, find_entry(entries, GIVEN, region).permits))
@@ -162,7 +215,7 @@ if b.kind ~= FIXED_WINDOW then
   local value = write_ledger(l)
   -- Nothing that was sent from this ledger may arrive after it is forgotten.
   redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl_fixed or 2 * MESSAGE_LIFE / 1000))
-  return { now, value, math.max(0, l.minted - level_free(b, now)), own_session, stint.learned or "" }
+  return { now, value, math.max(0, l.minted + l.taken - level_free(b, now)), own_session, stint.learned or "" }
 end
 
 local at = b.view.window

@@ -11,9 +11,12 @@ use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Place, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE};
+use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE, under_way_max};
 use crate::core::worldwide::escrow::places::{self, Margins};
 use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, can_move, is_known};
+
+/// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between regions.
+pub(super) const GATHERING: Span = Span::from_secs(1);
 
 /// Whether rights of this rule are escrowed.
 pub(super) fn is_escrowed(rule: &Compiled) -> bool {
@@ -35,6 +38,15 @@ fn has_places(rule: &Compiled) -> bool {
     is_escrowed(rule) && rule.rule.algorithm == Algorithm::Concurrency
 }
 
+/// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for all others.
+pub(super) fn gathered(rule: &Compiled, limit: &Limit) -> u64 {
+    if !has_level(rule) {
+        return 0;
+    }
+    let (own, whole) = (limit.capacity(rule.rule.algorithm), rule.limit.capacity(rule.rule.algorithm));
+    own.saturating_add(under_way_max(whole.saturating_sub(own)))
+}
+
 /// Whether nothing passes where there is no room, or nothing can be asked: whatever else is said, where rights are exact.
 pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
     policy == Some(OnFailure::Closed) || is_escrowed(rule)
@@ -54,15 +66,17 @@ pub(super) struct Terms {
     pub(super) doubt: Option<Span>,
     /// What is counted against.
     pub(super) limit: Limit,
-    /// What would fit if all of the places there are were here.
-    most: u64,
+    /// Permits of other regions that may be used beyond that.
+    pub(super) beyond: u64,
+    /// What would fit if all that can come from other regions were here, and when it may.
+    most: (u64, Span),
 }
 
 impl Terms {
-    /// Denies while it must, and has hope where places of other regions would do.
+    /// Denies while it must, and has hope where what other regions have would do.
     pub(super) fn hold(&self, verdict: &mut Verdict, asked: u64) {
-        if !verdict.admitted && verdict.retry.is_none() && asked <= self.most {
-            verdict.retry = Some(self.limit.window);
+        if !verdict.admitted && verdict.retry.is_none() && asked <= self.most.0 {
+            verdict.retry = Some(self.most.1);
         }
         if let Some(left) = self.doubt {
             *verdict = Verdict { admitted: false, remaining: 0, retry: Some(left), ..*verdict };
@@ -74,9 +88,12 @@ impl Slot {
     /// What a charge is held to, for an escrowed rule.
     pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
         let now = now.max(self.newest);
-        let terms = Terms { view: None, now, doubt: None, limit: *limit, most: 0 };
+        let terms = Terms { view: None, now, doubt: None, limit: *limit, beyond: 0, most: (0, Span::ZERO) };
         if has_level(rule) {
-            return terms;
+            let ledger = self.rights.find(named.hash, named.key.bytes());
+            let ledger = ledger.and_then(|place| self.rights.get(place));
+            let most = (gathered(rule, limit), GATHERING);
+            return Terms { beyond: level::Terms::beyond(ledger, now), most, ..terms };
         }
         // How far back what was admitted still counts.
         let matters = match rule.rule.algorithm {
@@ -99,7 +116,7 @@ impl Slot {
                 (false, None) => Limit { permits: limit.burst, ..*limit },
             };
             let most = if moves { u64::from(rule.limit.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
-            return Terms { doubt, limit, most, ..terms };
+            return Terms { doubt, limit, most: (most, limit.window), ..terms };
         }
         if !has_rights(rule) {
             return Terms { doubt, ..terms };

@@ -16,7 +16,7 @@ use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::WorldKey;
-use tidegate::core::worldwide::escrow::level::{MESSAGE_LIFE, Terms};
+use tidegate::core::worldwide::escrow::level::{DOUBT, Terms};
 use tidegate::core::worldwide::escrow::places::{self, Margins};
 use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Step, Vault};
 use tidegate::engine::clock::Clock;
@@ -64,7 +64,7 @@ enum Act {
     Charge(u64),
     Read,
     Give { to: usize, session: u64, permits: u64 },
-    Take { from: usize, session: u64, fenced: bool, late: bool, permits: u64 },
+    Take { from: usize, session: u64, fenced: bool, late: bool, permits: u64, keep: u64 },
     Acknowledge { to: usize, session: u64, permits: u64 },
     Pass(u64),
 }
@@ -72,13 +72,17 @@ enum Act {
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         6 => (1..6_u64).prop_map(Act::Charge),
+        1 => (6..18_u64).prop_map(Act::Charge),
         2 => Just(Act::Read),
         3 => (0..2_usize, 1..3_u64, 0..9_u64).prop_map(|(to, session, permits)| Act::Give { to, session, permits }),
-        3 => (0..2_usize, 1..3_u64, any::<bool>(), any::<bool>(), 0..12_u64).prop_map(
-            |(from, session, fenced, late, permits)| Act::Take { from, session, fenced, late: late && fenced, permits }
+        4 => (0..2_usize, 1..3_u64, any::<bool>(), any::<bool>(), (0..12_u64, 0..20_u64)).prop_map(
+            |(from, session, fenced, late, (permits, keep))| {
+                Act::Take { from, session, fenced, late: late && fenced, permits, keep: keep.saturating_sub(8) }
+            }
         ),
         2 => (0..2_usize, 1..3_u64, 0..9_u64).prop_map(|(to, session, permits)| Act::Acknowledge { to, session, permits }),
         2 => (0..900_000_u64).prop_map(Act::Pass),
+        1 => (0..6_000_000_u64).prop_map(Act::Pass),
     ];
     proptest::collection::vec(act, 1..60)
 }
@@ -92,11 +96,11 @@ fn step_of(act: &Act, own: u64, window: u64) -> Option<Ask> {
             let to = REGIONS[*to].to_owned();
             ask(window, Step::Give { to, session: *session, permits: *permits })
         }
-        Act::Take { from, session, fenced, late, permits } => {
+        Act::Take { from, session, fenced, late, permits, keep } => {
             let from = REGIONS[*from].to_owned();
             let to_session = own + u64::from(*fenced && !*late);
             let window = window.saturating_sub(u64::from(*late));
-            ask(window, Step::Take { from, session: *session, to_session, permits: *permits })
+            ask(window, Step::Take { from, session: *session, to_session, permits: *permits, keep: *keep })
         }
         Act::Acknowledge { to, session, permits } => {
             let to = REGIONS[*to].to_owned();
@@ -113,6 +117,9 @@ fn shown(balance: &Balance) -> String {
     ledger.given.sort();
     ledger.taken.sort();
     ledger.acknowledged.sort();
+    if let Some(kept) = &mut ledger.kept {
+        kept.totals.sort();
+    }
     format!("{ledger:?} {}", balance.used)
 }
 
@@ -138,7 +145,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
     let rule = escrowed("r", algorithm, 500, 8, SECOND);
     // Redis began shortly before this, as far as this clock says.
     let _ = charge(&redis, &rule, "first", 1, START);
-    let begin = Timestamp(START.0 + 60_000_000);
+    let begin = START + DOUBT;
     let users = std::cell::Cell::new(0);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let result = runner.run(&acts(), |acts| {
@@ -226,7 +233,8 @@ fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<Ask> {
         }
         Lending::Take { from, session, fenced, late, permits } => {
             let to_session = own + u64::from(*fenced);
-            ask(at(late), Step::Take { from: name(from), session: *session, to_session, permits: *permits })
+            let (from, session, permits) = (name(from), *session, *permits);
+            ask(at(late), Step::Take { from, session, to_session, permits, keep: 0 })
         }
         Lending::Meet { region, session, has, gave, late } => {
             ask(at(late), Step::Meet { region: name(region), session: *session, has: *has, gave: *gave })
@@ -338,7 +346,7 @@ fn a_store_burns_the_window_in_which_it_began() {
     let now = Timestamp(START.0 + 700_000);
     let window = now.window_index(SECOND);
     let session = rights(&late, &rule, "u", &ask(window, Step::Read), now).unwrap().ledger.session;
-    let take = Step::Take { from: "eu-west".into(), session: 1, to_session: session, permits: 2 };
+    let take = Step::Take { from: "eu-west".into(), session: 1, to_session: session, permits: 2, keep: 0 };
     assert!(!charge(&late, &rule, "u", 1, now).verdict.admitted);
     assert_eq!(rights(&late, &rule, "u", &ask(window, take), now).unwrap().free(), 2);
     assert!(charge(&late, &rule, "u", 2, now).verdict.admitted);
@@ -372,7 +380,7 @@ fn for_a_minute_a_store_keeps_room_for_what_the_one_before_may_have_forwarded() 
     let memory = MemoryStore::new(100).begun(START);
     let rule = escrowed("r", Algorithm::Gcra, 40, 40, SECOND);
     let _ = charge(&redis, &rule, "first", 1, START);
-    for (after, remaining) in [(Span::from_secs(20), 9), (MESSAGE_LIFE, 39)] {
+    for (after, remaining) in [(Span::from_secs(20), 9), (DOUBT, 39)] {
         let now = START + after;
         clock.set(now);
         for store in [&memory as &dyn Store, &redis] {

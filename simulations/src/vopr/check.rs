@@ -201,7 +201,10 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         for (one, balance) in balances.iter().enumerate() {
             let Some(balance) = balance else { continue };
             budgets += match balance.ledger.window == newest {
-                true if level => balance.free() + balance.ledger.charged(),
+                // What one keeps of another's is charged there.
+                true if level => {
+                    (balance.free() + balance.ledger.charged()).saturating_sub(balance.ledger.kept())
+                }
                 true => balance.ledger.budget(),
                 false => 0,
             };

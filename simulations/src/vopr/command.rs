@@ -206,7 +206,7 @@ impl Mutate {
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let mut unnoticed = Vec::new();
         for (rule, safety) in Safety::WITHOUT_ONE.into_iter().filter(|_| !self.places) {
-            let focus = if safety.forwarded_stays_charged { Focus::Rights } else { Focus::Levels };
+            let focus = if safety.lacks_one_of_levels() { Focus::Levels } else { Focus::Rights };
             let found = (1..=self.seeds).into_par_iter().find_map_first(|seed| {
                 play(&Case::draw(seed, focus), safety, None).err().map(|why| (seed, why))
             });

@@ -202,6 +202,18 @@ impl State {
         each!(self, machine => machine.check(limit, view, now, cost))
     }
 
+    /// The same where `beyond` permits more than the limit's capacity may be in use: those that came to an `escrow` rule from
+    /// other regions. Only `token_bucket`, `leaky_bucket` and `gcra` have room for them.
+    #[must_use]
+    pub fn check_beyond(&self, limit: &Limit, beyond: u64, now: Timestamp, cost: u64) -> Verdict {
+        match self {
+            Self::TokenBucket(machine) => machine.check_beyond(limit, (None, beyond), now, cost),
+            Self::LeakyBucket(machine) => machine.check_beyond(limit, (None, beyond), now, cost),
+            Self::Gcra(machine) => machine.check_beyond(limit, (None, beyond), now, cost),
+            _ => self.check(limit, None, now, cost),
+        }
+    }
+
     /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to them an acquisition
     /// is a charge.
     #[must_use]

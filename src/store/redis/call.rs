@@ -51,6 +51,8 @@ pub(super) struct Bucket {
     pub(super) escrowed: bool,
     /// Whether its places are lent between regions.
     pub(super) lends: bool,
+    /// The largest cost that other regions' permits may come for; see `lua/rights.lua`.
+    pub(super) gathered: u64,
 }
 
 /// One charge of a part.
@@ -86,6 +88,8 @@ pub(super) struct Before {
     pub(super) packed: Vec<u8>,
     /// What the world leaves, and by how much it may err.
     pub(super) view: Option<(View, u64)>,
+    /// Permits of other regions that may be used beyond the limit.
+    pub(super) beyond: u64,
 }
 
 /// What the script says itself of a charge of a log or a lease.
@@ -276,11 +280,18 @@ impl Call {
         let mut before = Vec::with_capacity(self.buckets.len());
         for _ in &self.buckets {
             let value = next().ok_or_else(unexpected)?;
-            before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
+            before.push(Before {
+                packed: value.get(4..).unwrap_or_default().to_vec(),
+                view: None,
+                beyond: 0,
+            });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
-                before.view = read_view(&next().ok_or_else(unexpected)?);
+                let value = next().ok_or_else(unexpected)?;
+                before.view = read_view(&value);
+                before.beyond =
+                    if value.len() == 5 { pull(&mut value.as_slice(), 5).unwrap_or(0) } else { 0 };
             }
         }
         let mut told = Vec::new();

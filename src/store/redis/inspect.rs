@@ -177,6 +177,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         worldwide: false,
         escrowed: false,
         lends: false,
+        gathered: 0,
     };
     let item = |bucket, cost| Item { bucket, cost, enforced: false, lease: None };
     let step = if cost.taken() > 0 { HoldStep::Acquire } else { HoldStep::Release };

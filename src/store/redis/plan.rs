@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::rights::{is_escrowed, lends};
+use super::super::rights::{gathered, is_escrowed, lends};
 use super::call::{Action, Bucket, Item, Part};
 use super::fallback::Unanswered;
 use super::names;
@@ -43,6 +43,7 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
             && charge.limit.window == rule.window,
         escrowed: is_escrowed(charge.rule),
         lends: lends(charge.rule, &charge.limit),
+        gathered: gathered(charge.rule, &charge.limit),
     };
     (name.slot, bucket)
 }

@@ -6,6 +6,7 @@
 
 use smallvec::SmallVec;
 
+use super::super::rights::GATHERING;
 use super::call::{Action, Before, Bucket, Call, Item, Reply, Told};
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
 use crate::core::request::Cost;
@@ -49,6 +50,9 @@ struct Live {
     limit: Limit,
     state: State,
     view: Option<(View, u64)>,
+    /// Permits of other regions that may be used beyond the limit.
+    beyond: u64,
+    gathered: u64,
     existed: bool,
     /// What the part under way already takes of it.
     pending: u64,
@@ -60,7 +64,8 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
-        Live { limit: bucket.limit, state, view: before.view, existed, pending: 0 }
+        let (view, beyond, gathered) = (before.view, before.beyond, bucket.gathered);
+        Live { limit: bucket.limit, state, view, beyond, gathered, existed, pending: 0 }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter().copied();
@@ -116,7 +121,15 @@ impl Live {
     }
 
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
-        self.state.check(&self.limit, self.view.as_ref().map(|(view, _)| view), now, cost)
+        let view = self.view.as_ref().map(|(view, _)| view);
+        let mut verdict = match self.beyond {
+            0 => self.state.check(&self.limit, view, now, cost),
+            beyond => self.state.check_beyond(&self.limit, beyond, now, cost),
+        };
+        if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
+            verdict.retry = Some(GATHERING);
+        }
+        verdict
     }
 
     fn blank(&self) -> Charged {

@@ -17,7 +17,7 @@ use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
 use crate::core::worldwide::escrow::places::{Bond, Loans};
-use crate::core::worldwide::escrow::{Ask, Balance, Ledger, Step};
+use crate::core::worldwide::escrow::{Ask, Balance, Kept, Ledger, Step};
 
 /// Stints remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
 const STINTS_MAX: usize = 32;
@@ -99,7 +99,7 @@ impl Call {
                 (5, "", 0, 0, 0)
             }
             Step::Give { to, session, permits } => (1, to.as_str(), *session, 0, *permits),
-            Step::Take { from, session, to_session, permits } => {
+            Step::Take { from, session, to_session, permits, .. } => {
                 (2, from.as_str(), *session, *to_session, *permits)
             }
             Step::Acknowledge { to, session, permits } => (3, to.as_str(), *session, 0, *permits),
@@ -108,7 +108,12 @@ impl Call {
             return None;
         }
         let mut step = Vec::with_capacity(32 + region.len());
-        push(&mut step, ask.window, 7);
+        // Without windows there is room for another number.
+        let window = match ask.step {
+            Step::Take { keep, .. } if rule.rule.algorithm.is_level() => keep.min(PERMITS_MAX),
+            _ => ask.window,
+        };
+        push(&mut step, window, 7);
         step.push(kind);
         push(&mut step, session, 8);
         push(&mut step, own, 8);
@@ -166,6 +171,7 @@ fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
     let mut ledger = Ledger { window, session, minted, ..Ledger::default() };
     // Without windows the session is kept in the place of the window before.
     ledger.closed = (window > 0 && closed.0 > 0).then_some(closed);
+    let until = Timestamp((session / 1_000).saturating_add(closed.1).saturating_mul(1_000));
     while !rest.is_empty() {
         let kind = pull(&mut rest, 1)?;
         let (session, permits) = (pull(&mut rest, 8)?, pull(&mut rest, 5)?);
@@ -176,7 +182,11 @@ fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
         match kind {
             0 => ledger.given.push(total),
             1 => ledger.taken.push(total),
-            _ => ledger.acknowledged.push(total),
+            2 => ledger.acknowledged.push(total),
+            _ => {
+                let kept = ledger.kept.get_or_insert_with(|| Box::new(Kept { until, totals: Vec::new() }));
+                kept.totals.push(total);
+            }
         }
     }
     Some(ledger)

@@ -13,6 +13,8 @@ use super::{Escrow, Event, level};
 const UNIT: i128 = 1_000_000;
 /// Least time between two gifts to one region, and between two urgent statements.
 pub(super) const GAP: Span = Span::from_millis(20);
+/// For so long one of the regions that gather for large costs is given to.
+const GATHERED_IN_TURN: Span = Span::from_secs(4);
 /// One way to a region to which there is no link.
 const OWD_DEFAULT: Span = Span::from_millis(50);
 /// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
@@ -179,11 +181,29 @@ impl Escrow {
     fn forward(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now) else { return };
-        let basins: Vec<Basin> =
+        let mut basins: Vec<Basin> =
             (0..self.regions.len()).map(|region| self.basin(now, bucket, balance, region)).collect();
+        // Of those that gather for costs larger than their capacities all give to one: else none ever had enough.
+        let gathers = |basin: &Basin| basin.wanted > basin.capacity;
+        let all = basins.iter().enumerate().filter(|(_, basin)| gathers(basin));
+        let first =
+            all.map(|(region, _)| region).min_by_key(|region| self.turn_to_gather(now, bucket, *region));
+        for (region, basin) in basins.iter_mut().enumerate() {
+            if gathers(basin) && first != Some(region) {
+                (basin.wanted, basin.demand) = (0, 0);
+            }
+        }
         let ahead = self.config.interval + self.owd_max() + self.owd_max();
         let streams = streams(ahead, &basins);
         self.give(now, id, &streams);
+    }
+
+    /// How many turns of gathering lie before that of a region: each has one after the other, as their clocks agree about.
+    fn turn_to_gather(&self, now: Timestamp, bucket: &Bucket, region: RegionId) -> usize {
+        let regions = &bucket.rule.shares;
+        let place = regions.keys().take_while(|name| name.as_str() < self.regions.name(region)).count();
+        let turn = usize::try_from(now.window_index(GATHERED_IN_TURN)).unwrap_or(0);
+        (place + turn % regions.len().max(1)) % regions.len().max(1)
     }
 
     /// What is believed of one region's level.
@@ -209,10 +229,13 @@ impl Escrow {
         basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd)
             + i128::from(under_way) * UNIT;
         if self.is_reachable(now, partner, region) {
-            // One region that is silent must not have all that may be under way.
+            // One region that is silent must not have all that may be under way, unless that is what it takes.
             let others = own.ledger.charged().saturating_sub(under_way);
             let whole = level::under_way_max(own.ledger.minted).saturating_sub(others);
-            let most = if self.regions.len() > 2 { whole.div_ceil(2) } else { whole };
+            // What refills within half a second is soon gone again, wherever it lies.
+            let brief = most * 2 < i128::from(share.refill);
+            let part = self.regions.len() > 2 && !brief && basin.wanted <= most;
+            let most = if part { whole.div_ceil(2) } else { whole };
             basin.room = i128::from(most.saturating_sub(under_way)) * UNIT;
         }
         basin

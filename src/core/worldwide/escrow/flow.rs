@@ -30,11 +30,13 @@ pub(super) struct Basin {
 }
 
 impl Basin {
-    /// What should lie there so that its demand finds enough for as long as `ahead`.
+    /// What should lie there so that its demand finds enough for as long as `ahead`, and the largest cost what it needs.
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
         let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
-        (beyond + chance + self.capacity / 10).max(self.wanted).min(self.capacity)
+        // A single permit is not kept back.
+        let spare = self.capacity / (10 * UNIT) * UNIT;
+        (beyond + chance + spare).min(self.capacity).max(self.wanted)
     }
 
     /// Whether its own refill does not serve it.
@@ -45,7 +47,7 @@ impl Basin {
     /// What is there after `time`, if nothing else comes.
     pub(super) fn after(&self, free: i128, time: Span) -> i128 {
         let flow = i128::from(self.refill) - i128::from(self.demand);
-        (free + flow * i128::from(time.0) / UNIT).clamp(0, self.capacity)
+        (free + flow * i128::from(time.0) / UNIT).clamp(0, self.capacity.max(free))
     }
 }
 

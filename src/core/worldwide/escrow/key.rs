@@ -199,8 +199,8 @@ impl Bucket {
         self.balance.as_ref().filter(|balance| balance.ledger.window == self.window_at(now))
     }
 
-    /// Takes in what was decided.
-    pub(super) fn touch(&mut self, now: Timestamp, touched: &Touched) {
+    /// Takes in what was decided. `refused` is the largest cost that is still hoped for.
+    pub(super) fn touch(&mut self, now: Timestamp, touched: &Touched, refused: u64) {
         self.alive = self.alive.max(now);
         self.stirred = true;
         self.demand.offered(now, touched.offered);
@@ -208,27 +208,27 @@ impl Bucket {
             (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
         }
         if !self.rule.has_windows() {
-            self.want(now, touched);
+            self.want(now, touched.admitted > 0, refused);
         } else if touched.window == self.window {
             self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
-            self.wanted = self.wanted.max(touched.refused);
+            self.wanted = self.wanted.max(refused);
         }
     }
 
     /// Without windows a refusal is news until the next admission, and for a moment at most.
-    fn want(&mut self, now: Timestamp, touched: &Touched) {
-        let over = self.refused.is_none_or(|refused| now.since(refused) > WANT) || touched.admitted > 0;
-        if touched.refused > 0 {
-            self.wanted = touched.refused.max(if over { 0 } else { self.wanted });
+    fn want(&mut self, now: Timestamp, served: bool, refused: u64) {
+        let over = self.refused.is_none_or(|refused| now.since(refused) > WANT) || served;
+        if refused > 0 {
+            self.wanted = refused.max(if over { 0 } else { self.wanted });
             self.refused = Some(now);
         } else if over {
             self.wanted = 0;
         }
     }
 
-    /// Has what was refused too long ago be wanted no more, where places are lent: nobody may ever ask again.
+    /// Has what was refused too long ago be wanted no more, where no window ends that: nobody may ever ask again.
     pub(super) fn forget_wants(&mut self, now: Timestamp) {
-        if !self.rule.is_places() {
+        if self.rule.has_windows() {
             return;
         }
         if self.refused.is_none_or(|refused| now.since(refused) > WANT) {

@@ -37,6 +37,8 @@ pub enum Step {
         to_session: u64,
         /// All that it gave in this window.
         permits: u64,
+        /// How many may be kept beyond what there is room for, those of other regions included. Only where there are no windows.
+        keep: u64,
     },
     /// Charge what was given to another region no more: it has it. Only where there are no windows.
     Acknowledge {
@@ -113,8 +115,19 @@ pub struct Ledger {
     pub acknowledged: Vec<Total>,
     /// What was used in a window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,
+    /// Only where there are no windows; see [`super::level`].
+    pub kept: Option<Box<Kept>>,
     /// Only where places are lent; see [`super::places`].
     pub loans: Option<Box<Loans>>,
+}
+
+/// Permits of other regions that found no room, and wait for a cost that is larger than the own capacity.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Kept {
+    /// They can be used before this.
+    pub until: Timestamp,
+    /// From whom, and in which session. These are not acknowledged.
+    pub totals: Vec<Total>,
 }
 
 /// Whether a store whose memory began at `begun` knows all that happened in a window. If not its rights are burnt: what
@@ -145,7 +158,7 @@ impl Ledger {
             return loans.capacity;
         }
         if self.window == 0 {
-            return self.minted;
+            return self.minted.saturating_add(self.kept());
         }
         // The store gives no more than is there, so this saturates only when the limit shrinks inside a window.
         self.minted.saturating_add(sum(&self.taken)).saturating_sub(sum(&self.given))
@@ -169,7 +182,7 @@ impl Ledger {
                 let enough = *permits > 0 && (*permits <= free || !safety.gives_only_what_is_free);
                 enough && add(&mut self.given, to, *session, |total| total.saturating_add(*permits))
             }
-            Step::Take { from, session, to_session, permits } => {
+            Step::Take { from, session, to_session, permits, .. } => {
                 if *to_session != self.session && safety.sessions_are_fenced {
                     return false;
                 }

@@ -5,6 +5,10 @@
 //! until the receiver has acknowledged it. So all that lies in levels or is under way never exceeds the whole capacity, and
 //! what all regions admit together obeys `burst + rate x time`, whatever is lost, late, doubled or reordered.
 //!
+//! What finds no room is gone, but for what a cost larger than the own capacity waits for: that is *kept* beyond the capacity for
+//! [`KEPT_LIFE`], and acknowledged only when it is kept no more. So the capacity that it takes up here is one that its giver
+//! does without. Then what is used counts for so much less: it was the giver's level that paid for it.
+//!
 //! What a lost memory had under way nobody knows any more. Therefore it was never more than a bounded part of the capacity,
 //! and the next memory keeps that part empty until no message of the old one can still arrive. The same steps are in
 //! `lua/rights.lua`.
@@ -13,10 +17,14 @@ use super::super::super::algorithm::{Algorithm, Limit, State};
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::Safety;
-use super::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step};
+use super::ledger::{Ask, Balance, DOUBT_MARGIN, Kept, Ledger, Step, sum};
 
 /// No message arrives later than this after it was sent: a QUIC connection that is silent ends long before.
 pub const MESSAGE_LIFE: Span = Span::from_secs(60);
+/// For so long after the first of them came permits are kept beyond the capacity: whoever was refused asks again by then.
+pub const KEPT_LIFE: Span = Span::from_secs(3);
+/// For so long a memory counts with what the one before it had under way, or kept elsewhere.
+pub const DOUBT: Span = Span(MESSAGE_LIFE.0 + KEPT_LIFE.0 + DOUBT_MARGIN.0);
 
 /// What a region's bucket is held to.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +62,7 @@ impl Terms {
     /// What a memory before this one may still have under way.
     #[must_use]
     pub fn doubt(&self, now: Timestamp) -> u64 {
-        let over = self.begun == Timestamp(0) || now >= self.begun + MESSAGE_LIFE;
+        let over = self.begun == Timestamp(0) || now >= self.begun + DOUBT;
         if over || !self.safety.doubt_is_burnt { 0 } else { self.under_way_max() }
     }
 
@@ -84,11 +92,19 @@ impl Terms {
         state.raise(&self.limit, now, self.floor(ledger, now));
     }
 
+    /// Permits that may be used at `now` beyond the capacity.
+    #[must_use]
+    pub fn beyond(ledger: Option<&Ledger>, now: Timestamp) -> u64 {
+        let kept = ledger.and_then(|ledger| ledger.kept.as_ref()).filter(|kept| now < kept.until);
+        kept.map_or(0, |kept| sum(&kept.totals))
+    }
+
     /// Carries out a step, atomically with decisions on the level.
     pub fn carry_out(&self, state: &mut State, ledger: &mut Ledger, ask: &Ask, now: Timestamp) {
         // Under the charges as they were: a level does not drain the faster for having been charged.
         self.raise(state, Some(ledger), now);
-        let free = self.free(state, now);
+        self.make_room(state, ledger, now);
+        let free = self.free(state, ledger, now);
         match &ask.step {
             Step::Read | Step::Meet { .. } | Step::Vouch { .. } => {}
             Step::Give { to, session, permits } => {
@@ -99,11 +115,14 @@ impl Terms {
                     state.take(&self.limit, now, *permits);
                 }
             }
-            Step::Take { from, session, to_session, permits } => {
+            Step::Take { from, session, to_session, permits, keep } => {
                 if *to_session == ledger.session || !self.safety.sessions_are_fenced {
                     let came = ledger.receive(from, *session, *permits, &self.safety);
+                    let room = state.used(&self.limit, now).saturating_sub(self.floor(Some(ledger), now));
+                    let kept = came.saturating_sub(room).min(keep.saturating_sub(ledger.kept()));
+                    let kept = if ledger.keep((from, *session), kept, now) { kept } else { 0 };
                     // What finds no room is gone: it was charged to the giver, and is not any more.
-                    state.refund(&self.limit, now, came);
+                    state.refund(&self.limit, now, came - kept);
                 }
             }
             Step::Acknowledge { to, session, permits } => ledger.acknowledge(to, *session, *permits),
@@ -112,15 +131,34 @@ impl Terms {
         self.raise(state, Some(ledger), now);
     }
 
-    /// The ledger, with what of `minted` is in use or charged.
+    /// The ledger, with what of its budget is in use or charged.
     #[must_use]
     pub fn balance(&self, state: &State, ledger: &Ledger, now: Timestamp) -> Balance {
-        let used = ledger.minted.saturating_sub(self.free(state, now));
+        let used = ledger.budget().saturating_sub(self.free(state, ledger, now));
         Balance { ledger: ledger.clone(), used }
     }
 
-    fn free(&self, state: &State, now: Timestamp) -> u64 {
-        state.check(&self.limit, None, now, 0).remaining
+    fn free(&self, state: &State, ledger: &Ledger, now: Timestamp) -> u64 {
+        state.check_beyond(&self.limit, Self::beyond(Some(ledger), now), now, 0).remaining
+    }
+
+    /// Gives up as much of the room beyond the capacity as is not needed for what is there, and all of it once it is over. From
+    /// here on it is the givers', and what was used of it.
+    fn make_room(&self, state: &mut State, ledger: &mut Ledger, now: Timestamp) {
+        let used = state.used(&self.limit, now).saturating_sub(self.floor(Some(ledger), now));
+        let Some(kept) = &mut ledger.kept else { return };
+        let mut back = if now >= kept.until { u64::MAX } else { used }.min(sum(&kept.totals));
+        state.refund(&self.limit, now, back);
+        for total in &mut kept.totals {
+            let part = back.min(total.permits);
+            total.permits -= part;
+            back -= part;
+        }
+        kept.totals.retain(|total| total.permits > 0);
+        if kept.totals.is_empty() {
+            ledger.kept = None;
+        }
+        self.raise(state, Some(ledger), now);
     }
 }
 
@@ -145,6 +183,40 @@ impl Ledger {
         let open =
             |given: &Total| given.permits.saturating_sub(self.acknowledged_by(&given.region, given.session));
         self.given.iter().map(open).fold(0, u64::saturating_add)
+    }
+
+    /// Permits kept beyond the capacity, whether or not they can still be used.
+    #[must_use]
+    pub fn kept(&self) -> u64 {
+        self.kept.as_ref().map_or(0, |kept| sum(&kept.totals))
+    }
+
+    /// What was received and is not kept, which is what others are told.
+    #[must_use]
+    pub fn settled(&self) -> Vec<Total> {
+        let Some(kept) = &self.kept else { return self.taken.clone() };
+        let kept = |total: &Total| super::ledger::total(&kept.totals, &total.region, total.session);
+        let settled =
+            |total: &Total| Total { permits: total.permits.saturating_sub(kept(total)), ..total.clone() };
+        self.taken.iter().map(settled).collect()
+    }
+
+    /// Keeps permits of a region's session. Whether there was room to note it.
+    fn keep(&mut self, (from, session): (&str, u64), permits: u64, now: Timestamp) -> bool {
+        if permits == 0 {
+            return false;
+        }
+        // None is kept for longer because others come: its giver may have forgotten it. Whole milliseconds are what Redis notes.
+        let until = Timestamp((now + KEPT_LIFE).0 / 1_000 * 1_000);
+        let totals =
+            &mut self.kept.get_or_insert_with(|| Box::new(Kept { until, totals: Vec::new() })).totals;
+        let room = totals.len() < TOTALS_MAX;
+        match totals.iter_mut().find(|total| total.region == from && total.session == session) {
+            Some(total) => total.permits = total.permits.saturating_add(permits),
+            None if room => totals.push(Total { region: from.to_owned(), session, permits }),
+            None => return false,
+        }
+        true
     }
 
     /// What a region has acknowledged in one of its sessions.
@@ -285,14 +357,49 @@ mod tests {
         let terms = terms(Timestamp(0));
         let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
         state.take(&terms.limit, NOW, 40);
-        let take =
-            |session, permits| ask(Step::Take { from: "a".into(), session, to_session: NOW.0, permits });
+        let take = |session, permits| {
+            ask(Step::Take { from: "a".into(), session, to_session: NOW.0, permits, keep: 0 })
+        };
         for (step, free) in
             [(take(5, 4), 4), (take(5, 4), 4), (take(6, 3), 7), (take(5, 9), 7), (take(6, 4), 8)]
         {
             terms.carry_out(&mut state, &mut ledger, &step, NOW);
             assert_eq!(terms.balance(&state, &ledger, NOW).free(), free);
         }
+    }
+
+    #[test]
+    fn what_a_large_cost_waits_for_is_kept_beyond_the_capacity_and_told_when_it_is_kept_no_more() {
+        let terms = terms(Timestamp(0));
+        let (mut state, mut ledger) = (terms.fresh(NOW), Ledger::without_windows(NOW));
+        state.take(&terms.limit, NOW, 5);
+        let take = |permits| {
+            let (from, to_session) = ("a".into(), NOW.0);
+            ask(Step::Take { from, session: 5, to_session, permits, keep: 12 })
+        };
+        let told = |ledger: &Ledger| ledger.settled().first().map(|total| total.permits);
+        // Five find room, twelve are kept, three are gone.
+        for (step, free, settled) in [(take(11), 46, 5), (take(20), 52, 8)] {
+            terms.carry_out(&mut state, &mut ledger, &step, NOW);
+            assert_eq!(terms.balance(&state, &ledger, NOW).free(), free);
+            assert_eq!(told(&ledger), Some(settled));
+        }
+        let fits = |ledger: &Ledger, state: &State, at| {
+            state.check_beyond(&terms.limit, Terms::beyond(Some(ledger), at), at, 52).admitted
+        };
+        let over = NOW + KEPT_LIFE;
+        assert!(fits(&ledger, &state, Timestamp(over.0 - 1_000)) && !fits(&ledger, &state, over));
+        // As what is there fits the capacity again, the room is the giver's.
+        let (mut spent, mut known) = (state.clone(), ledger.clone());
+        spent.take(&terms.limit, NOW, 7);
+        terms.carry_out(&mut spent, &mut known, &ask(Step::Read), NOW);
+        assert_eq!((terms.balance(&spent, &known, NOW).free(), told(&known)), (45, Some(15)));
+        spent.take(&terms.limit, NOW, 45);
+        terms.carry_out(&mut spent, &mut known, &ask(Step::Read), NOW);
+        assert_eq!((terms.balance(&spent, &known, NOW).free(), told(&known)), (0, Some(20)));
+        // And once it is over, whatever was used.
+        terms.carry_out(&mut state, &mut ledger, &ask(Step::Read), over);
+        assert_eq!((terms.balance(&state, &ledger, over).free(), told(&ledger)), (40, Some(20)));
     }
 
     #[test]

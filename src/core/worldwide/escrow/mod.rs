@@ -39,7 +39,7 @@ use self::key::Bucket;
 use self::link::Link;
 use self::places::Margins;
 
-pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, is_known};
+pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Kept, Ledger, Step, is_known};
 pub use self::status::{EscrowBucket, EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
 pub use self::vault::Vault;
@@ -63,6 +63,8 @@ pub struct Safety {
     pub debits_before_credits: bool,
     /// What was forwarded from a bucket without windows takes up its room until it is acknowledged.
     pub forwarded_stays_charged: bool,
+    /// What a region keeps beyond its capacity is acknowledged only when it is kept no more.
+    pub kept_stays_charged: bool,
     /// Places that were borrowed are never lent on.
     pub lends_only_its_own: bool,
     /// Places that were borrowed are used only while their owner is heard.
@@ -81,13 +83,14 @@ impl Safety {
         doubt_is_burnt: true,
         debits_before_credits: true,
         forwarded_stays_charged: true,
+        kept_stays_charged: true,
         lends_only_its_own: true,
         loans_lapse: true,
         lost_loans_are_burnt: true,
     };
 
     /// Each rule's name, and all rules but that one.
-    pub const WITHOUT_ONE: [(&'static str, Self); 7] = [
+    pub const WITHOUT_ONE: [(&'static str, Self); 8] = [
         ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
         ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
         ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
@@ -95,7 +98,14 @@ impl Safety {
         ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
         ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
         ("forwarded_stays_charged", Self { forwarded_stays_charged: false, ..Self::ALL }),
+        ("kept_stays_charged", Self { kept_stays_charged: false, ..Self::ALL }),
     ];
+
+    /// Whether a rule that only buckets without windows need is switched off.
+    #[must_use]
+    pub const fn lacks_one_of_levels(&self) -> bool {
+        !self.forwarded_stays_charged || !self.kept_stays_charged
+    }
 
     /// The same for those that matter to places.
     pub const WITHOUT_ONE_OF_PLACES: [(&'static str, Self); 8] = [
@@ -203,6 +213,8 @@ struct Share {
     minted: u64,
     /// By how much its level refills, in millionths of a permit a second.
     refill: u64,
+    /// The largest cost that it can gather permits for, without windows.
+    gathered: u64,
 }
 
 impl Rule {
@@ -222,10 +234,17 @@ impl Rule {
                 weight: u64::from(weight),
                 minted: part.capacity(rule.algorithm),
                 refill: u64::try_from(refill).unwrap_or(u64::MAX),
+                gathered: 0,
             };
             (name.to_owned(), share)
         });
-        Self { rule: rule.clone(), shares: shares.collect() }
+        let mut shares: BTreeMap<String, Share> = shares.collect();
+        let sent = |share: &Share| level::under_way_max(share.minted);
+        let all = shares.values().map(sent).fold(0, u64::saturating_add);
+        for share in shares.values_mut() {
+            share.gathered = share.minted.saturating_add(all - sent(share));
+        }
+        Self { rule: rule.clone(), shares }
     }
 
     fn share(&self, region: &str) -> Share {
@@ -343,8 +362,11 @@ impl Escrow {
     /// What this daemon decided of one bucket since it was last told.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         let Some(id) = self.follow(now, &touched.key) else { return };
+        let own = self.config.name.region.clone();
         if let Some(bucket) = self.bucket_mut(id) {
-            bucket.touch(now, touched);
+            // Nobody need gather for what can never pass.
+            let beyond = bucket.rule.is_level() && touched.refused > bucket.rule.share(&own).gathered;
+            bucket.touch(now, touched, if beyond { 0 } else { touched.refused });
         }
         self.look(now, id);
     }

@@ -158,7 +158,7 @@ impl Terms {
         match &ask.step {
             Step::Read | Step::Acknowledge { .. } => {}
             Step::Give { to, session, permits } => self.give(ledger, (to, *session, *permits), held, now),
-            Step::Take { from, session, to_session, permits } => {
+            Step::Take { from, session, to_session, permits, .. } => {
                 let ours = *to_session == ledger.session || !self.safety.sessions_are_fenced;
                 if ours && self.meet(ledger, from, *session, now) {
                     let taken = ledger.taken_from(from, *session);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     fn take(ledger: &Ledger, from: &str, session: u64, permits: u64) -> Step {
-        Step::Take { from: from.into(), session, to_session: ledger.session, permits }
+        Step::Take { from: from.into(), session, to_session: ledger.session, permits, keep: 0 }
     }
 
     /// Carries out steps beside `held` holders; what may be held then.

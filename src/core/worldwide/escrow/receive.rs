@@ -156,8 +156,12 @@ impl Escrow {
             self.tally.beyond = self.tally.beyond.saturating_add(1);
             return;
         }
-        let step =
-            Step::Take { from, session: sent.session, to_session: sent.to_session, permits: sent.permits };
+        let (session, to_session, permits) = (sent.session, sent.to_session, sent.permits);
+        let keep = self
+            .bucket(id)
+            .filter(|_| level)
+            .map_or(0, |bucket| bucket.wanted(0).saturating_sub(bucket.rule.minted(self.own_region())));
+        let step = Step::Take { from, session, to_session, permits, keep };
         let window = if places { now.0 } else { sent.window };
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.wait(Ask { key, window, step });

@@ -87,7 +87,11 @@ impl Escrow {
             free: balance.free(),
             demand: if whole { bucket.demand(now) } else { bucket.own_demand(now) },
             wanted: if whole { bucket.wanted(window) } else { bucket.own_wanted(window) },
-            taken: if whole { balance.ledger.taken.clone() } else { Vec::new() },
+            taken: match whole {
+                false => Vec::new(),
+                true if self.config.safety.kept_stays_charged => balance.ledger.settled(),
+                true => balance.ledger.taken.clone(),
+            },
             given: if whole && confirms { balance.ledger.given.clone() } else { Vec::new() },
             closed: balance.ledger.closed.filter(|_| whole),
         })

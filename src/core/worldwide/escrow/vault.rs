@@ -94,7 +94,8 @@ impl Vault {
             }
             Kind::Level(terms, state) => {
                 terms.raise(state, Some(ledger), now);
-                let fits = state.check(&terms.limit, None, now, cost).admitted;
+                let beyond = Terms::beyond(Some(ledger), now);
+                let fits = state.check_beyond(&terms.limit, beyond, now, cost).admitted;
                 if fits {
                     state.take(&terms.limit, now, cost);
                 }
