@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::json;
+
 use super::world::{Plan, Store, Window, World, rules, sums, window, windows};
 
 const fn plan(regions: usize, rtt_ms: u64, store: Store) -> Plan {
@@ -57,6 +59,48 @@ fn rights_follow_demand_around_the_world() {
 #[test]
 fn rights_follow_demand_between_regions_that_count_in_redis() {
     follows_demand(plan(3, 20, Store::Redis));
+}
+
+/// A cost for which a region has not enough, which the others have: who asks again as it is told to finds it gathered.
+fn large_costs_gather(store: Store) {
+    let plan = Plan { limit: 12, ..plan(3, 80, store) };
+    let rule = rules(plan, "token_bucket").replace("window", "burst = 120\nwindow");
+    let world = World::with_rules(plan, &rule);
+    let begun = Instant::now();
+    let ask = |place: usize, cost: u64| {
+        world.daemons[place]
+            .post("/v1/check", &json!({ "attributes": { "who": "one" }, "cost": cost }))
+            .json()
+    };
+    // In the first minute a region holds at most a quarter of its forty, as another memory may have forwarded the rest.
+    std::thread::sleep(Duration::from_secs(8));
+    let mut admitted = 0;
+    for place in [2, 0] {
+        let first = ask(place, 20);
+        assert_eq!(first["allowed"], false, "{first}");
+        assert!(first["retry_after_ms"].as_u64().is_some(), "{first}");
+        let tried = (0..30).position(|_| {
+            std::thread::sleep(Duration::from_millis(1_000));
+            ask(place, 20)["allowed"] == true
+        });
+        eprintln!("region {place} was served after {tried:?} more attempts, {:?}", begun.elapsed());
+        assert!(tried.is_some(), "{}", world.daemons[place].get("/v1/regions").json());
+        admitted += 20;
+    }
+    // A single permit too many would be an error: here not even all that refilled is used.
+    assert!(admitted <= 120 + 12 * begun.elapsed().as_secs());
+    let never = ask(1, 121);
+    assert_eq!((&never["allowed"], &never["retry_after_ms"]), (&json!(false), &json!(null)), "{never}");
+}
+
+#[test]
+fn a_cost_for_which_a_region_has_not_enough_gathers_its_permits() {
+    large_costs_gather(Store::Memory);
+}
+
+#[test]
+fn a_cost_for_which_a_region_has_not_enough_gathers_its_permits_in_redis() {
+    large_costs_gather(Store::Redis);
 }
 
 /// All load in one region, then in another: what refills elsewhere flows there.

@@ -157,10 +157,10 @@ impl Escrow {
             return;
         }
         let (session, to_session, permits) = (sent.session, sent.to_session, sent.permits);
-        let keep = self
-            .bucket(id)
-            .filter(|_| level)
-            .map_or(0, |bucket| bucket.wanted(0).saturating_sub(bucket.rule.minted(self.own_region())));
+        let keep = self.bucket(id).filter(|_| level).map_or(0, |bucket| {
+            let room = bucket.current(now).map_or(0, |balance| balance.ledger.minted);
+            bucket.wanted(0).saturating_sub(room)
+        });
         let step = Step::Take { from, session, to_session, permits, keep };
         let window = if places { now.0 } else { sent.window };
         if let Some(bucket) = self.bucket_mut(id) {
