@@ -41,9 +41,11 @@ pub struct Statement {
     pub demand: u64,
     /// The largest cost that was refused in this window; zero if none was.
     pub wanted: u64,
-    /// Rights received in this window, by region and session of the giver.
+    /// Rights received in this window, by region and session of the giver. Without windows those that are kept beyond the
+    /// capacity are not among them yet.
     pub taken: Vec<Total>,
-    /// Rights given in this window, by region and session of the receiver.
+    /// Rights given in this window, by region and session of the receiver. Without windows those received that are kept beyond the
+    /// capacity, by region and session of the giver; they are part of `free`.
     pub given: Vec<Total>,
     /// What was admitted in the window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,

@@ -226,17 +226,22 @@ impl Escrow {
         basin.demand = partner.demand;
         basin.wanted = i128::from(partner.wanted) * UNIT;
         let under_way = self.under_way(own, partner, region);
+        let kept = total(&partner.given, self.own_region(), own.ledger.session);
         basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd)
-            + i128::from(under_way) * UNIT;
+            + i128::from(under_way.saturating_sub(kept)) * UNIT;
         if self.is_reachable(now, partner, region) {
             // One region that is silent must not have all that may be under way, unless that is what it takes.
             let others = own.ledger.charged().saturating_sub(under_way);
             let whole = level::under_way_max(own.ledger.minted).saturating_sub(others);
             // What refills within half a second is soon gone again, wherever it lies.
             let brief = most * 2 < i128::from(share.refill);
-            let part = self.regions.len() > 2 && !brief && basin.wanted <= most;
-            let most = if part { whole.div_ceil(2) } else { whole };
-            basin.room = i128::from(most.saturating_sub(under_way)) * UNIT;
+            let part = i128::from(whole.div_ceil(2).saturating_sub(under_way)) * UNIT;
+            let enough = basin.wanted - basin.free <= part;
+            basin.room = if self.regions.len() > 2 && !brief && enough {
+                part
+            } else {
+                i128::from(whole.saturating_sub(under_way)) * UNIT
+            };
         }
         basin
     }

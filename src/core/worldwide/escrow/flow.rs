@@ -71,7 +71,9 @@ pub(super) fn streams(ahead: Span, basins: &[Basin]) -> SmallVec<[u64; 8]> {
     let spare: i128 = basins.iter().map(|basin| (basin.free - basin.target(ahead)).max(0)).sum();
     let whole = missing.max(spare).max(1);
     for (stream, basin) in streams.iter_mut().zip(basins).skip(1) {
-        let part = (excess * deficit(basin) / whole + UNIT / 2).min(basin.room).min(excess) / UNIT;
+        // What one believes that others could give they may not have: who waits for a whole cost gets the last of it in any case.
+        let round = if basin.wanted > basin.free { UNIT - 1 } else { UNIT / 2 };
+        let part = (excess * deficit(basin) / whole + round).min(basin.room).min(excess) / UNIT;
         *stream = u64::try_from(part).unwrap_or(0);
     }
     streams

@@ -92,7 +92,11 @@ impl Escrow {
                 true if self.config.safety.kept_stays_charged => balance.ledger.settled(),
                 true => balance.ledger.taken.clone(),
             },
-            given: if whole && confirms { balance.ledger.given.clone() } else { Vec::new() },
+            given: match &balance.ledger.kept {
+                Some(kept) if whole => kept.totals.clone(),
+                None if whole && confirms && !bucket.rule.is_level() => balance.ledger.given.clone(),
+                _ => Vec::new(),
+            },
             closed: balance.ledger.closed.filter(|_| whole),
         })
     }
