@@ -34,8 +34,8 @@ impl Basin {
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
         let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
-        // A single permit is not kept back.
-        let spare = self.capacity / (10 * UNIT) * UNIT;
+        // For who may come: no more than refills until others hear of them, and not a single permit.
+        let spare = (self.capacity / 10).min(need_mean(self.refill, ahead)) / UNIT * UNIT;
         (beyond + chance + spare).min(self.capacity).max(self.wanted)
     }
 
