@@ -123,7 +123,14 @@ impl Case {
             },
             faults,
             eagerness: dice.unit() * dice.unit() * 6.0,
-            cost_max: if dice.chance(0.7) { 1 } else { dice.between(2, 30) },
+            cost_max: match focus {
+                // Costs that are larger than a region's share of a burst.
+                Focus::Levels if dice.chance(0.6) => {
+                    u64::from(plan.rule.burst) * dice.between(3, 10) / 10 + 1
+                }
+                _ if dice.chance(0.7) => 1,
+                _ => dice.between(2, 30),
+            },
             calm,
             plan,
         }
