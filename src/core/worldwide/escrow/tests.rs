@@ -9,6 +9,8 @@ use super::super::super::rule::Global;
 use super::super::super::wire::rights::{RightsFrame, Transfer};
 use super::*;
 
+mod levels;
+
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const TICK: Span = Span::from_millis(10);
 
@@ -318,91 +320,6 @@ fn rights_move_to_where_the_demand_is() {
 }
 
 #[test]
-fn permits_flow_to_where_a_bucket_is_asked_for() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 1_000, CALM, Safety::ALL);
-    for _ in 0..1_000 {
-        for _ in 0..15 {
-            world.request(1, 1);
-        }
-        world.tick();
-    }
-    assert_eq!(world.check(), Ok(()));
-    // One burst and ten seconds, of which its own part is a third.
-    let admitted: u64 = world.admitted.values().sum();
-    assert!((10_500..=11_000).contains(&admitted), "{admitted}");
-}
-
-#[test]
-fn without_windows_too_balanced_overload_moves_nothing_and_idleness_says_nothing() {
-    let mut world = World::of(Algorithm::Gcra, 3, 999, CALM, Safety::ALL);
-    for _ in 0..500 {
-        for place in 0..3 {
-            for _ in 0..30 {
-                world.request(place, 1);
-            }
-        }
-        world.tick();
-    }
-    assert!(!world.events.iter().any(|event| matches!(event, Event::Gave { .. })), "{:?}", world.events);
-    let mut quiet = World::of(Algorithm::Gcra, 3, 999, CALM, Safety::ALL);
-    for _ in 0..300 {
-        quiet.request(0, 1);
-        quiet.tick();
-    }
-    assert_eq!(quiet.regions.iter().map(|region| region.machine.tally().entries_out).sum::<u64>(), 0);
-}
-
-#[test]
-fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 900, CALM, Safety::ALL);
-    for step in 0..1_500 {
-        for _ in 0..12 {
-            world.request(1, 1);
-        }
-        world.regions[0].cut_off = (300..500).contains(&step);
-        if step == 700 {
-            world.crash(1);
-        }
-        world.tick();
-    }
-    assert_eq!(world.check(), Ok(()));
-    let admitted: u64 = world.admitted.values().sum();
-    // Fifteen seconds: two with a region less, a burst that was burnt, and a second until its memory has a name.
-    assert!(admitted >= 12_000, "{admitted}");
-    for region in &world.regions {
-        assert!(region.vault.balance(world.now).ledger.charged() <= 150, "{:?}", region.vault);
-    }
-}
-
-#[test]
-fn a_region_is_believed_to_have_forwarded_no_more_than_it_can_have() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 300, CALM, Safety::ALL);
-    for _ in 0..100 {
-        for _ in 0..10 {
-            world.request(1, 1);
-        }
-        world.tick();
-    }
-    let now = world.clock(1);
-    let session = world.regions[1].vault.balance(now).ledger.session;
-    let before = world.regions[1].machine.tally().beyond;
-    let transfer = Transfer {
-        rule: rule_name(),
-        identity: key().identity,
-        window: 0,
-        session: world.regions[0].vault.balance(now).ledger.session,
-        to_session: session,
-        permits: 100_000,
-    };
-    let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
-    let from = world.regions[0].name.clone();
-    world.regions[1].machine.handle_frame(now, &from, frame).unwrap();
-    world.pump(1);
-    assert_eq!(world.regions[1].machine.tally().beyond, before + 1);
-    assert!(world.regions[1].vault.balance(now).free() <= 100);
-}
-
-#[test]
 fn balanced_overload_moves_next_to_nothing() {
     let mut world = World::new(3, 999, CALM, Safety::ALL);
     for _ in 0..500 {
@@ -483,62 +400,6 @@ fn a_cost_larger_than_a_share_gathers_its_rights() {
     }
     assert_eq!(world.check(), Ok(()));
     assert!(admitted >= 4, "{admitted}: {:?}", world.admitted);
-}
-
-#[test]
-fn a_cost_larger_than_a_share_of_a_burst_gathers_its_permits() {
-    for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
-        let mut world = World::of(algorithm, 3, 60, CALM, Safety::ALL);
-        let mut admitted = 0;
-        for step in 0..1_000 {
-            // It asks again a second after it was refused, as it is told to.
-            if step % 100 == 0 {
-                admitted += u64::from(world.request(2, 45));
-            }
-            world.tick();
-        }
-        assert_eq!(world.check(), Ok(()));
-        // Ten seconds refill 600, and every second time it finds what was gathered for it.
-        assert!(admitted >= 4, "{admitted} by {algorithm:?}");
-        // What can never come is not gathered for: here its own share and three quarters of the others'.
-        for _ in 0..100 {
-            world.request(1, 59);
-            world.tick();
-        }
-        let kept = |place: usize| world.regions[place].vault.balance(world.clock(place)).ledger.kept();
-        assert_eq!(kept(1), 0, "{algorithm:?}");
-    }
-}
-
-#[test]
-fn of_two_regions_that_gather_for_large_costs_each_is_served() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 60, CALM, Safety::ALL);
-    let mut admitted = [0, 0];
-    for step in 0..3_000 {
-        if step % 100 == 0 {
-            for (place, admitted) in admitted.iter_mut().enumerate() {
-                *admitted += u64::from(world.request(place, 45));
-            }
-        }
-        world.tick();
-    }
-    assert_eq!(world.check(), Ok(()));
-    // Half a minute refills 1,800. What either holds the other lacks, until it is kept no more.
-    assert!(admitted.iter().all(|admitted| *admitted >= 2), "{admitted:?}");
-}
-
-#[test]
-fn a_burst_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
-    let mut world = World::of(Algorithm::TokenBucket, 5, 2, CALM, Safety::ALL);
-    for step in 0..1_000 {
-        if step % 10 == 0 {
-            world.request(4, 1);
-        }
-        world.tick();
-    }
-    assert_eq!(world.check(), Ok(()));
-    // It has no share of its own; ten seconds refill twenty.
-    assert!(world.admitted.values().sum::<u64>() >= 8, "{:?}", world.admitted);
 }
 
 #[test]
