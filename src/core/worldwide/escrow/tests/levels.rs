@@ -81,7 +81,7 @@ fn a_region_is_believed_to_have_forwarded_no_more_than_it_can_have() {
     };
     let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
     let from = world.regions[0].name.clone();
-    world.regions[1].machine.handle_frame(now, &from, frame).unwrap();
+    assert_eq!(world.regions[1].machine.handle_frame(now, &from, frame), Ok(()));
     world.pump(1);
     assert_eq!(world.regions[1].machine.tally().beyond, before + 1);
     assert!(world.regions[1].vault.balance(now).free() <= 100);
