@@ -209,6 +209,20 @@ fn a_limit_of_the_requests_own_replaces_the_rules() {
 }
 
 #[test]
+fn only_for_the_rules_own_limit_is_there_hope_that_other_regions_send_what_is_missing() {
+    let engine = engine(
+        "[[rules]]\nname = \"r\"\nalgorithm = \"token_bucket\"\nlimit = 12\nwindow = \"1s\"\n\
+         [rules.global]\nmode = \"escrow\"\nshares = { here = 1, there = 1 }\n",
+    );
+    // Six are here, and five of the six there could come.
+    let retry = |cost| decide(&engine, &[], cost).rules[0].retry;
+    assert_eq!([7, 11, 12].map(retry), [Some(Span::from_secs(1)), Some(Span::from_secs(1)), None]);
+    let own = LimitOverride { permits: 4, window: Span::from_secs(1) };
+    let small = Request { limit: Some(own), ..request(&[], 3) };
+    assert_eq!(together(&engine, &[small])[0].rules[0].retry, None);
+}
+
+#[test]
 fn a_reload_keeps_buckets_and_a_raised_limit_takes_effect() {
     let engine = engine(TWO);
     assert!(decide(&engine, &[("user", "a")], 3).allowed);

@@ -144,7 +144,7 @@ impl Engine {
                             }
                             leased.note(found, key, counted);
                         }
-                        plan.counted(found, shadow, counted, now)
+                        plan.counted(found, shadow, (counted, request.cost), now)
                     }
                 };
                 if intent == Intent::Charge {
@@ -380,8 +380,23 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
-    fn counted(&self, found: &Match<'_>, shadow: bool, counted: &Counted, now: Timestamp) -> Ruled {
+    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none gathers for it.
+    fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
+        let algorithm = found.rule.rule.algorithm;
+        let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+        let gathers = escrowed && algorithm.is_level();
+        !gathers || cost.taken() <= found.limit.capacity(algorithm) || self.speaks(found)
+    }
+
+    fn counted(
+        &self,
+        found: &Match<'_>,
+        shadow: bool,
+        (counted, cost): (&Counted, Cost),
+        now: Timestamp,
+    ) -> Ruled {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
+        let retry = retry.filter(|_| self.may_pass(found, cost));
         let rule = &found.rule.rule;
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,

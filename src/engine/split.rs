@@ -14,6 +14,7 @@ use crate::core::share::Weights;
 use crate::core::time::Span;
 use crate::core::wire::RuleName;
 use crate::core::worldwide::NodeName;
+use crate::core::worldwide::escrow::level::DOUBT;
 use crate::core::worldwide::escrow::places::Margins;
 use crate::core::worldwide::split::{InForce, Saved, Split, SplitRule, Standing, Word};
 
@@ -88,13 +89,19 @@ impl Shares {
         };
         let rule = |compiled: &Arc<Compiled>| {
             let global = compiled.rule.global.as_ref()?;
-            let lends = global.mode == Mode::Escrow && compiled.rule.algorithm == Algorithm::Concurrency;
+            let recall = match compiled.rule.algorithm {
+                _ if global.mode != Mode::Escrow => Span::ZERO,
+                Algorithm::Concurrency => Margins::USUAL.recall(compiled.limit.window),
+                // What a larger capacity was charged with must have come, and be kept no more.
+                algorithm if algorithm.is_level() => DOUBT,
+                _ => Span::ZERO,
+            };
             Some(SplitRule {
                 name: RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() },
                 weights: Weights::new(&global.shares, &global.minimums, &self.regions),
                 algorithm: compiled.rule.algorithm,
                 limit: compiled.limit,
-                recall: if lends { Margins::USUAL.recall(compiled.limit.window) } else { Span::ZERO },
+                recall,
             })
         };
         set.worldwide().iter().filter(splits).filter_map(rule).collect()

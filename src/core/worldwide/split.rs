@@ -40,7 +40,7 @@ pub struct SplitRule {
     pub algorithm: Algorithm,
     /// What it admits worldwide.
     pub limit: Limit,
-    /// How long others may still use what a region lent of a larger share; zero where nothing is lent.
+    /// How long others may still use what a region lent, or forwarded, of a larger share; zero where nothing is.
     pub recall: Span,
 }
 
@@ -354,7 +354,7 @@ fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
         // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));
-            now + times(window, fill.saturating_mul(2).saturating_add(1))
+            now + times(window, fill.saturating_mul(2).saturating_add(1)) + rule.recall
         }
     }
 }
