@@ -7,7 +7,7 @@ use super::flow::{Basin, streams};
 use super::key::{Bucket, Partner, Told};
 use super::ledger::{Ask, Balance, Step, sum, total};
 use super::push::{Course, Holding, gifts, need};
-use super::{Escrow, Event, level};
+use super::{Escrow, Event, Share, level};
 
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
@@ -214,7 +214,7 @@ impl Escrow {
         if region == Regions::OWN {
             basin.demand = bucket.demand(now);
             basin.free = i128::from(own.free()) * UNIT;
-            basin.wanted = i128::from(bucket.wanted(0)) * UNIT;
+            basin.wanted = wanted(share, bucket.wanted(0));
             return basin;
         }
         // Who has said nothing needs nothing that it does not have.
@@ -224,7 +224,7 @@ impl Escrow {
         };
         let owd = self.owd(region);
         basin.demand = partner.demand;
-        basin.wanted = i128::from(partner.wanted) * UNIT;
+        basin.wanted = wanted(share, partner.wanted);
         let under_way = self.under_way(own, partner, region);
         let kept = total(&partner.given, self.own_region(), own.ledger.session);
         basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd)
@@ -560,6 +560,11 @@ impl Escrow {
     fn patience(&self, region: RegionId) -> Span {
         Span(self.owd(region).0.saturating_mul(3)).max(Span::from_millis(30)) + self.config.look_gap
     }
+}
+
+/// A cost that a region was asked for, in millionths, if it can gather so much at all.
+fn wanted(share: Share, cost: u64) -> i128 {
+    if cost <= share.gathered { i128::from(cost) * UNIT } else { 0 }
 }
 
 /// Whether the daemon that speaks for the bucket should hear what this one is asked for.

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 
 use super::super::super::algorithm::Limit;
 use super::super::super::rule::Global;
-use super::super::super::wire::rights::{RightsFrame, Transfer};
+use super::super::super::wire::DEMAND_MAX;
+use super::super::super::wire::rights::{RightsFrame, Statement, Total, Transfer};
 use super::*;
 
 mod levels;
@@ -485,6 +486,39 @@ fn what_a_region_can_not_have_is_not_taken_from_it() {
     world.pump(1);
     assert_eq!(world.regions[1].machine.tally().beyond, 1);
     assert!(world.regions[1].vault.balance(now).ledger.budget() <= 300);
+}
+
+#[test]
+fn no_number_that_another_region_says_is_too_large() {
+    for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
+        numbers_are_bounded(World::of(algorithm, 3, u32::MAX, CALM, Safety::ALL));
+    }
+}
+
+fn numbers_are_bounded(mut world: World) {
+    let level = world.algorithm.is_level();
+    for step in 0..100 {
+        world.request(1, 1);
+        world.tick();
+        let most = [0, 1, u64::MAX / 2, u64::MAX][step % 4];
+        let said = Statement {
+            rule: rule_name(),
+            identity: key().identity,
+            window: if level { 0 } else { world.now.window_index(world.limit.window) },
+            stamp: Timestamp(world.now.0 + 1),
+            session: 1 + u64::try_from(step / 50).unwrap_or(0),
+            free: most,
+            demand: DEMAND_MAX,
+            wanted: u64::MAX >> (step % 64),
+            taken: vec![Total { region: "r1".into(), session: START.0, permits: most }],
+            given: vec![Total { region: "r1".into(), session: START.0, permits: u64::MAX }],
+            closed: None,
+        };
+        let frame = RightsFrame { sent: world.now, statements: vec![said], transfers: Vec::new() };
+        let from = world.regions[0].name.clone();
+        assert_eq!(world.regions[1].machine.handle_frame(world.now, &from, frame), Ok(()));
+        world.pump(1);
+    }
 }
 
 #[derive(Debug, Clone)]
