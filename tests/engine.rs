@@ -210,13 +210,20 @@ fn a_limit_of_the_requests_own_replaces_the_rules() {
 
 #[test]
 fn only_for_the_rules_own_limit_is_there_hope_that_other_regions_send_what_is_missing() {
-    let engine = engine(
-        "[[rules]]\nname = \"r\"\nalgorithm = \"token_bucket\"\nlimit = 12\nwindow = \"1s\"\n\
-         [rules.global]\nmode = \"escrow\"\nshares = { here = 1, there = 1 }\n",
-    );
+    let text = "[[rules]]\nname = \"r\"\nalgorithm = \"token_bucket\"\nlimit = 12\nwindow = \"1s\"\n\
+                [rules.global]\nmode = \"escrow\"\nshares = { here = 1, there = 1 }\n";
+    let with = |others| {
+        let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+        let store = Arc::new(MemoryStore::new(100));
+        let engine = Engine::new(name, Clock::Manual(NOW.0.into()), store, Metrics::new()).lending(others);
+        engine.load(rules(text), Vec::new(), false).unwrap();
+        engine
+    };
+    let engine = with(true);
     // Six are here, and five of the six there could come.
     let retry = |cost| decide(&engine, &[], cost).rules[0].retry;
     assert_eq!([7, 11, 12].map(retry), [Some(Span::from_secs(1)), Some(Span::from_secs(1)), None]);
+    assert_eq!(decide(&with(false), &[], 7).rules[0].retry, None, "nobody is there who could send them");
     let own = LimitOverride { permits: 4, window: Span::from_secs(1) };
     let small = Request { limit: Some(own), ..request(&[], 3) };
     assert_eq!(together(&engine, &[small])[0].rules[0].retry, None);

@@ -380,12 +380,13 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
-    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none gathers for it.
+    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends what is missing.
     fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
         let gathers = escrowed && algorithm.is_level();
-        !gathers || cost.taken() <= found.limit.capacity(algorithm) || self.speaks(found)
+        let sent = || self.speaks(found) && self.loaded.has_others(found.rule);
+        !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
     fn counted(

@@ -106,6 +106,11 @@ impl Loaded {
         self.side(rule).and_then(|side| side.share.as_ref()).map_or(limit, |share| share.of(limit))
     }
 
+    /// Whether other regions' daemons may send what this region lacks.
+    pub(super) fn has_others(&self, rule: &Compiled) -> bool {
+        self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(|share| share.others)
+    }
+
     pub(super) fn side(&self, rule: &Compiled) -> Option<&Side> {
         self.sides.get(usize::try_from(rule.number).ok()?)?.as_deref()
     }

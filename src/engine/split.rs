@@ -24,6 +24,8 @@ pub(super) struct Share {
     rule: RuleName,
     /// Whether rights move between regions.
     moves: bool,
+    /// Whether this daemon speaks with others, who may send what is missing.
+    pub(super) others: bool,
     part: ArcSwap<Part>,
 }
 
@@ -117,7 +119,7 @@ pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>, le
     let rule = RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() };
     let in_force = split.in_force(&rule)?;
     let part = ArcSwap::from_pointee(Part::new(Arc::clone(region), in_force, compiled.limit));
-    Some(Share { rule, moves, part })
+    Some(Share { rule, moves, others: lends, part })
 }
 
 impl Engine {
@@ -128,7 +130,7 @@ impl Engine {
         self
     }
 
-    /// Whether places of `escrow` rules are lent: only by a daemon that speaks with others.
+    /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks with others.
     #[must_use]
     pub const fn lending(mut self, lends: bool) -> Self {
         self.shares.lends = lends;
