@@ -322,8 +322,10 @@ fn horizons_agree(game: &Game<'_>) -> bool {
 }
 
 /// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted before anyone
-/// could know (Lemma 1).
-fn budgets(game: &Game<'_>) -> Result<(), String> {
+/// could know (Lemma 1). Each region acts on a cut at a tick of its own, so between two ticks those of before and after may stand
+/// beside each other: what is too much at one look must be gone at the next.
+fn budgets(game: &mut Game<'_>) -> Result<(), String> {
+    let before = std::mem::take(&mut game.over_budget);
     let world = &game.world;
     if world.late_reports() > 0 || world.daemons.len() > world.plan.regions.len() {
         return Ok(());
@@ -342,7 +344,9 @@ fn budgets(game: &Game<'_>) -> Result<(), String> {
         }
         let sum: u64 = views.iter().map(|view| u64::from(view.budget)).sum();
         let admitted = game.books.world.get(&(user, window)).map_or(0, |all| all.sum);
-        if sum > limit.max(admitted) {
+        if sum > limit.max(admitted) && !before.contains(&user) {
+            game.over_budget.push(user);
+        } else if sum > limit.max(admitted) {
             let budgets: Vec<u32> = views.iter().map(|view| view.budget).collect();
             return Err(format!(
                 "budgets {budgets:?} of user {user} add up to {sum} of {limit}; {admitted} are admitted"

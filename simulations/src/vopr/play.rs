@@ -42,6 +42,8 @@ pub(crate) struct Game<'c> {
     /// How eager each daemon is at present, in turn with its peers.
     busy: Vec<f64>,
     faults: u64,
+    /// Users whose budgets added up to too much at the last look.
+    pub(crate) over_budget: Vec<u64>,
     /// For how many looks all have had the same horizon.
     pub(crate) agreed_looks: u64,
     /// What happened, for comparing two runs byte for byte.
@@ -64,6 +66,7 @@ pub(crate) fn play(
         books: Books::new(case),
         dice: Dice::new(case.seed, 12),
         faults: 0,
+        over_budget: Vec::new(),
         agreed_looks: 0,
         trace,
         case,
