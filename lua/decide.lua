@@ -51,7 +51,7 @@ for i = 1, count do
     b.before_at, b.before_first = b.at, b.first
     rights_terms(b, stint, now)
     if b.kind == CONCURRENCY then places_terms(b, stint, now, flags == 2) end
-    reply[2 + views] = (b.beyond or 0) > 0 and struct.pack(">I5", b.beyond) or pack_view(b.view)
+    reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
   end
   buckets[i] = b
   reply[2 + i] = b.raw

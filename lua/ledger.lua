@@ -139,7 +139,7 @@ if escrowed then
       local l = read_ledger(redis.call("GET", b.rights))
       if l and l.stint == stint.id then b.ledger = l end
       b.doubt = now < stint.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
-      b.beyond = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
+      b.kept = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
       level_raise(b, now)
       b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)
     end

@@ -49,7 +49,7 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
     local held, held_part = level_held(b, math.max(now, b.at))
     whole, part = whole + held, part + held_part
     local started = part > math.max(b.window, 1) and 2 or part > 0 and 1 or 0
-    return math.max(0, level_capacity(b) + (b.beyond or 0) - whole - started)
+    return math.max(0, level_capacity(b) + (b.kept or 0) - whole - started)
   end
 
   function level_hold(b, now, whole, part)

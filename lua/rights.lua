@@ -178,7 +178,7 @@ if b.kind ~= FIXED_WINDOW then
     end
     entries = rest
     if l.taken == 0 then l.closed_used = 0 end
-    b.beyond = l.taken
+    b.kept = l.taken
     level_raise(b, now)
   end
   local charged_max = under_way_max(level_capacity(b))
@@ -197,7 +197,7 @@ if b.kind ~= FIXED_WINDOW then
         l.closed_used = math.max(0, floor((now + KEPT_LIFE) / 1000) - floor(l.closed_window / 1000))
       end
       l.taken = l.taken + kept
-      b.beyond = now < kept_until(l) and l.taken or 0
+      b.kept = now < kept_until(l) and l.taken or 0
     else
       kept = 0
     end

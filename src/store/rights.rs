@@ -66,8 +66,6 @@ pub(super) struct Terms {
     pub(super) doubt: Option<Span>,
     /// What is counted against.
     pub(super) limit: Limit,
-    /// Permits of other regions that may be used beyond that.
-    pub(super) beyond: u64,
     /// What would fit if all that can come from other regions were here, and when it may.
     most: (u64, Span),
 }
@@ -88,12 +86,12 @@ impl Slot {
     /// What a charge is held to, for an escrowed rule.
     pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
         let now = now.max(self.newest);
-        let terms = Terms { view: None, now, doubt: None, limit: *limit, beyond: 0, most: (0, Span::ZERO) };
+        let terms = Terms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
         if has_level(rule) {
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
             let most = (gathered(rule, limit), GATHERING);
-            return Terms { beyond: level::Terms::beyond(ledger, now), most, ..terms };
+            return Terms { view: level::Terms::view(ledger, now), most, ..terms };
         }
         // How far back what was admitted still counts.
         let matters = match rule.rule.algorithm {
@@ -135,7 +133,7 @@ impl Slot {
         };
         let budget = u32::try_from(budget).unwrap_or(u32::MAX);
         let next_budget = u32::try_from(minted).unwrap_or(0);
-        let view = View { window, budget, next_budget, others: 0, others_before: 0 };
+        let view = View { window, budget, next_budget, ..View::default() };
         let now = now.max(Timestamp::window_start(window, limit.window));
         Terms { view: Some(view), now, ..terms }
     }

@@ -66,21 +66,14 @@ pub(super) struct Looked {
     error_bound: u64,
     /// The instant that it counts at.
     pub(super) now: Timestamp,
-    /// What it is counted against, and permits of other regions beyond that.
+    /// What it is counted against.
     limit: Limit,
-    beyond: u64,
 }
 
 impl Looked {
     /// Whether the charge fits; a refund always does.
     pub(super) fn fits(&self) -> bool {
         self.verdict.admitted
-    }
-
-    /// What a bucket answers now that something was given back, or not taken.
-    fn as_given_back(&self, state: &State) -> Verdict {
-        let after = check(state, &self.limit, (self.view.as_ref(), self.beyond), self.now, 0);
-        Verdict { admitted: true, retry: None, ..after }
     }
 
     /// The answer, before it is known what was charged.
@@ -106,20 +99,6 @@ impl Looked {
             counted.verdict.retry = Some(charge.limit.window);
         }
         counted
-    }
-}
-
-fn check(
-    state: &State,
-    limit: &Limit,
-    (view, beyond): (Option<&View>, u64),
-    now: Timestamp,
-    cost: u64,
-) -> Verdict {
-    if beyond > 0 {
-        state.check_beyond(limit, beyond, now, cost)
-    } else {
-        state.check(limit, view, now, cost)
     }
 }
 
@@ -163,17 +142,17 @@ impl Slot {
     pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
         let held = self.held(charge.rule, named);
         let (mut view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
-        let (mut at, mut limit, mut beyond) = (now, charge.limit, 0);
+        let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule).then(|| self.terms(charge.rule, &charge.limit, named, now));
         if let Some(terms) = &terms {
-            (view, at, limit, beyond) = (terms.view, terms.now, terms.limit, terms.beyond);
+            (view, at, limit) = (terms.view, terms.now, terms.limit);
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
         let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
         let mut verdict = match &charge.cost {
             Cost::Hold(hold) => state.check_hold(&limit, at, &Hold { places: cost, ..*hold }),
-            _ => check(&state, &limit, (view.as_ref(), beyond), at, cost),
+            _ => state.check(&limit, view.as_ref(), at, cost),
         };
         // Who is known to hold may go on whatever else is in doubt.
         let known = matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
@@ -185,13 +164,15 @@ impl Slot {
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        Looked { place, verdict, view, error_bound, now: at, limit, beyond }
+        Looked { place, verdict, view, error_bound, now: at, limit }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
     pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked, named: Named<'_>) -> Verdict {
-        let charged = (charge.rule, &charge.limit);
-        looked.as_given_back(&self.counted(charged, named, looked.now, self.state(looked.place)))
+        let peek = self
+            .counted((charge.rule, &charge.limit), named, looked.now, self.state(looked.place))
+            .check(&looked.limit, looked.view.as_ref(), looked.now, 0);
+        Verdict { admitted: true, retry: None, ..peek }
     }
 
     /// Makes the bucket that `charge` will take from. `None`: there is no room for it.
@@ -262,7 +243,8 @@ impl Slot {
             Cost::Hold(hold) => {
                 counted.returned = state.step(limit, now, &hold);
                 if hold.step == HoldStep::Release {
-                    counted.verdict = looked.as_given_back(state);
+                    let after = state.check(limit, looked.view.as_ref(), now, 0);
+                    counted.verdict = Verdict { admitted: true, retry: None, ..after };
                 }
             }
             Cost::Peek => {
@@ -271,7 +253,8 @@ impl Slot {
             }
             Cost::Refund(permits) => {
                 counted.returned = state.refund(limit, now, permits);
-                counted.verdict = looked.as_given_back(state);
+                let after = state.check(limit, looked.view.as_ref(), now, 0);
+                counted.verdict = Verdict { admitted: true, retry: None, ..after };
             }
         }
         counted.used = state.used(limit, now);
@@ -345,13 +328,13 @@ impl Slot {
         if held.is_none() && state.is_none() && !is_escrowed(rule) {
             return None;
         }
-        let (mut view, mut now, mut limit, mut beyond) = (held.map(|held| held.view), now, rule.limit, 0);
+        let (mut view, mut now, mut limit) = (held.map(|held| held.view), now, rule.limit);
         let terms = is_escrowed(rule).then(|| self.terms(rule, &rule.limit, named, now));
         if let Some(terms) = &terms {
-            (view, now, limit, beyond) = (terms.view, terms.now, terms.limit, terms.beyond);
+            (view, now, limit) = (terms.view, terms.now, terms.limit);
         }
         let state = self.counted((rule, &rule.limit), named, now, state);
-        let mut verdict = check(&state, &limit, (view.as_ref(), beyond), now, 0);
+        let mut verdict = state.check(&limit, view.as_ref(), now, 0);
         if let Some(terms) = &terms {
             terms.hold(&mut verdict, 1);
         }

@@ -117,7 +117,7 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
     let mut rule = minute(10);
     let a = key("a");
     let window = NOW.window_index(MINUTE);
-    let view = View { window, budget: 2, next_budget: 3, others: 8, others_before: 0 };
+    let view = View { window, budget: 2, next_budget: 3, others: 8, ..View::default() };
     store.set_view(&a, view, 4, NOW);
     assert_eq!(
         one(&store, &rule, &a, 0, NOW).verdict.remaining,

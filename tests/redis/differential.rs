@@ -278,7 +278,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         let (before, budget, next_budget, others, others_before) = view;
         // Where there are no windows, what is held back was said a moment ago.
         let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
-        let view = View { window, budget, next_budget, others, others_before };
+        let view = View { window, budget, next_budget, others, others_before, kept: 0 };
         memory.set_view(&key, view, 7, Timestamp(now));
         redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
         clock.set(Timestamp(now));

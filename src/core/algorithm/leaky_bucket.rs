@@ -28,15 +28,9 @@ impl LeakyBucket {
         Self(level)
     }
 
-    pub(super) fn check_beyond(
-        &self,
-        limit: &Limit,
-        (view, beyond): (Option<&View>, u64),
-        now: Timestamp,
-        cost: u64,
-    ) -> Verdict {
+    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         let queued = self.0.amount(limit, now);
-        let capacity = amount_of(capacity(limit).saturating_add(beyond), limit);
+        let capacity = amount_of(capacity(limit).saturating_add(View::kept_of(view)), limit);
         // What others may take is gone for this region.
         let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
         let asked = amount_of(cost.max(1), limit);

@@ -142,16 +142,6 @@ impl Level {
 macro_rules! counts_in_level {
     ($machine:ident) => {
         impl $machine {
-            pub(super) fn check(
-                &self,
-                limit: &Limit,
-                view: Option<&View>,
-                now: Timestamp,
-                cost: u64,
-            ) -> Verdict {
-                self.check_beyond(limit, (view, 0), now, cost)
-            }
-
             pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
                 self.0.put(limit, now, cost);
             }

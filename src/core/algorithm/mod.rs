@@ -111,9 +111,17 @@ pub struct View {
     pub others: u64,
     /// What the other regions admitted in the window before (`sliding_window` only).
     pub others_before: u64,
+    /// Permits of other regions that may be in use here beyond the capacity, where there are no windows: see
+    /// [`super::worldwide::escrow::level`].
+    pub kept: u64,
 }
 
 impl View {
+    /// How many permits more than its capacity a bucket without windows holds.
+    pub(super) fn kept_of(view: Option<&Self>) -> u64 {
+        view.map_or(0, |view| view.kept)
+    }
+
     /// What is held back for others at `now` where there are no windows, in 1/window permits.
     #[must_use]
     pub(super) fn held(&self, limit: &Limit, now: Timestamp) -> u128 {
@@ -200,18 +208,6 @@ impl State {
     #[must_use]
     pub fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
         each!(self, machine => machine.check(limit, view, now, cost))
-    }
-
-    /// The same where `beyond` permits more than the limit's capacity may be in use: those that came to an `escrow` rule from
-    /// other regions. Only `token_bucket`, `leaky_bucket` and `gcra` have room for them.
-    #[must_use]
-    pub fn check_beyond(&self, limit: &Limit, beyond: u64, now: Timestamp, cost: u64) -> Verdict {
-        match self {
-            Self::TokenBucket(machine) => machine.check_beyond(limit, (None, beyond), now, cost),
-            Self::LeakyBucket(machine) => machine.check_beyond(limit, (None, beyond), now, cost),
-            Self::Gcra(machine) => machine.check_beyond(limit, (None, beyond), now, cost),
-            _ => self.check(limit, None, now, cost),
-        }
     }
 
     /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to them an acquisition
@@ -344,7 +340,7 @@ mod tests {
                 for (limit, now, cost, (window, budget, next_budget, others, others_before), act) in &steps {
                     let index = Timestamp(*now).window_index(limit.window);
                     let window = if *act == 0 { *window } else { index };
-                    let view = View { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before };
+                    let view = View { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before, kept: *others % 9 };
                     let (now, cost) = (Timestamp(*now), if *act == 1 { *cost } else { *cost % (1 << 33) });
                     let verdict = state.check(limit, Some(&view), now, cost);
                     prop_assert!(u64::from(limit.permits) > 0 || !verdict.admitted);

@@ -199,7 +199,7 @@ impl Pool {
             budget: u32::try_from(most).unwrap_or(u32::MAX),
             next_budget: u32::try_from(growth).unwrap_or(u32::MAX),
             others: held,
-            others_before: 0,
+            ..View::default()
         })
     }
 

@@ -88,8 +88,6 @@ pub(super) struct Before {
     pub(super) packed: Vec<u8>,
     /// What the world leaves, and by how much it may err.
     pub(super) view: Option<(View, u64)>,
-    /// Permits of other regions that may be used beyond the limit.
-    pub(super) beyond: u64,
 }
 
 /// What the script says itself of a charge of a log or a lease.
@@ -280,18 +278,11 @@ impl Call {
         let mut before = Vec::with_capacity(self.buckets.len());
         for _ in &self.buckets {
             let value = next().ok_or_else(unexpected)?;
-            before.push(Before {
-                packed: value.get(4..).unwrap_or_default().to_vec(),
-                view: None,
-                beyond: 0,
-            });
+            before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
-                let value = next().ok_or_else(unexpected)?;
-                before.view = read_view(&value);
-                before.beyond =
-                    if value.len() == 5 { pull(&mut value.as_slice(), 5).unwrap_or(0) } else { 0 };
+                before.view = read_view(&next().ok_or_else(unexpected)?);
             }
         }
         let mut told = Vec::new();
@@ -332,15 +323,22 @@ pub(super) fn pack_view(view: &View, error_bound: u64) -> Vec<u8> {
 /// Larger numbers of permits mean nothing and would not fit a double.
 const VIEW_MAX: u64 = 1 << 51;
 
+/// Of a bucket without windows under `escrow` only says what is kept beyond its capacity.
+const KEPT_BYTES: usize = 5;
+
 fn read_view(bytes: &[u8]) -> Option<(View, u64)> {
     let mut rest = bytes;
     let mut number = |len| pull(&mut rest, len);
+    if bytes.len() == KEPT_BYTES {
+        return Some((View { kept: number(KEPT_BYTES)?, ..View::default() }, 0));
+    }
     let view = View {
         window: number(7)?,
         budget: u32::try_from(number(4)?).ok()?,
         next_budget: u32::try_from(number(4)?).ok()?,
         others: number(7)?,
         others_before: number(7)?,
+        kept: 0,
     };
     Some((view, number(7)?))
 }

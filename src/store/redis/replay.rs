@@ -50,8 +50,7 @@ struct Live {
     limit: Limit,
     state: State,
     view: Option<(View, u64)>,
-    /// Permits of other regions that may be used beyond the limit.
-    beyond: u64,
+    /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
     /// What the part under way already takes of it.
@@ -64,8 +63,8 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
-        let (view, beyond, gathered) = (before.view, before.beyond, bucket.gathered);
-        Live { limit: bucket.limit, state, view, beyond, gathered, existed, pending: 0 }
+        let (limit, view, gathered) = (bucket.limit, before.view, bucket.gathered);
+        Live { limit, state, view, gathered, existed, pending: 0 }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter().copied();
@@ -122,10 +121,7 @@ impl Live {
 
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
         let view = self.view.as_ref().map(|(view, _)| view);
-        let mut verdict = match self.beyond {
-            0 => self.state.check(&self.limit, view, now, cost),
-            beyond => self.state.check_beyond(&self.limit, beyond, now, cost),
-        };
+        let mut verdict = self.state.check(&self.limit, view, now, cost);
         if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
             verdict.retry = Some(GATHERING);
         }

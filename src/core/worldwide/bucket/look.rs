@@ -61,8 +61,9 @@ impl Bucket {
             next_budget: u32::try_from(allowance.next).unwrap_or(limit),
             others: self.others_in(here, window),
             others_before: self.others_in(here, window.saturating_sub(1)),
+            kept: 0,
         };
-        let plain = View { window, budget: limit, next_budget: limit, others: 0, others_before: 0 };
+        let plain = View { window, budget: limit, next_budget: limit, ..View::default() };
         let same = match self.enforced {
             None => view == plain,
             Some((enforced, _)) => enforced == view,

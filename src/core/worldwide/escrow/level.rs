@@ -13,7 +13,7 @@
 //! and the next memory keeps that part empty until no message of the old one can still arrive. The same steps are in
 //! `lua/rights.lua`.
 
-use super::super::super::algorithm::{Algorithm, Limit, State};
+use super::super::super::algorithm::{Algorithm, Limit, State, View};
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::Safety;
@@ -92,11 +92,11 @@ impl Terms {
         state.raise(&self.limit, now, self.floor(ledger, now));
     }
 
-    /// Permits that may be used at `now` beyond the capacity.
+    /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`: nothing.
     #[must_use]
-    pub fn beyond(ledger: Option<&Ledger>, now: Timestamp) -> u64 {
-        let kept = ledger.and_then(|ledger| ledger.kept.as_ref()).filter(|kept| now < kept.until);
-        kept.map_or(0, |kept| sum(&kept.totals))
+    pub fn view(ledger: Option<&Ledger>, now: Timestamp) -> Option<View> {
+        let kept = ledger?.kept.as_ref().filter(|kept| now < kept.until)?;
+        Some(View { kept: sum(&kept.totals), ..View::default() })
     }
 
     /// Carries out a step, atomically with decisions on the level.
@@ -139,7 +139,7 @@ impl Terms {
     }
 
     fn free(&self, state: &State, ledger: &Ledger, now: Timestamp) -> u64 {
-        state.check_beyond(&self.limit, Self::beyond(Some(ledger), now), now, 0).remaining
+        state.check(&self.limit, Self::view(Some(ledger), now).as_ref(), now, 0).remaining
     }
 
     /// Gives up as much of the room beyond the capacity as is not needed for what is there, and all of it once it is over. From
@@ -385,7 +385,7 @@ mod tests {
             assert_eq!(told(&ledger), Some(settled));
         }
         let fits = |ledger: &Ledger, state: &State, at| {
-            state.check_beyond(&terms.limit, Terms::beyond(Some(ledger), at), at, 52).admitted
+            state.check(&terms.limit, Terms::view(Some(ledger), at).as_ref(), at, 52).admitted
         };
         let over = NOW + KEPT_LIFE;
         assert!(fits(&ledger, &state, Timestamp(over.0 - 1_000)) && !fits(&ledger, &state, over));

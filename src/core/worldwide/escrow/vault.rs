@@ -94,8 +94,8 @@ impl Vault {
             }
             Kind::Level(terms, state) => {
                 terms.raise(state, Some(ledger), now);
-                let beyond = Terms::beyond(Some(ledger), now);
-                let fits = state.check_beyond(&terms.limit, beyond, now, cost).admitted;
+                let view = Terms::view(Some(ledger), now);
+                let fits = state.check(&terms.limit, view.as_ref(), now, cost).admitted;
                 if fits {
                     state.take(&terms.limit, now, cost);
                 }
