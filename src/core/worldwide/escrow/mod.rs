@@ -362,11 +362,12 @@ impl Escrow {
     /// What this daemon decided of one bucket since it was last told.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         let Some(id) = self.follow(now, &touched.key) else { return };
-        let own = self.config.name.region.clone();
+        // Nobody need gather for what can never pass.
+        let never = self.bucket(id).is_some_and(|bucket| {
+            bucket.rule.is_level() && touched.refused > bucket.rule.share(self.own_region()).gathered
+        });
         if let Some(bucket) = self.bucket_mut(id) {
-            // Nobody need gather for what can never pass.
-            let beyond = bucket.rule.is_level() && touched.refused > bucket.rule.share(&own).gathered;
-            bucket.touch(now, touched, if beyond { 0 } else { touched.refused });
+            bucket.touch(now, touched, if never { 0 } else { touched.refused });
         }
         self.look(now, id);
     }
