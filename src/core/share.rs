@@ -1,7 +1,9 @@
 //! How a limit is shared out over regions: whole permits that add up to it exactly.
 //!
-//! Every region works this out for itself from the same rule, so it is a pure function of weights, minimums and names:
-//! the largest-remainder method (Hamilton), ties to the name that sorts first.
+//! Every region works this out for itself from the same rule, so it is a pure function of weights, minimums and names: the
+//! divisor method of Jefferson (M. L. Balinski, H. P. Young: Fair Representation, 1982), ties to the name that sorts first.
+//! No region gets less than the whole part of its exact share, and none gets less for a larger limit. Largest remainders do
+//! not promise the second: while a limit grew from five to six, two regions could each hold the permit that changed hands.
 
 use smallvec::SmallVec;
 
@@ -63,70 +65,53 @@ impl Weights {
     /// region with a weight.
     #[must_use]
     pub fn divide(&self, total: u64) -> SmallVec<[u64; 8]> {
-        let minimum = |part: &Part| share_of(total, u64::from(part.minimum_percent), 100);
-        let mut held: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.parts.len());
-        loop {
-            let free = || self.parts.iter().zip(&held).filter(|(_, held)| !**held).map(|(part, _)| part);
-            let kept: u64 =
-                self.parts.iter().zip(&held).filter(|(_, held)| **held).map(|(p, _)| minimum(p)).sum();
-            let rest = total.saturating_sub(kept);
-            let weights: u64 = free().map(|part| u64::from(part.weight)).sum();
-            let below: SmallVec<[usize; 8]> = (0..self.parts.len())
-                .filter(|place| {
-                    let part = &self.parts[*place];
-                    !held[*place] && share_of(rest, u64::from(part.weight), weights) < minimum(part)
-                })
-                .collect();
-            if below.is_empty() {
-                return self.largest_remainders(rest, weights, &held, minimum);
+        let parts = self.effective();
+        let whole = parts.iter().sum();
+        let mut shares: SmallVec<[u64; 8]> = parts.iter().map(|part| share_of(total, *part, whole)).collect();
+        let left = total.saturating_sub(shares.iter().sum());
+        for _ in 0..if whole == 0 { 0 } else { left } {
+            // Compared as `part / (share + 1)`. Of equals the first.
+            let place = (0..parts.len()).reduce(|best, place| {
+                let claim = |of: usize, against: usize| parts[of] * u128::from(shares[against] + 1);
+                if claim(place, best) > claim(best, place) { place } else { best }
+            });
+            if let Some(place) = place {
+                shares[place] += 1;
             }
-            for place in below {
-                held[place] = true;
-            }
-        }
-    }
-
-    fn largest_remainders(
-        &self,
-        rest: u64,
-        weights: u64,
-        held: &[bool],
-        minimum: impl Fn(&Part) -> u64,
-    ) -> SmallVec<[u64; 8]> {
-        let mut shares: SmallVec<[u64; 8]> = SmallVec::new();
-        let mut remainders: SmallVec<[(u128, usize); 8]> = SmallVec::new();
-        let mut left = rest;
-        for (place, part) in self.parts.iter().enumerate() {
-            if held[place] {
-                shares.push(minimum(part));
-                continue;
-            }
-            let whole = share_of(rest, u64::from(part.weight), weights);
-            left = left.saturating_sub(whole);
-            shares.push(whole);
-            if part.weight > 0 {
-                let exact = u128::from(rest) * u128::from(part.weight);
-                remainders.push((exact % u128::from(weights.max(1)), place));
-            }
-        }
-        remainders.sort_by(|(a, first), (b, second)| b.cmp(a).then(first.cmp(second)));
-        for (_, place) in remainders {
-            if left == 0 {
-                break;
-            }
-            shares[place] += 1;
-            left -= 1;
         }
         shares
+    }
+
+    /// The weights with the minimums put in, which is the same for every limit: who weighs less than its minimum weighs just
+    /// that, and the others divide what remains. At most `100 x 2^32 x regions`.
+    fn effective(&self) -> SmallVec<[u128; 8]> {
+        let mut held: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.parts.len());
+        loop {
+            let kept = self.parts.iter().zip(&held).filter(|(_, held)| **held);
+            let kept: u128 = kept.map(|(part, _)| u128::from(part.minimum_percent)).sum();
+            let free = self.parts.iter().zip(&held).filter(|(_, held)| !**held);
+            let weights: u128 = free.map(|(part, _)| u128::from(part.weight)).sum();
+            let rest = 100_u128.saturating_sub(kept);
+            let least = |part: &Part| u128::from(part.minimum_percent) * weights.max(1);
+            let parts = || self.parts.iter().zip(&held);
+            let below: SmallVec<[bool; 8]> = parts()
+                .map(|(part, held)| !held && u128::from(part.weight) * rest < least(part))
+                .collect();
+            if !below.contains(&true) {
+                return parts()
+                    .map(|(part, held)| if *held { least(part) } else { u128::from(part.weight) * rest })
+                    .collect();
+            }
+            for (held, below) in held.iter_mut().zip(below) {
+                *held |= below;
+            }
+        }
     }
 }
 
 /// `total · part / whole`, rounded down; 0 of nothing.
-fn share_of(total: u64, part: u64, whole: u64) -> u64 {
-    if whole == 0 {
-        return 0;
-    }
-    u64::try_from(u128::from(total) * u128::from(part) / u128::from(whole)).unwrap_or(u64::MAX)
+fn share_of(total: u64, part: u128, whole: u128) -> u64 {
+    u64::try_from((u128::from(total) * part).checked_div(whole).unwrap_or(0)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -153,6 +138,12 @@ mod tests {
     }
 
     #[test]
+    fn the_largest_weights_and_limits_divide() {
+        let weights = Weights::new(&named(&[u32::MAX; 64]), &named(&[1; 64]), &[]);
+        assert_eq!(weights.divide(u64::MAX).iter().map(|share| u128::from(*share)).sum::<u128>(), u128::from(u64::MAX));
+    }
+
+    #[test]
     fn a_region_without_weight_may_still_have_a_minimum() {
         let weights = Weights::new(&named(&[1, 0]), &named(&[0, 50]), &[]);
         assert_eq!(weights.divide(11).as_slice(), [6, 5]);
@@ -170,6 +161,19 @@ mod tests {
             prop_assert_eq!(shares.iter().sum::<u64>(), total);
             for (share, percent) in shares.iter().zip(&minimums) {
                 prop_assert!(*share >= total * u64::from(*percent) / 100);
+            }
+        }
+
+        #[test]
+        fn no_region_gets_less_for_a_larger_limit(
+            parts in prop::collection::vec((0_u32..1_000, 0_u32..20), 1..6),
+            total in 0_u64..200,
+            more in 0_u64..50,
+        ) {
+            let (weights, minimums): (Vec<u32>, Vec<u32>) = parts.into_iter().unzip();
+            let weights = Weights::new(&named(&weights), &named(&minimums), &[]);
+            for (small, large) in weights.divide(total).iter().zip(weights.divide(total + more)) {
+                prop_assert!(*small <= large);
             }
         }
 

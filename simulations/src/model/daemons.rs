@@ -197,11 +197,10 @@ impl World {
         !kept
     }
 
-    /// The smallest and the largest limit that any daemon holds, or will when it is started again.
-    pub(crate) fn limits(&self) -> (u64, u64) {
-        let held = self.daemons.iter().map(|daemon| daemon.node.limit()).chain([self.rule.limit()]);
-        let held = held.map(|limit| u64::from(limit.permits));
-        (held.clone().min().unwrap_or(0), held.max().unwrap_or(0))
+    /// The largest limit that any daemon holds, or will when it is started again.
+    pub(crate) fn largest_limit(&self) -> u64 {
+        let held = self.daemons.iter().map(|daemon| daemon.node.limit());
+        held.chain([self.rule.limit()]).map(|limit| u64::from(limit.permits)).max().unwrap_or(0)
     }
 
     /// A region's store loses everything.

@@ -27,35 +27,21 @@ const REFILLS: u128 = 30;
 /// What was really admitted.
 #[derive(Debug)]
 pub(crate) struct Books {
-    /// The smallest and the largest limit that any daemon holds now.
-    limits: (u64, u64),
+    /// The largest limit that any daemon holds now.
+    limit: u64,
     exact: bool,
     windowed: bool,
     /// By region, user and window: what was admitted, and how much of it a crash may have taken along untold.
     pub(crate) truth: Truth,
     /// By daemon: what may be untold yet.
     untold: BTreeMap<(usize, u64, u64), (usize, u64)>,
-    /// By user and window: what all stores remember to have admitted.
-    world: BTreeMap<(u64, u64), InWindow>,
+    /// By user and window: what all stores remember to have admitted, and the largest limit that was in force.
+    world: BTreeMap<(u64, u64), (u64, u64)>,
     /// What stores forgot, by region, user and window.
     forgotten: BTreeMap<(usize, u64, u64), u64>,
     levels: BTreeMap<u64, (f64, Timestamp)>,
     rate: f64,
     burst: f64,
-}
-
-/// One user's window in all regions.
-#[derive(Debug, Clone, Copy)]
-struct InWindow {
-    sum: u64,
-    /// The smallest and the largest limit that was in force in it.
-    limits: (u64, u64),
-}
-
-/// What regions may admit that are held to these limits: with another limit whole permits fall to other regions, so that while
-/// it changes the shares of two limits may add up to a little more than the larger.
-fn most((smallest, largest): (u64, u64), world: &World) -> u64 {
-    if smallest == largest { largest } else { largest + place(world.plan.regions.len()).saturating_sub(1) }
 }
 
 /// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
@@ -71,7 +57,7 @@ impl Books {
         let drift = 1.0 + float(fastest.unsigned_abs()) / 1e6;
         let windowed = windowed(rule.algorithm);
         Self {
-            limits: (u64::from(rule.limit), u64::from(rule.limit)),
+            limit: u64::from(rule.limit),
             // A bucket that is lost with its daemon begins full again, unless rights are burnt.
             exact: match case.way {
                 Way::Gossip => false,
@@ -103,12 +89,11 @@ impl Books {
         if !self.windowed {
             return self.arrival_curve(world.now, user, cost);
         }
-        let (smallest, largest) = self.limits;
-        let all = self.world.entry((user, window)).or_insert(InWindow { sum: 0, limits: self.limits });
-        all.sum += cost;
-        all.limits = (all.limits.0.min(smallest), all.limits.1.max(largest));
-        let (sum, limit) = (all.sum, most(all.limits, world));
-        if self.exact && sum > limit {
+        let (sum, limit) = self.world.entry((user, window)).or_default();
+        *sum += cost;
+        *limit = self.limit.max(*limit);
+        if self.exact && *sum > *limit {
+            let (sum, limit) = (*sum, *limit);
             let of = |region| self.truth.get(&(region, user, window)).map_or(0, |&(admitted, _)| admitted);
             let by_region: Vec<u64> = (0..world.plan.regions.len()).map(of).collect();
             return Err(format!(
@@ -120,7 +105,7 @@ impl Books {
 
     /// Daemons have other rules now.
     pub(crate) fn reloaded(&mut self, world: &World) {
-        self.limits = world.limits();
+        self.limit = world.largest_limit();
     }
 
     /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
@@ -143,8 +128,8 @@ impl Books {
         let admitted = self.truth.range((region, 0, 0)..(region + 1, 0, 0));
         for (&(_, user, window), &(admitted, _)) in admitted.filter(|((.., window), _)| *window < end) {
             let forgotten = self.forgotten.entry((region, user, window)).or_default();
-            if let Some(all) = self.world.get_mut(&(user, window)) {
-                all.sum -= admitted - *forgotten;
+            if let Some((sum, _)) = self.world.get_mut(&(user, window)) {
+                *sum -= admitted - *forgotten;
             }
             *forgotten = admitted;
         }
@@ -271,7 +256,7 @@ fn shares(game: &Game<'_>) -> Result<(), String> {
             .unwrap_or(0)
     };
     let sum: u64 = (0..world.plan.regions.len()).map(of_region).sum();
-    let limit = most(world.limits(), world);
+    let limit = world.largest_limit();
     if sum > limit {
         return Err(format!("shares add up to {sum} of {limit}"));
     }
@@ -343,7 +328,7 @@ fn budgets(game: &mut Game<'_>) -> Result<(), String> {
             continue;
         }
         let sum: u64 = views.iter().map(|view| u64::from(view.budget)).sum();
-        let admitted = game.books.world.get(&(user, window)).map_or(0, |all| all.sum);
+        let admitted = game.books.world.get(&(user, window)).map_or(0, |&(admitted, _)| admitted);
         if sum > limit.max(admitted) && !before.contains(&user) {
             game.over_budget.push(user);
         } else if sum > limit.max(admitted) {
