@@ -102,7 +102,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         } else {
             print(&measured, out)?
         }
-        if settings.patterns && limit != "buckets" {
+        if settings.patterns {
             print_patterns(&measured, out)?;
         }
     }
@@ -303,7 +303,7 @@ fn print_buckets(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -
 /// Per pattern: overshoot max / mean / use, and what was given.
 fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
     for (row, _, outcomes) in rows {
-        writeln!(out, "{} regions, {} ms, {}:", row.regions, row.rtt, row.way.title())?;
+        writeln!(out, "{}, {} regions, {} ms, {}:", row.limit, row.regions, row.rtt, row.way.title())?;
         for (name, outcome) in TABLE.iter().zip(outcomes) {
             let names =
                 [row.limit.as_str(), &row.regions.to_string(), &row.rtt.to_string(), row.way.word(), name];

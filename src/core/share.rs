@@ -94,9 +94,8 @@ impl Weights {
             let rest = 100_u128.saturating_sub(kept);
             let least = |part: &Part| u128::from(part.minimum_percent) * weights.max(1);
             let parts = || self.parts.iter().zip(&held);
-            let below: SmallVec<[bool; 8]> = parts()
-                .map(|(part, held)| !held && u128::from(part.weight) * rest < least(part))
-                .collect();
+            let below: SmallVec<[bool; 8]> =
+                parts().map(|(part, held)| !held && u128::from(part.weight) * rest < least(part)).collect();
             if !below.contains(&true) {
                 return parts()
                     .map(|(part, held)| if *held { least(part) } else { u128::from(part.weight) * rest })
@@ -140,7 +139,10 @@ mod tests {
     #[test]
     fn the_largest_weights_and_limits_divide() {
         let weights = Weights::new(&named(&[u32::MAX; 64]), &named(&[1; 64]), &[]);
-        assert_eq!(weights.divide(u64::MAX).iter().map(|share| u128::from(*share)).sum::<u128>(), u128::from(u64::MAX));
+        assert_eq!(
+            weights.divide(u64::MAX).iter().map(|share| u128::from(*share)).sum::<u128>(),
+            u128::from(u64::MAX)
+        );
     }
 
     #[test]

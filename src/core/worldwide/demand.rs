@@ -8,6 +8,9 @@ use super::super::time::{Span, Timestamp};
 /// Millionths in a whole, and microseconds in a second.
 const MILLION: u128 = 1_000_000;
 
+/// Requests are told of in batches as far apart as this.
+const TOLD_EVERY: Span = Span::from_millis(20);
+
 /// Estimates permits asked for, per second, in millionths.
 #[derive(Debug, Clone)]
 pub(super) struct Demand {
@@ -53,7 +56,8 @@ impl Demand {
             return 0;
         }
         // Were it faster than this, chance would hardly (5 %) have kept three requests back.
-        let at_most = 3 * MILLION * MILLION / u128::from(silent.0.max(1));
+        let unheard = silent.0.saturating_sub(TOLD_EVERY.0).max(1);
+        let at_most = 3 * MILLION * MILLION / u128::from(unheard);
         faded(self.slow, now.since(self.at), self.slow_span).min(u64::try_from(at_most).unwrap_or(u64::MAX))
     }
 
@@ -119,6 +123,13 @@ mod tests {
         let mut demand = Demand::new(SECOND, 100);
         let now = feed(&mut demand, Timestamp(1_000_000_000), 5, 10);
         assert!(demand.at(now) > 500_000_000, "{}", demand.at(now));
+    }
+
+    #[test]
+    fn between_two_batches_nothing_is_silent() {
+        let mut demand = Demand::new(SECOND, 100);
+        let now = feed(&mut demand, Timestamp(1_000_000_000), 500, 30);
+        assert!(demand.at(now + Span::from_millis(10)) > 2_500_000_000);
     }
 
     #[test]

@@ -13,6 +13,8 @@ use super::{Escrow, Event, Share, level};
 const UNIT: i128 = 1_000_000;
 /// Least time between two gifts to one region, and between two urgent statements.
 pub(super) const GAP: Span = Span::from_millis(20);
+/// The same of a bucket that refills within half a second: what waits here takes up room that refills.
+const GAP_BRIEF: Span = Span::from_millis(10);
 /// For so long one of the regions that gather for large costs is given to.
 const GATHERED_IN_TURN: Span = Span::from_secs(4);
 /// One way to a region to which there is no link.
@@ -227,17 +229,18 @@ impl Escrow {
         basin.wanted = wanted(share, partner.wanted);
         let under_way = self.under_way(own, partner, region);
         let kept = total(&partner.given, self.own_region(), own.ledger.session);
-        basin.free = basin.after(i128::from(partner.free) * UNIT, now.since(heard) + owd)
-            + i128::from(under_way.saturating_sub(kept)) * UNIT;
-        if self.is_reachable(now, partner, region) {
+        let coming = under_way.saturating_sub(kept);
+        // When what is sent now arrives. What comes before is spent like what is there.
+        let then = now.since(heard) + owd + owd;
+        basin.free = basin.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
+        let gap = if basin.is_brief() { GAP_BRIEF } else { GAP };
+        if self.is_reachable(now, partner, region, gap) {
             // One region that is silent must not have all that may be under way, unless that is what it takes.
             let others = own.ledger.charged().saturating_sub(under_way);
             let whole = level::under_way_max(own.ledger.minted).saturating_sub(others);
-            // What refills within half a second is soon gone again, wherever it lies.
-            let brief = most * 2 < i128::from(share.refill);
             let part = i128::from(whole.div_ceil(2).saturating_sub(under_way)) * UNIT;
             let enough = basin.wanted - basin.free <= part;
-            basin.room = if self.regions.len() > 2 && !brief && enough {
+            basin.room = if self.regions.len() > 2 && !basin.is_brief() && enough {
                 part
             } else {
                 i128::from(whole.saturating_sub(under_way)) * UNIT
@@ -247,7 +250,7 @@ impl Escrow {
     }
 
     /// Has the store charge no more what the others have acknowledged, or can never take.
-    fn settle(&mut self, now: Timestamp, id: usize) {
+    pub(super) fn settle(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now) else { return };
         let ledger = &balance.ledger;
@@ -280,8 +283,14 @@ impl Escrow {
     }
 
     /// Whether what is given to a region now would arrive, and nothing was given to it just now.
-    pub(super) fn is_reachable(&self, now: Timestamp, partner: &Partner, region: RegionId) -> bool {
-        let rested = partner.gave.is_none_or(|gave| now.since(gave) >= GAP || now < gave);
+    pub(super) fn is_reachable(
+        &self,
+        now: Timestamp,
+        partner: &Partner,
+        region: RegionId,
+        gap: Span,
+    ) -> bool {
+        let rested = partner.gave.is_none_or(|gave| now.since(gave) >= gap || now < gave);
         let owd = self.owd(region);
         let audible = self.heard(region).is_some_and(|heard| now.since(heard) < PATIENCE + owd);
         rested && audible && partner.session != 0
@@ -344,7 +353,7 @@ impl Escrow {
         let under_way = self.under_way(own, partner, region);
         let free = (i128::from(free) * UNIT - spent).max(0) + i128::from(under_way) * UNIT;
         let demand = if fresh { partner.demand } else { 0 };
-        let reachable = left > owd && self.is_reachable(now, partner, region);
+        let reachable = left > owd && self.is_reachable(now, partner, region, GAP);
         Holding {
             weight,
             free,

@@ -12,6 +12,9 @@ use super::push::need;
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
 
+/// A permit that refills within this is not waited for.
+const SOON: Span = Span::from_millis(5);
+
 /// What is believed of one region; permits in millionths, rates in millionths of a permit a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Basin {
@@ -34,14 +37,27 @@ impl Basin {
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
         let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
-        // For who may come: no more than refills until others hear of them, and not a single permit.
-        let spare = (self.capacity / 10).min(need_mean(self.refill, ahead)) / UNIT * UNIT;
+        // For who may come: no more than refills until others hear of them, and not a single permit. What is small has refilled
+        // before anyone could wait for it.
+        let until = if self.is_brief() { SOON } else { ahead };
+        let spare = (self.capacity / 10).min(need_mean(self.refill, until)) / UNIT * UNIT;
         (beyond + chance + spare).min(self.capacity).max(self.wanted)
+    }
+
+    /// Whether all of it refills within half a second: then it is soon gone again, wherever it lies.
+    pub(super) fn is_brief(&self) -> bool {
+        self.capacity * 2 < i128::from(self.refill)
     }
 
     /// Whether its own refill does not serve it.
     fn is_short(&self) -> bool {
         self.demand > self.refill || self.wanted > self.free
+    }
+
+    /// What will find no room here: better anywhere else. Twice what refills, since what is under way takes up room too.
+    fn overflow(&self, ahead: Span) -> i128 {
+        let refilled = need_mean(self.refill.saturating_sub(self.demand), ahead);
+        (self.free + 2 * refilled - self.capacity).max(0)
     }
 
     /// What is there after `time`, if nothing else comes.
@@ -64,17 +80,19 @@ pub(super) fn streams(ahead: Span, basins: &[Basin]) -> SmallVec<[u64; 8]> {
     if excess < UNIT {
         return streams;
     }
-    let deficit = |basin: &Basin| {
-        if basin.is_short() { (basin.target(ahead) - basin.free).max(0) } else { 0 }
-    };
-    let missing: i128 = basins.iter().skip(1).map(deficit).sum();
+    let deficit = |basin: &Basin| (basin.target(ahead) - basin.free).max(0);
+    let room = |basin: &Basin| (basin.capacity - basin.free.max(basin.target(ahead))).max(0);
+    let short = || basins.iter().skip(1).filter(|basin| basin.is_short());
+    let missing: i128 = short().map(deficit).sum();
     let spare: i128 = basins.iter().map(|basin| (basin.free - basin.target(ahead)).max(0)).sum();
     let whole = missing.max(spare).max(1);
-    for (stream, basin) in streams.iter_mut().zip(basins).skip(1) {
+    let overflow = (own.overflow(ahead).min(excess) - excess * missing / whole).max(0);
+    let rooms = short().map(room).sum::<i128>().max(1);
+    for (stream, basin) in streams.iter_mut().zip(basins).skip(1).filter(|(_, basin)| basin.is_short()) {
         // What one believes that others could give they may not have: who waits for a whole cost gets the last of it in any case.
         let round = if basin.wanted > basin.free { UNIT - 1 } else { UNIT / 2 };
-        let part = (excess * deficit(basin) / whole + round).min(basin.room).min(excess) / UNIT;
-        *stream = u64::try_from(part).unwrap_or(0);
+        let part = excess * deficit(basin) / whole + (overflow * room(basin) / rooms).min(room(basin));
+        *stream = u64::try_from((part + round).min(basin.room).min(excess) / UNIT).unwrap_or(0);
     }
     streams
 }
@@ -106,6 +124,17 @@ mod tests {
         let streams = streams(AHEAD, &basins);
         assert_eq!((streams[0], streams[2]), (0, 0));
         assert!((95..=120).contains(&streams[1]), "{streams:?}");
+    }
+
+    #[test]
+    fn what_would_overflow_goes_to_a_region_that_will_need_it() {
+        // It has enough for now, and room.
+        let basins = [basin(3_000, 100, 0, 3_000), basin(3_000, 100, 900, 2_000)];
+        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 40]);
+        let basins = [basin(3_000, 100, 0, 2_900), basin(3_000, 100, 900, 2_000)];
+        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0]);
+        let basins = [basin(3_000, 100, 0, 3_000), basin(3_000, 100, 50, 2_000)];
+        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0]);
     }
 
     #[test]

@@ -188,7 +188,7 @@ impl Escrow {
         }
         let free = partner.free.saturating_add(self.under_way(own, partner, region));
         let need = if partner.wanted > 0 { need(partner.demand, ahead) } else { 0 };
-        let reachable = self.is_reachable(now, partner, region);
+        let reachable = self.is_reachable(now, partner, region, GAP);
         Holding { weight, free: millionths(free), need, wanted: millionths(partner.wanted), reachable }
     }
 

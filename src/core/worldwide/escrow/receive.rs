@@ -83,6 +83,11 @@ impl Escrow {
             return;
         } else {
             bucket.hear(now, region, said);
+            if self.owns(&key) && self.bucket(id).is_some_and(|bucket| bucket.rule.is_level()) {
+                // Not at the next look: until then what was acknowledged takes up room here.
+                self.settle(now, id);
+                self.next_step(now, id);
+            }
         }
         self.look(now, id);
     }
