@@ -74,6 +74,9 @@ struct Window {
     admitted_then: u64,
 }
 
+/// Debts are measured from here on: daemons that have not met do not know how long their words take.
+const MET: Span = Span::from_secs(1);
+
 /// One bucket for the whole world, for algorithms without windows.
 #[derive(Debug)]
 struct Level {
@@ -176,7 +179,9 @@ impl Measure {
         let level = self.levels.entry(ask.user).or_insert_with(|| Level::new(&limit, algorithm, now));
         level.refill(&limit, now);
         level.tokens -= float(ask.cost);
-        level.debt = level.debt.max(-level.tokens);
+        if now >= START + MET {
+            level.debt = level.debt.max(-level.tokens);
+        }
         level.admitted += ask.cost;
     }
 

@@ -1,8 +1,10 @@
 //! The level of one bucket without windows, as every region knows it, and what the own region may take of it.
 //!
-//! Each region follows the same level: it refills at the rule's rate, and what the regions told is taken out of it at the
-//! instant at which all of them have heard it. Both the level and the refill are then divided by demand, so that the parts
-//! add up to one bucket. A level below zero is a debt: it is carried, and so the long-run rate is never exceeded.
+//! Each region follows the same level, as it was at the *cut*: so long ago that all have heard what was told then. It refills
+//! at the rule's rate, and what the regions told is taken out of it as of when they told it. Both the level and the refill are
+//! divided by demand, so that the parts add up to one bucket. Since the cut each region's part refills at its own rate, no higher
+//! than its part of the bucket, and what it admitted itself is taken out. A level below zero is a debt: it is carried, and so the
+//! long-run rate is never exceeded.
 
 use std::collections::VecDeque;
 
@@ -16,6 +18,9 @@ use super::regions::{RegionId, Regions};
 
 /// Most reports of one region that wait for their instant. Full: the oldest is used early.
 const WAITING_MAX: usize = 64;
+/// Most instants at which the own count is remembered. Full: the oldest is forgotten, and what was admitted then counts as
+/// admitted before the cut.
+const OWN_MAX: usize = 64;
 /// A bucket is at home in the region that alone asked for it in its last so many windows: what nobody asks for is mostly
 /// kept there.
 const HOME_WINDOWS: u64 = 16;
@@ -27,12 +32,25 @@ const AHEAD: Span = Span::from_millis(100);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pool {
     registers: Vec<Register>,
-    /// What is left by the reports in force, in millionths, as of `at`; below zero is debt.
+    /// What the reports in force leave, in millionths, as of `at`, the newest stamp of them; below zero is debt.
     level: i128,
     at: Timestamp,
     /// What the own store holds as used, in millionths, as of `used_at`.
     used: i128,
     used_at: Timestamp,
+    /// What the own region had admitted in all, at instants since the cut before the present.
+    own: VecDeque<(Timestamp, u64)>,
+}
+
+/// The own part of what all know of the bucket.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// Of the level at the cut, in millionths.
+    level: i128,
+    /// Of the refill, in permits a window.
+    rate: u64,
+    /// Of the whole bucket, in millionths.
+    most: i128,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -86,6 +104,13 @@ pub(super) struct Share<'a> {
     pub(super) tip: u64,
 }
 
+impl Share<'_> {
+    /// Permits that are worth no message to the store: half a hundredth of the bucket.
+    pub(super) const fn little(&self) -> u64 {
+        self.capacity / 200
+    }
+}
+
 impl Pool {
     /// A full bucket.
     pub(super) fn full(capacity: u64, now: Timestamp) -> Self {
@@ -117,6 +142,20 @@ impl Pool {
         at < now
     }
 
+    /// The own region had admitted so much in all by now.
+    pub(super) fn admitted(&mut self, now: Timestamp, own: u64, horizon: Span) {
+        // After a clock went back.
+        while self.own.back().is_some_and(|(at, _)| *at > now) {
+            self.own.pop_back();
+        }
+        while self.own.get(1).is_some_and(|(at, _)| *at + horizon <= now) || self.own.len() >= OWN_MAX {
+            self.own.pop_front();
+        }
+        if self.own.back().is_none_or(|(at, known)| *known != own && *at < now) {
+            self.own.push_back((now, own));
+        }
+    }
+
     /// The own store took `permits` in: admitted here, or charged for others; given back if negative.
     pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: Share<'_>) {
         self.used = (self.used_now(now, share) + permits * UNIT).max(0);
@@ -136,8 +175,9 @@ impl Pool {
                 register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
             });
             let Some((at, _, id)) = due.min() else { break };
-            self.level = self.level_at(at, share);
-            self.at = self.at.max(at);
+            let stamp = cut(at, share);
+            self.level = self.level_at(stamp, share);
+            self.at = self.at.max(stamp);
             let Some(register) = self.registers.get_mut(id) else { break };
             let Some((_, statement)) = register.waiting.pop_front() else { break };
             let (taken, credit) = register.takes(statement, self.level, share);
@@ -177,17 +217,19 @@ impl Pool {
     /// admitted in all until now.
     pub(super) fn view(&self, now: Timestamp, own: u64, share: Share<'_>) -> Option<View> {
         let counted = self.registers.first().map_or(0, |register| register.counted);
-        let inflight = (i128::from(own) - i128::from(counted)) * UNIT;
-        let (rate, in_force) = self.part(now, false, share);
-        let (_, arrived) = self.part(now, true, share);
-        let tokens = in_force.min(arrived) - inflight;
+        let (in_force, arrived) = (self.part(now, false, share), self.part(now, true, share));
+        let rate = in_force.rate;
+        let part = Part { level: in_force.level.min(arrived.level), ..in_force };
+        let tokens = self.since_cut(now, own, counted, part, share);
         let free = i128::from(share.capacity) * UNIT - self.used_now(now, share);
         let capacity = u32::try_from(share.capacity).unwrap_or(u32::MAX);
-        let held = u64::try_from((free - tokens).max(0) / UNIT).unwrap_or(u64::MAX).min(u64::from(capacity));
+        let held = u64::try_from((free - tokens).max(0) / UNIT).unwrap_or(u64::MAX);
         let growth = u64::from(share.limit.permits).saturating_sub(rate);
         if held == 0 && growth == 0 {
             return None;
         }
+        // So what the store is not told of, being so little, lets no region take more than its part.
+        let held = held.saturating_add(share.little()).min(u64::from(capacity));
         let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).sum::<u64>().max(1);
         let weight =
             share.parties.iter().find(|(id, _)| *id == Regions::OWN).map_or(0, |&(_, weight)| weight);
@@ -203,9 +245,25 @@ impl Pool {
         })
     }
 
-    /// The own part of the refill, in permits a window, and of the level, in millionths.
-    fn part(&self, now: Timestamp, arrived: bool, share: Share<'_>) -> (u64, i128) {
-        let mut level = self.level_at(now, share);
+    /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the own part of the
+    /// bucket, and all that was admitted since the last report in force is taken out of it.
+    fn since_cut(&self, now: Timestamp, own: u64, counted: u64, part: Part, share: Share<'_>) -> i128 {
+        let limit = Limit { permits: u32::try_from(part.rate).unwrap_or(u32::MAX), ..share.limit };
+        let (mut at, mut known, mut level) = (cut(now, share), counted, part.level);
+        for (time, admitted) in self.own.iter().copied().chain([(now, own)]) {
+            if time > at {
+                level = (level + refill(limit, time.since(at))).min(part.most.max(level));
+                at = time;
+            }
+            level -= (i128::from(admitted) - i128::from(known)) * UNIT;
+            known = admitted;
+        }
+        level
+    }
+
+    /// The own part of the level at the cut, of the refill and of the bucket.
+    fn part(&self, now: Timestamp, arrived: bool, share: Share<'_>) -> Part {
+        let mut level = self.level_at(cut(now, share), share);
         if arrived {
             for register in self.registers.iter().skip(1) {
                 let Some((_, statement)) = register.waiting.back() else { continue };
@@ -235,18 +293,26 @@ impl Pool {
             own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
         };
         let rate = divide(share.permits, share.limit.window);
-        let part = match u64::try_from(level / UNIT) {
+        let level = match u64::try_from(level / UNIT) {
             Ok(whole) if level > 0 => i128::from(divide(whole, share.horizon + AHEAD)) * UNIT,
             _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
         };
-        (rate, part)
+        let whole =
+            u128::from(share.capacity) * u128::from(share.permits) / u128::from(share.limit.permits.max(1));
+        let most = divide(u64::try_from(whole).unwrap_or(u64::MAX), share.horizon + AHEAD);
+        Part { level, rate, most: i128::from(most) * UNIT }
     }
 
-    /// The level as the reports in force have it, in permits; below zero is debt.
+    /// The level at the cut, in permits; below zero is debt.
     #[cfg(test)]
     fn permits(&self, now: Timestamp, share: Share<'_>) -> i128 {
-        self.level_at(now, share).div_euclid(UNIT)
+        self.level_at(cut(now, share), share).div_euclid(UNIT)
     }
+}
+
+/// The instant of which all know what was told: as long ago as a report takes to be in force everywhere.
+fn cut(now: Timestamp, share: Share<'_>) -> Timestamp {
+    Timestamp(now.0.saturating_sub(share.horizon.0))
 }
 
 /// What a limit refills in `span`, in millionths.
@@ -286,6 +352,33 @@ mod tests {
         let now = START + Span::from_millis(60);
         pool.advance(now, share());
         assert_eq!(pool.view(now, 0, share()), None);
+    }
+
+    #[test]
+    fn a_bucket_that_refills_while_words_travel_is_used_whole() {
+        let limit = Limit { permits: 1_000, burst: 50, ..LIMIT };
+        let share = Share { limit, capacity: 50, permits: 1_000, horizon: Span::from_millis(70), ..share() };
+        let mut pool = Pool::full(50, START);
+        for tick in 1..=100 {
+            let (now, own) = (START + Span::from_millis(tick * 10), tick * 10);
+            pool.stored(now, 10, share);
+            pool.admitted(now, own, share.horizon);
+            pool.hear(now, 0, told(tick * 10, own, 1_000), share.horizon);
+            pool.advance(now, share);
+            // It alone asks, and all that it took has refilled.
+            assert!(tick < 20 || pool.view(now, own, share).is_none(), "at {tick}");
+        }
+    }
+
+    #[test]
+    fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
+        let mut pool = Pool::full(90, START);
+        let now = START + Span::from_secs(5);
+        pool.stored(now, 30, share());
+        pool.admitted(now, 30, share().horizon);
+        pool.advance(now, share());
+        // Its part was 30 of 90, and 60 of 90 are in the store.
+        assert_eq!(pool.view(now, 30, share()).unwrap().others, 60);
     }
 
     #[test]
@@ -364,7 +457,7 @@ mod tests {
                         )
                     })
                     .collect();
-                pool.part(now, false, Share { parties: &order, ..share() }).0
+                pool.part(now, false, Share { parties: &order, ..share() }).rate
             });
             assert_eq!(rates.sum::<u64>(), 90, "{demand:?}");
         }

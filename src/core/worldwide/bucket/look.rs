@@ -98,6 +98,7 @@ impl Bucket {
             tip: self.lot % 1_000_000,
         };
         self.pool.stored(now, more, share);
+        self.pool.admitted(now, own, here.horizon);
         self.pool.advance(now, share);
         let view = match here.policy {
             Policy::Sum => None,
@@ -106,8 +107,7 @@ impl Bucket {
         let view = view.unwrap_or(View { window: now.0, ..View::default() });
         let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
-        // A hundredth of the bucket is worth no message to the store.
-        let little = u128::from((share.capacity / 100).max(1)) * u128::from(limit.window.0.max(1));
+        let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
         let moved = at(&view).abs_diff(at(&before)) >= little
             || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
             || (view.others == 0 && before.others > 0);

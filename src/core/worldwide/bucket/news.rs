@@ -30,6 +30,10 @@ impl Bucket {
 
     /// Whether what the others extrapolate from what they were told is off by more than chance.
     fn guessed_wrong(&self, told: Telling, now: Timestamp) -> bool {
+        if !self.windowed() {
+            // Of a level nothing is guessed: what was not told is missing in everybody's.
+            return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
+        }
         let window = self.window_at(now);
         let (known, from) = if told.window == window {
             (told.net, told.at)
@@ -87,10 +91,16 @@ impl Bucket {
         }
         let known = if told.window == window { told.net } else { 0 };
         let grown = self.own_net(window).abs_diff(known);
-        let limit = u64::from(self.rule.limit.permits);
+        let limit = self.whole();
         let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
         let near = self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
+    }
+
+    /// What a change is measured by: the limit of a window, or what a smaller bucket holds.
+    fn whole(&self) -> u64 {
+        let permits = u64::from(self.rule.limit.permits);
+        if self.windowed() { permits } else { permits.min(self.rule.limit.capacity(self.rule.algorithm)) }
     }
 
     /// Whether the demand differs by more than `percent` and by more than so many standard deviations of chance.
