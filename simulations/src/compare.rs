@@ -80,6 +80,10 @@ struct Measured {
 
 /// Measures the tables again and prints them.
 pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
+    let known = Way::WORDS.map(|(word, _)| word);
+    if let Some(unknown) = settings.ways.iter().find(|word| !known.contains(&word.as_str())) {
+        return Err(BadInput(format!("{unknown} is no way; there are {}", known.join(", "))).into());
+    }
     for limit in &settings.limits {
         let rows = if limit == "buckets" { buckets()? } else { windows(limit)? };
         let rows = chosen(rows, settings);
