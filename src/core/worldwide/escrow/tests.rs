@@ -70,6 +70,10 @@ impl World {
 
     fn of(algorithm: Algorithm, count: usize, permits: u32, weather: Weather, safety: Safety) -> Self {
         let limit = Limit { permits, window: Span::from_secs(1), burst: permits, queue: 0 };
+        Self::held_to(limit, algorithm, count, weather, safety)
+    }
+
+    fn held_to(limit: Limit, algorithm: Algorithm, count: usize, weather: Weather, safety: Safety) -> Self {
         let mut world = Self {
             now: START,
             regions: Vec::new(),
@@ -84,7 +88,7 @@ impl World {
             tallies: Vec::new(),
             slow: false,
             algorithm,
-            reference: (i128::from(permits) * 1_000_000, START),
+            reference: (i128::from(limit.burst) * 1_000_000, START),
         };
         for place in 0..count {
             let name = NodeName { region: format!("r{place}"), node: "n".into() };
@@ -128,8 +132,10 @@ impl World {
         let weights = Weights::new(&[], &[], &Self::names(count));
         let minted = weights.of(u64::from(self.limit.permits), &format!("r{place}"));
         if self.algorithm.is_level() {
-            let part = u32::try_from(minted).unwrap();
-            let limit = Limit { permits: part, burst: part, ..self.limit };
+            let part =
+                |whole: u32| u32::try_from(weights.of(u64::from(whole), &format!("r{place}"))).unwrap();
+            let limit =
+                Limit { permits: part(self.limit.permits), burst: part(self.limit.burst), ..self.limit };
             let terms = level::Terms { algorithm: self.algorithm, limit, begun, safety: self.safety };
             return Vault::level(terms, self.now);
         }

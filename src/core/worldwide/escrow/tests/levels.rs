@@ -18,6 +18,22 @@ fn permits_flow_to_where_a_bucket_is_asked_for() {
 }
 
 #[test]
+fn a_short_burst_flows_in_every_round_trip() {
+    let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 100, queue: 0 };
+    let mut world = World::held_to(limit, Algorithm::TokenBucket, 3, CALM, Safety::ALL);
+    for _ in 0..1_000 {
+        for _ in 0..20 {
+            world.request(1, 1);
+        }
+        world.tick();
+    }
+    assert_eq!(world.check(), Ok(()));
+    // Its own third, and three quarters of both other bursts in a round trip and a tick at each end.
+    let admitted: u64 = world.admitted.values().sum();
+    assert!((8_000..=10_100).contains(&admitted), "{admitted}");
+}
+
+#[test]
 fn without_windows_too_balanced_overload_moves_nothing_and_idleness_says_nothing() {
     let mut world = World::of(Algorithm::Gcra, 3, 999, CALM, Safety::ALL);
     for _ in 0..500 {
