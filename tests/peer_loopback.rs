@@ -330,7 +330,8 @@ async fn who_was_killed_says_so_when_it_is_back() {
     let first = process.spawn(Node::start(of_b.clone())).await.unwrap();
     a.live(1).await;
     of_b.listen = first.address();
-    process.shutdown_background();
+    // Its tasks end before anything of it is dropped: a killed process does not say that it leaves.
+    std::thread::spawn(move || process.shutdown_timeout(Duration::from_secs(5))).join().unwrap();
     drop(first);
     of_b.incarnation = 2;
     let mut b = loop {

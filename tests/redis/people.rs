@@ -119,7 +119,8 @@ fn a_change_reaches_every_daemon_at_once_through_every_cache() {
     }
     times.sort();
     eprintln!("from commit to effect on both: median {:?}, longest {:?}", times[6], times[11]);
-    assert!(times[6] < Duration::from_millis(100), "{times:?}");
+    // Told, not found out when some cache forgets.
+    assert!(times[6] < Duration::from_secs(2), "{times:?}");
 }
 
 #[test]
