@@ -37,6 +37,8 @@ struct Table {
     cut: Vec<String>,
     /// Whether nothing is told of buckets that are far from their limit.
     thrift: bool,
+    /// Whether the daemons of a region share one store.
+    shared_store: bool,
 }
 
 fn name(region: &str, node: &str) -> NodeName {
@@ -73,6 +75,7 @@ impl Table {
             double_percent: 0,
             cut: Vec::new(),
             thrift: false,
+            shared_store: false,
         };
         for (region, node) in names {
             table.start(&name(region, node), rule);
@@ -83,7 +86,8 @@ impl Table {
 
     fn start(&mut self, who: &NodeName, rule: &WorldRule) {
         let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
-        let mut replica = Replica::new(ReplicaConfig { thrift: self.thrift, ..config });
+        let (thrift, shared_store) = (self.thrift, self.shared_store);
+        let mut replica = Replica::new(ReplicaConfig { thrift, shared_store, ..config });
         replica.handle_rules(self.now, 1, vec![rule.clone()]);
         self.replicas.insert(who.clone(), replica);
         self.views.entry(who.clone()).or_default().clear();
@@ -207,6 +211,25 @@ fn every_region_learns_what_the_others_admitted() {
     }
     let view = table.views[&name("c", "1")][&key("u")];
     assert_eq!((view.window, view.others), (window, 42));
+}
+
+#[test]
+fn of_daemons_that_share_a_store_one_charges_it_for_the_others() {
+    let rule = rule(Algorithm::TokenBucket, 1_000, Span::from_secs(1), OnPartition::default());
+    let (a, siblings) = (name("a", "1"), [name("b", "1"), name("b", "2")]);
+    let mut table = Table::new(&[], &rule);
+    table.shared_store = true;
+    siblings.iter().chain([&a]).for_each(|who| table.start(who, &rule));
+    table.meet(&[]);
+    for who in &siblings {
+        table.admit(who, "u", 0, 1);
+    }
+    table.admit(&a, "u", 0, 100);
+    table.run(Span::from_millis(300));
+    for who in &siblings {
+        assert_eq!(table.believed(who, "u", 0)["a"], 100, "both know of it");
+    }
+    assert_eq!(siblings.iter().filter_map(|who| table.debits.get(who)).sum::<u64>(), 100);
 }
 
 #[test]

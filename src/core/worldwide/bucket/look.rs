@@ -78,7 +78,10 @@ impl Bucket {
     /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
     fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
         let debt = self.charge(now, here);
-        self.debt = self.debt.saturating_add(debt);
+        // Of the daemons that share a store one charges it for all.
+        if !here.shared_store || self.is_owned(here) {
+            self.debt = self.debt.saturating_add(debt);
+        }
         let own = self.own_net(0);
         let siblings = match self.period(0) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
@@ -116,6 +119,12 @@ impl Bucket {
             self.moved_since = true;
         }
         moved || self.debt > 0
+    }
+
+    /// Whether this daemon speaks for the bucket in its region.
+    fn is_owned(&self, here: Here<'_>) -> bool {
+        let owner = here.regions.get(Regions::OWN).and_then(|region| region.ring.owner(&self.key));
+        owner.is_none_or(|owner| *owner == **here.node)
     }
 
     /// What other regions told beyond what is charged already, as far as it is believed.
