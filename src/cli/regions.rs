@@ -10,21 +10,48 @@ use super::{Ended, Server, say};
 /// Shows what `GET /v1/regions` says.
 pub(super) fn run(server: &Server) -> Ended {
     let reply = server.get("/v1/regions")?;
-    if server.json {
-        say(reply.text.trim_end());
-        return Ok(ExitCode::SUCCESS);
+    say(if server.json { reply.text.trim_end().to_owned() } else { told(&reply.json) });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The same for people.
+fn told(own: &Value) -> String {
+    let mut lines = vec![format!("{} in region {}", word(&own["node"]), word(&own["region"]))];
+    show_store(&mut lines, &own["store"]);
+    let peers = list(&own["peers"]);
+    if !peers.is_empty() {
+        lines.push(peers_table(peers));
     }
-    let own = &reply.json;
-    say(format_args!("{} in region {}", word(&own["node"]), word(&own["region"])));
-    show_store(&own["store"]);
-    let peers = own["peers"].as_array().map_or(&[][..], Vec::as_slice);
-    if peers.is_empty() {
-        say("No other daemons: limits hold in this region alone. Name some with --join.");
-        return Ok(ExitCode::SUCCESS);
+    let seen = |region: &&Value| peers.iter().any(|peer| peer["region"] == **region);
+    let configured = list(&own["configured"]).iter().filter(|region| **region != own["region"]);
+    let absent = words(configured.filter(|region| !seen(region)));
+    if !absent.is_empty() {
+        lines.push(format!("Configured, but no daemon of it is seen: {absent}."));
+    } else if peers.is_empty() {
+        lines.push("No other daemons: limits hold in this region alone. Name some with --join.".to_owned());
     }
+    let cut_off = words(list(&own["cut_off"]).iter());
+    if !cut_off.is_empty() {
+        lines.push(format!("Cut off: {cut_off}. Worldwide limits follow each rule's on_partition."));
+    }
+    show_bounds(&mut lines, list(&own["rules"]));
+    show_rights(&mut lines, list(&own["rights"]));
+    for changing in list(&own["changing"]) {
+        let waiting = words(list(&changing["waiting_for"]).iter());
+        let rule = word(&changing["rule"]);
+        lines.push(if waiting.is_empty() {
+            format!("New shares of {rule}: everybody holds them; a larger one begins shortly.")
+        } else {
+            format!("New shares of {rule}: waiting for {waiting}. The smaller ones hold.")
+        });
+    }
+    lines.join("\n")
+}
+
+fn peers_table(peers: &[Value]) -> String {
     let mut rows = table(
-        &["region", "node", "address", "state", "round trip", "lag", "sent", "received"],
-        &[4, 5, 6, 7],
+        &["region", "node", "address", "state", "round trip", "lag", "clock", "sent", "received"],
+        &[4, 5, 6, 7, 8],
     );
     for peer in peers {
         let flag = |name: &str| peer[name].as_bool() == Some(true);
@@ -36,6 +63,7 @@ pub(super) fn run(server: &Server) -> Ended {
         };
         let millis = |name: &str| peer[name].as_u64().map_or_else(|| "-".to_owned(), span);
         let bytes = |name: &str| peer[name].as_u64().map_or_else(|| "-".to_owned(), size);
+        let clock = peer["clock_ahead_ms"].as_i64();
         rows.add_row([
             word(&peer["region"]),
             word(&peer["node"]),
@@ -43,48 +71,27 @@ pub(super) fn run(server: &Server) -> Ended {
             state.to_owned(),
             millis("rtt_ms"),
             millis("lag_ms"),
+            clock.map_or_else(|| "-".to_owned(), |ahead| format!("{ahead:+} ms")),
             bytes("sent_bytes"),
             bytes("received_bytes"),
         ]);
     }
-    say(rows);
-    let cut_off: Vec<String> = own["cut_off"].as_array().into_iter().flatten().map(word).collect();
-    if !cut_off.is_empty() {
-        say(format_args!(
-            "Cut off: {}. Worldwide limits follow each rule's on_partition.",
-            cut_off.join(", ")
-        ));
-    }
-    show_bounds(own["rules"].as_array().map_or(&[][..], Vec::as_slice));
-    show_rights(own["rights"].as_array().map_or(&[][..], Vec::as_slice));
-    for changing in own["changing"].as_array().into_iter().flatten() {
-        let waiting: Vec<String> =
-            changing["waiting_for"].as_array().into_iter().flatten().map(word).collect();
-        let rule = word(&changing["rule"]);
-        if waiting.is_empty() {
-            say(format_args!("New shares of {rule}: everybody holds them; a larger one begins shortly."));
-        } else {
-            say(format_args!(
-                "New shares of {rule}: waiting for {}. The smaller ones hold.",
-                waiting.join(", ")
-            ));
-        }
-    }
-    Ok(ExitCode::SUCCESS)
+    rows.to_string()
 }
 
 /// How far each worldwide rule may be off, and why; nothing where all is known.
-fn show_bounds(rules: &[Value]) {
+fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
     for rule in rules {
         let bound = rule["error_bound"].as_u64().unwrap_or(0);
         let because = match rule["because"].as_str() {
             Some("partition") => "a region is cut off",
             Some("stale") => "a region has not been heard of it for too long",
             Some("untold") => "regions far from the limit do not tell",
+            Some("shares") => "the other regions spend their own shares",
             _ => "news is on its way",
         };
         if bound > 0 {
-            say(format_args!(
+            lines.push(format!(
                 "{}: up to {bound} more may have been admitted: {because}.",
                 word(&rule["rule"])
             ));
@@ -93,7 +100,7 @@ fn show_bounds(rules: &[Value]) {
 }
 
 /// This region's rights of each `escrow` rule with buckets in use.
-fn show_rights(rules: &[Value]) {
+fn show_rights(lines: &mut Vec<String>, rules: &[Value]) {
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     let used: Vec<&Value> = rules.iter().filter(|rule| number(&rule["buckets"]) > 0).collect();
     if used.is_empty() {
@@ -117,9 +124,9 @@ fn show_rights(rules: &[Value]) {
             by_region(&rule["taken"]),
         ]);
     }
-    say(format_args!("\nRights of this region:\n{rows}"));
+    lines.push(format!("\nRights of this region:\n{rows}"));
     for rule in used.iter().filter(|rule| number(&rule["burning"]) > 0) {
-        say(format_args!(
+        lines.push(format!(
             "{}: {} of these buckets burn rights: the store began too late to know what was spent of them.",
             word(&rule["rule"]),
             rule["burning"]
@@ -128,12 +135,12 @@ fn show_rights(rules: &[Value]) {
 }
 
 /// The region's store: one line, and its servers where it has some.
-fn show_store(store: &Value) {
-    let servers = store["servers"].as_array().map_or(&[][..], Vec::as_slice);
+fn show_store(lines: &mut Vec<String>, store: &Value) {
+    let servers = list(&store["servers"]);
     if servers.is_empty() {
         return;
     }
-    say(format_args!(
+    lines.push(format!(
         "Store: {} {}, {}",
         word(&store["backend"]),
         word(&store["topology"]),
@@ -157,7 +164,15 @@ fn show_store(store: &Value) {
             if trouble.is_empty() { "-".to_owned() } else { trouble.join("; ") },
         ]);
     }
-    say(format_args!("{rows}\n"));
+    lines.push(format!("{rows}\n"));
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[][..], Vec::as_slice)
+}
+
+fn words<'a>(values: impl Iterator<Item = &'a Value>) -> String {
+    values.map(word).collect::<Vec<_>>().join(", ")
 }
 
 fn word(value: &Value) -> String {
@@ -169,5 +184,53 @@ fn size(bytes: u64) -> String {
         0..10_000 => format!("{bytes} B"),
         10_000..10_000_000 => format!("{} kB", bytes / 1_000),
         _ => format!("{} MB", bytes / 1_000_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What is told of a daemon of `eu` with this beside its name.
+    fn told_of(more: &Value) -> String {
+        let mut own = json!({ "region": "eu", "node": "eu-1", "store": { "servers": [] } });
+        for (name, value) in more.as_object().into_iter().flatten() {
+            own[name] = value.clone();
+        }
+        told(&own)
+    }
+
+    #[test]
+    fn a_daemon_that_sees_no_other_says_who_is_missing_and_how_its_rules_stand() {
+        let alone = told_of(&json!({ "configured": ["eu"], "peers": [] }));
+        assert!(alone.contains("No other daemons"), "{alone}");
+        let told = told_of(&json!({
+            "configured": ["ap", "eu", "us"],
+            "peers": [],
+            "cut_off": ["ap", "us"],
+            "rules": [{ "rule": "shared", "error_bound": 39, "because": "shares" },
+                      { "rule": "quiet", "error_bound": 0, "because": "none" }],
+            "rights": [{ "rule": "seats", "buckets": 1, "minted": 5, "free": 4, "under_way": 0, "given": { "us": 3 } }],
+            "changing": [{ "rule": "shared", "waiting_for": ["us"] }],
+        }));
+        assert!(!told.contains("No other daemons") && !told.contains("quiet"), "{told}");
+        for line in [
+            "Configured, but no daemon of it is seen: ap, us.",
+            "Cut off: ap, us.",
+            "shared: up to 39 more may have been admitted: the other regions spend their own shares.",
+            "us 3",
+            "New shares of shared: waiting for us.",
+        ] {
+            assert!(told.contains(line), "{line} is not in {told}");
+        }
+    }
+
+    #[test]
+    fn of_several_regions_the_missing_one_is_named_and_clocks_are_told() {
+        let peer = json!({ "region": "us", "node": "us-1", "address": "a", "live": true, "connected": true,
+                           "rtt_ms": 80, "clock_ahead_ms": -31, "sent_bytes": 0, "received_bytes": 0 });
+        let told = told_of(&json!({ "configured": ["ap", "eu", "us"], "peers": [peer] }));
+        assert!(told.contains("no daemon of it is seen: ap.") && told.contains("-31 ms"), "{told}");
     }
 }

@@ -31,9 +31,46 @@ fn three_regions_hold_one_limit_and_the_printed_command_works() {
     let lines = output.lines().filter(|line| line.contains("eu-west") && line.contains("overshoot")).count();
     assert!(lines >= 4, "a line a second:\n{output}");
     assert!(output.contains("envoy.filters.http.ratelimit"), "{output}");
+    assert!(output.contains("believes ") && !output.contains("was given"), "{output}");
     let summary = output.lines().last().unwrap();
-    let (worst, used) = (percent(summary, "mean"), percent(summary, "use"));
-    assert!(worst <= 25.0 && used >= 80.0, "{summary}");
+    let (mean, used) = (percent(summary, "mean"), percent(summary, "use"));
+    assert!(mean <= 25.0 && used >= 80.0, "{summary}");
+}
+
+#[test]
+fn the_demo_shows_what_fixed_shares_waste_and_what_moving_rights_use() {
+    let folder = TempDir::new().unwrap();
+    let start = |mode: &str, window: &str, seconds: &str| {
+        let mut demo = command(folder.path());
+        demo.args(["demo", "--mode", mode, "--window", window, "--seconds", seconds]);
+        Process::start(&mut demo, &folder.path().join(format!("{mode}-{window}.log")))
+    };
+    // A window of an hour ends for nobody who watches for some seconds.
+    let demos = [start("split", "1s", "7"), start("escrow", "1s", "7"), start("escrow", "1h", "4")];
+    let [split, escrow, long] = demos.map(|mut demo| {
+        let status = demo.wait(Duration::from_secs(40));
+        let output = demo.output();
+        assert_eq!(status.code(), Some(0), "{output}");
+        // A region that knows its own use alone believes nothing of the world.
+        assert!(!output.contains("believes"), "{output}");
+        output
+    });
+    let summary = |output: &str| output.lines().last().unwrap().to_owned();
+    for output in [&split, &escrow] {
+        assert!(percent(&summary(output), "worst") <= 0.0, "{output}");
+    }
+    let (wasted, moved) = (percent(&summary(&split), "use"), percent(&summary(&escrow), "use"));
+    assert!(wasted <= 70.0 && moved >= 80.0, "{split}\n{escrow}");
+    let given: u64 = escrow.split("was given ").skip(1).map(leading_number).sum();
+    let gave: u64 = escrow.split("gave ").skip(1).map(leading_number).sum();
+    assert!(given > 0 && gave == given, "{escrow}");
+    assert!(long.contains("world, still starting: "), "{long}");
+    assert_eq!(summary(&long), "No whole window of 1 h has passed.");
+}
+
+fn leading_number(text: &str) -> u64 {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    text[..digits].parse().unwrap()
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Load on one region's HTTP port: arrivals at random, several times what the limit admits.
+//! Load on one region's HTTP port: arrivals at random, as many as its part of the demand is.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,6 +10,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
+use super::demand::Demand;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::clock::Clock;
 
@@ -68,8 +69,9 @@ impl Counts {
 pub(super) struct Load {
     /// The region's HTTP port.
     pub(super) target: SocketAddr,
-    /// Requests per second.
-    pub(super) rate: f64,
+    /// The demand on all regions, and which of them this is.
+    pub(super) demand: Demand,
+    pub(super) place: u64,
     /// The rule's window.
     pub(super) window: Span,
     /// Where it is counted.
@@ -113,7 +115,7 @@ impl Load {
         let mut last = Instant::now();
         loop {
             let tick = ticks.tick().await;
-            let mean = self.rate * tick.duration_since(last).as_secs_f64();
+            let mean = self.demand.rate(self.place, clock.now()) * tick.duration_since(last).as_secs_f64();
             last = tick;
             let mut arrivals = self.poisson(mean);
             while arrivals > 0 {

@@ -14,20 +14,31 @@ use tokio::time::{MissedTickBehavior, interval};
 use super::{Ended, Failure, say};
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::escrow::DOUBT_MARGIN;
 use crate::daemon::{self, Daemon, certificate};
 use crate::engine::clock::Clock;
 
+mod demand;
 mod load;
+mod moved;
 mod relay;
 mod screen;
 
+use demand::Demand;
 use load::{Count, Counts, Load};
+use moved::{Moved, Movements, moved};
 use relay::Relay;
-use screen::{History, Picture, Row, Screen};
+use screen::{History, Phase, Picture, Row, Screen};
 
 /// Regions of the demo, in order.
 const REGIONS: [&str; 8] =
     ["eu-west", "us-east", "ap-south", "sa-east", "us-west", "ap-north", "af-south", "me-central"];
+/// From the start until everyone knows everyone. Under `escrow` also until a memory that has just begun trusts itself: rights
+/// of windows that began earlier are burnt.
+const GREETING: Span = Span::from_millis(700);
+const GREETING_ESCROW: Span = Span(DOUBT_MARGIN.0 + 500_000);
+/// Windows longer than this are shown while they run.
+const SHOWN_WHOLE_MAX: Span = Span::from_secs(2);
 /// After the end of a window, until its last answers are in.
 const SETTLE: Span = Span::from_millis(300);
 
@@ -49,7 +60,7 @@ pub(super) struct Demo {
     /// How the limit is held: gossip, split or escrow.
     #[arg(long, default_value = "gossip")]
     mode: String,
-    /// Requests per window worldwide, as a multiple of the limit.
+    /// Requests per window worldwide, as a multiple of the limit; nearly all of them in one region, and then in another.
     #[arg(long, default_value_t = 3.0)]
     load: f64,
     /// Ends after this many seconds; without it, with Ctrl-C.
@@ -89,17 +100,19 @@ impl Demo {
 
     async fn play(&self, mode: Mode) -> anyhow::Result<ExitCode> {
         say(format_args!(
-            "Starting {} regions, {} ms apart; one limit of {} per {} over all of them; load {} times the limit.",
+            "Starting {} regions, {} ms apart; one limit of {} per {} over all of them, held by {}.\nAsked for is {} times the limit: nineteen of twenty requests come to one region, another one every {}.",
             self.regions,
             self.rtt.millis_up(),
             self.limit,
             super::table::span(self.window.millis_up()),
+            self.mode,
             self.load,
+            super::table::span(self.demand().stay().millis_up()),
         ));
         let daemons = self.start(mode).await?;
         self.introduce(&daemons);
         let counts = self.load(&daemons);
-        self.watch(&daemons, &counts).await?;
+        self.watch(mode, &daemons, &counts).await?;
         for daemon in daemons {
             daemon.drain().await;
         }
@@ -119,17 +132,25 @@ impl Demo {
         let addresses = relays.iter().map(Relay::address).collect::<Result<Vec<_>, _>>()?;
         let mut daemons = Vec::new();
         for (index, (region, relay)) in names.iter().zip(relays).enumerate() {
-            let setup = daemon::demo_setup(daemon::DemoRegion {
-                region,
-                regions: &names,
-                ca: &ca,
-                advertise: relay.address()?,
-                join: &addresses,
-                rule: daemon::DemoRule { limit: self.limit, window: self.window, mode },
-                default_ports: index == 0,
-            })?;
-            let daemon =
-                Daemon::start(setup).await.with_context(|| format!("region {region} did not start"))?;
+            let advertise = relay.address()?;
+            let setup = |default_ports| {
+                daemon::demo_setup(daemon::DemoRegion {
+                    region,
+                    regions: &names,
+                    ca: &ca,
+                    advertise,
+                    join: &addresses,
+                    rule: daemon::DemoRule { limit: self.limit, window: self.window, mode },
+                    default_ports,
+                })
+            };
+            let first = index == 0;
+            let started = match Daemon::start(setup(first)?).await {
+                // Someone may have taken a usual port since it was found free, as another demo that begins now does.
+                Err(_) if first => Box::pin(Daemon::start(setup(false)?)).await,
+                started => started,
+            };
+            let daemon = started.with_context(|| format!("region {region} did not start"))?;
             let target = daemon.peer_address().context("the daemon has no peer port")?;
             tokio::spawn(relay.run(target));
             daemons.push(daemon);
@@ -154,17 +175,19 @@ impl Demo {
         ));
     }
 
+    fn demand(&self) -> Demand {
+        Demand::new(self.limit, self.window, self.load, self.regions)
+    }
+
     /// Starts the load on every region.
     fn load(&self, daemons: &[Daemon]) -> Vec<Counts> {
-        #[expect(clippy::cast_precision_loss, reason = "a rate is a float")]
-        let rate =
-            f64::from(self.limit) * self.load * 1e6 / self.window.micros() as f64 / f64::from(self.regions);
         let mut all = Vec::new();
-        for (seed, daemon) in (1..).zip(daemons) {
+        for (place, daemon) in (0..).zip(daemons) {
             let counts = Counts::default();
             all.push(counts.clone());
             if let Some(target) = daemon.http_address() {
-                let load = Load { target, rate, window: self.window, counts, seed };
+                let demand = self.demand();
+                let load = Load { target, demand, place, window: self.window, counts, seed: place + 1 };
                 tokio::spawn(async move {
                     if let Err(error) = load.run().await {
                         tracing::warn!(%error, "the load on a region ended");
@@ -176,13 +199,17 @@ impl Demo {
     }
 
     /// Shows every finished window, until the time is up or Ctrl-C.
-    async fn watch(&self, daemons: &[Daemon], counts: &[Counts]) -> anyhow::Result<()> {
+    async fn watch(&self, mode: Mode, daemons: &[Daemon], counts: &[Counts]) -> anyhow::Result<()> {
         let clock = Clock::System;
         let started = clock.now();
+        let sent_before = sent(daemons);
         let until = self.seconds.map(|seconds| started + Span::from_secs(seconds));
-        // The first whole window after everyone knows everyone.
-        let mut next = (started + Span::from_millis(700)).window_index(self.window) + 1;
+        let greeting = if mode == Mode::Escrow { GREETING_ESCROW } else { GREETING };
+        // The first whole window after that.
+        let first = (started + greeting).window_index(self.window) + 1;
+        let mut next = first;
         let mut history = History::default();
+        let mut movements = Movements::default();
         let mut screen = Screen::open();
         let mut ticks = interval(Duration::from_millis(100));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -194,6 +221,13 @@ impl Demo {
                 _ = ticks.tick() => {}
             }
             let now = clock.now();
+            let second = now.since(last_drawn) >= Span::from_millis(950);
+            let running = now.window_index(self.window);
+            if mode == Mode::Escrow && (second || movements.turns(running)) {
+                let metrics: Vec<_> =
+                    daemons.iter().map(|daemon| daemon.engine().metrics().render()).collect();
+                movements.take(running, moved(&metrics));
+            }
             let finished = now.since(Timestamp::window_start(next + 1, self.window)) >= SETTLE;
             if finished {
                 let sum = |sum: (u64, u64), count: Count| (sum.0 + count.asked, sum.1 + count.admitted);
@@ -202,61 +236,86 @@ impl Demo {
                 next += 1;
             }
             // A line a second: the window that ended last, or the one that runs where windows are long.
-            let second = now.since(last_drawn) >= Span::from_millis(950);
-            let shown = match self.window.micros() {
-                2_000_001.. => second.then_some(next),
-                900_000.. => finished.then_some(next.saturating_sub(1)),
-                _ => (second && history.windows > 0).then_some(next.saturating_sub(1)),
+            let ended = next.saturating_sub(1);
+            let shown = if self.window > SHOWN_WHOLE_MAX {
+                second.then(|| next.min(running))
+            } else if self.window.micros() >= 900_000 {
+                finished.then_some(ended)
+            } else {
+                (second && history.windows > 0).then_some(ended)
             };
             if let Some(window) = shown {
-                screen.draw(&self.picture(daemons, counts, window, &history));
+                let rows = daemons.iter().zip(counts).map(|(daemon, counts)| {
+                    let region = daemon.engine().name().region.clone();
+                    let moved = movements.of(window, &region);
+                    row(daemon, region, counts.of(window), moved)
+                });
+                screen.draw(&Picture {
+                    mode,
+                    rows: rows.collect(),
+                    limit: u64::from(self.limit),
+                    phase: match window {
+                        window if window < first => Phase::Starting,
+                        window if window < next => Phase::Ended,
+                        _ => Phase::Running,
+                    },
+                    history: history.clone(),
+                });
                 last_drawn = now;
             }
             if until.is_some_and(|until| now >= until) {
                 break;
             }
         }
-        self.summarize(&history, daemons);
+        let seconds = clock.now().since(started).micros().div_ceil(1_000_000).max(1);
+        let bytes = sent(daemons).saturating_sub(sent_before) / seconds;
+        self.summarize(&history, daemons.len(), bytes);
         Ok(())
     }
 
-    fn picture(&self, daemons: &[Daemon], counts: &[Counts], window: u64, history: &History) -> Picture {
-        let rows = daemons.iter().zip(counts).map(|(daemon, counts)| {
-            let world = daemon.engine().world();
-            Row {
-                region: daemon.engine().name().region.clone(),
-                count: counts.of(window),
-                rtt_ms: world.peers.iter().filter_map(|peer| peer.rtt).max().map(Span::millis_up),
-                lag_ms: world.peers.iter().filter_map(|peer| peer.lag).max().map(Span::millis_up),
-            }
-        });
-        Picture { rows: rows.collect(), limit: u64::from(self.limit), history: history.clone() }
-    }
-
-    fn summarize(&self, history: &History, daemons: &[Daemon]) {
+    /// Says what all whole windows were like. `bytes`: sent by all regions together in a second.
+    fn summarize(&self, history: &History, regions: usize, bytes: u64) {
+        if history.windows == 0 {
+            say(format_args!(
+                "\nNo whole window of {} has passed.",
+                super::table::span(self.window.millis_up())
+            ));
+            return;
+        }
         let limit = u64::from(self.limit);
-        let links = daemons.len() * daemons.len().saturating_sub(1);
-        let bytes: u64 = daemons
-            .iter()
-            .flat_map(|daemon| daemon.engine().world().peers.clone())
-            .map(|peer| peer.bytes.0)
-            .sum();
-        let seconds = (history.windows * self.window.micros()).div_ceil(1_000_000).max(1);
+        let links = regions * regions.saturating_sub(1);
         say(format_args!(
-            "\n{} windows of {}: {} asked, {} admitted of at most {}; overshoot worst {:.1} %, mean {:.2} %; use {:.1} %; about {} bytes/s on each of {links} links.",
+            "\n{} windows of {} held by {}: {} asked, {} admitted of at most {}; overshoot worst {:.1} %, mean {:.2} %; use {:.1} %; about {} bytes/s on each of {links} links.",
             history.windows,
             super::table::span(self.window.millis_up()),
+            self.mode,
             history.asked,
             history.admitted,
             limit * history.windows,
             History::percent(history.over_max, limit),
             history.over_mean(limit),
             history.used(),
-            bytes / u64::try_from(links.max(1)).unwrap_or(1) / seconds,
+            bytes / u64::try_from(links.max(1)).unwrap_or(1),
         ));
     }
 }
 
+/// What a region did in a window, and how far from the others it is.
+fn row(daemon: &Daemon, region: String, count: Count, moved: Option<Moved>) -> Row {
+    let world = daemon.engine().world();
+    Row {
+        region,
+        count,
+        moved,
+        rtt_ms: world.peers.iter().filter_map(|peer| peer.rtt).max().map(Span::millis_up),
+        lag_ms: world.peers.iter().filter_map(|peer| peer.lag).max().map(Span::millis_up),
+    }
+}
+
+/// Bytes that all regions have sent each other since the start.
+fn sent(daemons: &[Daemon]) -> u64 {
+    daemons.iter().flat_map(|daemon| daemon.engine().world().peers.clone()).map(|peer| peer.bytes.0).sum()
+}
 /// The part of an Envoy configuration that asks this daemon.
 fn envoy(grpc: SocketAddr) -> String {
     format!(

@@ -3,21 +3,49 @@
 use std::io::{IsTerminal, Write};
 
 use super::load::Count;
+use super::moved::Moved;
 use crate::cli::table::table;
+use crate::core::rule::Mode;
 
 /// One region's part of the picture.
 pub(super) struct Row {
     pub(super) region: String,
     pub(super) count: Count,
+    /// What it gave to others and was given by them, under `escrow`.
+    pub(super) moved: Option<Moved>,
     /// Longest round trip to another region, and oldest news of one, in ms.
     pub(super) rtt_ms: Option<u64>,
     pub(super) lag_ms: Option<u64>,
 }
 
-/// One finished window.
+/// What a window's figures stand for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Regions were not yet ready when it began: it is not counted.
+    Starting,
+    /// What has happened of it so far.
+    Running,
+    /// All of it.
+    Ended,
+}
+
+impl Phase {
+    /// What is said after "world".
+    const fn remark(self) -> &'static str {
+        match self {
+            Self::Starting => ", still starting",
+            Self::Running => ", so far",
+            Self::Ended => "",
+        }
+    }
+}
+
+/// One window.
 pub(super) struct Picture {
+    pub(super) mode: Mode,
     pub(super) rows: Vec<Row>,
     pub(super) limit: u64,
+    pub(super) phase: Phase,
     pub(super) history: History,
 }
 
@@ -85,7 +113,7 @@ impl Screen {
         Self { in_place: std::io::stdout().is_terminal(), drawn_lines: 0 }
     }
 
-    /// Draws one finished window.
+    /// Draws one window.
     pub(super) fn draw(&mut self, picture: &Picture) {
         let mut out = std::io::stdout().lock();
         if !self.in_place {
@@ -112,21 +140,44 @@ fn sums(picture: &Picture) -> (u64, u64) {
     (asked, admitted)
 }
 
+/// What a daemon says was used of the limit: in the world under `gossip`; in the other modes a region knows only its own use.
+const fn used_heading(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Gossip => "believes the world used",
+        Mode::Split | Mode::Escrow => "used here",
+    }
+}
+
+/// What its daemon said last; nothing was said where nothing was asked.
+fn used(count: Count) -> String {
+    if count.asked == 0 { "-".to_owned() } else { count.believed.to_string() }
+}
+
+fn permits(permits: Option<u64>) -> String {
+    permits.map_or_else(|| "-".to_owned(), |permits| permits.to_string())
+}
+
 fn line(picture: &Picture) -> String {
     let (asked, admitted) = sums(picture);
     let regions = picture.rows.iter().map(|row| {
-        let Count { asked, admitted, believed, .. } = row.count;
-        format!(
-            "{}: {asked} asked, {admitted} in, {} out, believes {believed}",
-            row.region,
-            asked - admitted.min(asked)
-        )
+        let Count { asked, admitted, .. } = row.count;
+        let known = match picture.mode {
+            Mode::Gossip => format!(", believes {}", used(row.count)),
+            Mode::Split => String::new(),
+            Mode::Escrow => format!(
+                ", gave {}, was given {}",
+                permits(row.moved.map(|moved| moved.gave)),
+                permits(row.moved.map(|moved| moved.was_given))
+            ),
+        };
+        format!("{}: {asked} asked, {admitted} in, {} out{known}", row.region, asked.saturating_sub(admitted))
     });
     let rtt = picture.rows.iter().filter_map(|row| row.rtt_ms).max();
     let lag = picture.rows.iter().filter_map(|row| row.lag_ms).max();
     format!(
-        "{} | world: {asked} asked, {admitted} of {} admitted, overshoot {:.1} % | round trip {}, lag {}",
+        "{} | world{}: {asked} asked, {admitted} of {} admitted, overshoot {:.1} % | round trip {}, lag {}",
         regions.collect::<Vec<_>>().join(" | "),
+        picture.phase.remark(),
         picture.limit,
         History::percent(admitted.saturating_sub(picture.limit), picture.limit),
         millis(rtt),
@@ -136,39 +187,55 @@ fn line(picture: &Picture) -> String {
 
 fn panel(picture: &Picture) -> String {
     let (asked, admitted) = sums(picture);
-    let headings = ["region", "asked", "admitted", "refused", "believes the world used", "round trip", "lag"];
-    let mut rows = table(&headings, &[1, 2, 3, 4, 5, 6]);
+    let escrow = picture.mode == Mode::Escrow;
+    let mut headings = vec!["region", "asked", "admitted", "refused", used_heading(picture.mode)];
+    if escrow {
+        headings.extend(["gave others", "was given"]);
+    }
+    headings.extend(["round trip", "lag"]);
+    let right: Vec<usize> = (1..headings.len()).collect();
+    let mut rows = table(&headings, &right);
     for row in &picture.rows {
-        let Count { asked, admitted, believed, .. } = row.count;
-        rows.add_row([
+        let Count { asked, admitted, .. } = row.count;
+        let mut cells = vec![
             row.region.clone(),
             asked.to_string(),
             admitted.to_string(),
             asked.saturating_sub(admitted).to_string(),
-            believed.to_string(),
-            millis(row.rtt_ms),
-            millis(row.lag_ms),
-        ]);
+            used(row.count),
+        ];
+        if escrow {
+            cells.push(permits(row.moved.map(|moved| moved.gave)));
+            cells.push(permits(row.moved.map(|moved| moved.was_given)));
+        }
+        cells.extend([millis(row.rtt_ms), millis(row.lag_ms)]);
+        rows.add_row(cells);
     }
-    rows.add_row([
-        "worldwide".to_owned(),
+    let mut world = vec![
+        format!("worldwide{}", picture.phase.remark()),
         asked.to_string(),
         format!("{admitted} of {}", picture.limit),
         asked.saturating_sub(admitted).to_string(),
-        String::new(),
-        String::new(),
-        String::new(),
-    ]);
+    ];
+    world.resize(headings.len(), String::new());
+    rows.add_row(world);
     let history = &picture.history;
+    let judged = if history.windows == 0 {
+        "no whole window yet".to_owned()
+    } else {
+        format!(
+            "windows {}, overshoot worst {:.1} % mean {:.2} %, use {:.1} %",
+            history.windows,
+            History::percent(history.over_max, picture.limit),
+            history.over_mean(picture.limit),
+            history.used(),
+        )
+    };
     format!(
-        "{rows}\nadmitted {}\n{}\nlimit    {}\nwindows {}, overshoot worst {:.1} % mean {:.2} %, use {:.1} %",
+        "{rows}\nadmitted {}\n{}\nlimit    {}\n{judged}",
         bar(admitted, picture.limit),
         format_args!("history  {}", spark(&history.recent, picture.limit)),
         bar(picture.limit, picture.limit),
-        history.windows,
-        History::percent(history.over_max, picture.limit),
-        history.over_mean(picture.limit),
-        history.used(),
     )
 }
 
