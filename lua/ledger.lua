@@ -95,9 +95,20 @@ if escrowed then
     return (floor(l.closed_window / 1000) + l.closed_used) * 1000
   end
 
-  -- Has a level hold what is charged to its capacity.
+  -- What is not known to have drained yet: all may have been taken before this stint. Worked out anew for whoever asks, since
+  -- daemons of one region may hold different shares for a while.
+  local function unknown(b, now)
+    local full = {
+      at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,
+    }
+    local whole, part = level_amount(full, now)
+    return whole + (part > 0 and 1 or 0)
+  end
+
+  -- Has a level hold what is charged to its capacity, or not known.
   function level_raise(b, now)
     local least = math.min((b.ledger and b.ledger.given or 0) + b.doubt, level_capacity(b))
+    least = math.max(least, unknown(b, now))
     if level_amount(b, now) < least then level_hold(b, now, least, 0) end
   end
 
@@ -132,10 +143,9 @@ if escrowed then
     elseif b.kind == CONCURRENCY then
       b.doubt = stint.begun + b.window + DOUBT_MARGIN
     else
-      if b.at < stint.begun then
-        b.at, b.first, b.second = stint.begun, math.min(b.burst + b.queue, U32_MAX), 0
-        if level_expiry(b) <= now then b.first = 0 end
-      end
+      b.begun = stint.begun
+      -- Of an earlier stint; what it may have held is not known.
+      if b.at < stint.begun then b.at, b.first, b.second = stint.begun, 0, 0 end
       local l = read_ledger(redis.call("GET", b.rights))
       if l and l.stint == stint.id then b.ledger = l end
       b.doubt = now < stint.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0

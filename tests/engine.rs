@@ -15,6 +15,7 @@ use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::decide::Decisions;
 use tidegate::engine::port::Answer;
+use tidegate::engine::status::WorldStatus;
 use tidegate::store::memory::MemoryStore;
 use tidegate::telemetry::Metrics;
 
@@ -227,6 +228,60 @@ fn only_for_the_rules_own_limit_is_there_hope_that_other_regions_send_what_is_mi
     let own = LimitOverride { permits: 4, window: Span::from_secs(1) };
     let small = Request { limit: Some(own), ..request(&[], 3) };
     assert_eq!(together(&engine, &[small])[0].rules[0].retry, None);
+}
+
+#[test]
+fn what_other_regions_may_have_used_is_what_this_one_does_not_hold() {
+    let text = "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"ALGORITHM\"\nlimit = 12\nwindow = \"1m\"\n\
+                [rules.global]\nmode = \"MODE\"\nshares = { here = 1, there = 2 }\n\
+                [[users]]\nid = \"big\"\noverrides = { r = { limit = 120, burst = 240 } }\n";
+    let believed = |mode: &str, algorithm: &str, user: &str| {
+        let text = text.replace("MODE", mode).replace("ALGORITHM", algorithm);
+        let engine = engine("");
+        let read = document::from_toml("rules.toml", &text, &[]).unwrap();
+        engine.load(read.rules, read.users, false).unwrap();
+        let global = decide(&engine, &[("user", user)], 1).rules[0].global.unwrap();
+        (global.believed_used, global.error_bound)
+    };
+    for mode in ["split", "escrow"] {
+        for algorithm in ["fixed_window", "token_bucket"] {
+            assert_eq!(believed(mode, algorithm, "ann").1, 8, "{mode} {algorithm}");
+        }
+        assert_eq!(believed(mode, "fixed_window", "ann"), (1, 8));
+        assert_eq!(believed(mode, "fixed_window", "big"), (1, 80));
+        assert_eq!(believed(mode, "token_bucket", "big").1, 160, "{mode}: of the burst");
+    }
+    assert_eq!(believed("escrow", "sliding_window", "ann").1, 8);
+}
+
+#[tokio::test]
+async fn a_bucket_says_what_each_other_region_is_known_to_have_admitted() {
+    let engine = engine(
+        "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 12\nwindow = \"1m\"\n\
+         [rules.global]\nmode = \"gossip\"\n",
+    );
+    decide(&engine, &[("user", "ann")], 1);
+    let mut touched = Vec::new();
+    engine.drain_touched(&mut touched);
+    let others = std::collections::BTreeMap::from([("there".to_owned(), 5)]);
+    let buckets = vec![(touched.remove(0).key, others.clone())];
+    engine.publish(WorldStatus { buckets, ..WorldStatus::default() });
+    let by_region = async |user| engine.bucket("r", &request(&[("user", user)], 1)).await.unwrap().by_region;
+    assert_eq!(by_region("ann").await, Some(others));
+    assert_eq!(by_region("bob").await, None);
+}
+
+#[test]
+fn a_store_that_lost_its_memory_holds_no_rights_and_says_so() {
+    let text = "[[rules]]\nname = \"r\"\nalgorithm = \"fixed_window\"\nlimit = 12\nwindow = \"1m\"\n\
+                [rules.global]\nmode = \"escrow\"\nshares = { here = 1, there = 2 }\n";
+    let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+    let store = Arc::new(MemoryStore::new(100).begun(NOW));
+    let engine = Engine::new(name, Clock::Manual(NOW.0.into()), store, Metrics::new());
+    engine.load(rules(text), Vec::new(), false).unwrap();
+    let decision = decide(&engine, &[], 1);
+    assert!(!decision.allowed);
+    assert_eq!(decision.rules[0].global.map(|global| global.error_bound), Some(12));
 }
 
 #[test]

@@ -8,9 +8,12 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::rights::{RightsFrame, Transfer};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
+use tidegate::core::worldwide::escrow::{Ask, Balance, Ledger, Step};
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::engine::clock::Clock;
+use tidegate::engine::port::Answer;
 use tidegate::engine::status::WorldStatus;
 use tidegate::engine::world::WorldPort;
 use tidegate::peer::certificate::{Authority, create_ca, issue};
@@ -71,6 +74,14 @@ fn bucket() -> WorldKey {
     }
 }
 
+/// A bucket whose rights move.
+fn seats() -> WorldKey {
+    WorldKey { rule: RuleName { domain: "default".into(), name: "seats".into() }, identity: b"u_42".to_vec() }
+}
+
+/// Names the memory of the store that only remembers.
+const SESSION: u64 = 5;
+
 impl WorldPort for Remembered {
     fn drain(&self, into: &mut Vec<Touched>) {
         into.append(&mut self.touched.lock().unwrap());
@@ -88,7 +99,21 @@ impl WorldPort for Remembered {
             limit: Limit { permits: 1_000, window: WINDOW, burst: 1_000, queue: 0 },
             global: Global::new(Mode::Gossip),
         };
-        (1, vec![rule])
+        let seats = WorldRule {
+            name: seats().rule,
+            global: Global::new(Mode::Escrow),
+            limit: rule.limit,
+            ..rule.clone()
+        };
+        (1, vec![rule, seats])
+    }
+    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+        let mut ledger = Ledger { session: SESSION, ..Ledger::default() };
+        ledger.enter(self.now().window_index(WINDOW), 500, 0);
+        if let Step::Take { permits, .. } = ask.step {
+            self.count("taken", permits);
+        }
+        Answer::Now(Some(Balance { ledger, used: 0 }))
     }
     fn now(&self) -> Timestamp {
         Clock::System.now()
@@ -196,6 +221,9 @@ async fn what_one_region_admits_the_other_is_told() {
     let status = us.port.status();
     let peer = &status.peers[0];
     assert!(peer.live && peer.rtt.is_some() && peer.bytes.0 > 0 && peer.bytes.1 > 0, "{peer:?}");
+    // One clock for both: whatever a busy machine adds, it is not minutes.
+    assert!(peer.ahead.is_some_and(|micros| micros.unsigned_abs() < 60_000_000), "{peer:?}");
+    assert_eq!(status.buckets, [(bucket(), std::iter::once(("eu".to_owned(), 12)).collect())]);
     assert!(us.port.counted("eu sent") > 0 && us.port.counted("eu received") > 0);
     assert!(us.port.counted("updates") > 10);
 
@@ -243,9 +271,8 @@ fn report(scope: Scope, rule: &str, admitted: u64, stamp: Timestamp) -> Report {
     }
 }
 
-/// A member with a good certificate sends what no honest one would: each is counted by its reason, and none of it counts.
-#[tokio::test]
-async fn lies_of_a_member_are_refused_and_counted_by_reason() {
+/// A region, and what another one speaks to its daemon with: the test speaks for that one.
+async fn linked() -> (Region, Arc<Peers>, NodeName) {
     let ca = create_ca(Clock::System.now()).unwrap();
     let eu = Region::start(&ca, "eu", None).await;
     let us = Region::start(&ca, "us", Some(&eu)).await;
@@ -254,11 +281,16 @@ async fn lies_of_a_member_are_refused_and_counted_by_reason() {
         status.peers.iter().any(|peer| peer.connected && peer.lag.is_some())
     })
     .await;
-    // From here on the test speaks for us.
     let Region { peers, stop, task, .. } = us;
     stop.cancel();
     task.await.unwrap();
-    let to = NodeName { region: "eu".into(), node: "eu-1".into() };
+    (eu, peers, NodeName { region: "eu".into(), node: "eu-1".into() })
+}
+
+/// A member with a good certificate sends what no honest one would: each is counted by its reason, and none of it counts.
+#[tokio::test]
+async fn lies_of_a_member_are_refused_and_counted_by_reason() {
+    let (eu, peers, to) = linked().await;
     // A process that began later than the one before.
     let incarnation = Clock::System.now().micros() / 1_000;
     let mut seq = 0;
@@ -296,6 +328,47 @@ async fn lies_of_a_member_are_refused_and_counted_by_reason() {
     send(vec![report(us_region(), "search", 1_000_000, now())], Span::ZERO);
     counted("beyond_limit").await;
     eventually("no more than twice the limit is believed", || eu.port.others() == 2_000).await;
+    peers.stop(Duration::from_secs(2)).await;
+    eu.end().await;
+}
+
+/// The same of rights: what cannot be true is not taken, and counted by its reason.
+#[tokio::test]
+async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
+    let (eu, peers, to) = linked().await;
+    let send = |transfer: Transfer| {
+        let frame =
+            RightsFrame { sent: Clock::System.now(), statements: Vec::new(), transfers: vec![transfer] };
+        peers.send_rights(&to, &frame);
+    };
+    let transfer = |permits: u64| Transfer {
+        rule: seats().rule,
+        identity: seats().identity,
+        window: Clock::System.now().window_index(WINDOW),
+        session: 9,
+        to_session: SESSION,
+        permits,
+    };
+    let counted = |reason: &'static str| eventually(reason, || eu.port.counted(reason) > 0);
+
+    send(Transfer { rule: RuleName { name: "nothing".into(), ..seats().rule }, ..transfer(1) });
+    counted("rights_unknown_rule").await;
+    let sent = Clock::System.now() + Span::from_secs(60);
+    peers.send_rights(&to, &RightsFrame { sent, statements: Vec::new(), transfers: vec![transfer(1)] });
+    counted("future").await;
+    let early = transfer(1);
+    send(Transfer { window: early.window + 9, ..early });
+    counted("rights_other_window").await;
+    // Half of the limit is its share, and nobody gave it more.
+    send(transfer(501));
+    counted("rights_beyond").await;
+    assert_eq!(eu.port.counted("taken"), 0);
+    send(transfer(500));
+    counted("taken").await;
+    let meant_for_another = Transfer { to_session: SESSION - 1, ..transfer(1) };
+    send(meant_for_another);
+    counted("rights_fenced").await;
+    assert_eq!(eu.port.counted("taken"), 500);
     peers.stop(Duration::from_secs(2)).await;
     eu.end().await;
 }

@@ -324,3 +324,47 @@ fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) 
     writeln!(out)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::Figures;
+
+    /// Patterns that change, and one that does not. All of the table would take too long for every run of the tests.
+    const PATTERNS: [&str; 6] = ["bal2", "skew2", "mov0.9", "mov2", "onoff3", "walk1.5"];
+
+    /// Twelve windows of 1000/s over three regions, 150 ms apart, with every pattern.
+    fn measured(way: Way) -> Vec<Figures> {
+        let settings = Settings {
+            limits: Vec::new(),
+            ways: vec![way.word().to_owned()],
+            regions: Some(3),
+            rtt: vec![150],
+            patterns: false,
+            long: 0.2,
+            seed: 1,
+        };
+        let rows = chosen(windows("1000/s").unwrap(), &settings);
+        let [row] = rows.as_slice() else { panic!("one row, not {rows:?}") };
+        let measure = |name: &&str| drive(&plan(row, name, &settings).unwrap(), row.way).unwrap().figures;
+        PATTERNS.par_iter().map(measure).collect()
+    }
+
+    fn mean(figures: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
+        figures.iter().map(of).sum::<f64>() / len(figures.len())
+    }
+
+    #[test]
+    fn gossip_is_nearly_exact_and_uses_the_limit() {
+        let figures = measured(Way::Gossip);
+        assert!(mean(&figures, |one| one.used) >= 98.5, "{figures:#?}");
+        assert!(mean(&figures, |one| one.over_mean) <= 0.05, "{figures:#?}");
+    }
+
+    #[test]
+    fn escrow_is_exact_and_uses_the_limit() {
+        let figures = measured(Way::Escrow);
+        assert!(mean(&figures, |one| one.used) >= 98.5, "{figures:#?}");
+        assert!(figures.iter().all(|one| one.over_permits == 0), "{figures:#?}");
+    }
+}

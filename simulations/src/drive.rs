@@ -178,7 +178,8 @@ impl Faults {
     fn new(plan: &Plan) -> Self {
         let both = plan.faults.iter().flat_map(|fault| {
             let begin = START + fault.at;
-            [(begin, true, fault.kind.clone()), (begin + fault.lasts, false, fault.kind.clone())]
+            let end = (fault.lasts > Span::ZERO).then(|| (begin + fault.lasts, false, fault.kind.clone()));
+            std::iter::once((begin, true, fault.kind.clone())).chain(end)
         });
         let mut events: Vec<_> = both.collect();
         events.sort_by_key(|(at, broken, _)| (*at, *broken));

@@ -125,3 +125,38 @@ fn write_plots(plan: &Plan, outcomes: &[Outcome], dir: &Path, stem: &str) -> any
     write(&page, &html::page(plan, outcomes, &pictures))?;
     Ok(page)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scenario_becomes_a_table_plots_and_a_page() {
+        let folder = tempfile::TempDir::new().unwrap();
+        let file = folder.path().join("short.toml");
+        let text = "name = \"Short\"\nlength = \"5s\"\n[rule]\nlimit = 100\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n";
+        std::fs::write(&file, text).unwrap();
+        let settings = Settings {
+            scenario: file.display().to_string(),
+            out: folder.path().join("reports"),
+            no_plots: false,
+            seed: Some(7),
+            ways: vec!["gossip".to_owned(), "split".to_owned()],
+        };
+        let mut printed = Vec::new();
+        run(&settings, &mut printed).unwrap();
+        let printed = String::from_utf8(printed).unwrap();
+        assert!(printed.contains("seed 7") && printed.contains("short.html"), "{printed}");
+        let read = |name: &str| std::fs::read(settings.out.join(name)).unwrap();
+        let page = String::from_utf8(read("short.html")).unwrap();
+        for way in ["gossip", "split"] {
+            assert!(printed.lines().any(|line| line.starts_with(way)), "{printed}");
+            let picture = String::from_utf8(read(&format!("short-{way}.svg"))).unwrap();
+            assert!(picture.starts_with("<svg") && picture.contains("<polyline"), "{picture}");
+            assert!(page.contains(&picture), "the page shows the picture of {way}");
+            let png = read(&format!("short-{way}.png"));
+            assert!(png.starts_with(b"\x89PNG") && png.len() > 1_000, "{} bytes", png.len());
+        }
+        assert_eq!(std::fs::read_dir(&settings.out).unwrap().count(), 5);
+    }
+}

@@ -22,6 +22,8 @@ use crate::number::{float, index, len, place, seconds, whole};
 use crate::pattern::Pattern;
 use crate::plan::{Plan, RulePlan, Way, Weather};
 
+/// So many windows before the present one are looked at for what was told: as many as daemons remember.
+const WINDOWS_LOOKED_AT: u64 = 2;
 /// How much of the tail is simulated: one rank in so many.
 const SAMPLED: u64 = 1_000;
 
@@ -185,12 +187,14 @@ fn spread(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result
         spent / float(asked.max(1)) * 1e6
     )?;
     let tail_keys = keys.saturating_sub(head);
-    let told = told_of_tail(&world, way, head);
-    writeln!(
-        out,
-        "  of the sampled tail {told} buckets are told of to others: about {} of {tail_keys}",
-        whole(float(told) * float(SAMPLED))
-    )?;
+    if way == Way::Gossip {
+        let told = told_of_tail(&world, head);
+        writeln!(
+            out,
+            "  of the sampled tail {told} buckets are told of to others: about {} of {tail_keys}",
+            whole(float(told) * float(SAMPLED))
+        )?;
+    }
     Ok(())
 }
 
@@ -206,18 +210,15 @@ fn followed(world: &World, way: Way) -> usize {
     keys.max().unwrap_or(0)
 }
 
-/// Buckets of the tail that some daemon knows of though nobody asked it.
-fn told_of_tail(world: &World, way: Way, head: u64) -> u64 {
-    if way != Way::Gossip {
-        return 0;
-    }
-    let window = world.now.window_index(world.plan.rule.window);
+/// Buckets of the tail of which some daemon knows what others admitted in one of the last windows.
+fn told_of_tail(world: &World, head: u64) -> u64 {
+    let newest = world.now.window_index(world.plan.rule.window);
     let known = |user: &u64| {
         world.daemons.iter().any(|daemon| {
-            daemon
-                .node
-                .admitted(*user, window)
-                .is_some_and(|(_, others)| others.iter().any(|(_, count)| *count > 0))
+            let windows = newest.saturating_sub(WINDOWS_LOOKED_AT)..=newest;
+            windows
+                .filter_map(|window| daemon.node.admitted(*user, window))
+                .any(|(_, others)| others.iter().any(|(_, count)| *count > 0))
         })
     };
     let last = head + 20_000_000;

@@ -298,6 +298,97 @@ mod tests {
         }
     }
 
+    /// Whether an object says all that its schema wants, and nothing that it does not name, all the way down.
+    fn fits(schema: &Value, value: &Value, place: &str) {
+        match value {
+            Value::Object(fields) if schema["properties"].is_object() => {
+                for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
+                {
+                    assert!(fields.contains_key(required), "{place} lacks {required}");
+                }
+                for (name, field) in fields {
+                    let described = &schema["properties"][name];
+                    assert!(described.is_object(), "{place}.{name} is not described");
+                    fits(described, field, &format!("{place}.{name}"));
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| fits(&schema["items"], item, place)),
+            _ => assert!(
+                ["type", "anyOf", "additionalProperties"].iter().any(|word| !schema[*word].is_null()),
+                "{place} has no type"
+            ),
+        }
+    }
+
+    #[test]
+    fn what_regions_and_buckets_answer_is_described_whole() {
+        use crate::api::wire::{
+            BucketJson, ChangingJson, ErrorBoundJson, PeerJson, RegionsJson, RightsJson, StoreJson,
+        };
+        use crate::core::algorithm::View;
+        use crate::core::time::Span;
+        use crate::core::worldwide::NodeName;
+        use crate::core::worldwide::escrow::EscrowRule;
+        use crate::engine::status::{BucketStatus, PeerStatus, ServerHealth, StoreHealth};
+
+        let server = ServerHealth {
+            address: "a:1".to_owned(),
+            role: "primary",
+            breaker: Some("open"),
+            rtt: Some(Span(1_500)),
+            error: Some(("gone".to_owned(), Span(7))),
+            warning: Some("more room".to_owned()),
+        };
+        let health =
+            StoreHealth { topology: Some("single"), servers: vec![server], ..StoreHealth::default() };
+        let peer = PeerStatus {
+            name: NodeName { region: "us".to_owned(), node: "us-1".to_owned() },
+            address: "b:2".to_owned(),
+            connected: true,
+            live: true,
+            draining: false,
+            rtt: Some(Span(80)),
+            lag: None,
+            ahead: Some(-4_000),
+            bytes: (1, 2),
+            error: Some("no route".to_owned()),
+        };
+        let sums = || std::iter::once(("us".to_owned(), 3)).collect();
+        let rights = EscrowRule { in_doubt: 1, given: sums(), taken: sums(), ..EscrowRule::default() };
+        let names = ["us".to_owned()];
+        let regions = RegionsJson {
+            region: "eu",
+            node: "eu-1",
+            live: true,
+            store: StoreJson::new(&health),
+            configured: &names,
+            peers: vec![PeerJson::new(&peer)],
+            cut_off: &names,
+            rules: vec![ErrorBoundJson { rule: "r", error_bound: 1, because: "shares" }],
+            rights: vec![RightsJson::new(&rights)],
+            changing: vec![ChangingJson { rule: "r", waiting_for: &names }],
+        };
+        let schemas: Value = serde_json::from_str(SCHEMAS).unwrap();
+        fits(&schemas["Regions"], &serde_json::to_value(&regions).unwrap(), "regions");
+
+        let bucket = BucketStatus {
+            rule: "r".to_owned(),
+            identity: Vec::new(),
+            limit: 1,
+            window: Span(1),
+            used: 0,
+            remaining: 1,
+            reset: Span(1),
+            view: Some(View::default()),
+            by_region: Some(sums()),
+            error_bound: 0,
+            degraded: false,
+        };
+        let bucket = serde_json::to_value(BucketJson::new(&bucket)).unwrap();
+        assert_eq!(bucket["world"]["by_region"]["us"], 3);
+        fits(&schemas["Bucket"], &bucket, "bucket");
+    }
+
     #[test]
     fn every_route_is_described() {
         let described = |method: &str, path: &str| {

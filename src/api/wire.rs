@@ -340,6 +340,8 @@ pub struct PeerJson<'a> {
     pub rtt_ms: Option<u64>,
     /// Age of the newest frame heard from it; null before the first.
     pub lag_ms: Option<u64>,
+    /// How far its clock seems to be ahead of this daemon's, negative if it is behind; null before it is known.
+    pub clock_ahead_ms: Option<i64>,
     /// Bytes sent to it since the start.
     pub sent_bytes: u64,
     /// Bytes received from it since the start.
@@ -362,6 +364,7 @@ impl<'a> PeerJson<'a> {
             draining: peer.draining,
             rtt_ms: peer.rtt.map(Span::millis_up),
             lag_ms: peer.lag.map(Span::millis_up),
+            clock_ahead_ms: peer.ahead.map(|micros| micros / 1_000),
             sent_bytes: peer.bytes.0,
             received_bytes: peer.bytes.1,
             error: peer.error.as_deref(),
@@ -377,7 +380,8 @@ pub struct ErrorBoundJson<'a> {
     /// In permits: the worst of its buckets.
     pub error_bound: u64,
     /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too long),
-    /// `partition`, `untold` (far from the limit, which is not told).
+    /// `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions spend theirs untold); `none`
+    /// where nothing is known to be uncertain.
     pub because: &'a str,
 }
 
@@ -454,16 +458,20 @@ pub struct BucketJson<'a> {
     pub degraded: bool,
     /// The other regions; absent before anything was heard of them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub world: Option<BucketWorldJson>,
+    pub world: Option<BucketWorldJson<'a>>,
 }
 
 /// What the world leaves one bucket in this region.
 #[derive(Debug, Serialize)]
-pub struct BucketWorldJson {
+pub struct BucketWorldJson<'a> {
     /// Permits that this region may admit in the window.
     pub budget: u32,
     /// Permits that the other regions are known to have admitted.
     pub others_used: u64,
+    /// The same by region, of the 64 buckets nearest to their limits; of a bucket without windows all that they are known to
+    /// have admitted since this daemon follows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub by_region: Option<&'a BTreeMap<String, u64>>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
 }
@@ -484,6 +492,7 @@ impl<'a> BucketJson<'a> {
             world: bucket.view.map(|view| BucketWorldJson {
                 budget: view.budget,
                 others_used: view.others,
+                by_region: bucket.by_region.as_ref(),
                 error_bound: bucket.error_bound,
             }),
         }

@@ -73,6 +73,8 @@ pub struct Match<'s> {
     pub key: Option<Key>,
     /// The limit in force: the request's own, else the user's own, else the rule's.
     pub limit: Limit,
+    /// The same in all regions together; a worldwide rule may hold this one to less.
+    pub whole: Limit,
     /// The permits of the limit in force in all regions, if it is the user's own.
     pub own_limit: Option<u32>,
 }

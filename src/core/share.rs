@@ -67,9 +67,12 @@ impl Weights {
     pub fn divide(&self, total: u64) -> SmallVec<[u64; 8]> {
         let parts = self.effective();
         let whole = parts.iter().sum();
+        if whole == 0 {
+            return SmallVec::from_elem(0, parts.len());
+        }
         let mut shares: SmallVec<[u64; 8]> = parts.iter().map(|part| share_of(total, *part, whole)).collect();
         let left = total.saturating_sub(shares.iter().sum());
-        for _ in 0..if whole == 0 { 0 } else { left } {
+        for _ in 0..left {
             // Compared as `part / (share + 1)`. Of equals the first.
             let place = (0..parts.len()).reduce(|best, place| {
                 let claim = |of: usize, against: usize| parts[of] * u128::from(shares[against] + 1);
@@ -87,30 +90,28 @@ impl Weights {
     fn effective(&self) -> SmallVec<[u128; 8]> {
         let mut held: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.parts.len());
         loop {
-            let kept = self.parts.iter().zip(&held).filter(|(_, held)| **held);
-            let kept: u128 = kept.map(|(part, _)| u128::from(part.minimum_percent)).sum();
-            let free = self.parts.iter().zip(&held).filter(|(_, held)| !**held);
-            let weights: u128 = free.map(|(part, _)| u128::from(part.weight)).sum();
-            let rest = 100_u128.saturating_sub(kept);
+            let (mut rest, mut weights) = (100_u128, 0_u128);
+            for (part, held) in self.parts.iter().zip(&held) {
+                if *held {
+                    rest = rest.saturating_sub(part.minimum_percent.into());
+                } else {
+                    weights += u128::from(part.weight);
+                }
+            }
             let least = |part: &Part| u128::from(part.minimum_percent) * weights.max(1);
+            let exact = |part: &Part| u128::from(part.weight) * rest;
             let parts = || self.parts.iter().zip(&held);
-            let below: SmallVec<[bool; 8]> =
-                parts().map(|(part, held)| !held && u128::from(part.weight) * rest < least(part)).collect();
-            if !below.contains(&true) {
-                return parts()
-                    .map(|(part, held)| if *held { least(part) } else { u128::from(part.weight) * rest })
-                    .collect();
-            }
-            for (held, below) in held.iter_mut().zip(below) {
-                *held |= below;
-            }
+            let Some(below) = parts().position(|(part, held)| !held && exact(part) < least(part)) else {
+                return parts().map(|(part, held)| if *held { least(part) } else { exact(part) }).collect();
+            };
+            held[below] = true;
         }
     }
 }
 
-/// `total · part / whole`, rounded down; 0 of nothing.
+/// `total · part / whole`, rounded down.
 fn share_of(total: u64, part: u128, whole: u128) -> u64 {
-    u64::try_from((u128::from(total) * part).checked_div(whole).unwrap_or(0)).unwrap_or(u64::MAX)
+    u64::try_from(u128::from(total) * part / whole).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -141,7 +141,7 @@ impl Daemon {
         let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
         let shelf = store.shelf();
         let identities = Identities::start(&setup, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
-        tasks.spawn(upkeep::run(Arc::clone(&engine), stop.clone()));
+        tasks.spawn(upkeep::run(Arc::clone(&engine), world.is_none(), stop.clone()));
         tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
         if let Some(stored) = &stored {
             tasks.spawn(Arc::clone(stored).follow(stop.clone()));

@@ -7,19 +7,26 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Engine;
+use crate::engine::status::WorldStatus;
+use crate::engine::world::WorldPort;
 
 /// How often.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Runs until `stop`.
-pub(super) async fn run(engine: Arc<Engine>, stop: CancellationToken) {
+/// Runs until `stop`. `alone`: no task speaks with other daemons, so nobody else says how worldwide rules stand.
+pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToken) {
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            _ = ticks.tick() => once(&engine),
+            _ = ticks.tick() => {
+                once(&engine);
+                if alone {
+                    WorldPort::publish(&*engine, WorldStatus::default());
+                }
+            }
         }
     }
 }

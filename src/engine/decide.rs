@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::audit::Question;
+use super::bound;
 use super::each::Footprint;
 use super::hold::Leasing;
 use super::identity::{Persons, Refused, rewritten};
@@ -406,13 +407,13 @@ impl<'a, 'r> Plan<'a, 'r> {
                     .view
                     .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
             ),
-            error_bound: match global.mode {
-                // The others may have spent all that is not ours.
-                Mode::Split => u64::from(found.rule.limit.permits.saturating_sub(found.limit.permits)),
-                Mode::Gossip => counted.error_bound,
-                // The limit itself is never exceeded.
-                Mode::Escrow => 0,
-            },
+            error_bound: bound::of_bucket(
+                global.mode,
+                rule.algorithm,
+                (&found.whole, &found.limit),
+                (counted.used, remaining),
+                counted.error_bound,
+            ),
         });
         Ruled {
             rule: self.name(found),

@@ -106,6 +106,11 @@ impl Loaded {
         self.side(rule).and_then(|side| side.share.as_ref()).map_or(limit, |share| share.of(limit))
     }
 
+    /// This region's part of a `split` or `escrow` rule's limit; `None` for all other rules.
+    pub(super) fn own_of(&self, rule: &Compiled) -> Option<Limit> {
+        Some(self.side(rule)?.share.as_ref()?.own())
+    }
+
     /// Whether other regions' daemons may send what this region lacks.
     pub(super) fn has_others(&self, rule: &Compiled) -> bool {
         self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(|share| share.others)

@@ -25,6 +25,7 @@ use crate::telemetry::Metrics;
 
 pub mod admin;
 pub mod audit;
+mod bound;
 pub mod clock;
 pub mod decide;
 mod each;
@@ -321,12 +322,18 @@ impl Engine {
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
-        let limit = loaded.held_to(found.rule, found.limit);
+        let (whole, limit) = (found.whole, loaded.held_to(found.rule, found.limit));
         let (compiled, key) = (found.rule, found.key?);
         // A user's own limit, or this region's share, says what is left.
         let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
         let compiled = own.as_ref().unwrap_or(compiled);
         let info = self.store.bucket(compiled, &key, self.clock.now()).await;
+        let error_bound = compiled.rule.global.as_ref().map_or(0, |global| {
+            // Of a bucket that is not there nothing is known.
+            let (counted, told) =
+                info.map_or(((0, 0), 0), |info| ((info.used, info.verdict.remaining), info.error_bound));
+            bound::of_bucket(global.mode, compiled.rule.algorithm, (&whole, &limit), counted, told)
+        });
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
@@ -336,7 +343,11 @@ impl Engine {
             remaining: info.map_or(u64::from(limit.permits), |info| info.verdict.remaining),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
-            error_bound: info.map_or(0, |info| info.error_bound),
+            by_region: loaded.world_key(&key).and_then(|key| {
+                let world = self.world();
+                world.buckets.iter().find(|(known, _)| *known == key).map(|(_, others)| others.clone())
+            }),
+            error_bound,
             degraded: info.is_some_and(|info| info.degraded),
         })
     }

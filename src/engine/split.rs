@@ -46,6 +46,11 @@ impl Part {
 }
 
 impl Share {
+    /// This region's part of the rule's own limit.
+    pub(super) fn own(&self) -> Limit {
+        self.part.load().part
+    }
+
     /// What this region may spend of `limit`. Where rights move, the store is given the whole limit and, as its burst, what
     /// this region mints.
     pub(super) fn of(&self, limit: Limit) -> Limit {

@@ -1,11 +1,13 @@
 //! What the engine can say of itself and of the world, for operators.
 
+use std::collections::BTreeMap;
+
 use crate::core::algorithm::View;
 use crate::core::decision::Decision;
 use crate::core::ruleset::Reason;
 use crate::core::time::Span;
-use crate::core::worldwide::NodeName;
 use crate::core::worldwide::escrow::EscrowRule;
+use crate::core::worldwide::{NodeName, WorldKey};
 
 /// Why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +37,9 @@ pub struct BucketStatus {
     pub reset: Span,
     /// What the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<View>,
+    /// Permits that each other region is known to have admitted in the window (without windows: since the bucket is followed),
+    /// while it is one of [`WorldStatus::buckets`].
+    pub by_region: Option<BTreeMap<String, u64>>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
@@ -109,6 +114,8 @@ pub struct PeerStatus {
     pub rtt: Option<Span>,
     /// Age of the newest frame heard from it.
     pub lag: Option<Span>,
+    /// Microseconds by which its clock seems to be ahead of this one's, negative if it is behind.
+    pub ahead: Option<i64>,
     /// Bytes sent to it since the start, and received from it.
     pub bytes: (u64, u64),
     /// Why the link is down, if it is.
@@ -123,8 +130,11 @@ pub struct WorldStatus {
     /// Regions whose every daemon has been silent for too long: the limits that span them follow `on_partition`.
     pub cut_off: Vec<String>,
     /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of its buckets;
-    /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`.
+    /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other regions spend theirs), `none`.
     pub error_bounds: Vec<(String, u64, &'static str)>,
+    /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their limits: at most
+    /// [`STATUS_KEYS_MAX`](crate::core::worldwide::STATUS_KEYS_MAX).
+    pub buckets: Vec<(WorldKey, BTreeMap<String, u64>)>,
     /// The rights of this region, for each `escrow` rule whose rights move.
     pub rights: Vec<EscrowRule>,
 }

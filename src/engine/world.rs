@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use super::Engine;
 use super::port::Answer;
 #[cfg(doc)]
 use super::port::Store;
 use super::status::{PeerStatus, WorldStatus};
+use super::{Engine, bound};
 use crate::core::key::Key;
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::{Ask, Balance};
@@ -113,7 +113,7 @@ pub trait WorldPort: Send + Sync + 'static {
     fn rules(&self) -> (u64, Vec<WorldRule>);
     /// The time.
     fn now(&self) -> Timestamp;
-    /// Makes known what is known of the others.
+    /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself knows what to say.
     fn publish(&self, status: WorldStatus);
     /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
     fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
@@ -140,6 +140,10 @@ pub trait WorldPort: Send + Sync + 'static {
     fn traffic(&self, region: &str, sent: u64, received: u64);
     /// Counts frames handled, both ways.
     fn updates(&self, frames: u64);
+    /// Counts reports that came after the instant at which every region should have used them.
+    fn late(&self, reports: u64) {
+        let _ = reports;
+    }
     /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the end.
     fn overshoot(&self, rule: &str, permits: u64);
 }
@@ -165,25 +169,24 @@ impl WorldPort for Engine {
         Self::now(self)
     }
 
-    fn publish(&self, status: WorldStatus) {
+    fn publish(&self, mut status: WorldStatus) {
         let metrics = self.metrics();
-        for (region, (connected, rtt, lag)) in regions(&status.peers) {
+        for (region, Known { connected, rtt, lag, ahead }) in regions(&status.peers) {
             metrics.region_gauge("peer_connected", region).set(f64::from(connected));
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+            if let Some(ahead) = ahead {
+                metrics.region_gauge("peer_clock_offset_seconds", region).set(ahead as f64 / 1e6);
+            }
             for (name, span) in [("peer_rtt_seconds", rtt), ("peer_lag_seconds", lag)] {
                 if let Some(span) = span {
                     metrics.region_gauge(name, region).set(span.to_std().as_secs_f64());
                 }
             }
         }
+        status.error_bounds = bound::of_rules(&self.loaded(), &status);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        for (rule, bound, _) in &status.error_bounds {
-            metrics.rule_gauge("global_error_bound", rule).set(*bound as f64);
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        for rights in &status.rights {
-            metrics.rule_gauge("rights_free", &rights.rule).set(rights.free as f64);
-            metrics.rule_gauge("rights_under_way", &rights.rule).set(rights.under_way as f64);
-            metrics.rule_gauge("rights_burning", &rights.rule).set(rights.in_doubt as f64);
+        for (gauge, rule, value) in bound::rule_gauges(&self.world(), &status) {
+            metrics.rule_gauge(gauge, rule).set(value as f64);
         }
         Self::publish(self, status);
     }
@@ -235,16 +238,31 @@ impl WorldPort for Engine {
     fn updates(&self, frames: u64) {
         self.metrics().sync_updates.increment(frames);
     }
+
+    fn late(&self, reports: u64) {
+        self.metrics().late_reports.increment(reports);
+    }
 }
 
-/// By region: links that are up, the shortest round trip, and the age of the newest frame.
-fn regions(peers: &[PeerStatus]) -> BTreeMap<&str, (u32, Option<Span>, Option<Span>)> {
-    let mut regions = BTreeMap::<&str, (u32, Option<Span>, Option<Span>)>::new();
+/// What is known of a region's daemons: links that are up, the shortest round trip, the age of the newest frame, and the clock
+/// that is farthest from ours, in microseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Known {
+    connected: u32,
+    rtt: Option<Span>,
+    lag: Option<Span>,
+    ahead: Option<i64>,
+}
+
+fn regions(peers: &[PeerStatus]) -> BTreeMap<&str, Known> {
+    let mut regions = BTreeMap::<&str, Known>::new();
     for peer in peers {
-        let (connected, rtt, lag) = regions.entry(&peer.name.region).or_default();
-        *connected = connected.saturating_add(u32::from(peer.connected));
-        *rtt = [*rtt, peer.rtt].into_iter().flatten().min();
-        *lag = [*lag, peer.lag].into_iter().flatten().min();
+        let known = regions.entry(&peer.name.region).or_default();
+        known.connected = known.connected.saturating_add(u32::from(peer.connected));
+        known.rtt = [known.rtt, peer.rtt].into_iter().flatten().min();
+        known.lag = [known.lag, peer.lag].into_iter().flatten().min();
+        known.ahead =
+            [known.ahead, peer.ahead].into_iter().flatten().max_by_key(|ahead| ahead.unsigned_abs());
     }
     regions
 }
@@ -253,6 +271,49 @@ fn regions(peers: &[PeerStatus]) -> BTreeMap<&str, (u32, Option<Span>, Option<Sp
 mod tests {
     use super::*;
     use crate::core::key::Shape;
+
+    #[test]
+    fn of_a_regions_clocks_the_farthest_is_told() {
+        let peer = |node: &str, ahead| PeerStatus {
+            name: crate::core::worldwide::NodeName { region: "eu".to_owned(), node: node.to_owned() },
+            address: String::new(),
+            connected: true,
+            live: true,
+            draining: false,
+            rtt: None,
+            lag: None,
+            ahead,
+            bytes: (0, 0),
+            error: None,
+        };
+        let peers = [peer("1", Some(4)), peer("2", Some(-9)), peer("3", None), peer("4", Some(2))];
+        assert_eq!(regions(&peers)["eu"], Known { connected: 4, rtt: None, lag: None, ahead: Some(-9) });
+    }
+
+    #[test]
+    fn what_an_escrowed_window_had_above_its_limit_is_counted() {
+        use crate::core::wire::RuleName;
+        let name = crate::core::worldwide::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+        let store = std::sync::Arc::new(crate::store::memory::MemoryStore::new(10));
+        let clock = crate::engine::clock::Clock::Manual(1_800_000_000_000_000.into());
+        let engine = Engine::new(name, clock, store, crate::telemetry::Metrics::new());
+        let rule = "[[rules]]\nname = \"seats\"\nalgorithm = \"fixed_window\"\nlimit = 10\nwindow = \"1s\"\n\
+                    [rules.global]\nmode = \"escrow\"\nshares = { here = 1, there = 1 }\n";
+        let read = crate::database::document::from_toml("rules.toml", rule, &[]).unwrap();
+        engine.load(read.rules, read.users, false).unwrap();
+        let alarm = || {
+            let text = engine.metrics().render();
+            let name = "tidegate_global_overshoot_permits_total{rule=\"seats\"} ";
+            text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+        };
+        let rule = RuleName { domain: "default".to_owned(), name: "seats".to_owned() };
+        let key = WorldKey { rule, identity: Vec::new() };
+        engine.window_closed(&key, 7, 10, 10);
+        assert_eq!(alarm().as_deref(), Some("0"), "it is there before it is needed");
+        engine.window_closed(&key, 8, 13, 10);
+        engine.window_closed(&key, 9, 0, 10);
+        assert_eq!(alarm().as_deref(), Some("3"));
+    }
 
     #[test]
     fn nothing_is_lost_when_a_window_turns_between_two_drains() {

@@ -22,6 +22,7 @@ mod join;
 mod link;
 mod links;
 mod membership;
+mod offset;
 mod peers;
 mod queue;
 mod rights;

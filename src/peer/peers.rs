@@ -476,6 +476,16 @@ mod tests {
         let (honest, _events) = Peers::start(config(&ca, &name("eu", "a"), None)).await.unwrap();
         let (other, _events_b) =
             Peers::start(config(&ca, &name("us", "b"), Some(honest.advertised()))).await.unwrap();
+        let listed = || {
+            let members = honest.members().borrow().clone();
+            members.into_iter().map(|member| (member.name, member.address)).collect::<Vec<_>>()
+        };
+        let met = timeout(Duration::from_secs(5), async {
+            while listed().is_empty() {
+                sleep(Duration::from_millis(20)).await;
+            }
+        });
+        met.await.unwrap();
         // One that invents a node in another region, and one that wants to be a node that is there.
         for said in [name("us", "ghost"), name("us", "b")] {
             let before = honest.counters().refused(Refusal::Impostor);
@@ -488,9 +498,7 @@ mod tests {
             });
             counted.await.unwrap();
             sleep(Duration::from_millis(300)).await;
-            let members = honest.members().borrow().clone();
-            let listed: Vec<_> = members.iter().map(|member| (&member.name, member.address)).collect();
-            assert_eq!(listed, [(&name("us", "b"), other.advertised())]);
+            assert_eq!(listed(), [(name("us", "b"), other.advertised())]);
             drop(mallory);
         }
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Peers;
 use crate::core::time::Timestamp;
@@ -20,8 +20,13 @@ const ASKS_MAX: usize = 1_024;
 /// Frames handed out at once; the rest goes out at the next turn, at most a tick later.
 const FRAMES_AT_ONCE: usize = 4_096;
 
-/// The store's answer to one step.
-pub(super) type Told = (WorldKey, Option<Balance>);
+/// The store's answer to one step, which takes up the place of its question until it is taken in.
+#[derive(Debug)]
+pub(super) struct Told {
+    key: WorldKey,
+    balance: Option<Balance>,
+    _place: OwnedSemaphorePermit,
+}
 
 /// The machine with its surroundings.
 pub(super) struct Rights {
@@ -49,6 +54,11 @@ impl Rights {
         if let Err(refused) = self.machine.handle_frame(now, from, frame) {
             self.port.refused(refused.as_str(), 1);
         }
+    }
+
+    /// An answer has come.
+    pub(super) fn answer(&mut self, told: Told) {
+        self.machine.handle_balance(self.port.now(), &told.key, told.balance);
     }
 
     /// Hands out what the machine asks for.
@@ -81,7 +91,7 @@ impl Rights {
     }
 
     fn ask_later(&mut self, ask: crate::core::worldwide::escrow::Ask) {
-        let Ok(permit) = Arc::clone(&self.asks).try_acquire_owned() else {
+        let Ok(place) = Arc::clone(&self.asks).try_acquire_owned() else {
             self.port.dropped("rights", 1);
             self.machine.handle_balance(self.port.now(), &ask.key, None);
             return;
@@ -89,9 +99,8 @@ impl Rights {
         let (port, answers) = (Arc::clone(&self.port), self.answers.clone());
         tokio::spawn(async move {
             let balance = port.rights(&ask).get().await;
-            // As many fit as may be asked at once.
-            let _ = answers.try_send((ask.key, balance));
-            drop(permit);
+            // As many fit as there are places.
+            let _ = answers.try_send(Told { key: ask.key, balance, _place: place });
         });
     }
 }

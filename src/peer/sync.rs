@@ -4,7 +4,7 @@
 //! One task owns the replica, so the pure machine needs no lock. Everything that comes in is taken in bounded parts, and
 //! no part of the loop waits for a peer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
+use super::offset::Offset;
 use super::rights::{Rights, Told};
 use super::{LinkStatus, Member, PeerEvent, Peers};
 use crate::core::time::{Span, Timestamp};
@@ -52,10 +53,12 @@ pub async fn run(
                 }
                 driver.take(&mut taken);
             }
-            Some((key, balance)) = told.recv() => {
-                let now = driver.port.now();
-                driver.rights.machine.handle_balance(now, &key, balance);
-            }
+            Some(answer) = told.recv() => driver.rights.answer(answer),
+        }
+        // Also while frames come as fast as they are taken.
+        for _ in 0..EVENTS_AT_ONCE {
+            let Ok(answer) = told.try_recv() else { break };
+            driver.rights.answer(answer);
         }
         driver.carry_out();
     }
@@ -75,6 +78,8 @@ struct Driver {
     rights: Rights,
     own: worldwide::Member,
     members: Vec<Member>,
+    /// How the clocks of others stand to ours; at each look those who are no members are forgotten.
+    offsets: HashMap<NodeName, Offset>,
     leaving: bool,
     revision: Option<u64>,
     touched: Vec<Touched>,
@@ -114,6 +119,7 @@ impl Driver {
             rights,
             own,
             members: Vec::new(),
+            offsets: HashMap::new(),
             leaving: false,
             revision: None,
             touched: Vec::new(),
@@ -154,6 +160,10 @@ impl Driver {
         for event in events.drain(..) {
             match event {
                 PeerEvent::Frame { from, frame, .. } => {
+                    match self.offsets.get_mut(&from) {
+                        Some(offset) => offset.note(now, frame.sent),
+                        None => self.offsets.entry(from.clone()).or_default().note(now, frame.sent),
+                    }
                     if let Err(refused) = self.replica.handle_frame(now, &from, frame) {
                         self.port.refused(refused.as_str(), 1);
                     }
@@ -232,6 +242,9 @@ impl Driver {
         let refused = [
             ("rights_fenced", rights.fenced),
             ("rights_beyond", rights.beyond),
+            ("rights_unknown_rule", rights.unknown_rules),
+            ("rights_other_window", rights.other_windows),
+            ("rights_no_room", rights.no_room),
             ("replayed", tally.duplicates),
             ("unknown_rule", tally.unknown_rules),
             ("other_window", tally.other_windows),
@@ -245,6 +258,10 @@ impl Driver {
                 self.port.refused(reason, more);
             }
         }
+        let late = more(self.told.entry("late").or_default(), tally.late);
+        if late > 0 {
+            self.port.late(late);
+        }
         let dropped = more(self.told.entry("reports").or_default(), tally.dropped_reports);
         if dropped > 0 {
             self.port.dropped("reports", dropped);
@@ -254,6 +271,8 @@ impl Driver {
 
     fn status(&mut self, now: Timestamp, links: &[LinkStatus]) -> WorldStatus {
         let known = self.replica.status(now);
+        let names: HashSet<&NodeName> = self.members.iter().map(|member| &member.name).collect();
+        self.offsets.retain(|name, _| names.contains(name));
         let lags: HashMap<&NodeName, _> = known.peers.iter().map(|peer| (&peer.name, peer.lag)).collect();
         let peer = |member: &Member| {
             let link = links.iter().find(|link| link.address == member.address);
@@ -265,6 +284,9 @@ impl Driver {
                 draining: member.draining,
                 rtt: link.and_then(|link| link.rtt),
                 lag: lags.get(&member.name).copied().flatten(),
+                ahead: link
+                    .and_then(|link| link.rtt)
+                    .and_then(|rtt| self.offsets.get(&member.name)?.ahead(rtt)),
                 bytes: link.map_or((0, 0), |link| (link.sent_bytes, link.received_bytes)),
                 error: link.and_then(|link| link.error.clone()),
             }
@@ -287,8 +309,11 @@ impl Driver {
                 .error_bounds
                 .into_iter()
                 .map(|(rule, bound, doubt)| (rule.name, bound, doubt.as_str()))
-                // An escrowed limit is never exceeded.
-                .chain(self.rights.machine.rules().map(|rule| (rule.name.clone(), 0, "none")))
+                .collect(),
+            buckets: known
+                .keys
+                .into_iter()
+                .map(|bucket| (bucket.key, bucket.others.into_iter().collect()))
                 .collect(),
             rights: self.rights.machine.status(now).rules,
         }
@@ -303,7 +328,7 @@ fn more(told: &mut u64, count: u64) -> u64 {
 fn by_region(links: &[LinkStatus]) -> HashMap<String, (u64, u64)> {
     let mut regions = HashMap::<String, (u64, u64)>::new();
     // What a node sent is known by node, not by link: two links to one node must not count it twice.
-    let mut counted = std::collections::HashSet::new();
+    let mut counted = HashSet::new();
     for link in links {
         let Some(peer) = &link.peer else { continue };
         let (sent, received) = regions.entry(peer.region.clone()).or_default();

@@ -186,7 +186,7 @@ impl Slot {
         }
         let terms = self.level(rule, limit);
         let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
-        let charged = terms.floor(ledger, now) > 0;
+        let charged = terms.least(ledger, now) > 0;
         charged.then(|| {
             let mut state = state.cloned().unwrap_or_else(|| terms.fresh(now));
             terms.raise(&mut state, ledger, now);

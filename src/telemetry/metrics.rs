@@ -68,6 +68,19 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
     ("peer_lag_seconds", MetricKind::Gauge, &["region"], "Age of the newest frame heard from the region"),
     ("peer_rtt_seconds", MetricKind::Gauge, &["region"], "Round trip to the region's nearest daemon"),
     (
+        "peer_clock_offset_seconds",
+        MetricKind::Gauge,
+        &["region"],
+        "By how much a clock of the region is ahead of this daemon's, the farthest of them, as well as half a round trip tells; \
+         negative: behind",
+    ),
+    (
+        "late_reports_total",
+        MetricKind::Counter,
+        &[],
+        "Reports of other regions that came after the instant at which every region should have used them",
+    ),
+    (
         "sync_bytes_total",
         MetricKind::Counter,
         &["region", "direction"],
@@ -290,6 +303,8 @@ pub struct Metrics {
     pub coalesced_checks: Counter,
     /// See `sync_updates_total` in [`METRICS`].
     pub sync_updates: Counter,
+    /// See `late_reports_total` in [`METRICS`].
+    pub late_reports: Counter,
     /// See `tallies_dropped_total` in [`METRICS`].
     pub tallies_dropped: Counter,
     /// See `rules_revision` in [`METRICS`].
@@ -384,6 +399,7 @@ impl Metrics {
                 .register_histogram(&key("store_call_seconds", Vec::new()), &METADATA),
             coalesced_checks: counter("coalesced_checks_total"),
             sync_updates: counter("sync_updates_total"),
+            late_reports: counter("late_reports_total"),
             tallies_dropped: counter("tallies_dropped_total"),
             rules_revision: gauge("rules_revision"),
             rules_count: gauge("rules"),

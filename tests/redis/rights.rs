@@ -168,6 +168,11 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
                     let two = charge(&redis, &rule, &user, *cost, now);
                     prop_assert_eq!(one, two);
                     prop_assert_eq!(vault.decide(now, *cost).is_some(), one.verdict.admitted);
+                    if !algorithm.is_level() {
+                        // What the others may have used is worked out from this.
+                        let held = vault.balance(now).ledger.budget();
+                        prop_assert_eq!(one.used + one.verdict.remaining, held);
+                    }
                 }
                 _ => {
                     let window = if algorithm.is_level() { 0 } else { now.window_index(SECOND) };

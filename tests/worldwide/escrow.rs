@@ -198,7 +198,7 @@ fn survives(plan: Plan) {
     let loads = world.load(3.0, &[4, 1, 1]);
     let together = sums(&loads, windows(4));
     world.cut(2);
-    let apart = sums(&loads, windows(3));
+    let apart = sums(&loads, windows(5));
     world.heal(2);
     world.wait_until_connected();
     let healed = sums(&loads, windows(3));

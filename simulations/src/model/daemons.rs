@@ -109,7 +109,7 @@ impl World {
         for (at, &region) in nodes.iter().enumerate() {
             let shared = world.books_of(region).filter(|_| world.plan.shared_store);
             // The cluster was there before the simulation began.
-            let books = shared.unwrap_or_else(|| world.new_books(region, Timestamp(0)));
+            let books = shared.unwrap_or_else(|| world.new_books(Timestamp(0)));
             let daemon = world.begin(at, region, books, None);
             world.daemons.push(daemon);
         }
@@ -122,9 +122,9 @@ impl World {
     }
 
     /// An empty store, which remembers nothing from before `begun`.
-    fn new_books(&mut self, region: usize, begun: Timestamp) -> Books {
+    fn new_books(&mut self, begun: Timestamp) -> Books {
         self.sessions += 1;
-        Books::new(&self.plan, &self.rule, region, self.sessions, begun, self.safety)
+        Books::new(&self.plan, self.sessions, begun, self.safety)
     }
 
     fn begin(
@@ -187,7 +187,7 @@ impl World {
         } else {
             // A store in the daemon's own memory went with it.
             let now = self.clock(region);
-            self.new_books(region, now)
+            self.new_books(now)
         };
         let daemon = self.begin(at, region, books, before);
         if let Some(old) = self.daemons.get_mut(at) {
@@ -206,14 +206,14 @@ impl World {
     /// A region's store loses everything.
     pub(crate) fn lose_store(&mut self, region: usize) {
         let now = self.clock(region);
-        let books = self.new_books(region, now);
+        let books = self.new_books(now);
         let shared = self.plan.shared_store;
         for at in 0..self.daemons.len() {
             if self.daemons.get(at).is_none_or(|daemon| daemon.region != region) {
                 continue;
             }
             // A daemon that is down finds the new store too when it comes back.
-            let books = if shared { books.clone() } else { self.new_books(region, now) };
+            let books = if shared { books.clone() } else { self.new_books(now) };
             if let Some(daemon) = self.daemons.get_mut(at) {
                 daemon.node.books = books;
             }
@@ -329,7 +329,8 @@ impl World {
         if tells {
             daemon.next_facts = true_now + FACTS;
         }
-        let word = daemon.node.word().filter(|_| tells);
+        // Before anything changes nobody needs to know.
+        let word = daemon.node.word().filter(|_| tells && (self.way == Way::Split || self.revision > 1));
         if let Some((word, bytes)) = word {
             for to in (0..self.daemons.len()).filter(|&to| to != at) {
                 self.network.send(true_now, at, to, bytes, &word);
@@ -364,10 +365,8 @@ impl World {
         }
     }
 
-    fn hopes(&mut self, at: usize, user: u64) -> bool {
-        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return false };
-        let now = self.clock(region);
-        self.daemons.get_mut(at).is_some_and(|daemon| daemon.node.hopes(user, now))
+    fn hopes(&self, at: usize, user: u64) -> bool {
+        self.daemons.get(at).is_some_and(|daemon| daemon.node.hopes(user, self.clock(daemon.region)))
     }
 
     fn choose(&mut self, region: usize) -> Option<usize> {

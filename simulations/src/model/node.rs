@@ -7,18 +7,15 @@ use std::rc::Rc;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::Mode;
-use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::Frame;
 use tidegate::core::wire::rights::RightsFrame;
-use tidegate::core::worldwide::escrow::{
-    Escrow, EscrowConfig, EscrowStatus, Event, Safety, can_move, rights_frame_bytes,
-};
+use tidegate::core::worldwide::escrow::{Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes};
 use tidegate::core::worldwide::split::{Saved, Split, Word};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
 use tidegate::peer::codec::encode_frame;
 
-use super::rights::{Memory, Vaults, part};
+use super::rights::{Memory, Vaults};
 use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
 use crate::plan::{Plan, Way};
 
@@ -59,7 +56,6 @@ pub(crate) struct Setting<'a> {
 pub(crate) struct Node {
     name: NodeName,
     mode: Mode,
-    regions: Vec<String>,
     rule: RuleInForce,
     algorithm: Algorithm,
     pub(crate) replica: Replica,
@@ -71,22 +67,11 @@ pub(crate) struct Node {
     next_sweep: Timestamp,
     /// Windows that closed above their limit, by the daemon's own alarm.
     pub(crate) alarms: u64,
-    /// Of whose rights there is hope: as of this instant, for this user.
-    hope: Option<(Timestamp, u64, bool)>,
 }
 
 impl Books {
-    pub(crate) fn new(
-        plan: &Plan,
-        rule: &RuleInForce,
-        region: usize,
-        session: u64,
-        begun: Timestamp,
-        safety: Safety,
-    ) -> Self {
-        let name = plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
-        let memory = Memory { session, begun, safety };
-        let vaults = Vaults::new(memory, plan.rule.algorithm, part(&rule.limit(), &weights(plan), &name));
+    pub(crate) fn new(plan: &Plan, session: u64, begun: Timestamp, safety: Safety) -> Self {
+        let vaults = Vaults::new(Memory { session, begun, safety }, plan.rule.algorithm);
         Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)), newest: Rc::default() }
     }
 
@@ -108,13 +93,6 @@ impl Books {
     pub(crate) fn rights<T>(&self, look: impl FnOnce(&Vaults) -> T) -> T {
         look(&self.vaults.borrow())
     }
-}
-
-/// The weights of a plan's regions.
-pub(crate) fn weights(plan: &Plan) -> Weights {
-    let shares: Vec<(String, u32)> =
-        plan.regions.iter().map(|region| (region.name.clone(), region.weight)).collect();
-    Weights::new(&shares, &[], &names(plan))
 }
 
 fn names(plan: &Plan) -> Vec<String> {
@@ -141,7 +119,7 @@ impl Node {
             ..ReplicaConfig::new(name.clone(), now.0 / 1_000)
         };
         let escrow = EscrowConfig {
-            regions: regions.clone(),
+            regions,
             interval: plan.interval,
             keys_max: plan.keys_max,
             safety: *safety,
@@ -155,13 +133,11 @@ impl Node {
             split: Split::new(name.clone(), before),
             name: name.clone(),
             words: Vec::new(),
-            regions,
             rule: rule.clone(),
             books,
             tallies: Tallies::default(),
             next_sweep: now + SWEEP,
             alarms: 0,
-            hope: None,
         };
         node.load(plan, rule, *revision, now);
         node
@@ -170,12 +146,13 @@ impl Node {
     /// New rules are in force.
     pub(crate) fn load(&mut self, plan: &Plan, rule: RuleInForce, revision: u64, now: Timestamp) {
         let world: Vec<_> = rule.world_rule().into_iter().collect();
+        if self.mode != Mode::Gossip {
+            self.split.handle_rules(now, rule.split_rule(&names(plan)).into_iter().collect());
+        }
         match self.mode {
             Mode::Gossip => self.replica.handle_rules(now, revision, world),
             Mode::Escrow => self.escrow.handle_rules(now, &world),
-            Mode::Split => {
-                self.split.handle_rules(now, rule.split_rule(&names(plan)).into_iter().collect());
-            }
+            Mode::Split => {}
         }
         self.rule = rule;
     }
@@ -194,19 +171,19 @@ impl Node {
         // A daemon that is down is a member still: it may hold whatever it last loaded.
         let others = list.into_iter().filter(|member| member.name != self.name);
         self.words = others.map(|member| (member.name.clone(), word(&member.name))).collect();
-        if self.mode == Mode::Split {
+        if self.mode != Mode::Gossip {
             self.split.handle_members(now, self.words.clone());
         }
     }
 
     /// What it wrote to its disk, if anything.
     pub(crate) fn saved(&self) -> Option<Saved> {
-        (self.mode == Mode::Split).then(|| self.split.saved())
+        (self.mode != Mode::Gossip).then(|| self.split.saved())
     }
 
-    /// What `split` wants every member to know.
+    /// What every member is to know of the shares that this daemon holds.
     pub(crate) fn word(&self) -> Option<(Message, usize)> {
-        (self.mode == Mode::Split).then(|| (Message::Word(self.split.word()), WORD_BYTES))
+        (self.mode != Mode::Gossip).then(|| (Message::Word(self.split.word()), WORD_BYTES))
     }
 
     /// The limit of the rule that it holds.
@@ -214,40 +191,33 @@ impl Node {
         self.rule.limit()
     }
 
-    /// What this daemon may admit of the rule, where that is a fixed part.
+    /// The region's part of the rule's limit, where each has one: what it may admit, or what it mints.
     pub(crate) fn share(&self) -> Option<Limit> {
-        let limit = self.rule.limit();
-        let world = self.rule.world_rule()?;
-        match self.mode {
-            Mode::Gossip => None,
-            Mode::Split => {
-                let in_force = self.split.in_force(&world.name)?;
-                let of = |whole: u32| {
-                    u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX)
-                };
-                Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
-            }
-            Mode::Escrow if can_move(self.algorithm) => None,
-            Mode::Escrow => {
-                let weights = Weights::new(&world.global.shares, &[], &self.regions);
-                Some(part(&limit, &weights, &self.name.region))
-            }
+        if self.mode == Mode::Gossip {
+            return None;
         }
+        let limit = self.rule.limit();
+        let in_force = self.split.in_force(&self.rule.world_rule()?.name)?;
+        let of =
+            |whole: u32| u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX);
+        Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
     }
 
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
-        let admitted = if self.mode == Mode::Escrow && can_move(self.algorithm) {
-            // A clock that went back does not bring back a window: rights of the newest one are used.
-            self.books.vaults.borrow_mut().decide(&world_key(user), now, cost)
-        } else {
-            let limit = self.share().unwrap_or_else(|| self.rule.limit());
-            let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
-            let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
-            let counted =
-                || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
-            fits.then(counted)
-        };
+        let share = self.share();
+        let admitted =
+            if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
+                // A clock that went back does not bring back a window: rights of the newest one are used.
+                self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part)
+            } else {
+                let limit = share.unwrap_or_else(|| self.rule.limit());
+                let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
+                let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
+                let counted =
+                    || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
+                fits.then(counted)
+            };
         self.tallies.note(&self.rule, user, cost, admitted.is_some(), now);
         admitted
     }
@@ -282,6 +252,7 @@ impl Node {
                     self.escrow.handle_touched(now, &touched);
                 }
                 self.escrow.handle_timeout(now);
+                self.split.handle_timeout(now);
             }
             Mode::Split => {
                 self.split.handle_timeout(now);
@@ -310,8 +281,10 @@ impl Node {
                 }
             }
             Mode::Escrow => {
+                let part =
+                    self.share().unwrap_or_else(|| Limit { permits: 0, burst: 0, ..self.rule.limit() });
                 while let Some(ask) = self.escrow.poll_ask() {
-                    let balance = self.books.vaults.borrow_mut().carry_out(now, &ask);
+                    let balance = self.books.vaults.borrow_mut().carry_out(now, &ask, part);
                     self.escrow.handle_balance(now, &ask.key, balance);
                 }
                 while let Some(event) = self.escrow.poll_event() {
@@ -329,18 +302,8 @@ impl Node {
     }
 
     /// Whether another region is believed to hold rights of a user's bucket.
-    pub(crate) fn hopes(&mut self, user: u64, now: Timestamp) -> bool {
-        if let Some((at, whose, hope)) = self.hope
-            && (at, whose) == (now, user)
-        {
-            return hope;
-        }
-        let key = world_key(user);
-        let status: EscrowStatus = self.escrow.status(now);
-        let found = status.buckets.iter().find(|bucket| bucket.key == key);
-        let hope = found.is_some_and(|bucket| bucket.others.iter().any(|(_, free)| *free > 0));
-        self.hope = Some((now, user, hope));
-        hope
+    pub(crate) fn hopes(&self, user: u64, now: Timestamp) -> bool {
+        self.escrow.others_hold(now, &world_key(user))
     }
 
     pub(crate) fn late_reports(&self) -> u64 {

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
-use tidegate::core::share::Weights;
 use tidegate::core::time::Timestamp;
 use tidegate::core::worldwide::WorldKey;
 use tidegate::core::worldwide::escrow::level::Terms;
@@ -15,8 +14,6 @@ use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Vault};
 pub(crate) struct Vaults {
     memory: Memory,
     algorithm: Algorithm,
-    /// The region's part.
-    part: Limit,
     by_key: BTreeMap<WorldKey, Vault>,
 }
 
@@ -31,41 +28,38 @@ pub(crate) struct Memory {
 }
 
 impl Vaults {
-    /// An empty memory of the region `name`.
-    pub(crate) const fn new(memory: Memory, algorithm: Algorithm, part: Limit) -> Self {
-        Self { memory, algorithm, part, by_key: BTreeMap::new() }
+    /// An empty memory of a region.
+    pub(crate) const fn new(memory: Memory, algorithm: Algorithm) -> Self {
+        Self { memory, algorithm, by_key: BTreeMap::new() }
     }
 
-    fn vault(&mut self, key: &WorldKey, now: Timestamp) -> &mut Vault {
-        let Self { memory: Memory { session, begun, safety }, algorithm, part, by_key } = self;
-        by_key.entry(key.clone()).or_insert_with(|| {
+    fn vault(&mut self, key: &WorldKey, now: Timestamp, part: Limit) -> &mut Vault {
+        let Self { memory: Memory { session, begun, safety }, algorithm, by_key } = self;
+        let vault = by_key.entry(key.clone()).or_insert_with(|| {
             if algorithm.is_level() {
-                let terms = Terms { algorithm: *algorithm, limit: *part, begun: *begun, safety: *safety };
+                let terms = Terms { algorithm: *algorithm, limit: part, begun: *begun, safety: *safety };
                 Vault::level(terms, now)
             } else {
                 Vault::new(*session, *begun, part.window, u64::from(part.permits), *safety)
             }
-        })
+        });
+        vault.set_part(part);
+        vault
     }
 
-    /// Decides one request. The window that it was admitted in, if it was.
-    pub(crate) fn decide(&mut self, key: &WorldKey, now: Timestamp, cost: u64) -> Option<u64> {
-        self.vault(key, now).decide(now, cost)
+    /// Decides one request by a daemon for which this `part` of the limit is in force. The window that it was admitted in,
+    /// if it was.
+    pub(crate) fn decide(&mut self, key: &WorldKey, now: Timestamp, cost: u64, part: Limit) -> Option<u64> {
+        self.vault(key, now, part).decide(now, cost)
     }
 
     /// Carries out what the protocol asks of the store.
-    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &Ask) -> Option<Balance> {
-        self.vault(&ask.key, now).carry_out(now, ask)
+    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &Ask, part: Limit) -> Option<Balance> {
+        self.vault(&ask.key, now, part).carry_out(now, ask)
     }
 
     /// The rights of a bucket as they are.
     pub(crate) fn balance(&self, key: &WorldKey, now: Timestamp) -> Option<Balance> {
         self.by_key.get(key).map(|vault| vault.balance(now))
     }
-}
-
-/// A region's part of a limit: its share of the rate and of the burst.
-pub(crate) fn part(limit: &Limit, weights: &Weights, name: &str) -> Limit {
-    let of = |whole: u32| u32::try_from(weights.of(u64::from(whole), name)).unwrap_or(u32::MAX);
-    Limit { permits: of(limit.permits), burst: of(limit.burst), ..*limit }
 }

@@ -14,6 +14,7 @@ use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
+use tidegate::core::worldwide::escrow::level::DOUBT;
 use tidegate::core::worldwide::split::SplitRule;
 use tidegate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 use tidegate::database::document;
@@ -91,7 +92,7 @@ impl RuleInForce {
         })
     }
 
-    /// As the machine of `split` knows it.
+    /// As the machine of shares knows it.
     pub(crate) fn split_rule(&self, regions: &[String]) -> Option<SplitRule> {
         let rule = &self.compiled.rule;
         let global = rule.global.as_ref()?;
@@ -100,7 +101,10 @@ impl RuleInForce {
             weights: Weights::new(&global.shares, &global.minimums, regions),
             algorithm: rule.algorithm,
             limit: self.compiled.limit,
-            recall: Span::ZERO,
+            recall: match global.mode {
+                Mode::Escrow if rule.algorithm.is_level() => DOUBT,
+                _ => Span::ZERO,
+            },
         })
     }
 

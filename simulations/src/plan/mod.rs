@@ -94,7 +94,7 @@ pub(crate) struct Demand {
 pub(crate) struct Fault {
     /// Since the start.
     pub(crate) at: Span,
-    /// Until it is put right again.
+    /// Until it is put right again; zero: never.
     pub(crate) lasts: Span,
     pub(crate) kind: FaultKind,
 }

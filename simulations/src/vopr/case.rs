@@ -15,6 +15,9 @@ pub(crate) const STEP: Span = Span::from_millis(5);
 /// A window that does not end during a run, so that all that was counted stays comparable.
 const ENDLESS: Span = Span::from_secs(100_000);
 
+/// In so long a larger share of a bucket without windows has come into force, if it refills in a few seconds.
+const LONG: Span = Span::from_secs(90);
+
 /// A world and its fate.
 #[derive(Debug, Clone)]
 pub(crate) struct Case {
@@ -24,6 +27,8 @@ pub(crate) struct Case {
     /// Steps with faults, and steps of peace after them.
     pub(crate) safety_steps: u64,
     pub(crate) liveness_steps: u64,
+    /// For so long nothing happens in between.
+    pub(crate) silence: Span,
     pub(crate) faults: FaultRates,
     /// Requests of each daemon in one step, on average, while it is busy.
     pub(crate) eagerness: f64,
@@ -60,6 +65,11 @@ pub(crate) enum Focus {
 impl Case {
     /// The case of a seed.
     pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
+        Self::first(seed, focus).with_more()
+    }
+
+    /// The same as it was drawn before [`Self::with_more`]: what older seeds mean.
+    pub(crate) fn first(seed: u64, focus: Focus) -> Self {
         let mut dice = Dice::new(seed, 11);
         let way = match (focus, dice.below(100)) {
             (Focus::Rights | Focus::Levels, _) | (_, 0..45) => Way::Escrow,
@@ -121,6 +131,7 @@ impl Case {
                 Way::Escrow if forgets && !bucket => 800,
                 _ => 600,
             },
+            silence: Span::ZERO,
             faults,
             eagerness: dice.unit() * dice.unit() * 6.0,
             cost_max: match focus {
@@ -136,11 +147,44 @@ impl Case {
         }
     }
 
+    /// With what is drawn since the first of the seeds were kept: shares and limits that change under `escrow`, clocks that are
+    /// off where there are no windows, and buckets of which little is told.
+    fn with_more(mut self) -> Self {
+        let mut dice = Dice::new(self.seed, 13);
+        let bucket = !windowed(self.plan.rule.algorithm);
+        match self.way {
+            Way::Escrow if dice.chance(0.5) => {
+                self.faults.reload = dice.unit() * 0.004;
+                self.faults.limit = if bucket || dice.chance(0.5) { 0.0 } else { dice.unit() * 0.5 };
+                self.liveness_steps = self.liveness_steps.max(1_100);
+                // Without windows a share grows when all that was on its way has come.
+                // And it takes clocks for less than two seconds apart.
+                self.faults.clock_max = self.faults.clock_max.min(900_000);
+                for region in &mut self.plan.regions {
+                    region.ahead = region.ahead.clamp(-900_000, 900_000);
+                }
+                self.silence = if bucket && dice.chance(0.1) { LONG } else { Span::ZERO };
+            }
+            Way::Gossip => self.plan.thrift = dice.chance(0.5),
+            _ => {}
+        }
+        if bucket && !self.calm && dice.chance(0.5) {
+            self.faults.clock_max = if self.way == Way::Gossip { 20_000 } else { 400_000 };
+            self.faults.clock = dice.unit() * 0.003;
+            for region in &mut self.plan.regions {
+                let ahead = i64::try_from(dice.below(self.faults.clock_max + 1)).unwrap_or(0);
+                region.ahead = if dice.chance(0.5) { ahead } else { -ahead };
+                region.drift_ppm = i64::try_from(dice.between(0, 400)).unwrap_or(0) - 200;
+            }
+        }
+        self
+    }
+
     /// In words, for who reads of a failure.
     pub(crate) fn describe(&self) -> String {
         let rule = &self.plan.rule;
         format!(
-            "{}, {} regions with {} daemons, {} per {} ms by {:?}, longest way {} ms, loss {:.0} %{}",
+            "{}, {} regions with {} daemons, {} per {} ms by {:?}, longest way {} ms, loss {:.0} %{}{}{}{}",
             self.way.title(),
             self.plan.regions.len(),
             self.plan.regions.iter().map(|region| region.daemons).sum::<usize>(),
@@ -149,7 +193,10 @@ impl Case {
             rule.algorithm,
             self.plan.weather.longest().0 / 1_000,
             self.plan.weather.loss * 100.0,
-            if self.calm { ", calm" } else { "" }
+            if self.calm { ", calm" } else { "" },
+            if self.faults.reload > 0.0 { ", reloads" } else { "" },
+            if self.faults.clock > 0.0 { ", clocks" } else { "" },
+            if self.plan.thrift { ", thrift" } else { "" }
         )
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::core::time::Timestamp;
+use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::escrow::Balance;
 
 use super::case::{Case, STEP};
@@ -29,6 +29,9 @@ const REFILLS: u128 = 30;
 pub(crate) struct Books {
     /// The largest limit that any daemon holds now.
     limit: u64,
+    /// Larger ones that were held until then.
+    before: Vec<(Timestamp, u64)>,
+    clock_max: Span,
     exact: bool,
     windowed: bool,
     /// By region, user and window: what was admitted, and how much of it a crash may have taken along untold.
@@ -58,6 +61,8 @@ impl Books {
         let windowed = windowed(rule.algorithm);
         Self {
             limit: u64::from(rule.limit),
+            before: Vec::new(),
+            clock_max: Span(case.faults.clock_max),
             // A bucket that is lost with its daemon begins full again, unless rights are burnt.
             exact: match case.way {
                 Way::Gossip => false,
@@ -89,9 +94,10 @@ impl Books {
         if !self.windowed {
             return self.arrival_curve(world.now, user, cost);
         }
+        let most = self.largest_since(Timestamp::window_start(window, world.plan.rule.window));
         let (sum, limit) = self.world.entry((user, window)).or_default();
         *sum += cost;
-        *limit = self.limit.max(*limit);
+        *limit = most.max(*limit);
         if self.exact && *sum > *limit {
             let (sum, limit) = (*sum, *limit);
             let of = |region| self.truth.get(&(region, user, window)).map_or(0, |&(admitted, _)| admitted);
@@ -105,7 +111,19 @@ impl Books {
 
     /// Daemons have other rules now.
     pub(crate) fn reloaded(&mut self, world: &World) {
-        self.limit = world.largest_limit();
+        let limit = world.largest_limit();
+        if limit < self.limit {
+            self.before.push((world.now, self.limit));
+        }
+        self.limit = limit;
+    }
+
+    /// The largest limit that was held at any time since an instant by any region's clock: rights that were minted under it
+    /// are there until their window ends.
+    fn largest_since(&self, start: Timestamp) -> u64 {
+        let since = Timestamp(start.0.saturating_sub(self.clock_max.0 * 2));
+        let before = self.before.iter().filter(|(until, _)| *until >= since).map(|(_, limit)| *limit);
+        before.chain([self.limit]).max().unwrap_or(0)
     }
 
     /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
@@ -120,6 +138,17 @@ impl Books {
     pub(crate) fn clock_back(&mut self, case: &Case, region: usize, before: Timestamp) {
         if case.way == Way::Split {
             self.forgets(region, before.window_index(case.plan.rule.window));
+        }
+    }
+
+    /// A region's clock goes ahead: of a bucket without windows it has now what would have refilled in that time, its whole
+    /// share of it at most.
+    pub(crate) fn clock_ahead(&mut self, by: Span) {
+        if self.windowed {
+            return;
+        }
+        for (tokens, _) in self.levels.values_mut() {
+            *tokens = (*tokens + self.rate * seconds(by)).min(self.burst);
         }
     }
 
@@ -175,6 +204,8 @@ pub(crate) fn at_a_step(game: &mut Game<'_>, step: u64) -> Result<(), String> {
             game.agreed_looks = if horizons_agree(game) { game.agreed_looks + 1 } else { 0 };
             if game.agreed_looks > AGREED_LOOKS {
                 budgets(game)?;
+            } else {
+                game.late_before = game.world.late_reports();
             }
         }
     }
@@ -208,7 +239,8 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 true => balance.ledger.budget(),
                 false => 0,
             };
-            if balance.used > balance.ledger.budget() {
+            // Of a share that has just shrunk more may be used already.
+            if balance.used > balance.ledger.budget() && game.case.faults.reload == 0.0 {
                 return Err(format!(
                     "{} used {} of {} rights",
                     names[one],
@@ -236,8 +268,9 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 }
             }
         }
-        let most = if level { world.plan.rule.burst } else { world.plan.rule.limit };
-        if budgets > u64::from(most) {
+        let start = Timestamp::window_start(newest, world.plan.rule.window);
+        let most = if level { u64::from(world.plan.rule.burst) } else { game.books.largest_since(start) };
+        if budgets > most {
             return Err(format!("budgets of user {user} add up to {budgets} of {most}"));
         }
     }
@@ -312,7 +345,7 @@ fn horizons_agree(game: &Game<'_>) -> bool {
 fn budgets(game: &mut Game<'_>) -> Result<(), String> {
     let before = std::mem::take(&mut game.over_budget);
     let world = &game.world;
-    if world.late_reports() > 0 || world.daemons.len() > world.plan.regions.len() {
+    if world.late_reports() > game.late_before || world.daemons.len() > world.plan.regions.len() {
         return Ok(());
     }
     let limit = u64::from(world.plan.rule.limit);
@@ -351,8 +384,8 @@ pub(crate) fn at_the_end(game: &mut Game<'_>) -> Result<(), String> {
         if game.case.endless() || !windowed(game.case.plan.rule.algorithm) {
             counts_are_true(game)?;
         }
-        refilled_serves(game)?;
     }
+    refilled_serves(game)?;
     everyone_serves(game)
 }
 
@@ -370,7 +403,8 @@ fn all_are_heard(game: &Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Everyone believes the same of every region, and that is the truth: exactly, but for what a crash may have taken along.
+/// Everyone believes the same of every region, and that is the truth: exactly, but for what a crash may have taken along, and
+/// where little is told within the error bound.
 fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let names: BTreeMap<&str, usize> =
@@ -382,34 +416,61 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
                 false => 0,
             };
             let Some((own, others)) = daemon.node.admitted(user, window) else { continue };
+            let key = world_key(user);
+            if world.plan.thrift && !daemon.node.replica.speaks_for(&key) {
+                // Its speaker need not know of it.
+                continue;
+            }
+            let bound = daemon.node.replica.bucket(world.clock(daemon.region), &key);
+            let bound = bound.map_or(0, |bucket| bucket.error_bound);
+            let (mut missing, mut known) = (0, Vec::new());
             for (region, believed) in others.into_iter().chain([(daemon.name.region.clone(), own)]) {
                 let place = names.get(region.as_str()).copied().unwrap_or(usize::MAX);
                 let (admitted, doubtful) =
                     game.books.truth.get(&(place, user, window)).copied().unwrap_or_default();
-                if believed > admitted || believed + doubtful < admitted {
+                // What the own region admitted its store knows, where its daemons share one.
+                if !(world.plan.shared_store && region == daemon.name.region) {
+                    missing += admitted.saturating_sub(believed + doubtful);
+                }
+                known.push((region.clone(), believed, admitted));
+                if believed > admitted || (believed + doubtful < admitted && !world.plan.thrift) {
                     return Err(format!(
                         "{} of {} believes that {region} admitted {believed} for user {user}; it was {admitted}, {doubtful} of it before a crash",
                         daemon.name.node, daemon.name.region
                     ));
                 }
             }
+            if missing > bound {
+                return Err(format!(
+                    "{} of {} misses {missing} permits of user {user} with an error bound of {bound}: {known:?}",
+                    daemon.name.node, daemon.name.region
+                ));
+            }
         }
     }
     Ok(())
 }
 
-/// A bucket without windows that had time to refill many times over serves every region again, whatever was lost: where no
-/// region was cut off, debts are bounded by what the stores that were lost let through.
+/// A bucket without windows that had time to refill many times over serves every region again, whatever was lost: under
+/// `gossip` where no region was cut off, as debts are bounded by what the stores that were lost let through.
 fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
     let case = game.case;
-    let rule = &game.world.plan.rule;
-    let quiet = STEP.0 * case.liveness_steps * 2 / 3;
-    let refills = u128::from(rule.limit) * u128::from(quiet) / u128::from(rule.window.0.max(1));
-    let quick = refills >= REFILLS * u128::from(rule.burst) && u64::from(rule.burst) >= 4 * daemons(game);
-    if windowed(rule.algorithm) || case.faults.cut > 0.0 || !quick {
+    if windowed(case.plan.rule.algorithm) || (case.way == Way::Gossip && case.faults.cut > 0.0) {
         return Ok(());
     }
+    let quiet = STEP.0 * case.liveness_steps * 2 / 3;
     for at in 0..game.world.daemons.len() {
+        let Some(daemon) = game.world.daemons.get(at) else { continue };
+        // A memory that was lost may have three quarters of what its region holds under way.
+        let (part, spare) = match daemon.node.share() {
+            Some(share) => (share, 4),
+            None => (daemon.node.limit(), 1),
+        };
+        let refills = u128::from(part.permits) * u128::from(quiet) / u128::from(part.window.0.max(1));
+        let enough = u64::from(part.burst) >= 4 * spare * daemons(game);
+        if refills < REFILLS * u128::from(part.burst) || !enough {
+            continue;
+        }
         for user in game.users() {
             if !game.request(at, user, 1)? {
                 return Err(format!("daemon {at} refuses user {user}, whose bucket must be full again"));
@@ -423,7 +484,8 @@ fn daemons(game: &Game<'_>) -> u64 {
     place(game.world.daemons.len())
 }
 
-/// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit.
+/// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit, and all others somewhere
+/// once their windows are over, whatever moved in them.
 fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let plan: &Plan = &game.world.plan;
     let weights: u64 = plan.regions.iter().map(|region| u64::from(region.weight)).sum();
@@ -439,5 +501,31 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
             return Err(format!("daemon {at} refuses a user whom nobody has seen yet"));
         }
     }
+    if game.case.way == Way::Gossip {
+        return Ok(());
+    }
+    let window = plan_window(game);
+    for user in game.users() {
+        let newest = game.books.world.range((user, 0)..(user + 1, 0)).map(|((_, window), _)| *window).max();
+        if newest.is_some_and(|newest| newest >= window) {
+            continue;
+        }
+        // Its rights may lie wherever it was asked for last.
+        let mut served = false;
+        for at in 0..game.world.daemons.len() {
+            served |= game.request(at, user, 1)?;
+        }
+        if !served {
+            return Err(format!("nobody serves user {user} in a window in which nothing was used"));
+        }
+    }
     Ok(())
+}
+
+/// The window that every region is in, or a later one.
+fn plan_window(game: &Game<'_>) -> u64 {
+    let world = &game.world;
+    let regions = 0..world.plan.regions.len();
+    let window = |region| world.clock(region).window_index(world.plan.rule.window);
+    regions.map(window).min().unwrap_or(0)
 }

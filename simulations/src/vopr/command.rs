@@ -114,8 +114,18 @@ impl Vopr {
 }
 
 fn play_one(seed: u64) -> anyhow::Result<Summary> {
-    let case = Case::draw(seed, Focus::All);
-    play(&case, Safety::ALL, None).map(|(summary, _)| summary).map_err(|why| failure(&case, &why))
+    play_case(&Case::draw(seed, Focus::All))
+}
+
+fn play_case(case: &Case) -> anyhow::Result<Summary> {
+    play(case, Safety::ALL, None).map(|(summary, _)| summary).map_err(|why| failure(case, &why))
+}
+
+/// The world of a line of the kept seeds.
+fn kept(line: &str) -> anyhow::Result<Case> {
+    let (first, seed) = line.strip_prefix("first ").map_or((false, line), |seed| (true, seed));
+    let seed = seed.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed"))?;
+    Ok(if first { Case::first(seed, Focus::All) } else { Case::draw(seed, Focus::All) })
 }
 
 fn play_places(seed: u64) -> anyhow::Result<Summary> {
@@ -125,11 +135,11 @@ fn play_places(seed: u64) -> anyhow::Result<Summary> {
 }
 
 /// Plays every seed, also after one has failed: in a long run the others are worth knowing.
-fn play_all(
-    seeds: impl ParallelIterator<Item = u64>,
-    play: impl Fn(u64) -> anyhow::Result<Summary> + Sync,
+fn play_all<S: Send>(
+    seeds: impl ParallelIterator<Item = S>,
+    play: impl Fn(S) -> anyhow::Result<Summary> + Sync,
 ) -> anyhow::Result<Summary> {
-    let played = |seed| match play(seed) {
+    let played = |seed: S| match play(seed) {
         Ok(summary) => (summary, Vec::new()),
         Err(why) => (Summary::default(), vec![format!("{why:#}")]),
     };
@@ -155,10 +165,10 @@ impl Check {
             .lines()
             .map(|line| line.split('#').next().unwrap_or("").trim())
             .filter(|line| !line.is_empty())
-            .map(|line| line.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed")))
-            .collect::<anyhow::Result<Vec<u64>>>()?;
+            .map(kept)
+            .collect::<anyhow::Result<Vec<Case>>>()?;
         let count = seeds.len();
-        play_all(seeds.into_par_iter(), play_one)?;
+        play_all(seeds.into_par_iter(), |case| play_case(&case))?;
         let scenarios = crate::run::all()?;
         for file in &scenarios {
             crate::run::load(file)?;

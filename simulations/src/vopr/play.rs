@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use tidegate::core::time::Span;
 use tidegate::core::worldwide::escrow::Safety;
 
 use super::case::{self, Case, STEP};
@@ -11,6 +12,9 @@ use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::World;
 use crate::number::{index, place};
+
+/// How far time moves at once in a long silence.
+const PAUSE: Span = Span::from_millis(50);
 
 /// What a case came to.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,8 +48,9 @@ pub(crate) struct Game<'c> {
     faults: u64,
     /// Users whose budgets added up to too much at the last look.
     pub(crate) over_budget: Vec<u64>,
-    /// For how many looks all have had the same horizon.
+    /// For how many looks all have had the same horizon, and how many reports were late before that.
     pub(crate) agreed_looks: u64,
+    pub(crate) late_before: u64,
     /// What happened, for comparing two runs byte for byte.
     pub(crate) trace: Option<Vec<u8>>,
 }
@@ -68,6 +73,7 @@ pub(crate) fn play(
         faults: 0,
         over_budget: Vec::new(),
         agreed_looks: 0,
+        late_before: 0,
         trace,
         case,
     };
@@ -76,6 +82,11 @@ pub(crate) fn play(
         game.turn(step, true)?;
     }
     game.peace();
+    let silent = case.silence.0 / PAUSE.0;
+    for step in 0..silent {
+        game.world.step(PAUSE);
+        check::at_a_step(&mut game, step)?;
+    }
     for step in 0..case.liveness_steps {
         // At last there is silence, so that all that was counted can be known everywhere.
         game.turn(case.safety_steps + step, step * 3 < case.liveness_steps)?;
@@ -173,8 +184,11 @@ impl Game<'_> {
             let one = region(&mut self.dice);
             let before = self.world.clock(one);
             self.world.set_clock(one, if self.dice.chance(0.5) { off } else { -off });
-            if self.world.clock(one) < before {
+            let after = self.world.clock(one);
+            if after < before {
                 self.books.clock_back(self.case, one, before);
+            } else {
+                self.books.clock_ahead(after.since(before));
             }
             self.faults += 1;
         }
@@ -199,7 +213,7 @@ impl Game<'_> {
             let limit = case::limit(&mut self.dice);
             self.world.change(|plan| plan.rule.limit = limit);
         } else if self.dice.chance(0.5) {
-            let split = self.case.way == crate::plan::Way::Split;
+            let shared_out = self.case.way != crate::plan::Way::Gossip;
             let weights: Vec<u32> = self
                 .world
                 .plan
@@ -207,7 +221,7 @@ impl Game<'_> {
                 .iter()
                 .map(|_| u32::try_from(self.dice.between(1, 5)).unwrap_or(1))
                 .collect();
-            if split {
+            if shared_out {
                 self.world.change(|plan| {
                     for (region, weight) in plan.regions.iter_mut().zip(&weights) {
                         region.weight = *weight;

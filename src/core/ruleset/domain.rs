@@ -339,7 +339,8 @@ impl Selector {
     #[inline]
     pub(super) fn matched(&self, seen: &Seen<'_>, who: &Who<'_>, limit: Option<LimitOverride>) -> Match<'_> {
         if !self.action.counts() {
-            return Match { rule: &self.compiled, key: None, limit: self.limit, own_limit: None };
+            let (limit, whole) = (self.limit, self.limit);
+            return Match { rule: &self.compiled, key: None, limit, whole, own_limit: None };
         }
         let own = own_limit(&self.compiled, who);
         let (shape, limit) = match limit {
@@ -351,7 +352,7 @@ impl Selector {
             None => (self.shape, own.unwrap_or(self.limit)),
         };
         let own_limit = own.map(|own| own.permits);
-        Match { rule: &self.compiled, key: Some(self.key(shape, seen)), limit, own_limit }
+        Match { rule: &self.compiled, key: Some(self.key(shape, seen)), limit, whole: limit, own_limit }
     }
 
     #[inline]

@@ -39,7 +39,7 @@ pub(super) struct Bucket {
     pub(super) key: WorldKey,
     pub(super) rule: Arc<WorldRule>,
     /// When this daemon began to count it.
-    since: Timestamp,
+    pub(super) since: Timestamp,
     /// By window, ascending.
     periods: SmallVec<[Period; 1]>,
     demand: Demand,
@@ -113,7 +113,7 @@ pub(super) struct Heard {
 }
 
 /// What the store was charged for one region.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Charged {
     /// How much of its count is dealt with.
     counted: u64,
@@ -214,7 +214,7 @@ impl Bucket {
     pub(super) fn speaks_of(&self, window: u64, now: Timestamp) -> bool {
         let current = self.window_at(now);
         if self.windowed() {
-            window + 1 >= current && window <= current.saturating_add(1)
+            window.saturating_add(1) >= current && window <= current.saturating_add(1)
         } else {
             window == 0
         }
@@ -330,16 +330,19 @@ impl Bucket {
         let admitted = period.told_mut(region).counts.net();
         let beyond = !past && self.is_beyond(now, region, admitted);
         if past {
-            while self.charged.len() <= region {
-                self.charged.push(Charged::default());
-            }
-            if let Some(charged) = self.charged.get_mut(region) {
-                charged.counted = admitted;
-            }
+            self.charged_for(region).counted = admitted;
         }
         let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
         let late = self.read(now, region, heard.window, Statement { account, past }, here);
         Heard { changed, full, late, backwards, beyond }
+    }
+
+    /// What the store was charged for a region.
+    fn charged_for(&mut self, region: RegionId) -> &mut Charged {
+        if self.charged.len() <= region {
+            self.charged.resize(region + 1, Charged::new(self.since));
+        }
+        &mut self.charged[region]
     }
 
     /// Whether a region told of more than it is believed to have admitted.
@@ -347,7 +350,7 @@ impl Bucket {
         if self.windowed() {
             return self.believed(admitted) < admitted;
         }
-        let mut charged = self.charged.get(region).copied().unwrap_or_default();
+        let mut charged = self.charged.get(region).copied().unwrap_or(Charged::new(self.since));
         let more = admitted.saturating_sub(charged.counted);
         charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
             < more
@@ -452,9 +455,18 @@ impl Bucket {
         }
     }
 
-    /// Another version of its rule is in force, or other regions are there: everything is worked out anew.
+    /// Another rule is in force, or other regions are there: everything is worked out anew.
     pub(super) fn unsettle(&mut self) {
         self.cut.unsettle();
+    }
+
+    /// The clock went back to `now`.
+    pub(super) fn clock_went_back(&mut self, now: Timestamp) {
+        if let Some(told) = &mut self.told {
+            told.at = told.at.min(now);
+        }
+        self.changed = self.changed.min(now);
+        self.unsettle();
     }
 
     /// The same for a daemon that does not own the bucket: what it counted itself.
@@ -469,15 +481,39 @@ impl Bucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use, in thousandths.
-    pub(super) fn pressure(&self) -> u64 {
-        let Some(period) = self.periods.last() else { return 0 };
-        let used = period.live.net().saturating_add(self.told_by_others(period));
-        used.saturating_mul(1_000) / u64::from(self.rule.limit.permits.max(1))
+    /// How much would be missed if it were forgotten: the part of its limit in use now, in thousandths. What only others ask
+    /// for is not missed here, whatever they say of it.
+    pub(super) fn pressure(&self, now: Timestamp) -> u64 {
+        let window = self.window_at(now);
+        let Some(period) = self.period(window) else { return 0 };
+        let own = period.live.net();
+        if own == 0 && self.demand_at(now) == 0 {
+            return 0;
+        }
+        let (used, whole) = if self.windowed() {
+            (own.saturating_add(self.told_by_others(period)), u64::from(self.rule.limit.permits))
+        } else {
+            (self.pool.in_use(now, self.rule.limit), self.rule.limit.capacity(self.rule.algorithm))
+        };
+        used.saturating_mul(1_000) / whole.max(1)
+    }
+
+    /// Another version of its rule is in force, which counts in the same way.
+    pub(super) fn follow(&mut self, rule: Arc<WorldRule>) {
+        let capacity = |rule: &WorldRule| rule.limit.capacity(rule.algorithm);
+        self.pool.resize(capacity(&self.rule), capacity(&rule));
+        self.rule = rule;
+        self.unsettle();
     }
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {
         self.enforced
+    }
+}
+
+impl Charged {
+    const fn new(since: Timestamp) -> Self {
+        Self { counted: 0, credit: Credit::since(since) }
     }
 }
 

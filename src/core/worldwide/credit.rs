@@ -14,7 +14,7 @@ use super::pool::refill;
 pub(super) const BELIEVED_TIMES: u64 = 2;
 
 /// What one region may still be believed.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Credit {
     /// Of what is believed at once, what was used up lately, in millionths.
     used: i128,
@@ -22,6 +22,11 @@ pub(super) struct Credit {
 }
 
 impl Credit {
+    /// The credit of a region of which nothing was heard before `at`: what it can have admitted since counts.
+    pub(super) const fn since(at: Timestamp) -> Self {
+        Self { used: 0, at }
+    }
+
     /// Of `more` permits that the region tells to have admitted since it told last, those that are believed.
     pub(super) fn believe(&mut self, now: Timestamp, more: u64, limit: Limit, capacity: u64) -> u64 {
         let times = i128::from(BELIEVED_TIMES);
@@ -42,8 +47,8 @@ mod tests {
     const START: Timestamp = Timestamp(1_700_000_000_000_000);
     const LIMIT: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 50, queue: 0 };
 
-    fn fresh() -> Credit {
-        Credit { used: 0, at: START }
+    const fn fresh() -> Credit {
+        Credit::since(START)
     }
 
     #[test]
@@ -77,7 +82,7 @@ mod tests {
 
     #[test]
     fn no_amount_overflows() {
-        let mut credit = Credit::default();
+        let mut credit = Credit::since(Timestamp(0));
         let limit = Limit { permits: u32::MAX, window: Span(1), ..LIMIT };
         for now in [0, 1, u64::MAX] {
             let _ = credit.believe(Timestamp(now), u64::MAX, limit, u64::MAX);

@@ -81,7 +81,7 @@ impl Keys {
     pub(super) fn insert(&mut self, bucket: Bucket) -> Option<KeyId> {
         if self.index.len() >= self.keys_max {
             self.dropped = self.dropped.saturating_add(1);
-            let least = self.least()?;
+            let least = self.least(bucket.since)?;
             self.remove(least);
         }
         self.born = self.born.wrapping_add(1);
@@ -100,12 +100,12 @@ impl Keys {
     }
 
     /// The least urgent of the next few entries behind the moving hand.
-    fn least(&mut self) -> Option<KeyId> {
+    fn least(&mut self, now: Timestamp) -> Option<KeyId> {
         let mut least: Option<(u64, KeyId)> = None;
         for _ in 0..SAMPLE.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(Some(slot)) = self.slots.get(self.hand) else { continue };
-            let pressure = slot.bucket.pressure();
+            let pressure = slot.bucket.pressure(now);
             if least.is_none_or(|(known, _)| pressure < known) {
                 least = Some((pressure, slot.id));
             }

@@ -27,6 +27,8 @@ const ECHO_AFTER: Span = Span::from_millis(5);
 const ECHOES_MAX: usize = 4_096;
 /// Frames heard without an answer after which an acknowledgement is due at once: its history covers 64.
 const UNANSWERED_MAX: u32 = 32;
+/// After so long without a frame of a process, one that seems to be older is believed to have followed it.
+const REBORN: Span = Span::from_secs(10);
 /// Assumed until a round trip was measured.
 const RTT_DEFAULT: Span = Span::from_millis(100);
 
@@ -139,7 +141,7 @@ impl Link {
         if !self.live {
             return;
         }
-        if !urgent && self.queued.len() >= QUEUED_MAX && !self.queued.contains(&item) {
+        if self.queued.len() >= QUEUED_MAX && !self.queued.contains(&item) {
             self.dropped = self.dropped.saturating_add(1);
             return;
         }
@@ -149,6 +151,15 @@ impl Link {
             // It stays in the other queue too; whoever comes second finds it paid.
             self.urgent.push_back(item);
         }
+    }
+
+    /// The clock went back to `now`.
+    pub(super) fn clock_went_back(&mut self, now: Timestamp) {
+        self.paced_at = self.paced_at.min(now);
+        self.last_sent = self.last_sent.map(|sent| sent.min(now));
+        self.heard = self.heard.map(|heard| heard.min(now));
+        self.flights.iter_mut().for_each(|flight| flight.sent = flight.sent.min(now));
+        self.echoes.iter_mut().for_each(|(at, ..)| *at = (*at).min(now));
     }
 
     /// Forgets all debts: it is gone, or begins anew and will be told everything.
@@ -203,11 +214,13 @@ impl Link {
 
     /// A frame of this incarnation arrives. `None`: of one that is over, which nothing may be concluded from.
     pub(super) fn arrives(&mut self, now: Timestamp, incarnation: u64, seq: u64) -> Option<Arrival> {
-        if incarnation < self.incarnation {
+        // A process whose clock was ahead when it began is followed by one with a smaller number.
+        let silent = self.heard.is_none_or(|heard| now.since(heard) > REBORN);
+        if incarnation < self.incarnation && !silent {
             return None;
         }
-        let restarted = incarnation > self.incarnation && self.incarnation > 0;
-        if incarnation > self.incarnation {
+        let restarted = incarnation != self.incarnation && self.incarnation > 0;
+        if incarnation != self.incarnation {
             self.incarnation = incarnation;
             self.seen = None;
             self.named.forget();
@@ -385,6 +398,17 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_began_while_its_clock_was_ahead_is_followed_by_one_with_a_smaller_number() {
+        let mut link = link();
+        assert_eq!(arrive(&mut link, 9, 1), Some(Arrival::Fresh));
+        assert_eq!(link.arrives(Timestamp(2), 8, 1), None, "it may be older");
+        let later = Timestamp(2) + REBORN;
+        assert_eq!(link.arrives(later, 8, 1), Some(Arrival::Restarted));
+        link.understood(1, 0);
+        assert_eq!(link.arrives(later, 8, 1), Some(Arrival::Duplicate));
+    }
+
+    #[test]
     fn a_frame_that_was_not_understood_is_not_acknowledged_and_may_come_again() {
         let mut link = link();
         assert_eq!(arrive(&mut link, 9, 1), Some(Arrival::Fresh));
@@ -423,5 +447,111 @@ mod tests {
         assert_eq!(link.next_owed(), Some((ITEM, true)));
         assert_eq!(link.next_owed(), None);
         assert!(!link.owes());
+    }
+
+    /// A full frame, and what a report takes of it.
+    const FRAME: u64 = 1_150;
+    const REPORT: u64 = 40;
+
+    fn nth(slot: usize) -> Item {
+        Item { key: KeyId { slot: u32::try_from(slot).unwrap(), born: 1 }, ..ITEM }
+    }
+
+    /// Fills and sends frames for as long as they are due at this millisecond, as the replica does; returns their bytes.
+    fn send(link: &mut Link, millis: u64, mut told: impl FnMut(Item, bool)) -> u64 {
+        let now = Timestamp(millis * 1_000);
+        link.heard = Some(now);
+        let (heartbeat, silence) = (Span::from_secs(3_600), Span::from_secs(1));
+        let mut sent = 0;
+        while link.due(now, heartbeat, silence) {
+            let mut bytes = 64;
+            while bytes + REPORT <= FRAME
+                && let Some((item, urgent)) = link.next_owed()
+            {
+                bytes += REPORT;
+                told(item, urgent);
+            }
+            link.depart(now, Vec::new(), usize::try_from(bytes).unwrap());
+            sent += bytes;
+        }
+        sent
+    }
+
+    #[test]
+    fn a_flood_goes_out_at_the_pace_of_a_link() {
+        let mut link = link();
+        let mut items = (0..).map(nth);
+        let by_millis: Vec<u64> = (1..=4_000)
+            .map(|millis| {
+                // Eight times as much as may be told.
+                items.by_ref().take(200).for_each(|item| link.owe(item, false));
+                send(&mut link, millis, |_, _| {})
+            })
+            .collect();
+        // At each look the frame that uses up the allowance may be longer than what is left of it.
+        let looks = 1_000 / (PACE.0 / 1_000);
+        let most = BYTES_PER_SECOND + looks * FRAME;
+        for (from, second) in by_millis.windows(1_000).enumerate() {
+            let sent: u64 = second.iter().sum();
+            let at_once = if from < 10 { BYTES_AT_ONCE } else { 0 };
+            assert!(sent <= most + at_once, "{sent} bytes in the second from {from} ms on");
+            assert!(sent >= BYTES_PER_SECOND * 99 / 100, "only {sent} bytes from {from} ms on");
+        }
+    }
+
+    #[test]
+    fn after_a_pause_only_so_much_goes_out_at_once() {
+        let mut link = link();
+        (0..10_000).map(nth).for_each(|item| link.owe(item, false));
+        for millis in [1, 10_000, 20_000] {
+            let sent = send(&mut link, millis, |_, _| {});
+            assert!((BYTES_AT_ONCE..BYTES_AT_ONCE + FRAME).contains(&sent), "{sent} bytes at {millis} ms");
+        }
+    }
+
+    #[test]
+    fn what_finds_no_room_in_the_queue_is_dropped_and_counted() {
+        let mut link = link();
+        (0..QUEUED_MAX + 1_000).map(nth).for_each(|item| link.owe(item, false));
+        assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_000));
+        // What waits already needs no room.
+        link.owe(nth(0), false);
+        assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_000));
+        let mut told = 0;
+        send(&mut link, 1, |_, _| told += 1);
+        assert!(told > 0);
+        (0..told + 10).map(|slot| nth(QUEUED_MAX + slot)).for_each(|item| link.owe(item, false));
+        assert_eq!((link.backlog(), link.dropped), (QUEUED_MAX, 1_010));
+    }
+
+    #[test]
+    fn reports_that_are_not_urgent_get_their_turn_beside_urgent_ones() {
+        const HOT: usize = 64;
+        let mut link = link();
+        (HOT..HOT + QUEUED_MAX).map(nth).for_each(|item| link.owe(item, false));
+        let waiting_ends = QUEUED_MAX as u64 * REPORT * 1_000 / BYTES_PER_SECOND;
+        let (mut ordinary, mut first, mut last) = (0, None, None);
+        for millis in 1..waiting_ends * 2 {
+            // As often as a bucket may say something urgent.
+            if millis % 20 == 0 {
+                (0..HOT).map(nth).for_each(|item| link.owe(item, true));
+            }
+            send(&mut link, millis, |_, urgent| {
+                if !urgent {
+                    ordinary += 1;
+                    first = first.or(Some(millis));
+                    last = Some(millis);
+                }
+            });
+            if millis % 20 == 10 {
+                assert!(link.urgent.is_empty(), "urgent reports wait at {millis} ms");
+            }
+        }
+        assert_eq!((ordinary, link.dropped, link.backlog()), (QUEUED_MAX, 0, 0));
+        // An eighth of the pace goes to the urgent ones.
+        assert!(
+            first < Some(20) && last < Some(waiting_ends * 5 / 4),
+            "{first:?} to {last:?} of {waiting_ends} ms"
+        );
     }
 }

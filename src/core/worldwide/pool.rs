@@ -32,6 +32,8 @@ const AHEAD: Span = Span::from_millis(100);
 #[derive(Debug, Clone, Default)]
 pub(super) struct Pool {
     registers: Vec<Register>,
+    /// Since when it is followed here.
+    since: Timestamp,
     /// What the reports in force leave, in millionths, as of `at`, the newest stamp of them; below zero is debt.
     level: i128,
     at: Timestamp,
@@ -53,7 +55,7 @@ struct Part {
     most: i128,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct Register {
     in_force: Option<Account>,
     waiting: VecDeque<(Timestamp, Statement)>,
@@ -75,6 +77,11 @@ pub(super) struct Statement {
 }
 
 impl Register {
+    const fn new(since: Timestamp) -> Self {
+        let credit = Credit::since(since);
+        Self { in_force: None, waiting: VecDeque::new(), counted: 0, credit, stirred: None }
+    }
+
     fn newest(&self) -> Option<&Account> {
         self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
     }
@@ -114,7 +121,17 @@ impl Share<'_> {
 impl Pool {
     /// A full bucket.
     pub(super) fn full(capacity: u64, now: Timestamp) -> Self {
-        Self { level: i128::from(capacity) * UNIT, at: now, used_at: now, ..Self::default() }
+        Self { since: now, level: i128::from(capacity) * UNIT, at: now, used_at: now, ..Self::default() }
+    }
+
+    /// It holds another number of permits at most: what is used of it stays used.
+    pub(super) fn resize(&mut self, before: u64, after: u64) {
+        self.level += (i128::from(after) - i128::from(before)) * UNIT;
+    }
+
+    /// What the own store holds as used, in permits.
+    pub(super) fn in_use(&self, now: Timestamp, limit: Limit) -> u64 {
+        u64::try_from((self.used - refill(limit, now.since(self.used_at))) / UNIT).unwrap_or(0)
     }
 
     /// Takes in a report. Whether it came too late to be used by all at once.
@@ -126,7 +143,7 @@ impl Pool {
         horizon: Span,
     ) -> bool {
         while self.registers.len() <= region {
-            self.registers.push(Register::default());
+            self.registers.push(Register::new(self.since));
         }
         let Some(register) = self.registers.get_mut(region) else { return false };
         if register.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
@@ -249,7 +266,8 @@ impl Pool {
     /// bucket, and all that was admitted since the last report in force is taken out of it.
     fn since_cut(&self, now: Timestamp, own: u64, counted: u64, part: Part, share: Share<'_>) -> i128 {
         let limit = Limit { permits: u32::try_from(part.rate).unwrap_or(u32::MAX), ..share.limit };
-        let (mut at, mut known, mut level) = (cut(now, share), counted, part.level);
+        // Where the cut went back, with a longer horizon, the level did not.
+        let (mut at, mut known, mut level) = (cut(now, share).max(self.at), counted, part.level);
         for (time, admitted) in self.own.iter().copied().chain([(now, own)]) {
             if time > at {
                 level = (level + refill(limit, time.since(at))).min(part.most.max(level));
@@ -368,6 +386,18 @@ mod tests {
             // It alone asks, and all that it took has refilled.
             assert!(tick < 20 || pool.view(now, own, share).is_none(), "at {tick}");
         }
+    }
+
+    #[test]
+    fn a_longer_horizon_refills_nothing_again() {
+        let mut pool = Pool::full(90, START);
+        pool.hear(START, 0, told(0, 0, 1_000), share().horizon);
+        pool.hear(START, 1, told(0, 60, 0), share().horizon);
+        let now = START + Span::from_millis(60);
+        pool.advance(now, share());
+        let later = Share { horizon: Span::from_millis(500), ..share() };
+        // Of the thirty that were left and what refilled since.
+        assert!(pool.view(now, 0, later).unwrap().others >= 90 - 30 - 6);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::replica::Replica;
 use super::{NodeName, WorldKey};
 
 /// Farther ahead of the own clock nothing is believed.
-const FUTURE_MAX: Span = Span::from_secs(10);
+pub(super) const FUTURE_MAX: Span = Span::from_secs(10);
 
 /// Why a frame was refused. Nothing of it was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

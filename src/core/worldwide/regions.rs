@@ -2,7 +2,7 @@
 
 use super::super::ring::Ring;
 use super::super::time::{Span, Timestamp};
-use super::{Member, NodeName};
+use super::{Member, NodeName, WorldKey};
 
 /// Most regions of a cluster.
 pub const REGIONS_MAX: usize = 64;
@@ -148,6 +148,12 @@ impl Regions {
         changed
     }
 
+    /// Whether this daemon of the own region speaks for a bucket there.
+    pub(super) fn owned_by(&self, node: &str, key: &WorldKey) -> bool {
+        let owner = self.get(Self::OWN).and_then(|region| region.ring.owner(key));
+        owner.is_none_or(|owner| owner == node)
+    }
+
     /// A frame from this region took `delay` (clock offset included).
     pub(super) fn heard(&mut self, id: RegionId, now: Timestamp, delay: Span) {
         if let Some(region) = self.list.get_mut(id) {
@@ -185,6 +191,15 @@ impl Regions {
     pub(super) fn next_judgement(&self, patience: Span) -> Option<Timestamp> {
         let waiting = self.list.iter().skip(1).filter(|region| !region.cut_off && !region.left);
         waiting.map(|region| region.heard.unwrap_or(region.expected) + patience + Span(1)).min()
+    }
+
+    /// The clock went back to `now`: who was heard later than that was heard now.
+    pub(super) fn clock_went_back(&mut self, now: Timestamp) {
+        for region in &mut self.list {
+            region.heard = region.heard.map(|heard| heard.min(now));
+            region.expected = region.expected.min(now);
+            region.delay.turned = region.delay.turned.min(now);
+        }
     }
 
     /// Regions that no frame has come from yet are expected from now on.

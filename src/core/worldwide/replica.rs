@@ -25,6 +25,8 @@ pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
 const URGENT_GAP: Span = Span::from_millis(20);
 /// From so many changed buckets in one interval on, only what others would guess wrong is told of them.
 const BUSY_ABOVE: usize = 64;
+/// A clock that went back by no more than this is waited for.
+const STEPPED_BACK: Span = Span::from_millis(50);
 /// A region counts as cut off after at least this long without a frame.
 const PATIENCE_MIN: Span = Span::from_millis(450);
 /// What is added to the longest delay: the time that clocks and ticks differ by.
@@ -102,6 +104,8 @@ pub struct Replica {
     pub(super) labels: u64,
     effects: VecDeque<KeyId>,
     next_cut: Timestamp,
+    /// The instant that it was last told.
+    newest: Timestamp,
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
@@ -165,6 +169,7 @@ impl Replica {
             labels: 0,
             effects: VecDeque::new(),
             next_cut: Timestamp::default(),
+            newest: Timestamp::default(),
             turn: 0,
             begun: false,
             busy: false,
@@ -188,9 +193,10 @@ impl Replica {
                     if rule.algorithm == bucket.rule.algorithm
                         && rule.limit.window == bucket.rule.limit.window =>
                 {
-                    bucket.rule = Arc::clone(rule);
-                    bucket.unsettle();
+                    bucket.follow(Arc::clone(rule));
                     self.look(now, id);
+                    // What was too little to tell may be much of a smaller limit.
+                    self.changed(now, id);
                 }
                 _ => self.keys.remove(id),
             }
@@ -406,8 +412,7 @@ impl Replica {
 
     /// Whether this daemon speaks for the bucket.
     pub(super) fn owns(&self, bucket: &Bucket) -> bool {
-        let owner = self.regions.get(Regions::OWN).and_then(|region| region.ring.owner(&bucket.key));
-        owner.is_none_or(|owner| owner == self.config.name.node)
+        self.regions.owned_by(&self.config.name.node, &bucket.key)
     }
 
     /// After `region`'s ring changed: tells the bucket's new owner there everything that it must know.
@@ -527,16 +532,26 @@ impl Replica {
     /// The link to a daemon, made if there is room and its region may be there.
     pub(super) fn link_to(&mut self, name: &NodeName) -> Option<&mut Link> {
         let region = self.regions.find(&name.region)?;
-        let names = self.speakers.get_mut(region)?;
-        let place = match names.get(&name.node) {
+        let place = match self.speakers.get(region)?.get(&name.node) {
             Some(&place) => place,
             None => {
-                if self.links.len() >= LINKS_MAX || *name == self.config.name {
+                if *name == self.config.name {
                     return None;
                 }
-                self.links.push(Link::new(name.clone(), region));
-                names.insert(name.node.clone(), self.links.len() - 1);
-                self.links.len() - 1
+                let link = Link::new(name.clone(), region);
+                let place = if self.links.len() < LINKS_MAX {
+                    self.links.push(link);
+                    self.links.len() - 1
+                } else {
+                    // In place of the one that was gone for longest: names change with every deployment.
+                    let gone = self.links.iter().enumerate().filter(|(_, link)| !link.live);
+                    let (place, _) = gone.min_by_key(|(_, link)| link.heard)?;
+                    let old = std::mem::replace(self.links.get_mut(place)?, link);
+                    self.speakers.get_mut(old.region)?.remove(&old.name.node);
+                    place
+                };
+                self.speakers.get_mut(region)?.insert(name.node.clone(), place);
+                place
             }
         };
         self.links.get_mut(place)
@@ -567,6 +582,22 @@ impl Replica {
         if !self.begun {
             self.begun = true;
             self.regions.expect_from(now);
+        } else if now + STEPPED_BACK < self.newest {
+            self.clock_went_back(now);
+        }
+        self.newest = now;
+    }
+
+    /// What was noted of an instant that is to come again was now: else everything would wait until it has come.
+    fn clock_went_back(&mut self, now: Timestamp) {
+        self.next_cut = Timestamp::default();
+        self.regions.clock_went_back(now);
+        self.links.iter_mut().for_each(|link| link.clock_went_back(now));
+        for id in self.keys.ids() {
+            if let Some(bucket) = self.keys.get_mut(id) {
+                bucket.clock_went_back(now);
+            }
+            self.keys.wake_at(id, now);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What a replica can say of the world, for operators.
 
+use std::cmp::Reverse;
+
 use super::super::algorithm::View;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
@@ -81,10 +83,10 @@ impl Replica {
     /// What this replica knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> Status {
-        let mut hottest: Vec<&Bucket> = self.keys.iter().collect();
-        hottest.sort_by(|a, b| b.pressure().cmp(&a.pressure()).then_with(|| a.key.cmp(&b.key)));
         let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, Doubt)>::new();
-        for bucket in &hottest {
+        let mut hottest: Vec<(Reverse<u64>, &WorldKey, &Bucket)> = Vec::with_capacity(self.keys.len());
+        for bucket in self.keys.iter() {
+            hottest.push((Reverse(bucket.pressure(now)), &bucket.key, bucket));
             let found = bucket.error_bound(now, self.standpoint());
             let worst = bounds.entry(&bucket.key.rule).or_insert(found);
             if found.0 > worst.0 {
@@ -93,7 +95,11 @@ impl Replica {
         }
         let error_bounds =
             bounds.into_iter().map(|(rule, (bound, doubt))| (rule.clone(), bound, doubt)).collect();
-        hottest.truncate(STATUS_KEYS_MAX);
+        if hottest.len() > STATUS_KEYS_MAX {
+            hottest.select_nth_unstable_by(STATUS_KEYS_MAX, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+            hottest.truncate(STATUS_KEYS_MAX);
+        }
+        hottest.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
         let region = |(_, region): (_, &super::regions::Region)| RegionStatus {
             name: region.name.clone(),
             lag: region.heard.map(|heard| now.since(heard)),
@@ -111,7 +117,7 @@ impl Replica {
         Status {
             regions: self.regions.iter().skip(1).map(region).collect(),
             peers: self.links.iter().map(peer).collect(),
-            keys: hottest.into_iter().map(|bucket| self.key_status(now, bucket)).collect(),
+            keys: hottest.into_iter().map(|(.., bucket)| self.key_status(now, bucket)).collect(),
             error_bounds,
             overshoot: self.overshoot.iter().map(|(rule, above)| (rule.clone(), *above)).collect(),
             keys_len: self.keys.len(),
@@ -143,6 +149,12 @@ impl Replica {
                 (region.name.clone(), period.told(id).map_or(0, |told| told.counts.net()))
             });
         Some((period.live.net(), others.collect()))
+    }
+
+    /// Whether this daemon speaks for a bucket in its region.
+    #[must_use]
+    pub fn speaks_for(&self, key: &WorldKey) -> bool {
+        self.regions.owned_by(&self.config.name.node, key)
     }
 
     /// Whether the others keep this daemon up to date about a bucket: it speaks for it in its region, or has counted it

@@ -7,6 +7,9 @@ use crate::core::rule::{Mode, OnPartition};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::{Amount, Counter, Frame, Report, Scope, Subject, compact};
 
+mod bounds;
+mod doubt;
+
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const TICK: Span = Span::from_millis(10);
 

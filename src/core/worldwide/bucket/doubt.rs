@@ -34,10 +34,16 @@ impl Doubt {
 
 impl Bucket {
     /// How far the worldwide count may lie above what is believed, and what most of that is due to. Of a region that
-    /// speaks: what it may have admitted since it told, going by the demand that it told and by what it was given. Of one
-    /// that is cut off: all that the rule lets it admit on its own. Of one that told nothing: what need not be told.
+    /// speaks: what it may have admitted since it told, going by the demand that it told and by what it was given, and what
+    /// is too little to be told. Of one that is cut off: all that the rule lets it admit on its own. Of one that told
+    /// nothing: what need not be told.
     pub(in super::super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> (u64, Doubt) {
         let limit = self.rule.limit.capacity(self.rule.algorithm);
+        let speaks = here.regions.owned_by(here.node, &self.key);
+        if !speaks && here.thrift && !self.has_spoken(self.window_at(now)) {
+            // Who speaks for the bucket does not know yet that it is counted here too, and says nothing of it.
+            return (limit, Doubt::Untold);
+        }
         let (mut sum, mut most) = (0_u64, (0, Doubt::Lag));
         if !here.shared_store {
             sum = self.untold_by_siblings(here, Regions::OWN);
@@ -66,14 +72,27 @@ impl Bucket {
         if cut_off {
             return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
         }
-        let untold = self.untold_by_siblings(here, id);
-        let Some(told) = told else {
-            let spoken = self.told.is_some();
-            let quiet = Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), spoken);
-            let quiet = if here.thrift { quiet / here.daemons(id) } else { 0 };
-            return (quiet.saturating_add(untold), Doubt::Untold);
+        let quiet = |spoken| match here.thrift {
+            true => {
+                Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), spoken)
+                    / here.daemons(id)
+            }
+            false => 0,
         };
-        let asked = u128::from(told.demand) * u128::from(now.since(told.stamp).0) / 1_000_000_000_000;
+        let untold = self.untold_by_siblings(here, id);
+        let window = self.window_at(now);
+        // What it told of the window before says what it is asked for in this one.
+        let newest = told.or_else(|| self.periods.iter().rev().find_map(|period| period.told(id)));
+        let spoken = told.is_some() || self.has_spoken(window);
+        let little = if self.windowed() { quiet(spoken).saturating_sub(known) } else { quiet(spoken) };
+        let untold = untold.saturating_add(little);
+        let Some(told) = newest else { return (untold, Doubt::Untold) };
+        let since = if self.windowed() {
+            told.stamp.max(Timestamp::window_start(window, self.rule.limit.window))
+        } else {
+            told.stamp
+        };
+        let asked = u128::from(told.demand) * u128::from(now.since(since).0) / 1_000_000_000_000;
         let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
         let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
         let stale = now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0;

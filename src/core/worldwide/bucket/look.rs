@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Bucket, Charged, Here, Period};
+use super::{Bucket, Here, Period};
 use crate::core::algorithm::View;
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::Effect;
@@ -79,7 +79,7 @@ impl Bucket {
     fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
         let debt = self.charge(now, here);
         // Of the daemons that share a store one charges it for all.
-        if !here.shared_store || self.is_owned(here) {
+        if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
             self.debt = self.debt.saturating_add(debt);
         }
         let own = self.own_net(0);
@@ -121,12 +121,6 @@ impl Bucket {
         moved || self.debt > 0
     }
 
-    /// Whether this daemon speaks for the bucket in its region.
-    fn is_owned(&self, here: Here<'_>) -> bool {
-        let owner = here.regions.get(Regions::OWN).and_then(|region| region.ring.owner(&self.key));
-        owner.is_none_or(|owner| *owner == **here.node)
-    }
-
     /// What other regions told beyond what is charged already, as far as it is believed.
     fn charge(&mut self, now: Timestamp, here: Here<'_>) -> u64 {
         let limit = self.rule.limit;
@@ -139,10 +133,7 @@ impl Bucket {
             std::iter::once((Regions::OWN, siblings)).chain(others).collect();
         let mut debt = 0_u64;
         for (id, total) in totals {
-            while self.charged.len() <= id {
-                self.charged.push(Charged::default());
-            }
-            let Some(charged) = self.charged.get_mut(id) else { continue };
+            let charged = self.charged_for(id);
             let more = total.saturating_sub(charged.counted);
             debt = debt.saturating_add(charged.credit.believe(now, more, limit, capacity));
             charged.counted = total.max(charged.counted);

@@ -53,7 +53,7 @@ impl Bucket {
     fn is_cold(&self, now: Timestamp, here: Here<'_>) -> bool {
         let limit = u64::from(self.rule.limit.permits);
         let window = self.window_at(now);
-        let spoken = self.told.is_some_and(|told| told.window + 2 >= window)
+        let spoken = self.has_spoken(window)
             || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
         // Of the daemons of a region each may be quiet about its part: together no more than the region may.
         let quiet = Self::quiet_below(limit, here.regions.len(), spoken) / here.daemons(Regions::OWN);
@@ -71,6 +71,11 @@ impl Bucket {
         let told = if self.windowed() { 0 } else { self.told.map_or(0, |told| told.net) };
         let net = self.own_net(window).saturating_sub(told);
         net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
+    }
+
+    /// Whether this daemon told of it lately, so that others who have heard of it tell more.
+    pub(super) fn has_spoken(&self, window: u64) -> bool {
+        self.told.is_some_and(|told| told.window + 2 >= window)
     }
 
     /// So much a region may use or ask for without telling.
@@ -93,7 +98,8 @@ impl Bucket {
         let grown = self.own_net(window).abs_diff(known);
         let limit = self.whole();
         let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
-        let near = self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
+        // Of a level the least that is not told is admitted twice.
+        let near = !self.windowed() || self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 

@@ -5,7 +5,7 @@ use super::super::super::wire::rights::Total;
 use super::super::regions::{RegionId, Regions};
 use super::flow::{Basin, streams};
 use super::key::{Bucket, Partner, Told};
-use super::ledger::{Ask, Balance, Step, sum, total};
+use super::ledger::{Ask, Balance, Step, total};
 use super::push::{Course, Holding, gifts, need};
 use super::{Escrow, Event, Share, level};
 
@@ -583,13 +583,4 @@ fn tells_owner(now: Timestamp, bucket: &Bucket, new: Told) -> bool {
     let hungry = new.wanted > old.wanted && since >= GAP;
     let changed = new.demand.abs_diff(old.demand) > new.demand.max(old.demand) / 10;
     hungry || (since >= Span::from_millis(100) && (changed || new.demand > 0))
-}
-
-/// Rights that are neither here nor there any more: given to sessions that are over.
-pub(super) fn lost(balance: &Balance, partners: impl Iterator<Item = (String, u64)>) -> u64 {
-    let known: Vec<(String, u64)> = partners.collect();
-    let over = balance.ledger.given.iter().filter(|given| {
-        known.iter().any(|(region, session)| *region == given.region && *session != given.session)
-    });
-    sum(&over.cloned().collect::<Vec<_>>())
 }

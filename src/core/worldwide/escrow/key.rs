@@ -24,6 +24,8 @@ const WANT: Span = Span::from_secs(1);
 pub(super) const IDLE: Span = Span::from_secs(2);
 /// Of places the demand is that of now: how long they are held says nothing of it.
 const PLACES_WINDOW: Span = Span::from_secs(1);
+/// What refills in so many seconds may come sooner than it was sent apart: words overtake each other.
+const OVERTAKING_S: u128 = 1;
 /// Most steps that wait for the store. More are dropped; they come again.
 const STEPS_MAX: usize = 64;
 
@@ -85,8 +87,6 @@ pub(super) struct Partner {
     pub(super) noted: Option<Timestamp>,
     /// When it was last told because it did not know the own memory.
     pub(super) introduced: Option<Timestamp>,
-    /// The largest share that it had, where places are lent: what it lent of a larger one may still arrive.
-    pub(super) owned: u64,
     /// What may still be forwarded from it now, in millionths, as of when; see `believes`.
     credit: Option<(Timestamp, u128)>,
     /// What was taken off its credit in its session.
@@ -109,9 +109,10 @@ impl Partner {
         taken: u64,
     ) -> bool {
         let known = if self.credited.0 == session { self.credited.1.max(taken) } else { taken };
-        let most = u128::from(share.minted) * 1_000_000;
+        let most = u128::from(share.minted_most) * 1_000_000 + u128::from(share.refill_most) * OVERTAKING_S;
         let (at, left) = self.credit.unwrap_or((now, most));
-        let refilled = u128::from(share.refill) * u128::from(now.since(at).0) / 1_000_000;
+        // A thousandth more, as its clock may be faster.
+        let refilled = u128::from(share.refill_most) * u128::from(now.since(at).0) / 999_000;
         let left = left.saturating_add(refilled).min(most);
         let asked = u128::from(permits.saturating_sub(known)) * 1_000_000;
         let honest = asked <= left;

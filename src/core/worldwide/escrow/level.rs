@@ -66,18 +66,32 @@ impl Terms {
         if over || !self.safety.doubt_is_burnt { 0 } else { self.under_way_max() }
     }
 
-    /// A bucket that is not there. What was taken before this memory began is not known, so it was all.
+    /// A bucket that is not there.
     #[must_use]
     pub fn fresh(&self, now: Timestamp) -> State {
         let mut state = State::new(self.algorithm);
-        if self.begun > Timestamp(0) && self.safety.doubt_is_burnt {
-            let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
-            state.debit(&self.limit, self.begun, most);
-            if state.expiry(&self.limit) <= now {
-                return State::new(self.algorithm);
-            }
-        }
+        self.raise(&mut state, None, now);
         state
+    }
+
+    /// What is not known to have drained yet: all may have been taken before this memory began. Worked out anew for whoever
+    /// asks, since daemons of one region may hold different shares for a while.
+    fn unknown(&self, now: Timestamp) -> u64 {
+        let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
+        let drained = u128::from(now.since(self.begun).0) * u128::from(self.limit.permits);
+        let over = drained >= u128::from(most) * u128::from(self.limit.window.0.max(1));
+        if over || self.begun == Timestamp(0) || !self.safety.doubt_is_burnt {
+            return 0;
+        }
+        let mut full = State::new(self.algorithm);
+        full.debit(&self.limit, self.begun, most);
+        full.used(&self.limit, now)
+    }
+
+    /// The fewest permits that its level holds now.
+    #[must_use]
+    pub fn least(&self, ledger: Option<&Ledger>, now: Timestamp) -> u64 {
+        self.floor(ledger, now).max(self.unknown(now))
     }
 
     /// Below this many permits the level does not drain now: they are charged to its capacity.
@@ -87,9 +101,9 @@ impl Terms {
         charged.saturating_add(self.doubt(now)).min(self.capacity())
     }
 
-    /// Has a level hold what is charged to its capacity.
+    /// Has a level hold what is charged to its capacity, or not known.
     pub fn raise(&self, state: &mut State, ledger: Option<&Ledger>, now: Timestamp) {
-        state.raise(&self.limit, now, self.floor(ledger, now));
+        state.raise(&self.limit, now, self.least(ledger, now));
     }
 
     /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`: nothing.
@@ -340,6 +354,19 @@ mod tests {
         let mut state = next.fresh(later);
         next.raise(&mut state, None, later);
         assert_eq!(state.check(&next.limit, None, later, 0).remaining, 10);
+    }
+
+    #[test]
+    fn after_a_loss_nobody_has_more_because_another_daemon_with_a_smaller_share_asked_first() {
+        let large = terms(NOW);
+        let small = Terms { limit: Limit { permits: 5, burst: 20, ..large.limit }, ..large };
+        for (after, free) in [(0, 0), (500, 5), (1_000, 10), (30_000, 10), (70_000, 40)] {
+            let now = NOW + Span::from_millis(after);
+            let mut state = small.fresh(now);
+            large.raise(&mut state, None, now);
+            let left = state.check(&large.limit, None, now, 0).remaining;
+            assert_eq!(left, free, "after {after} ms");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ use self::link::Link;
 use self::places::Margins;
 
 pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Kept, Ledger, Step, is_known};
-pub use self::status::{EscrowBucket, EscrowRule, EscrowStatus, EscrowTally};
+pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
 pub use self::vault::Vault;
 
@@ -215,6 +215,10 @@ struct Share {
     refill: u64,
     /// The largest cost that it can gather permits for, without windows.
     gathered: u64,
+    /// The largest `minted` and `refill` under this rule and those before it: who has not heard of a change yet, or sent what
+    /// it had before, is honest.
+    minted_most: u64,
+    refill_most: u64,
 }
 
 impl Rule {
@@ -230,12 +234,10 @@ impl Rule {
         let shares = weights.parts().zip(parts).map(|((name, weight, _), ((permits, burst), queue))| {
             let part = Limit { permits, window, burst, queue };
             let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
-            let share = Share {
-                weight: u64::from(weight),
-                minted: part.capacity(rule.algorithm),
-                refill: u64::try_from(refill).unwrap_or(u64::MAX),
-                gathered: 0,
-            };
+            let (minted, refill) = (part.capacity(rule.algorithm), u64::try_from(refill).unwrap_or(u64::MAX));
+            let weight = u64::from(weight);
+            let share =
+                Share { weight, minted, refill, gathered: 0, minted_most: minted, refill_most: refill };
             (name.to_owned(), share)
         });
         let mut shares: BTreeMap<String, Share> = shares.collect();
@@ -245,6 +247,15 @@ impl Rule {
             share.gathered = share.minted.saturating_add(all - sent(share));
         }
         Self { rule: rule.clone(), shares }
+    }
+
+    /// Remembers the shares of an earlier rule of the same name.
+    fn remember(&mut self, before: &Self) {
+        for (name, share) in &mut self.shares {
+            let earlier = before.share(name);
+            share.minted_most = share.minted_most.max(earlier.minted_most);
+            share.refill_most = share.refill_most.max(earlier.refill_most);
+        }
     }
 
     fn share(&self, region: &str) -> Share {
@@ -331,10 +342,17 @@ impl Escrow {
         if !regions.contains(&self.config.name.region) {
             regions.push(self.config.name.region.clone());
         }
+        let before = std::mem::take(&mut self.rules);
         self.rules = rules
             .iter()
             .filter(|rule| moves_rights(rule))
-            .map(|rule| (rule.name.clone(), Arc::new(Rule::new(rule, &regions))))
+            .map(|rule| {
+                let mut now = Rule::new(rule, &regions);
+                if let Some(before) = before.get(&rule.name) {
+                    now.remember(before);
+                }
+                (rule.name.clone(), Arc::new(now))
+            })
             .collect();
         for id in 0..self.buckets.len() {
             let Some(bucket) = self.bucket(id) else { continue };
@@ -498,7 +516,7 @@ impl Escrow {
     }
 
     fn owns(&self, key: &WorldKey) -> bool {
-        self.owner(Regions::OWN, key).is_none_or(|owner| owner == self.config.name)
+        self.regions.owned_by(&self.config.name.node, key)
     }
 
     fn note(&mut self, event: Event) {

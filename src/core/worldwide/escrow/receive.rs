@@ -8,7 +8,7 @@ use super::super::super::wire::rights::{
     RIGHTS_ENTRIES_MAX, RightsFrame, Statement, TOTALS_MAX, Total, Transfer,
 };
 use super::super::super::wire::{DEMAND_MAX, IDENTITY_BYTES_MAX, NAME_BYTES_MAX};
-use super::super::receive::Refused;
+use super::super::receive::{FUTURE_MAX, Refused};
 use super::super::regions::{RegionId, Regions};
 use super::super::{NodeName, WorldKey};
 use super::Escrow;
@@ -62,6 +62,10 @@ impl Escrow {
             && frame.transfers.iter().all(|sent| sent.identity.len() <= IDENTITY_BYTES_MAX);
         if !honest {
             return Err(Refused::TooLarge);
+        }
+        let horizon = now + FUTURE_MAX;
+        if frame.sent > horizon || frame.statements.iter().any(|said| said.stamp > horizon) {
+            return Err(Refused::Future);
         }
         let region = self.regions.place(&from.region, now).ok_or(Refused::UnknownRegion)?;
         self.link_to(from).map(|_| region).ok_or(Refused::NoRoom)
@@ -131,12 +135,7 @@ impl Escrow {
                 // What it owns at most, and what it gives back.
                 let most = ledger.given_to(&from, sent.session);
                 let member = bucket.rule.shares.contains_key(&from);
-                let owned = bucket.rule.minted(&from);
-                self.bucket_mut(id).is_none_or(|bucket| {
-                    let partner = bucket.partner_mut(region);
-                    partner.owned = partner.owned.max(owned);
-                    member && sent.permits <= partner.owned.saturating_add(most)
-                })
+                member && sent.permits <= bucket.rule.share(&from).minted_most.saturating_add(most)
             } else if level {
                 let share = bucket.rule.share(&from);
                 self.bucket_mut(id).is_none_or(|bucket| {
@@ -186,7 +185,8 @@ impl Escrow {
                 .fold(0, |sum: u64, total| sum.saturating_add(total.permits))
         };
         let own = bucket.balance.as_ref().filter(|balance| balance.ledger.window == window);
-        let mut all = bucket.rule.minted(name).saturating_add(own.map_or(0, |own| to_it(&own.ledger.given)));
+        let mut all =
+            bucket.rule.share(name).minted_most.saturating_add(own.map_or(0, |own| to_it(&own.ledger.given)));
         for (other, partner) in bucket.partners() {
             if other != region && partner.window == window {
                 all = all.saturating_add(to_it(&partner.given));

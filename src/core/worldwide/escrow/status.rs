@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::super::super::time::Timestamp;
 use super::super::super::wire::RuleName;
-use super::super::{STATUS_KEYS_MAX, WorldKey};
+use super::super::WorldKey;
 use super::Escrow;
-use super::act::lost;
-use super::ledger::{Balance, sum};
+
+use super::ledger::Balance;
 
 /// What the machine has seen since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -39,8 +39,6 @@ pub struct EscrowTally {
 /// What the machine knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EscrowStatus {
-    /// Buckets whose rights move, at most [`STATUS_KEYS_MAX`], in the order of their keys.
-    pub buckets: Vec<EscrowBucket>,
     /// All of each rule's buckets together, in the order of the rules' names.
     pub rules: Vec<EscrowRule>,
     /// Buckets followed.
@@ -93,39 +91,13 @@ impl EscrowRule {
     }
 }
 
-/// One bucket.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EscrowBucket {
-    /// The bucket.
-    pub key: WorldKey,
-    /// Its window.
-    pub window: u64,
-    /// What this region minted.
-    pub minted: u64,
-    /// What it may use in the window, all in all.
-    pub budget: u64,
-    /// What it has used.
-    pub used: u64,
-    /// What it gave to others, and took from them.
-    pub given: u64,
-    /// See `given`.
-    pub taken: u64,
-    /// Rights given to a memory that was lost since.
-    pub lost: u64,
-    /// What each other region said that it could still spend.
-    pub others: Vec<(String, u64)>,
-}
-
 impl Escrow {
     /// What this machine knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> EscrowStatus {
-        let mut ids: Vec<(&WorldKey, usize)> = self.index.iter().map(|(key, id)| (key, *id)).collect();
-        ids.sort_unstable();
-        let moving = ids.iter().filter_map(|(_, id)| self.bucket_status(now, *id));
         let mut rules: BTreeMap<&RuleName, EscrowRule> =
             self.rules.keys().map(|rule| (rule, EscrowRule::default())).collect();
-        for (key, id) in &ids {
+        for (key, id) in &self.index {
             let Some(bucket) = self.bucket(*id) else { continue };
             let Some((balance, rule)) = bucket.current(now).zip(rules.get_mut(&key.rule)) else { continue };
             let under_way =
@@ -135,7 +107,6 @@ impl Escrow {
         let rules: Vec<EscrowRule> =
             rules.into_iter().map(|(name, rule)| EscrowRule { rule: name.name.clone(), ..rule }).collect();
         EscrowStatus {
-            buckets: moving.take(STATUS_KEYS_MAX).collect(),
             keys_len: self.index.len(),
             under_way: rules.iter().map(|rule| rule.under_way).fold(0, u64::saturating_add),
             in_doubt: rules.iter().map(|rule| rule.in_doubt).sum(),
@@ -160,30 +131,6 @@ impl Escrow {
             let audible = self.heard(region).is_some_and(|heard| now.since(heard).0 < 2_000_000);
             let partner = bucket.partner(region).filter(|partner| partner.window == window);
             audible && partner.is_none_or(|partner| partner.free > 0)
-        })
-    }
-
-    fn bucket_status(&self, now: Timestamp, id: usize) -> Option<EscrowBucket> {
-        let bucket = self.bucket(id)?;
-        let balance = bucket.current(now)?;
-        let ledger = &balance.ledger;
-        let partners = || bucket.partners().filter(|(_, partner)| partner.heard.is_some());
-        let session = |(region, partner): (usize, &super::key::Partner)| {
-            (self.regions.name(region).to_owned(), partner.session)
-        };
-        Some(EscrowBucket {
-            key: bucket.key.clone(),
-            window: ledger.window,
-            minted: ledger.minted,
-            budget: ledger.budget(),
-            used: balance.used,
-            given: sum(&ledger.given),
-            taken: sum(&ledger.taken),
-            lost: lost(balance, partners().map(session)),
-            others: partners()
-                .filter(|(_, partner)| partner.window == ledger.window)
-                .map(|(region, partner)| (self.regions.name(region).to_owned(), partner.free))
-                .collect(),
         })
     }
 }

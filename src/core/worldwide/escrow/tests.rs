@@ -188,6 +188,34 @@ impl World {
         admitted.is_some()
     }
 
+    /// So many requests for one permit at each of so many ticks.
+    fn press(&mut self, place: usize, each: usize, ticks: usize) {
+        for _ in 0..ticks {
+            for _ in 0..each {
+                self.request(place, 1);
+            }
+            self.tick();
+        }
+    }
+
+    /// A transfer of so many permits in all comes from a region, whatever it holds.
+    fn send(&mut self, from: usize, to: usize, permits: u64) {
+        let now = self.clock(to);
+        let ledger = |place: usize| self.regions[place].vault.balance(now).ledger;
+        let transfer = Transfer {
+            rule: rule_name(),
+            identity: key().identity,
+            window: ledger(to).window,
+            session: ledger(from).session,
+            to_session: ledger(to).session,
+            permits,
+        };
+        let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
+        let from = self.regions[from].name.clone();
+        assert_eq!(self.regions[to].machine.handle_frame(now, &from, frame), Ok(()));
+        self.pump(to);
+    }
+
     fn refill(&mut self) {
         let (held, at) = self.reference;
         let refilled = i128::from(self.now.since(at).0) * i128::from(self.limit.permits);
@@ -315,12 +343,7 @@ fn nothing() -> Touched {
 #[test]
 fn rights_move_to_where_the_demand_is() {
     let mut world = World::new(3, 1_000, CALM, Safety::ALL);
-    for _ in 0..500 {
-        for _ in 0..20 {
-            world.request(1, 1);
-        }
-        world.tick();
-    }
+    world.press(1, 20, 500);
     assert_eq!(world.check(), Ok(()));
     assert!(world.used(5) >= 990, "{}: {:?}", world.used(5), world.admitted);
     assert!(world.events.iter().any(|event| matches!(event, Event::Gave { to, .. } if to == "r1")));
@@ -476,22 +499,25 @@ fn what_a_region_can_not_have_is_not_taken_from_it() {
         world.request(1, 30);
         world.tick();
     }
-    let now = world.clock(1);
-    let window = now.window_index(world.limit.window);
-    let transfer = Transfer {
-        rule: rule_name(),
-        identity: key().identity,
-        window,
-        session: 1,
-        to_session: 1,
-        permits: 250,
-    };
-    let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
-    let from = world.regions[0].name.clone();
-    world.regions[1].machine.handle_frame(now, &from, frame).unwrap();
-    world.pump(1);
+    world.send(0, 1, 250);
     assert_eq!(world.regions[1].machine.tally().beyond, 1);
-    assert!(world.regions[1].vault.balance(now).ledger.budget() <= 300);
+    assert!(world.regions[1].vault.balance(world.clock(1)).ledger.budget() <= 300);
+}
+
+#[test]
+fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
+    let mut world = World::new(3, 300, CALM, Safety::ALL);
+    world.press(1, 30, 20);
+    let mut global = Global::new(Mode::Escrow);
+    global.shares = [("r0", 1), ("r1", 8), ("r2", 1)].map(|(name, weight)| (name.to_owned(), weight)).into();
+    let rule = WorldRule { name: rule_name(), algorithm: world.algorithm, limit: world.limit, global };
+    world.regions[1].machine.handle_rules(world.now, &[rule]);
+    // Its share was a hundred.
+    let took = |world: &World| world.regions[1].vault.balance(world.clock(1)).ledger.taken_from("r0", 1);
+    let before = took(&world);
+    assert!(before < 99);
+    world.send(0, 1, 99);
+    assert_eq!((took(&world), world.regions[1].machine.tally().beyond), (99, 0));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Simulations and tests use it; the stores of a daemon do the same with buckets of their own (`src/store/rights.rs`,
 //! `lua/rights.lua`) and are tested against it.
 
-use super::super::super::algorithm::{Algorithm, State};
+use super::super::super::algorithm::{Algorithm, Limit, State};
 use super::super::super::hold::{Hold, HoldStep};
 use super::super::super::time::{Span, Timestamp};
 use super::Safety;
@@ -55,6 +55,15 @@ impl Vault {
     pub fn places(terms: places::Terms) -> Self {
         let state = State::new(Algorithm::Concurrency);
         Self { ledger: Ledger::default(), kind: Kind::Places(terms, state) }
+    }
+
+    /// Another part of the limit is in force, where windows or levels count: as with every request to a store of a daemon.
+    pub fn set_part(&mut self, part: Limit) {
+        match &mut self.kind {
+            Kind::Windows(windows) => windows.minted = u64::from(part.permits),
+            Kind::Level(terms, _) => terms.limit = part,
+            Kind::Places(..) => {}
+        }
     }
 
     /// Another share of the places is in force.
@@ -155,5 +164,7 @@ impl Windows {
             ledger.enter(window, if known { self.minted } else { 0 }, self.used);
             self.used = 0;
         }
+        // A share that shrinks does so at once; one that grows waits for the next window.
+        ledger.minted = ledger.minted.min(self.minted);
     }
 }

@@ -5,12 +5,7 @@ use super::*;
 #[test]
 fn permits_flow_to_where_a_bucket_is_asked_for() {
     let mut world = World::of(Algorithm::TokenBucket, 3, 1_000, CALM, Safety::ALL);
-    for _ in 0..1_000 {
-        for _ in 0..15 {
-            world.request(1, 1);
-        }
-        world.tick();
-    }
+    world.press(1, 15, 1_000);
     assert_eq!(world.check(), Ok(()));
     // One burst and ten seconds, of which its own part is a third.
     let admitted: u64 = world.admitted.values().sum();
@@ -21,12 +16,7 @@ fn permits_flow_to_where_a_bucket_is_asked_for() {
 fn a_short_burst_flows_in_every_round_trip() {
     let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 100, queue: 0 };
     let mut world = World::held_to(limit, Algorithm::TokenBucket, 3, CALM, Safety::ALL);
-    for _ in 0..1_000 {
-        for _ in 0..20 {
-            world.request(1, 1);
-        }
-        world.tick();
-    }
+    world.press(1, 20, 1_000);
     assert_eq!(world.check(), Ok(()));
     // Its own third, and three quarters of both other bursts in a round trip and a tick at each end.
     let admitted: u64 = world.admitted.values().sum();
@@ -46,10 +36,7 @@ fn without_windows_too_balanced_overload_moves_nothing_and_idleness_says_nothing
     }
     assert!(!world.events.iter().any(|event| matches!(event, Event::Gave { .. })), "{:?}", world.events);
     let mut quiet = World::of(Algorithm::Gcra, 3, 999, CALM, Safety::ALL);
-    for _ in 0..300 {
-        quiet.request(0, 1);
-        quiet.tick();
-    }
+    quiet.press(0, 1, 300);
     assert_eq!(quiet.regions.iter().map(|region| region.machine.tally().entries_out).sum::<u64>(), 0);
 }
 
@@ -78,29 +65,11 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
 #[test]
 fn a_region_is_believed_to_have_forwarded_no_more_than_it_can_have() {
     let mut world = World::of(Algorithm::TokenBucket, 3, 300, CALM, Safety::ALL);
-    for _ in 0..100 {
-        for _ in 0..10 {
-            world.request(1, 1);
-        }
-        world.tick();
-    }
-    let now = world.clock(1);
-    let session = world.regions[1].vault.balance(now).ledger.session;
+    world.press(1, 10, 100);
     let before = world.regions[1].machine.tally().beyond;
-    let transfer = Transfer {
-        rule: rule_name(),
-        identity: key().identity,
-        window: 0,
-        session: world.regions[0].vault.balance(now).ledger.session,
-        to_session: session,
-        permits: 100_000,
-    };
-    let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
-    let from = world.regions[0].name.clone();
-    assert_eq!(world.regions[1].machine.handle_frame(now, &from, frame), Ok(()));
-    world.pump(1);
+    world.send(0, 1, 100_000);
     assert_eq!(world.regions[1].machine.tally().beyond, before + 1);
-    assert!(world.regions[1].vault.balance(now).free() <= 100);
+    assert!(world.regions[1].vault.balance(world.clock(1)).free() <= 100);
 }
 
 #[test]

@@ -1,0 +1,77 @@
+//! How far a worldwide count may be off, and what was admitted above a limit in the end: what is said of it is true.
+
+use super::*;
+
+#[test]
+fn what_closed_windows_had_above_the_limit_is_told_in_every_region() {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 100, second, OnPartition::default());
+    for (each, above) in [(50, None), (60, Some(20))] {
+        let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+        table.run(Span::from_millis(1_500));
+        let window = table.now.window_index(second);
+        // At once, so that neither can know of the other.
+        for who in ["a", "b"] {
+            table.admit(&name(who, "1"), "u", window, each);
+        }
+        table.run(Span::from_secs(6));
+        for (who, replica) in &table.replicas {
+            let told: Vec<u64> =
+                replica.status(table.now).overshoot.iter().map(|(_, above)| *above).collect();
+            assert_eq!(told.into_iter().find(|above| *above > 0), above, "{who:?}, {each} each");
+        }
+    }
+}
+
+#[test]
+fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
+    let second = Span::from_secs(1);
+    let limit = 90;
+    let rule = rule(Algorithm::FixedWindow, limit, second, OnPartition::Share);
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    let names: Vec<_> = table.replicas.keys().cloned().collect();
+    let mut used = BTreeMap::<(NodeName, u64), u64>::new();
+    // Everybody asks for more than there is, and admits what its store would.
+    let mut step = |table: &mut Table| {
+        let window = table.now.window_index(second);
+        for who in &names {
+            let own = used.entry((who.clone(), window)).or_default();
+            let budget = table.views[who].get(&key("u")).map_or(u64::from(limit), |view| {
+                u64::from(if view.window == window { view.budget } else { view.next_budget })
+            });
+            let admitted = budget.saturating_sub(*own).min(4);
+            *own += admitted;
+            table.touch(
+                who,
+                &Touched { key: key("u"), window, offered: 4, admitted, returned: 0, refused: 4 - admitted },
+            );
+        }
+        let truth: u64 = names.iter().filter_map(|who| used.get(&(who.clone(), window))).sum();
+        let off = names.iter().map(|who| {
+            let believed: u64 = table.believed(who, "u", window).values().sum();
+            let bound = table.replicas[who].status(table.now).error_bounds[0].1;
+            (who.region.clone(), truth.saturating_sub(believed), bound)
+        });
+        let off: Vec<_> = off.collect();
+        table.run(TICK);
+        off
+    };
+    for _ in 0..300 {
+        step(&mut table);
+    }
+    table.cut = vec!["b".to_owned()];
+    // Until it is noticed.
+    for _ in 0..100 {
+        step(&mut table);
+    }
+    let cut_off = |who: &str| table.replicas[&name(who, "1")].status(table.now).regions;
+    assert!(["a", "b"].iter().all(|who| cut_off(who).iter().any(|region| region.cut_off)));
+    let mut worst = 0;
+    for _ in 0..300 {
+        for (region, off, bound) in step(&mut table) {
+            assert!(off <= bound && bound <= u64::from(limit), "{region}: off by {off}, said to be {bound}");
+            worst = worst.max(off);
+        }
+    }
+    assert_eq!(worst, 45, "what one side admits the other does not hear of");
+}
