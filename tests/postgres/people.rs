@@ -242,6 +242,34 @@ fn a_database_that_hangs_or_goes_delays_no_decision() {
     until("the block, after the database was away", || rule(&daemon, &[("user", "new")]) == "user_blocked");
 }
 
+/// A server that crashes forgets what was committed without waiting for the disk, and numbers transactions from there on.
+#[test]
+fn a_crash_that_takes_transactions_back_hides_no_change() {
+    // Nothing is written to the disk but by what waits for it.
+    let mut server = Postgres::with(&["wal_writer_delay=10s"]);
+    let database = server.migrated(TIDEGATE);
+    let sql = "INSERT INTO tiers (name) VALUES ('pro'); INSERT INTO users (id, tier) VALUES ('new', 'pro')";
+    server.sql(&database, sql);
+    let daemon = daemon(&server.url(&database));
+    until("known", || rule(&daemon, &[("user", "new")]) == "pro");
+    server.sql(&database, "CREATE TABLE forgotten (number int)");
+    let number = |server: &Postgres| {
+        server.sql(&database, "SELECT pg_snapshot_xmin(pg_current_snapshot())").parse::<u64>().unwrap()
+    };
+    let many = "INSERT INTO forgotten VALUES (1);".repeat(20);
+    server
+        .sql(&database, &format!("SET synchronous_commit = off; {}", many.replace(';', "; COMMIT; BEGIN;")));
+    // It looks twice a second, and what it sees now will not have been.
+    let before = number(&server);
+    std::thread::sleep(Duration::from_millis(1_500));
+    server.kill();
+    server.run();
+    let after = number(&server);
+    assert!(after < before, "no transaction was forgotten: {before} {after}");
+    server.sql(&database, "UPDATE users SET blocked_at = now() WHERE id = 'new'");
+    until("the block, after transactions went back", || rule(&daemon, &[("user", "new")]) == "user_blocked");
+}
+
 #[test]
 fn what_cannot_be_is_refused_with_a_sentence_and_nothing_changes() {
     let server = Postgres::start();

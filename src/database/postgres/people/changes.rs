@@ -2,7 +2,9 @@
 //! twice a second all the same, so that a lost notification costs half a second.
 //!
 //! Reading begins at the oldest transaction that was open at the last look: whatever was committed before is known, and
-//! what commits later, in whatever order, is read then.
+//! what commits later, in whatever order, is read then. A server that crashed may number transactions from a little before
+//! that on, since what was committed without waiting for the disk is gone; so whatever has a higher `seq` than all before is
+//! read as well, and a server that was started since is one of which anything may have changed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -35,12 +37,24 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(600);
 struct Place {
     /// The oldest transaction that was open; `None` before the first look.
     transaction: Option<String>,
+    /// The highest `seq` there was; `None` before the first look.
+    last: Option<i64>,
+    /// When the server was started, as it says it; `None` before the first look.
+    server: Option<String>,
     /// What was read of it and of later ones.
     seen: HashSet<i64>,
 }
 
-/// One row, or none: its first column is there always.
-type Row = (String, Option<i64>, Option<String>, Option<String>);
+/// One row, or none: the first three columns are there always.
+#[derive(Debug, sqlx::FromRow)]
+struct Row {
+    low: String,
+    server: String,
+    last: i64,
+    seq: Option<i64>,
+    kind: Option<String>,
+    name: Option<String>,
+}
 
 /// Tells `lookups` of every change, until `stop`.
 pub async fn watch(database: Database, lookups: Arc<Lookups>, stop: CancellationToken) {
@@ -93,24 +107,34 @@ fn apply(lookups: &Lookups, changes: Changes, lost: bool) {
 impl Place {
     async fn look(&mut self, database: &Database) -> Result<Changes, Failure> {
         let rows = sqlx::query_as::<_, Row>(
-            "SELECT head.low, change.seq, change.kind, change.name
-             FROM (SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS low) AS head
+            "SELECT head.low, head.server, head.last, change.seq, change.kind, change.name
+             FROM (
+                 SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS low,
+                        pg_postmaster_start_time()::text AS server,
+                        coalesce((SELECT max(seq) FROM identity_changes), 0) AS last
+             ) AS head
              LEFT JOIN LATERAL (
-                 SELECT seq, kind, name FROM identity_changes
-                 WHERE transaction >= $1::text::xid8 ORDER BY seq DESC LIMIT $2
+                 (SELECT seq, kind, name FROM identity_changes
+                  WHERE transaction >= $1::text::xid8 ORDER BY seq DESC LIMIT $3)
+                 UNION
+                 (SELECT seq, kind, name FROM identity_changes WHERE seq > $2 ORDER BY seq DESC LIMIT $3)
              ) AS change ON true",
         );
-        let rows = rows.bind(&self.transaction).bind(CHANGES_MAX + 1).fetch_all(database.pool());
+        let rows = rows.bind(&self.transaction).bind(self.last).bind(CHANGES_MAX + 1);
+        let rows = rows.fetch_all(database.pool());
         Ok(self.read(database.within(rows).await?))
     }
 
     fn read(&mut self, rows: Vec<Row>) -> Changes {
-        let Some((low, ..)) = rows.first() else { return Some(Vec::new()) };
-        self.transaction = Some(low.clone());
+        let Some(head) = rows.first() else { return Some(Vec::new()) };
+        self.transaction = Some(head.low.clone());
+        self.last = self.last.max(Some(head.last));
+        let server = self.server.replace(head.server.clone());
+        let another = server.is_some_and(|server| server != head.server);
         let mut seen = HashSet::with_capacity(rows.len());
         let mut names = HashSet::new();
-        let (mut anybody, mut fresh) = (false, 0_i64);
-        for (_, seq, kind, name) in rows {
+        let (mut anybody, mut fresh) = (another, 0_i64);
+        for Row { seq, kind, name, .. } in rows {
             let (Some(seq), Some(kind)) = (seq, kind) else { continue };
             seen.insert(seq);
             if self.seen.contains(&seq) {
@@ -157,7 +181,13 @@ mod tests {
     use super::*;
 
     fn row(low: &str, seq: i64, name: Option<&str>) -> Row {
-        (low.to_owned(), Some(seq), Some("user".to_owned()), name.map(str::to_owned))
+        let name = name.map(str::to_owned);
+        Row { seq: Some(seq), kind: Some("user".to_owned()), name, last: seq, ..nothing(low) }
+    }
+
+    fn nothing(low: &str) -> Row {
+        let (low, server) = (low.to_owned(), "noon".to_owned());
+        Row { low, server, last: 0, seq: None, kind: None, name: None }
     }
 
     fn names(changes: Changes) -> Vec<String> {
@@ -169,12 +199,22 @@ mod tests {
     #[test]
     fn a_change_that_is_read_again_is_told_once() {
         let mut place = Place::default();
-        assert_eq!(names(place.read(vec![("7".to_owned(), None, None, None)])), Vec::<String>::new());
+        assert_eq!(names(place.read(vec![nothing("7")])), Vec::<String>::new());
         assert_eq!(place.transaction.as_deref(), Some("7"));
         assert_eq!(names(place.read(vec![row("7", 2, Some("b"))])), ["b"]);
         // A transaction that began earlier commits now: its number is lower, and it is not missed.
         assert_eq!(names(place.read(vec![row("9", 1, Some("a")), row("9", 2, Some("b"))])), ["a"]);
-        assert_eq!(names(place.read(vec![("9".to_owned(), None, None, None)])), Vec::<String>::new());
+        assert_eq!(names(place.read(vec![nothing("9")])), Vec::<String>::new());
+    }
+
+    #[test]
+    fn of_a_server_that_was_started_since_anybody_may_have_changed() {
+        let mut place = Place::default();
+        assert_eq!(names(place.read(vec![nothing("7")])), Vec::<String>::new());
+        let started = || Row { server: "one".to_owned(), ..nothing("6") };
+        assert_eq!(place.read(vec![started()]), None);
+        assert_eq!(names(place.read(vec![started()])), Vec::<String>::new());
+        assert_eq!((place.transaction.as_deref(), place.last), (Some("6"), Some(0)));
     }
 
     #[test]
