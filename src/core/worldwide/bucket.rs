@@ -64,6 +64,9 @@ pub(super) struct Bucket {
     debt: u64,
     /// The newest window of which it was looked at how much it was above the limit.
     audited: u64,
+    /// Whether what the own region did will soon be more than what it may: of a window three quarters of its budget, and without
+    /// windows so much untold that less than that is left.
+    strained: bool,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
     changed: Timestamp,
@@ -191,6 +194,7 @@ impl Bucket {
             stored: 0,
             debt: 0,
             audited: 0,
+            strained: false,
             moved_since: false,
             changed: since,
             voices: Voices::default(),

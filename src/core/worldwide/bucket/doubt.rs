@@ -72,13 +72,7 @@ impl Bucket {
         if cut_off {
             return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
         }
-        let quiet = |spoken| match here.thrift {
-            true => {
-                Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), spoken)
-                    / here.daemons(id)
-            }
-            false => 0,
-        };
+        let quiet = |spoken| if here.thrift { self.quiet_of(id, here, spoken) } else { 0 };
         let untold = self.untold_by_siblings(here, id);
         let window = self.window_at(now);
         // What it told of the window before says what it is asked for in this one.
@@ -108,10 +102,8 @@ impl Bucket {
     /// What the daemons of a region need not tell the one that speaks for it: each hears of no other, and so is quiet about
     /// as much as if nobody had told.
     fn untold_by_siblings(&self, here: Here<'_>, region: RegionId) -> u64 {
-        let daemons = here.daemons(region);
-        let quiet =
-            Self::quiet_below(u64::from(self.rule.limit.permits), here.regions.len(), false) / daemons;
-        if here.thrift { quiet.saturating_mul(daemons - 1) } else { 0 }
+        let siblings = here.daemons(region) - 1;
+        if here.thrift { self.quiet_of(region, here, false).saturating_mul(siblings) } else { 0 }
     }
 
     /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the end.

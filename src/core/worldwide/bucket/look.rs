@@ -51,6 +51,7 @@ impl Bucket {
                 self.cut.allowance(own, ground)
             }
         };
+        self.strained = self.own_net(window).saturating_mul(4) > allowance.now.saturating_mul(3);
         let siblings = match self.period(window) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
@@ -108,6 +109,9 @@ impl Bucket {
             _ => self.pool.view(now, own, share),
         };
         let view = view.unwrap_or(View { window: now.0, ..View::default() });
+        let left =
+            share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.others);
+        self.strained = own.saturating_sub(self.told.map_or(0, |told| told.net)) > left;
         let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
         let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
@@ -163,7 +167,10 @@ impl Bucket {
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
             let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000));
             let again = active.then_some(now + pause);
-            return [Some(expiry), again, self.pool.next_instant()]
+            // Once more when all is there again: nobody looks between the end of its demand and its next request.
+            let full = self.changed + self.drained();
+            let full = (now < full).then_some(full);
+            return [Some(expiry), again, full, self.pool.next_instant()]
                 .into_iter()
                 .flatten()
                 .min()
@@ -193,8 +200,14 @@ impl Bucket {
             let remembered = Span(limit.window.0.saturating_mul(16)).max(STILL).min(REMEMBERED_MAX);
             return over.max(self.changed + remembered);
         }
-        let drained = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
+        self.changed + self.drained().max(STILL)
+    }
+
+    /// After so long without any request, and with all news of others, a bucket without windows is full, twice over.
+    fn drained(&self) -> Span {
+        let limit = &self.rule.limit;
+        let refill = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
             / u128::from(limit.permits.max(1));
-        self.changed + Span(u64::try_from(drained).unwrap_or(u64::MAX).saturating_mul(2)).max(STILL)
+        Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(2))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Bucket, Here, Telling};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::regions::Regions;
+use crate::core::worldwide::regions::{RegionId, Regions};
 
 /// What is in use is told again after this long, also where nothing has changed that others would not guess.
 pub(super) const REMINDED: Span = Span::from_secs(1);
@@ -49,18 +49,22 @@ impl Bucket {
     }
 
     /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the limit
-    /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too.
+    /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and always who would soon be
+    /// refused: nobody gives more to a region that says nothing. Of a bucket without windows, what it holds is the limit, and
+    /// what is asked for until that has refilled counts; what is not told is missing in the own part until it is told.
     fn is_cold(&self, now: Timestamp, here: Here<'_>) -> bool {
-        let limit = u64::from(self.rule.limit.permits);
+        if self.strained {
+            return false;
+        }
         let window = self.window_at(now);
         let spoken = self.has_spoken(window)
             || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
         // Of the daemons of a region each may be quiet about its part: together no more than the region may.
-        let quiet = Self::quiet_below(limit, here.regions.len(), spoken) / here.daemons(Regions::OWN);
+        let quiet = self.quiet_of(Regions::OWN, here, spoken);
         let rest = if self.windowed() {
             Timestamp::window_start(window + 1, self.rule.limit.window).since(now).0
         } else {
-            self.rule.limit.window.0
+            self.rule.limit.window.0.saturating_mul(self.whole()) / u64::from(self.rule.limit.permits.max(1))
         };
         let demand = self.demand_at(now);
         if self.told.is_some_and(|told| told.demand / 2 > demand) {
@@ -78,10 +82,11 @@ impl Bucket {
         self.told.is_some_and(|told| told.window + 2 >= window)
     }
 
-    /// So much a region may use or ask for without telling.
-    pub(super) fn quiet_below(limit: u64, regions: usize, spoken: bool) -> u64 {
-        let regions = u64::try_from(regions).unwrap_or(u64::MAX);
-        if spoken { limit / 50 } else { limit / regions.max(5) }
+    /// So much each daemon of a region may use or ask for without telling.
+    pub(super) fn quiet_of(&self, region: RegionId, here: Here<'_>, spoken: bool) -> u64 {
+        let regions = u64::try_from(here.regions.len()).unwrap_or(u64::MAX);
+        let parts = if spoken { 50 } else { regions.max(5) };
+        self.whole() / parts / here.daemons(region)
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.

@@ -110,3 +110,69 @@ fn a_larger_burst_is_there_at_once() {
     let held = table.views[&a].get(&key("u")).map_or(0, |view| view.others);
     assert!(held < 600, "{held} of a thousand are kept for others, where two were used");
 }
+
+#[test]
+fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told() {
+    for (permits, burst) in [(100, 20), (100, 100), (10, 50), (1_000, 8)] {
+        let plain = rule(Algorithm::TokenBucket, permits, Span::from_secs(1), OnPartition::default());
+        let rule = WorldRule { limit: Limit { burst, ..plain.limit }, ..plain };
+        let mut table = Table::new(&[], &rule);
+        table.thrift = true;
+        let a = name("a", "1");
+        for region in ["a", "b", "c"] {
+            table.start(&name(region, "1"), &rule);
+        }
+        table.meet(&[]);
+        for turn in 0..300 {
+            // All that it used has refilled.
+            table.run(Span::from_millis(300));
+            let held = table.views[&a].get(&key("u")).map_or(0, |view| {
+                let more =
+                    u64::from(view.next_budget) * table.now.since(Timestamp(view.window)).0 / 1_000_000;
+                u64::from(view.budget).min(view.others + more)
+            });
+            assert!(
+                held < u64::from(burst),
+                "{permits}/s, {burst}: request {turn} is refused, {held} are held back"
+            );
+            table.admit(&a, "u", 0, 1);
+        }
+        let told = table.replicas[&a].tally().reports_out;
+        assert!(told < 600, "{permits}/s, {burst}: two peers were told {told} times of 300 requests");
+    }
+}
+
+#[test]
+fn a_region_that_asks_for_little_of_what_is_at_home_elsewhere_is_not_held_to_less() {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 1_000, second, OnPartition::default());
+    let mut table = Table::new(&[], &rule);
+    table.thrift = true;
+    let all: Vec<NodeName> = (0..10).map(|place| name(&format!("r{place}"), "1")).collect();
+    for who in &all {
+        table.start(who, &rule);
+    }
+    table.meet(&[]);
+    let (a, b) = (&all[0], &all[1]);
+    let (mut admitted, mut asked) = (0, 0);
+    for tick in 0..30_u64 * 50 {
+        table.run(Span::from_millis(20));
+        let window = table.now.window_index(second);
+        table.admit(b, "u", window, 6);
+        if tick < 20 * 50 {
+            continue;
+        }
+        let view = table.views[a].get(&key("u")).filter(|view| view.window == window);
+        let own = table.replicas[a].admitted(&key("u"), window).map_or(0, |(own, _)| own);
+        let fits = view.is_none_or(|view| own < u64::from(view.budget));
+        asked += u64::from(tick % 3 == 0);
+        if tick % 3 == 0 && fits {
+            table.admit(a, "u", window, 1);
+            admitted += 1;
+        } else if tick % 3 == 0 {
+            let refused = Touched { key: key("u"), window, offered: 1, admitted: 0, returned: 0, refused: 1 };
+            table.touch(a, &refused);
+        }
+    }
+    assert!(admitted * 100 >= asked * 98, "{admitted} of {asked}");
+}
