@@ -262,11 +262,14 @@ fn a_crash_that_takes_transactions_back_hides_no_change() {
     // It looks twice a second, and what it sees now will not have been.
     let before = number(&server);
     std::thread::sleep(Duration::from_millis(1_500));
+    // The change comes before it looks again.
+    daemon.process.signal("STOP");
     server.kill();
     server.run();
     let after = number(&server);
     assert!(after < before, "no transaction was forgotten: {before} {after}");
     server.sql(&database, "UPDATE users SET blocked_at = now() WHERE id = 'new'");
+    daemon.process.signal("CONT");
     until("the block, after transactions went back", || rule(&daemon, &[("user", "new")]) == "user_blocked");
 }
 

@@ -58,7 +58,7 @@ fn rights_follow_demand_around_the_world() {
 
 #[test]
 fn rights_follow_demand_between_regions_that_count_in_redis() {
-    follows_demand(plan(3, 20, Store::Redis));
+    follows_demand(plan(5, 20, Store::Redis));
 }
 
 /// A cost for which a region has not enough, which the others have: who asks again as it is told to finds it gathered.

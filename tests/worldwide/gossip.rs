@@ -36,13 +36,12 @@ fn five_regions_around_the_world_hold_and_use_a_limit() {
 }
 
 #[test]
-fn three_regions_that_count_in_redis_hold_and_use_a_limit() {
-    is_held_and_used(plan(3, 80, Store::Redis));
+fn five_regions_that_count_in_redis_hold_and_use_a_limit() {
+    is_held_and_used(plan(5, 250, Store::Redis));
 }
 
-#[test]
-fn a_region_that_is_cut_off_keeps_its_share_and_comes_back() {
-    let plan = plan(3, 80, Store::Memory);
+/// A region is cut off for five seconds.
+fn survives_a_cut(plan: Plan) {
     let world = World::start(plan);
     let loads = world.load(2.0, &[1, 1, 1]);
     windows(3);
@@ -56,6 +55,16 @@ fn a_region_that_is_cut_off_keeps_its_share_and_comes_back() {
     let apart = judge(&apart[1..], plan.limit, PATIENCE);
     assert!(apart.over_mean <= 1.0 && apart.used >= 90.0, "{apart:?}");
     held(&again, plan);
+}
+
+#[test]
+fn a_region_that_is_cut_off_keeps_its_share_and_comes_back() {
+    survives_a_cut(plan(3, 80, Store::Memory));
+}
+
+#[test]
+fn a_region_that_is_cut_off_keeps_its_share_in_redis_and_comes_back() {
+    survives_a_cut(plan(3, 20, Store::Redis));
 }
 
 /// A daemon is killed under load, and started again.
