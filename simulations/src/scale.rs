@@ -63,9 +63,9 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         "{} regions, {} keys, Zipf {}, {} requests a second, {} permits a second each",
         settings.regions, settings.keys, settings.zipf, settings.rate, settings.limit
     )?;
-    for way in [Way::Escrow, Way::Gossip] {
-        weigh(settings, way, out)?;
-    }
+    // Both are kept until both are weighed: what one freed would be missing in what the other takes.
+    let weighed = [weigh(settings, Way::Escrow, out)?, weigh(settings, Way::Gossip, out)?];
+    drop(weighed);
     for way in [Way::Gossip, Way::Escrow] {
         spread(settings, way, out)?;
     }
@@ -87,8 +87,8 @@ fn plan(settings: &Settings, regions: usize) -> Plan {
     plan
 }
 
-/// One daemon that follows many buckets: bytes for each, and time for each decision that it is told of.
-fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<()> {
+/// One daemon that follows many buckets: bytes for each, and time for each decision that it is told of. Returns its world.
+fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<World> {
     let mut world = World::new(&plan(settings, settings.regions), way)?;
     let before = resident_bytes()?;
     let begun = cpu_seconds()?;
@@ -118,7 +118,7 @@ fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<
         bytes / settings.weighed.max(1),
         spent / float(settings.weighed) * 1e6
     )?;
-    Ok(())
+    Ok(world)
 }
 
 /// What was asked for and admitted of one rank.

@@ -64,8 +64,8 @@ pub(super) struct Bucket {
     debt: u64,
     /// The newest window of which it was looked at how much it was above the limit.
     audited: u64,
-    /// Whether what the own region did will soon be more than what it may: of a window three quarters of its budget, and without
-    /// windows so much untold that less than that is left.
+    /// Whether the own region will soon be refused what it asks for: of a window it would have used more than three quarters of
+    /// its budget, and without windows no more is left than what it did not tell.
     strained: bool,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,

@@ -51,7 +51,9 @@ impl Bucket {
                 self.cut.allowance(own, ground)
             }
         };
-        self.strained = self.own_net(window).saturating_mul(4) > allowance.now.saturating_mul(3);
+        let with_next = self.own_net(window).saturating_add(1);
+        self.strained =
+            self.demand_at(now) > 0 && with_next.saturating_mul(4) > allowance.now.saturating_mul(3);
         let siblings = match self.period(window) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
@@ -111,7 +113,8 @@ impl Bucket {
         let view = view.unwrap_or(View { window: now.0, ..View::default() });
         let left =
             share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.others);
-        self.strained = own.saturating_sub(self.told.map_or(0, |told| told.net)) > left;
+        let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
+        self.strained = self.demand_at(now) > 0 && untold >= left;
         let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
         let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
