@@ -466,6 +466,11 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
             Some(share) => (share, 4),
             None => (daemon.node.limit(), 1),
         };
+        // Where daemons that share a store hold different shares for a while, what the largest of them keeps as in doubt is
+        // all that a smaller one has.
+        if game.world.plan.shared_store && part.burst < largest_burst(game, daemon.region) {
+            continue;
+        }
         let refills = u128::from(part.permits) * u128::from(quiet) / u128::from(part.window.0.max(1));
         let enough = u64::from(part.burst) >= 4 * spare * daemons(game);
         if refills < REFILLS * u128::from(part.burst) || !enough {
@@ -478,6 +483,12 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The largest share of a burst that any daemon of a region holds.
+fn largest_burst(game: &Game<'_>, region: usize) -> u32 {
+    let own = game.world.daemons.iter().filter(|daemon| daemon.region == region);
+    own.filter_map(|daemon| daemon.node.share()).map(|share| share.burst).max().unwrap_or(0)
 }
 
 fn daemons(game: &Game<'_>) -> u64 {
