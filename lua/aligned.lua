@@ -2,7 +2,7 @@
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see src/store/redis/views.rs):
 -- window (7 bytes), budget (4), next budget (4), others (7), others before (7), error bound (7), big-endian.
--- Mirrors: Place, Share and faded of src/core/algorithm/aligned.rs.
+-- Mirrors: Place, Share, Account, carried and faded of src/core/algorithm/aligned.rs.
 
 -- Where the window of `length` that holds `at` begins, its index, and how much of it has passed.
 local function place(length, at)
@@ -28,6 +28,37 @@ local function share(b, index)
     end
   end
   return b.permits, 0, 0
+end
+
+-- The debt that is left `windows` after the window that counts `count`, if nothing else came. A window pays what it may admit here.
+local function carried(b, count, debt, windows)
+  local each = b.view and math.min(b.view.next_budget, b.permits) or b.permits
+  local at_the_end = b.view and 0 or math.max(0, b.permits - count)
+  return math.max(0, debt - at_the_end - each * (windows - 1))
+end
+
+-- Counts `cost` more; what finds no `room` in the window is owed. Returns what was charged.
+local function account_report(b, count, debt, room, cost, debt_max)
+  local owed = debt + cost
+  local paid = math.min(owed, room)
+  local beyond = owed - paid
+  local kept = math.min(beyond, math.max(debt_max, debt - paid))
+  b.first, b.debt = math.min(count + paid, U32_MAX), kept
+  return cost - (beyond - kept)
+end
+
+-- For how many windows after its own a debt lasts. Where rights move, a window pays with what its region mints.
+local function debt_windows(b)
+  if b.debt == 0 then return 0 end
+  if b.permits == 0 then return 1 end
+  local each = b.permits
+  if b.rights and b.kind == FIXED_WINDOW and b.burst > 0 then each = math.min(b.burst, each) end
+  return math.ceil(b.debt / each)
+end
+
+-- A debt as it is written behind the counts.
+local function pack_debt(b)
+  return b.debt > 0 and struct.pack(">I4", b.debt) or ""
 end
 
 -- amount * left / length, rounded up.

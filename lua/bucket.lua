@@ -2,13 +2,14 @@
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the algorithm, then a
 -- hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window its count (4), for
--- sliding_window both counts (4, 4), for a level whole permits and the part of one (4, 6); big-endian. The log is a list,
+-- sliding_window both counts (4, 4), for both what is owed (4) where something is, for a level whole permits and the part of
+-- one (4, 6); big-endian. The log is a list,
 -- see sliding_log.lua; the holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
 -- Reads the state. False where the key holds another shape's bucket.
 local function bucket_load(b)
-  b.at, b.first, b.second, b.pending, b.raw = 0, 0, 0, 0, ""
+  b.at, b.first, b.second, b.debt, b.pending, b.raw = 0, 0, 0, 0, 0, ""
   local kind = b.kind
   local raw
   if kind == SLIDING_LOG then
@@ -43,8 +44,10 @@ local function bucket_load(b)
   local _
   if kind == FIXED_WINDOW then
     _, b.at, b.first = struct.unpack(">I4I7I4", raw)
+    if #raw > 15 then b.debt = struct.unpack(">I4", raw, 16) end
   elseif kind == SLIDING_WINDOW then
     _, b.at, b.first, b.second = struct.unpack(">I4I7I4I4", raw)
+    if #raw > 19 then b.debt = struct.unpack(">I4", raw, 20) end
   else
     _, b.at, b.first, b.second = struct.unpack(">I4I7I4I6", raw)
   end
@@ -63,8 +66,34 @@ local function bucket_fits(b, now, asked)
   return asked <= bucket_free(b, now)
 end
 
+local function window_report(b, now, cost, debt_max)
+  b.changed = true
+  if b.kind == FIXED_WINDOW then return fixed_window_report(b, now, cost, debt_max) end
+  return sliding_window_report(b, now, cost, debt_max)
+end
+
+-- Pays what is owed from what a view leaves in the window.
+local function bucket_settle(b, now)
+  if b.debt > 0 then window_report(b, now, 0, 0) end
+end
+
+-- Charges whatever is left. Returns what was charged. A limit of zero would never be paid.
+local function bucket_report(b, now, cost, debt_max)
+  if b.limit == 0 then
+    bucket_settle(b, now)
+    return 0
+  end
+  if b.kind == FIXED_WINDOW or b.kind == SLIDING_WINDOW then return window_report(b, now, cost, debt_max) end
+  local charged
+  if b.kind == SLIDING_LOG then charged = log_report(b, now, cost, debt_max)
+  else charged = level_report(b, now, cost, debt_max) end
+  if charged > 0 then b.changed = true end
+  return charged
+end
+
 local function bucket_put(b, now, cost)
   b.changed = true
+  bucket_settle(b, now)
   if b.kind == FIXED_WINDOW then return fixed_window_put(b, now, cost) end
   if b.kind == SLIDING_WINDOW then return sliding_window_put(b, now, cost) end
   if b.kind == SLIDING_LOG then return log_put(b, now, cost) end
@@ -73,6 +102,7 @@ end
 
 local function bucket_refund(b, now, cost)
   local returned
+  bucket_settle(b, now)
   if b.kind == FIXED_WINDOW then returned = fixed_window_refund(b, now, cost)
   elseif b.kind == SLIDING_WINDOW then returned = sliding_window_refund(b, now, cost)
   elseif b.kind == SLIDING_LOG then returned = log_refund(b, now, cost)
@@ -86,9 +116,10 @@ end
 local function bucket_write(b, now, ttl_fixed, kept)
   local expiry, value
   if b.kind == FIXED_WINDOW then
-    expiry, value = fixed_window_expiry(b), struct.pack(">I4I7I4", b.shape, b.at, b.first)
+    expiry, value = fixed_window_expiry(b), struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
   elseif b.kind == SLIDING_WINDOW then
-    expiry, value = sliding_window_expiry(b), struct.pack(">I4I7I4I4", b.shape, b.at, b.first, b.second)
+    expiry = sliding_window_expiry(b)
+    value = struct.pack(">I4I7I4I4", b.shape, b.at, b.first, b.second) .. pack_debt(b)
   elseif b.kind == SLIDING_LOG then
     expiry = log_expiry(b)
   elseif b.kind == CONCURRENCY then

@@ -7,14 +7,16 @@
 --          same, but held to a static share)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2), then for each
 --          the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 =
---          a lease takes at most this part of what is free) and permits (5), and of concurrency the holder (16; there a
---          take acquires, a refund releases and a lease renews)
+--          a lease takes at most this part of what is free; of a take: it is a report, charged whatever is left) and
+--          permits (5), of a report the most that may be owed (4), and of concurrency the holder (16; there a take
+--          acquires, a refund releases and a lease renews)
 -- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
--- Reply    the time; a string with 1 or 0 for each decision, admitted or not; each bucket's value as it was before
+-- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
+-- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for a new key; each bucket's value as it was before
 --          (empty: none, or a log or holders); each view (empty: none; 5 bytes: permits
 --          that may be used beyond the capacity); then for each charge of a log, of holders or of a lease, in
---          order, 35 bytes: fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased
---          or moved (6); last, 47 bytes of a stint that the caller did not know
+--          order, 35 bytes: fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased,
+--          reported or moved (6); last, 47 bytes of a stint that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed then
 -- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
 
@@ -36,7 +38,7 @@ for i = 1, count do
   local shape, permits, window, burst, queue, flags = struct.unpack(">I4I4I6I4I4B", ARGV[2], i * 23 - 22)
   local b = {
     key = KEYS[i], shape = shape, kind = floor(shape / 16777216),
-    permits = permits, window = window, burst = burst, queue = queue,
+    permits = permits, limit = permits, window = window, burst = burst, queue = queue,
   }
   if not bucket_load(b) then strangers = (strangers or "") .. struct.pack(">I2", i) end
   if flags == 1 then
@@ -48,7 +50,7 @@ for i = 1, count do
     views = views + 1
     stint = stint or read_stint(ARGV[4], now)
     b.rights = KEYS[views]
-    b.before_at, b.before_first = b.at, b.first
+    b.before_at, b.before_first, b.before_debt = b.at, b.first, b.debt
     rights_terms(b, stint, now)
     if b.kind == CONCURRENCY then places_terms(b, stint, now, flags == 2) end
     reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
@@ -58,7 +60,42 @@ for i = 1, count do
 end
 if strangers then return { -1, strangers } end
 
-local PEEK, TAKE, REFUND, LEASE = 0, 1, 2, 3
+local PEEK, TAKE, REFUND, LEASE, REPORT = 0, 1, 2, 3, 4
+
+-- A decision that would make a key beyond the bound is left to the caller, and changes nothing. The server is asked how many
+-- keys it holds only where one is to be made. Who may not ask that has no bound.
+local bound, held = tonumber(ARGV[5] or ""), nil
+local function is_new(b)
+  if b.roomed then return false end
+  if b.kind == SLIDING_LOG then return b.fresh end
+  if b.kind == CONCURRENCY then return b.len == 0 end
+  return b.raw == ""
+end
+local function room_for(more)
+  if more == 0 or not bound then return true end
+  if not held then
+    held = redis.pcall("DBSIZE")
+    if type(held) ~= "number" then
+      bound = nil
+      return true
+    end
+  end
+  if held + more > bound then return false end
+  held = held + more
+  return true
+end
+local function room_for_all(charges)
+  local more = 0
+  for i = 1, #charges do
+    local c = charges[i]
+    local b = buckets[c.place]
+    local makes = c.kind == TAKE or c.kind == REPORT or (c.kind == LEASE and b.kind ~= CONCURRENCY)
+    if makes and is_new(b) then more = more + 1 end
+  end
+  if not room_for(more) then return false end
+  for i = 1, #charges do buckets[charges[i].place].roomed = true end
+  return true
+end
 local function tell(fits, remaining, reset, retry, used, moved)
   reply[#reply + 1] = struct.pack(">BI7I7I7I7I6", fits and 1 or 0, remaining, reset, retry, used, moved)
 end
@@ -69,25 +106,27 @@ local function look(charges)
   for i = 1, #charges do
     local c = charges[i]
     local b = buckets[c.place]
-    local cost = b.pending + (c.kind == TAKE and c.permits or 0)
+    local takes = c.kind == TAKE or c.kind == REPORT
+    local cost = b.pending + (takes and c.permits or 0)
     if b.kind == CONCURRENCY then
       held_check(b, now, c, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
     elseif b.kind == SLIDING_LOG then
       c.fits, c.remaining, c.reset, c.retry = log_check(b, now, cost)
       if c.kind == PEEK then c.fits = c.remaining > 0 end
-      if c.kind >= REFUND then c.fits, c.retry = true, 0 end
+      if c.kind == REFUND or c.kind == LEASE then c.fits, c.retry = true, 0 end
     else
-      c.fits = c.kind >= REFUND or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
+      c.fits = c.kind == REFUND or c.kind == LEASE or bucket_fits(b, now, c.kind == PEEK and cost + 1 or cost)
     end
-    if c.kind == TAKE and c.fits then b.pending = cost end
+    if takes and c.fits then b.pending = cost end
     if not c.fits and c.enforced then admitted = false end
   end
   return admitted
 end
 
--- Charges what fits, if anything is to be charged, and tells of logs and leases.
-local function settle(charges, admitted, keep)
+-- Charges what fits, if anything is to be charged, and reports in any case; tells of logs and leases.
+local function settle(charges, admitted, action)
+  local keep = admitted and action == 0
   for i = 1, #charges do buckets[charges[i].place].pending = 0 end
   for i = 1, #charges do
     local c = charges[i]
@@ -99,6 +138,8 @@ local function settle(charges, admitted, keep)
       if released or (not admitted and c.kind == TAKE and c.fits) then
         c.remaining, c.reset, c.retry = math.max(0, b.permits - b.used), held_reset(b, now), 0
       end
+    elseif c.kind == REPORT then
+      if action == 0 then moved = bucket_report(b, now, c.permits, c.debt_max) end
     elseif keep and c.fits then
       if c.kind == TAKE then
         bucket_put(b, now, c.permits)
@@ -119,6 +160,10 @@ local function settle(charges, admitted, keep)
         local _
         _, c.remaining, c.reset = log_check(b, now, 0)
         c.retry = 0
+      elseif c.kind == REPORT and action == 0 then
+        local _
+        _, c.remaining, c.reset, c.retry = log_check(b, now, 0)
+        if c.fits then c.retry = 0 end
       end
       tell(c.fits, c.remaining, c.reset, c.retry, log_used(b, now), moved)
     end
@@ -135,8 +180,12 @@ while at <= #input do
     -- The common decision, without a table for it.
     local place_, flags, permits, next_at = struct.unpack(">I2BI5", input, at)
     local b = buckets[place_]
-    simple = flags % 4 == TAKE and b.kind ~= SLIDING_LOG and b.kind ~= CONCURRENCY
-    if simple then
+    simple = flags % 4 == TAKE and flags < 8 and b.kind ~= SLIDING_LOG and b.kind ~= CONCURRENCY
+    if simple and bound and is_new(b) and not room_for(1) then
+      verdicts[#verdicts + 1] = "2"
+      at, length = next_at, 0
+    elseif simple then
+      b.roomed = true
       local fits = bucket_fits(b, now, permits)
       if fits then bucket_put(b, now, permits) end
       verdicts[#verdicts + 1] = (fits or flags < 4) and "1" or "0"
@@ -146,26 +195,31 @@ while at <= #input do
   for i = 1, length do
     local place_, flags, permits
     place_, flags, permits, at = struct.unpack(">I2BI5", input, at)
-    local holder
+    local holder, debt_max
+    local kind = flags % 4
+    if kind == TAKE and flags >= 8 then kind, debt_max, at = REPORT, struct.unpack(">I4", input, at) end
     if buckets[place_].kind == CONCURRENCY then holder, at = struct.unpack("c16", input, at) end
     charges[i] = {
-      place = place_, permits = permits, kind = flags % 4, holder = holder,
+      place = place_, permits = permits, kind = kind, holder = holder, debt_max = debt_max,
       enforced = floor(flags / 4) % 2 == 1, part = math.max(1, floor(flags / 8)),
     }
   end
   if simple then
     -- Decided above.
+  elseif bound and action ~= 1 and not room_for_all(charges) then
+    verdicts[#verdicts + 1] = "2"
   elseif action == 2 then
     for i = 1, length do
       local b = buckets[charges[i].place]
       if b.kind == CONCURRENCY then held_step(b, now, charges[i])
       elseif charges[i].kind == REFUND then bucket_refund(b, now, charges[i].permits)
+      elseif charges[i].kind == REPORT then bucket_report(b, now, charges[i].permits, charges[i].debt_max)
       else bucket_put(b, now, charges[i].permits) end
     end
     verdicts[#verdicts + 1] = "1"
   else
     local admitted = look(charges)
-    settle(charges, admitted, admitted and action == 0)
+    settle(charges, admitted, action)
     verdicts[#verdicts + 1] = admitted and "1" or "0"
   end
 end
@@ -176,7 +230,10 @@ for i = 1, count do
     -- The first charge of a window closes the one before.
     local l = b.view and b.ledger
     if l and b.view.window > l.window then
-      local used = rights_used({ window = b.window, at = b.before_at, first = b.before_first }, l.window)
+      local before = {
+        window = b.window, permits = b.permits, view = b.view, at = b.before_at, first = b.before_first, debt = b.before_debt,
+      }
+      local used = rights_used(before, l.window, ledger_budget(l))
       ledger_enter(l, stint, b.view.window, minted(b, stint, b.view.window), used)
       local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((l.window + 2) * b.window + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))

@@ -1,37 +1,53 @@
--- fixed_window: one count for each aligned window. Fields of a bucket: at, first = count.
+-- fixed_window: one count for each aligned window, and what is owed beyond it. Fields of a bucket: at, first = count, debt.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: FixedWindow of src/core/algorithm/fixed_window.rs.
 
-local fixed_window_free, fixed_window_put, fixed_window_refund, fixed_window_expiry
+local fixed_window_account, fixed_window_free, fixed_window_put, fixed_window_report, fixed_window_refund,
+  fixed_window_expiry
 if kinds[FIXED_WINDOW] then
-  local function fixed_window_used(b, now)
+  -- The count and the debt as of `now`, and their window.
+  function fixed_window_account(b, now)
     local start, index = place(b.window, math.max(now, b.at))
-    return b.at >= start and b.first or 0, index
+    if b.at >= start then return b.first, b.debt, index end
+    if b.debt == 0 then return 0, 0, index end
+    local _, own = place(b.window, b.at)
+    return 0, carried(b, b.first, b.debt, index - own), index
   end
 
   function fixed_window_free(b, now)
-    local used, index = fixed_window_used(b, now)
+    local count, debt, index = fixed_window_account(b, now)
     local budget = share(b, index)
-    return math.max(0, budget - used)
+    return math.max(0, budget - count - debt)
   end
 
   function fixed_window_put(b, now, cost)
-    b.first = math.min(fixed_window_used(b, now) + cost, U32_MAX)
+    local count, debt = fixed_window_account(b, now)
+    account_report(b, count, debt, math.max(0, b.permits - count), 0, 0)
+    b.first = math.min(b.first + cost, U32_MAX)
     b.at = math.max(b.at, now)
+  end
+
+  function fixed_window_report(b, now, cost, debt_max)
+    local count, debt, index = fixed_window_account(b, now)
+    local budget = share(b, index)
+    local charged = account_report(b, count, debt, math.max(0, budget - count), cost, debt_max)
+    b.at = math.max(b.at, now)
+    return charged
   end
 
   function fixed_window_refund(b, now, cost)
-    local used = fixed_window_used(b, now)
-    local returned = math.min(used, cost)
-    if returned == 0 then return 0 end
-    b.first = used - returned
+    local count, debt = fixed_window_account(b, now)
+    local owed = math.min(debt, cost)
+    local counted = math.min(count, cost - owed)
+    if owed + counted == 0 then return 0 end
+    b.first, b.debt = count - counted, debt - owed
     b.at = math.max(b.at, now)
-    return returned
+    return owed + counted
   end
 
   function fixed_window_expiry(b)
-    if b.first == 0 then return b.at end
-    return place(b.window, b.at) + b.window
+    if b.first == 0 and b.debt == 0 then return b.at end
+    return place(b.window, b.at) + b.window * (1 + debt_windows(b))
   end
 end

@@ -127,13 +127,14 @@ if escrowed then
         l.minted = math.min(l.minted, b.burst)
         budget = ledger_budget(l)
       end
-      local start = window * b.window
-      if start > math.max(now, b.at) then
-        b.at, b.first = start, 0
-        b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first)
-      end
       b.ledger = l
       b.view = { window = window, budget = math.min(budget, U32_MAX), next_budget = mint, others = 0, others_before = 0 }
+      local start = window * b.window
+      if start > math.max(now, b.at) then
+        local _, debt = fixed_window_account(b, start)
+        b.at, b.first, b.debt = start, 0, debt
+        b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
+      end
     elseif b.kind == SLIDING_WINDOW then
       if now < stint.begun + 2 * b.window + DOUBT_MARGIN then
         b.view = { window = index, budget = 0, next_budget = 0, others = 0, others_before = 0 }
@@ -155,10 +156,12 @@ if escrowed then
     end
   end
 
-  -- What a bucket counted in the window of its ledger.
-  function rights_used(b, window)
+  -- The part of a window's `budget` that is used, the debt included.
+  function rights_used(b, window, budget)
     local _, index = place(b.window, b.at)
-    return index == window and b.first or 0
+    if index == window then return b.first + math.min(b.debt, math.max(0, budget - b.first)) end
+    if index > window or b.debt == 0 then return 0 end
+    return math.min(carried(b, b.first, b.debt, window - index), budget)
   end
 
   -- The view as it is written elsewhere.

@@ -5,7 +5,7 @@
 -- Mirrors: Level of src/core/algorithm/level.rs, and the capacities of token_bucket.rs, leaky_bucket.rs and gcra.rs. The
 -- theoretical arrival time of GCRA is `now` plus the time the level takes to drain, so the same sum decides.
 
-local level_amount, level_capacity, level_free, level_hold, level_put, level_refund, level_expiry
+local level_amount, level_capacity, level_free, level_hold, level_put, level_report, level_refund, level_expiry
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   -- Whole permits and the part of one in use at `now`.
   function level_amount(b, now)
@@ -61,6 +61,15 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   function level_put(b, now, cost)
     local whole, part = level_amount(b, now)
     level_hold(b, now, whole + cost, part)
+  end
+
+  -- Rises above the capacity by `debt_max` at most.
+  function level_report(b, now, cost, debt_max)
+    local whole, part = level_amount(b, now)
+    local most = math.min(level_capacity(b) + (b.kept or 0) + debt_max, U32_MAX)
+    local charged = math.min(cost, math.max(0, most - whole - (part > 0 and 1 or 0)))
+    if charged > 0 then level_hold(b, now, whole + charged, part) end
+    return charged
   end
 
   function level_refund(b, now, cost)

@@ -120,7 +120,8 @@ if escrowed and kinds[CONCURRENCY] then
     local heard = math.min(s.at, now)
     if s.kind == 1 then
       local bond = find(l, s.region)
-      if bond and bond.session == s.session and s.amount > 0 then
+      -- The owner has not counted a loan that is carried yet, and perhaps never will.
+      if bond and bond.session == s.session and s.amount > 0 and not bond.carried then
         local room, back = capacity(b, l, now), borrowed(bond)
         local unused = (is_alive(bond, now) or held > room) and 0 or back
         local after = lent(l) + math.max(0, s.amount - back)

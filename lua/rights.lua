@@ -222,9 +222,9 @@ local at = b.view.window
 local mint = minted(b, stint, at)
 local l = b.ledger
   or { window = at, stint = stint.id, minted = mint, given = 0, taken = 0, closed_window = 0, closed_used = 0, entries = "" }
-ledger_enter(l, stint, at, mint, rights_used(b, l.window))
+ledger_enter(l, stint, at, mint, rights_used(b, l.window, ledger_budget(l)))
 l.minted = math.min(l.minted, b.burst)
-local used = rights_used(b, at)
+local used = rights_used(b, at, ledger_budget(l))
 
 -- Changes the total of one region and session. Returns by how much it grew.
 local function change(wanted, change_by)
@@ -258,6 +258,14 @@ if for_window == at then
   elseif kind == TAKE and own == session_of(stint) then
     l.taken = l.taken + change(1, function(total) return math.max(total, amount) end)
   end
+end
+
+if b.debt > 0 and l.window == at then
+  -- New permits pay the debt first.
+  b.view.budget = math.min(ledger_budget(l), U32_MAX)
+  bucket_settle(b, math.max(now, at * window))
+  bucket_write(b, now, ttl_fixed, KEPT)
+  used = rights_used(b, at, ledger_budget(l))
 end
 
 -- It says how its window ended until the next one ends.

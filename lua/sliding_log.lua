@@ -5,7 +5,7 @@
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
 
-local log_load, log_used, log_check, log_put, log_refund, log_expiry
+local log_load, log_used, log_check, log_put, log_report, log_refund, log_expiry
 if kinds[SLIDING_LOG] then
   local function log_entry(b, i)
     return struct.unpack(">I7I7", redis.call("LINDEX", b.key, i))
@@ -54,13 +54,11 @@ if kinds[SLIDING_LOG] then
     return b.total - log_total_before(b, log_gone(b, math.max(now, b.at)))
   end
 
-  -- What the budget leaves in the aligned window at `now`.
+  -- What the budget of the aligned window at `now` leaves in the whole interval that ends then.
   local function log_budgeted(b, now)
     if not b.view then return b.permits end
-    local start, index = place(b.window, now)
-    local budget = share(b, index)
-    if budget == b.permits then return budget end
-    return math.max(0, budget - (b.total - log_total_before(b, log_partition(b, function(at) return at < start end))))
+    local _, index = place(b.window, now)
+    return math.max(0, share(b, index) - log_used(b, now))
   end
 
   -- When own use is down to `left`.
@@ -74,10 +72,17 @@ if kinds[SLIDING_LOG] then
   local function log_budgeted_from(b, now, from, asked)
     local start, index = place(b.window, now)
     local next = start + b.window
-    if from < next and asked <= log_budgeted(b, now) then return from end
-    local after, budget = next + b.window, share(b, index + 1)
-    if from < after and asked > budget then return after end
-    return math.max(from, next)
+    local after = next + b.window
+    local function fits_from(at, earliest)
+      local left = share(b, at) - asked
+      if left < 0 then return after end
+      return log_used(b, earliest) <= left and earliest or log_down_to(b, earliest, left)
+    end
+    local here = fits_from(index, from)
+    if here < next then return here end
+    local there = fits_from(index + 1, math.max(from, next))
+    if there < after then return there end
+    return math.max(from, after)
   end
 
   -- Some instant that fits after one that does not: for a view of a window to come, which may take back what fits now.
@@ -184,6 +189,13 @@ if kinds[SLIDING_LOG] then
     if not b.fresh then redis.call("LTRIM", b.key, 1 + gone, -1) end
     b.len = kept + 1
     log_write_header(b)
+  end
+
+  -- An entry beyond the limit is one like any other. Returns the permits charged.
+  function log_report(b, now, cost, debt_max)
+    local charged = math.min(cost, math.max(0, b.limit + debt_max - log_used(b, now)))
+    if charged > 0 then log_put(b, now, charged) end
+    return charged
   end
 
   -- Takes from the newest admissions first.

@@ -209,7 +209,8 @@ fn sources() -> Vec<Source> {
     assert!(sources.len() > 10, "src/ was not found");
     let for_tests: BTreeSet<_> = sources.iter().flat_map(test_modules).collect();
     for source in &mut sources {
-        source.for_tests = for_tests.contains(&source.path);
+        let below = |file: &String| source.path.starts_with(&format!("{}/", file.trim_end_matches(".rs")));
+        source.for_tests = for_tests.contains(&source.path) || for_tests.iter().any(below);
     }
     sources
 }

@@ -38,12 +38,7 @@ fn engine_with(text: &str, shadow: bool) -> Engine {
 }
 
 fn request<'a>(attributes: &[(&'a str, &'a str)], cost: i64) -> Request<'a> {
-    Request {
-        domain: "default",
-        attributes: attributes.iter().copied().collect(),
-        cost: Cost::from_signed(cost),
-        limit: None,
-    }
+    Request::new("default", attributes.iter().copied().collect(), Cost::from_signed(cost))
 }
 
 fn together(engine: &Engine, requests: &[Request<'_>]) -> Decisions {
@@ -210,7 +205,7 @@ fn a_limit_of_the_requests_own_replaces_the_rules() {
 }
 
 #[test]
-fn only_for_the_rules_own_limit_is_there_hope_that_other_regions_send_what_is_missing() {
+fn there_is_hope_for_a_cost_that_other_regions_can_send_what_is_missing_for() {
     let text = "[[rules]]\nname = \"r\"\nalgorithm = \"token_bucket\"\nlimit = 12\nwindow = \"1s\"\n\
                 [rules.global]\nmode = \"escrow\"\nshares = { here = 1, there = 1 }\n";
     let with = |others| {
@@ -226,17 +221,20 @@ fn only_for_the_rules_own_limit_is_there_hope_that_other_regions_send_what_is_mi
     assert_eq!([7, 11, 12].map(retry), [Some(Span::from_secs(1)), Some(Span::from_secs(1)), None]);
     assert_eq!(decide(&with(false), &[], 7).rules[0].retry, None, "nobody is there who could send them");
     let own = LimitOverride { permits: 4, window: Span::from_secs(1) };
-    let small = Request { limit: Some(own), ..request(&[], 3) };
-    assert_eq!(together(&engine, &[small])[0].rules[0].retry, None);
+    // Of a limit of one's own two are here, and one of the two there could come.
+    let retry =
+        |cost| together(&engine, &[Request { limit: Some(own), ..request(&[], cost) }])[0].rules[0].retry;
+    assert_eq!([3, 4].map(retry), [Some(Span::from_secs(1)), None]);
 }
 
 #[test]
 fn what_other_regions_may_have_used_is_what_this_one_does_not_hold() {
     let text = "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"ALGORITHM\"\nlimit = 12\nwindow = \"1m\"\n\
                 [rules.global]\nmode = \"MODE\"\nshares = { here = 1, there = 2 }\n\
-                [[users]]\nid = \"big\"\noverrides = { r = { limit = 120, burst = 240 } }\n";
+                [[users]]\nid = \"big\"\noverrides = { r = { OWN } }\n";
     let believed = |mode: &str, algorithm: &str, user: &str| {
-        let text = text.replace("MODE", mode).replace("ALGORITHM", algorithm);
+        let own = if algorithm == "token_bucket" { "limit = 120, burst = 240" } else { "limit = 120" };
+        let text = text.replace("MODE", mode).replace("ALGORITHM", algorithm).replace("OWN", own);
         let engine = engine("");
         let read = document::from_toml("rules.toml", &text, &[]).unwrap();
         engine.load(read.rules, read.users, false).unwrap();
@@ -299,7 +297,7 @@ fn a_reload_keeps_buckets_and_a_raised_limit_takes_effect() {
 async fn explain_says_why_and_charges_nothing() {
     let engine = engine(&TWO.replace("name = \"user\"", "name = \"user\"\nmatch = { path = \"/api/*\" }"));
     let asked = request(&[("user", "a"), ("path", "/other")], 1);
-    let explanation = engine.explain(&asked).await.unwrap();
+    let explanation = engine.explain(&asked, 100).await.unwrap();
     assert!(explanation.decision.allowed);
     let reason = |name: &str| explanation.considered.iter().find(|(rule, _)| rule == name).unwrap().1.clone();
     assert_eq!(reason("all"), Reason::Decides);

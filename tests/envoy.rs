@@ -9,17 +9,25 @@
     clippy::print_stderr,
     reason = "tests fail by panic"
 )]
+#![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+#[path = "support/redis_servers.rs"]
+mod redis_servers;
 mod support;
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use support::daemon::Daemon;
+use redis_servers::Server;
+use serde_json::Value;
+use support::authority::Authority;
+use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
-use support::{eventually, free_tcp, origin};
+use support::spellings::{ADMIN_HOST, SEARCH};
+use support::{eventually, free_tcp, free_udp, origin, rolling};
 use tempfile::TempDir;
 
 fn rules(limit: u32) -> String {
@@ -33,22 +41,41 @@ fn rules(limit: u32) -> String {
 struct Front {
     envoy: Process,
     addr: SocketAddr,
+    admin: SocketAddr,
     _folder: TempDir,
 }
 
 impl Front {
     fn start(grpc: SocketAddr) -> Self {
+        Self::with(grpc, &[])
+    }
+
+    /// With some texts of the file exchanged, each of which it says once.
+    fn with(grpc: SocketAddr, exchanged: &[(&str, &str)]) -> Self {
+        Self::start_with(&[grpc], exchanged)
+    }
+
+    fn start_for(daemons: &[SocketAddr]) -> Self {
+        Self::start_with(daemons, &[])
+    }
+
+    fn start_with(daemons: &[SocketAddr], exchanged: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().unwrap();
         let (addr, admin, service) = (free_tcp(), free_tcp(), origin::start());
         let mut config = include_str!("../deploy/envoy/envoy.yaml").to_owned();
-        for (from, to) in [
-            ("port_value: 10000", addr),
-            ("port_value: 9901", admin),
-            ("port_value: 8081", grpc),
-            ("port_value: 8000", service),
-        ] {
+        for (from, to) in
+            [("port_value: 10000", addr), ("port_value: 9901", admin), ("port_value: 8000", service)]
+        {
             assert_eq!(config.matches(from).count(), 1, "deploy/envoy/envoy.yaml says {from} once");
             config = config.replace(from, &format!("port_value: {}", to.port()));
+        }
+        let endpoint = "              - endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }\n";
+        assert_eq!(config.matches(endpoint).count(), 1, "deploy/envoy/envoy.yaml names one daemon");
+        let of = |at: &SocketAddr| endpoint.replace("8081", &at.port().to_string());
+        config = config.replace(endpoint, &daemons.iter().map(of).collect::<String>());
+        for (from, to) in exchanged {
+            assert_eq!(config.matches(from).count(), 1, "deploy/envoy/envoy.yaml says {from} once");
+            config = config.replace(from, to);
         }
         // On a busy machine an answer may take longer than users would wait for it.
         assert_eq!(config.matches("timeout: 0.05s").count(), 1);
@@ -66,15 +93,12 @@ impl Front {
         let mut envoy = Process::start(&mut command, &folder.path().join("envoy.log"));
         eventually("Envoy has found Tidegate healthy", || {
             assert!(envoy.ended().is_none(), "Envoy ended:\n{}", envoy.output());
-            let probe = b"GET /clusters HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-            let clusters = http::raw(admin, probe)?.body;
-            let healthy = format!("tidegate::{grpc}::health_flags::healthy");
-            clusters.contains(&healthy).then_some(())
+            daemons.iter().all(|daemon| is_healthy(admin, *daemon)).then_some(())
         });
         eventually("Envoy serves", || {
             http::raw(addr, b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
         });
-        Self { envoy, addr, _folder: folder }
+        Self { envoy, addr, admin, _folder: folder }
     }
 
     fn get(&self, user: &str, path: &str) -> Reply {
@@ -84,6 +108,120 @@ impl Front {
     fn statuses(&self, user: &str, path: &str, times: usize) -> Vec<u16> {
         (0..times).map(|_| self.get(user, path).status).collect()
     }
+
+    /// Statuses of requests with any bytes as their path and user.
+    fn raw(&self, user: &[u8], path: &[u8], times: usize) -> Vec<u16> {
+        let head: [&[u8]; 5] =
+            [b"GET ", path, b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-user: ", user, b"\r\n\r\n"];
+        (0..times).map(|_| http::raw(self.addr, &head.concat()).unwrap().status).collect()
+    }
+}
+
+/// What switches Envoy's own spelling of paths off, so that Tidegate is on its own.
+const AS_THEY_CAME: &[(&str, &str)] = &[
+    ("normalize_path: true", "normalize_path: false"),
+    ("merge_slashes: true", "merge_slashes: false"),
+    (
+        "path_with_escaped_slashes_action: UNESCAPE_AND_FORWARD",
+        "path_with_escaped_slashes_action: KEEP_UNCHANGED",
+    ),
+];
+
+const HOSTILE: &str = r#"
+[[rules]]
+name = "per-user"
+match = { path = "/api/*" }
+per = ["user"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+
+[[rules]]
+name = "admin"
+match = { path = "/admin*" }
+action = "block"
+
+[[rules]]
+name = "admin-host"
+match = { host = "admin.example.com" }
+action = "block"
+
+[[rules]]
+name = "per-address"
+match = { path = "/address" }
+per = ["ip"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+"#;
+
+#[test]
+fn nothing_that_a_client_chooses_makes_envoy_pass_a_request() {
+    for deny in ["failure_mode_deny: false", "failure_mode_deny: true"] {
+        let daemon = Daemon::with_rules(HOSTILE);
+        let front = Front::with(daemon.grpc, &[("failure_mode_deny: false", deny)]);
+        let limited = [200, 200, 200, 429, 429];
+        let long = "a".repeat(1_100);
+        for user in [long.as_bytes(), &[long.as_bytes(), b"b"].concat(), b"u1\xff", b"u1\xfe", b"", b"u2"] {
+            let shown = String::from_utf8_lossy(user).chars().take(9).collect::<String>();
+            assert_eq!(front.raw(user, b"/api/search", 5), limited, "{deny}: {shown:?}");
+        }
+        // Used up by one path is used up by any other, however long.
+        for path in
+            [format!("/api/search?q={long}"), format!("/api/{long}"), format!("/api/{}", "é".repeat(900))]
+        {
+            let path = path.replace('é', "%C3%A9");
+            assert_eq!(front.raw(b"u2", path.as_bytes(), 2), [429, 429], "{deny}: {} bytes", path.len());
+            assert_eq!(
+                front.raw(path.as_bytes(), path.as_bytes(), 5),
+                limited,
+                "{deny}: an honest long path"
+            );
+        }
+        for path in ["/admin", "/admin?", &format!("/admin?{long}"), &format!("/admin/{long}")] {
+            assert_eq!(front.raw(b"u3", path.as_bytes(), 2), [429, 429], "{deny}: {path}");
+        }
+        // A descriptor holds the address too: a client without a name, or with an odd one, has that.
+        assert_eq!(http::get(front.addr, "/address", &[]).status, 200);
+        assert_eq!(
+            front.raw(b"\xff", format!("/address?{long}").as_bytes(), 4),
+            [200, 200, 429, 429],
+            "{deny}"
+        );
+        let claimed = http::get(front.addr, "/address", &[("x-forwarded-for", "192.0.2.1")]);
+        assert_eq!(claimed.status, 429, "{deny}: a client cannot claim another address");
+        assert_eq!(daemon.metric("tidegate_requests_rejected_total{door=\"rls\"}"), Some(0.0));
+    }
+}
+
+#[test]
+fn every_spelling_of_a_path_and_a_host_is_held_at_envoy() {
+    for exchanged in [&[][..], AS_THEY_CAME] {
+        let daemon = Daemon::with_rules(&HOSTILE.replace("/admin*", "/api/search"));
+        let front = Front::with(daemon.grpc, exchanged);
+        for path in SEARCH {
+            let status = front.raw(b"u", path.as_bytes(), 1)[0];
+            assert!(status == 429 || status == 400, "{path} is blocked: {status}, {exchanged:?}");
+        }
+        let daemon = Daemon::with_rules(HOSTILE);
+        let front = Front::with(daemon.grpc, exchanged);
+        assert_eq!(front.raw(b"u", b"/api/search", 4), [200, 200, 200, 429]);
+        for path in SEARCH {
+            let status = front.raw(b"u", path.as_bytes(), 1)[0];
+            assert!(status == 429 || status == 400, "{path} is limited: {status}, {exchanged:?}");
+        }
+        for host in ADMIN_HOST {
+            let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+            assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 429, "{host}");
+        }
+    }
+}
+
+/// Whether Envoy finds this daemon healthy.
+fn is_healthy(admin: SocketAddr, daemon: SocketAddr) -> bool {
+    let probe = b"GET /clusters HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let healthy = format!("tidegate::{daemon}::health_flags::healthy");
+    http::raw(admin, probe).is_some_and(|clusters| clusters.body.contains(&healthy))
 }
 
 fn program() -> String {
@@ -177,6 +315,133 @@ fn the_snippet_that_the_demo_prints_works_as_printed() {
     });
 }
 
+/// Envoy with `deploy/envoy/tokens.yaml` in its place.
+fn tokens_front(grpc: SocketAddr) -> Front {
+    let route = "                          route:\n";
+    let tokens = include_str!("../deploy/envoy/tokens.yaml").lines();
+    let more: String = tokens.map(|line| format!("{:26}{line}\n", "")).collect();
+    Front::start_with(&[grpc], &[(route, &(more + route))])
+}
+
+#[test]
+fn what_a_response_used_is_charged_when_its_stream_is_done() {
+    let budget = "[[rules]]\nname = \"tokens\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 1000\n\
+                  window = \"24h\"\ncharge = \"always\"\n";
+    let daemon = Daemon::with_rules(budget);
+    let front = tokens_front(daemon.grpc);
+    let times = std::env::var("TIDEGATE_REPORTS").ok().and_then(|times| times.parse().ok()).unwrap_or(30);
+    for user in 0..times {
+        let user = format!("u{user}");
+        for turn in 1..=3 {
+            assert_eq!(front.get(&user, "/tokens/400").status, 200, "request {turn} of {user}");
+            // Envoy reports after it has answered.
+            let expected = serde_json::json!(turn * 400);
+            eventually("the response is charged", || {
+                let bucket = daemon.get(&format!("/v1/buckets?rule=tokens&user={user}")).json();
+                (bucket["used"] == expected).then_some(())
+            });
+        }
+        assert_eq!(front.get(&user, "/tokens/400").status, 429, "{user}");
+    }
+}
+
+const MODES: [&str; 4] = ["local", "gossip", "split", "escrow"];
+
+/// A budget of 1,000 for each user in each mode, told apart by how the user's name begins; the share of `split` is a third.
+fn budgets() -> String {
+    let rules = MODES.map(|mode| {
+        let limit = if mode == "split" { 3_000 } else { 1_000 };
+        // A store that begins spends no rights of the window in which it began.
+        let window = if mode == "escrow" { "20s" } else { "24h" };
+        let global =
+            if mode == "local" { String::new() } else { format!("[rules.global]\nmode = \"{mode}\"\n") };
+        format!(
+            "[[rules]]\nname = \"{mode}\"\nmatch = {{ user = \"{mode}-*\" }}\nper = [\"user\"]\n\
+             algorithm = \"fixed_window\"\nlimit = {limit}\nwindow = \"{window}\"\ncharge = \"always\"\n{global}"
+        )
+    });
+    rules.concat()
+}
+
+/// Three regions, each with this configuration's store; Envoy asks the first.
+fn three_regions(stores: [String; 3]) -> [Daemon; 3] {
+    let authority = Authority::new();
+    let regions = ["ap", "eu", "us"];
+    let peers = regions.map(|_| free_udp());
+    let join: Vec<String> = peers.iter().map(ToString::to_string).collect();
+    let mut stores = stores.into_iter();
+    let daemons: Vec<Daemon> = regions
+        .iter()
+        .zip(peers)
+        .map(|(region, peer)| {
+            let tls = authority.issue(region, region);
+            let config = format!(
+                "region = \"{region}\"\nnode = \"{region}\"\n[listen]\npeer = \"{peer}\"\n{}\
+                 [peers]\njoin = {join:?}\nregions = {regions:?}\n{tls}",
+                stores.next().unwrap()
+            );
+            Daemon::with(&budgets(), &config, &[])
+        })
+        .collect();
+    let begun = Instant::now();
+    let begins =
+        |mode: &str| daemons[0].check_cost(&[("user", &format!("{mode}-first"))], 0)["allowed"] == true;
+    while !begins("split") || !begins("escrow") {
+        assert!(begun.elapsed() < Duration::from_secs(90), "exact limits do not begin");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    daemons.try_into().unwrap_or_else(|_| unreachable!("three are three"))
+}
+
+/// However a budget is held, the request after the one that used it up is denied. Under `escrow` the region gathers what the others
+/// hold before it admits again.
+fn budgets_are_held_in_every_mode(stores: [String; 3]) {
+    let daemons = three_regions(stores);
+    let front = tokens_front(daemons[0].grpc);
+    for mode in MODES {
+        let judged =
+            (0..6).filter(|user| is_held(&front, &daemons[0], mode, &format!("{mode}-{user}"))).count();
+        assert!(judged >= 3, "{mode}: a window ended in {} of 6", 6 - judged);
+    }
+}
+
+/// Uses up one budget; `false` if its window ended meanwhile.
+fn is_held(front: &Front, daemon: &Daemon, mode: &str, user: &str) -> bool {
+    let asked = || daemon.check_cost(&[("user", user)], 0);
+    let reset = |asked: Value| asked["reset_ms"].as_u64().unwrap();
+    let (began, window) = (Instant::now(), Duration::from_millis(reset(asked())));
+    for turn in 1..=3 {
+        eventually(&format!("request {turn} of {user} passes"), || {
+            (front.get(user, "/tokens/400").status == 200).then_some(())
+        });
+        // Envoy reports after it has answered.
+        eventually("the response is charged", || {
+            (asked()["remaining"].as_u64()? <= 1_000_u64.saturating_sub(turn * 400)).then_some(())
+        });
+    }
+    let statuses = front.statuses(user, "/tokens/400", 5);
+    let judged = mode != "escrow" || began.elapsed() < window;
+    assert!(!judged || statuses == [429; 5], "{user}: {statuses:?}");
+    judged
+}
+
+#[test]
+fn budgets_are_held_in_every_mode_in_memory() {
+    budgets_are_held_in_every_mode([const { String::new() }; 3]);
+}
+
+#[test]
+fn budgets_are_held_in_every_mode_in_redis() {
+    let servers = [(); 3].map(|()| Server::start(&[]));
+    let store = |server: &Server| {
+        format!(
+            "[store]\nbackend = \"redis\"\n[store.redis]\nnodes = [\"{}\"]\ntopology = \"single\"\ntimeout = \"1s\"\n",
+            server.url()
+        )
+    };
+    budgets_are_held_in_every_mode([store(&servers[0]), store(&servers[1]), store(&servers[2])]);
+}
+
 /// A whole configuration around the parts that the demo prints.
 fn around(filters: &str, clusters: &str, addr: SocketAddr, service: SocketAddr) -> String {
     let filters: String = filters.lines().map(|line| format!("        {line}\n")).collect();
@@ -226,4 +491,18 @@ fn without_tidegate_requests_pass_as_the_file_says() {
     eventually("Envoy passes what it cannot ask about", || {
         (front.get("ann", "/api/x").status == 200).then_some(())
     });
+}
+
+#[test]
+fn a_rolling_restart_of_two_daemons_loses_no_request() {
+    // As it is without configuration.
+    let launch = Launch { drain: Some("5s"), ..Launch::default() };
+    let mut daemons = [(); 2].map(|()| Daemon::launch(launch, &rules(1_000_000_000), "", &[]));
+    let front = Front::start_for(&[daemons[0].grpc, daemons[1].grpc]);
+    let settle = |daemon: &Daemon| {
+        eventually("Envoy finds the new daemon healthy", || {
+            is_healthy(front.admin, daemon.grpc).then_some(())
+        });
+    };
+    rolling::restart(&mut daemons, front.addr, &[("x-user", "ann")], settle);
 }

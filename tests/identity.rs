@@ -169,7 +169,7 @@ impl Daemon {
 
     async fn ask(&self, attributes: &[(&str, &str)]) -> Decision {
         let attributes = attributes.iter().copied().collect();
-        let request = [Request { domain: "default", attributes, cost: Cost::Peek, limit: None }];
+        let request = [Request::new("default", attributes, Cost::Peek)];
         self.engine.decide(&request).get().await.remove(0)
     }
 
@@ -313,12 +313,7 @@ async fn a_key_brings_its_user_tier_and_limits_and_shows_its_name_alone() {
     let decision = daemon.ask(&[("api_key", &new.text)]).await;
     let limits: Vec<_> = decision.rules.iter().map(|ruled| (&*ruled.rule, ruled.limit)).collect();
     assert_eq!(limits, [("by-key", 3), ("pro", 100)]);
-    let request = Request {
-        domain: "default",
-        attributes: [("api_key", new.text.as_str())].into_iter().collect(),
-        cost: Cost::Peek,
-        limit: None,
-    };
+    let request = Request::new("default", [("api_key", new.text.as_str())].into_iter().collect(), Cost::Peek);
     let bucket = daemon.engine.bucket("by-key", &request).await.unwrap();
     assert_eq!(bucket.identity, [("api_key".to_owned(), new.id.clone())], "no secret in a bucket's name");
     let bucket = daemon.engine.bucket("pro", &request).await.unwrap();
@@ -377,12 +372,7 @@ async fn a_refused_request_charges_no_other_of_its_call() {
     let database = Arc::new(Database::default());
     database.user("bad", |user| user.blocked = Some(Block { reason: None, until: None }));
     let daemon = Daemon::over(&database);
-    let request = |user, cost| Request {
-        domain: "default",
-        attributes: [("user", user)].into_iter().collect(),
-        cost,
-        limit: None,
-    };
+    let request = |user, cost| Request::new("default", [("user", user)].into_iter().collect(), cost);
     let decisions =
         daemon.engine.decide(&[request("good", Cost::Take(1)), request("bad", Cost::Take(1))]).get().await;
     assert_eq!(decisions.iter().map(|decision| decision.allowed).collect::<Vec<_>>(), [true, false]);

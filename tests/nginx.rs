@@ -16,10 +16,11 @@ mod support;
 use std::net::SocketAddr;
 use std::process::Command;
 
-use support::daemon::Daemon;
+use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
-use support::{eventually, free_tcp, origin};
+use support::spellings::{ADMIN_HOST, SEARCH};
+use support::{eventually, free_tcp, origin, rolling};
 use tempfile::TempDir;
 
 const RULES: &str = r#"
@@ -46,6 +47,11 @@ match = { user = "mallory" }
 action = "block"
 
 [[rules]]
+name = "admin-host"
+match = { host = "admin.example.com" }
+action = "block"
+
+[[rules]]
 name = "closed"
 match = { path = "/closed" }
 action = "block"
@@ -60,18 +66,22 @@ struct Front {
 
 impl Front {
     fn start(tidegate: SocketAddr) -> Self {
+        Self::start_for(&[tidegate])
+    }
+
+    fn start_for(daemons: &[SocketAddr]) -> Self {
         let folder = TempDir::new().unwrap();
         let (addr, service) = (free_tcp(), origin::start());
         let mut config = include_str!("../deploy/nginx/tidegate.conf").to_owned();
-        for (from, to) in [
-            ("server 127.0.0.1:8080;", tidegate),
-            ("listen 127.0.0.1:8088;", addr),
-            ("proxy_pass http://127.0.0.1:8000;", service),
-        ] {
+        for (from, to) in [("listen 127.0.0.1:8088;", addr), ("proxy_pass http://127.0.0.1:8000;", service)] {
             assert_eq!(config.matches(from).count(), 1, "deploy/nginx/tidegate.conf says {from} once");
             let port = from.rsplit(':').next().unwrap();
             config = config.replace(from, &from.replace(port, &format!("{};", to.port())));
         }
+        let server = "    server 127.0.0.1:8080 fail_timeout=1s;\n";
+        assert_eq!(config.matches(server).count(), 1, "deploy/nginx/tidegate.conf names one server");
+        let of = |at: &SocketAddr| server.replace("8080", &at.port().to_string());
+        config = config.replace(server, &daemons.iter().map(of).collect::<String>());
         // On a busy machine an answer may take longer than users would wait for it.
         config = config.replace("250ms", "5s");
         std::fs::write(folder.path().join("tidegate.conf"), config).unwrap();
@@ -101,6 +111,15 @@ impl Front {
 
     fn statuses(&self, key: &str, path: &str, times: usize) -> Vec<u16> {
         (0..times).map(|_| self.get(key, path).status).collect()
+    }
+}
+
+impl Front {
+    /// Statuses of requests with any bytes in their path and in one header.
+    fn raw(&self, path: &[u8], header: &[u8], times: usize) -> Vec<u16> {
+        let head: [&[u8]; 5] =
+            [b"GET ", path, b" HTTP/1.1\r\nhost: x\r\nconnection: close\r\n", header, b"\r\n\r\n"];
+        (0..times).map(|_| http::raw(self.addr, &head.concat()).unwrap().status).collect()
     }
 }
 
@@ -182,4 +201,59 @@ fn the_services_own_failures_stay_its_own_and_without_tidegate_requests_pass() {
     assert_eq!((failed.status, failed.body.as_str()), (500, "served /fail\n"));
     assert_eq!(daemon.terminate().code(), Some(0));
     assert_eq!(front.statuses("key-a", "/api/x", 5), [200; 5]);
+}
+
+#[test]
+fn a_rolling_restart_of_two_daemons_loses_no_request() {
+    let launch = Launch { drain: Some("3s"), ..Launch::default() };
+    let rules = RULES.replace("limit = 3", "limit = 1000000000");
+    let mut daemons = [(); 2].map(|()| Daemon::launch(launch, &rules, "", &[]));
+    let front = Front::start_for(&[daemons[0].http, daemons[1].http]);
+    let headers = [("x-api-key", "key-a")];
+    // Longer than the second for which nginx passes over a server that failed.
+    let settle = |_: &Daemon| std::thread::sleep(std::time::Duration::from_millis(1_500));
+    rolling::restart(&mut daemons, front.addr, &headers, settle);
+}
+
+#[test]
+fn nothing_that_a_client_chooses_makes_nginx_pass_a_request() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    let long = "a".repeat(1_100);
+    let limited = [200, 200, 200, 429, 429];
+    for key in [long.as_bytes(), &[long.as_bytes(), b"b"].concat(), b"k\xff", b"k"] {
+        let header = [b"x-api-key: ", key].concat();
+        assert_eq!(front.raw(b"/api/search", &header, 5), limited);
+    }
+    // Used up by one path is used up by any other.
+    for path in [format!("/api/{long}").as_bytes(), b"/api/caf\xe9", format!("/api/x?{long}").as_bytes()] {
+        assert_eq!(front.raw(path, b"x-api-key: k", 2), [429, 429]);
+        assert_eq!(front.raw(path, &[b"x-api-key: ", path].concat(), 5), limited, "an honest odd path");
+    }
+    for path in [format!("/closed?{long}").as_bytes(), b"/closed?\xff"] {
+        assert_eq!(front.raw(path, b"x-a: b", 2), [403, 403]);
+    }
+    // A header that is none is the client's fault, and no sign that Tidegate is away.
+    for header in [&b"x-api-key: k\x01"[..], b"authorization: Bearer \x02", b"x-forwarded-for: \x03"] {
+        assert_eq!(front.raw(b"/api/x", header, 2), [400, 400], "{header:?}");
+    }
+}
+
+#[test]
+fn every_spelling_of_a_path_and_a_host_is_held_at_nginx() {
+    let daemon = Daemon::with_rules(&RULES.replace("\"/closed\"", "\"/api/search\""));
+    let front = Front::start(daemon.http);
+    for path in SEARCH {
+        assert_eq!(front.raw(path.as_bytes(), b"x-api-key: k", 1), [403], "{path} is blocked");
+    }
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start(daemon.http);
+    assert_eq!(front.raw(b"/api/search", b"x-api-key: k", 4), [200, 200, 200, 429]);
+    for path in SEARCH {
+        assert_eq!(front.raw(path.as_bytes(), b"x-api-key: k", 1), [429], "{path} is limited");
+    }
+    for host in ADMIN_HOST {
+        let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 403, "{host}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Whole peers on loopback: real sockets, real QUIC, real certificates.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop loudly")]
 
+use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +110,7 @@ fn frame(seq: u64, reports: usize, identity_bytes: usize) -> Frame {
         identity: vec![7; identity_bytes],
         scope: Scope::Node,
         counters: Vec::new(),
+        own: None,
     };
     let report = Report {
         label: 1,
@@ -216,11 +218,7 @@ async fn one_who_trusts_us_but_is_not_signed_by_us_is_refused() {
 }
 
 /// A client of our own making, with a member's certificate.
-async fn raw_client(
-    tls: &TlsPem,
-    alpn: &[u8],
-    to: SocketAddr,
-) -> Result<quinn::Connection, quinn::ConnectionError> {
+fn raw_config(tls: &TlsPem, alpn: &[u8]) -> quinn::ClientConfig {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
     let mut roots = rustls::RootCertStore::empty();
@@ -235,8 +233,55 @@ async fn raw_client(
             .unwrap();
     client.alpn_protocols = vec![alpn.to_vec()];
     let client = quinn::crypto::rustls::QuicClientConfig::try_from(client).unwrap();
+    quinn::ClientConfig::new(Arc::new(client))
+}
+
+async fn raw_client(
+    tls: &TlsPem,
+    alpn: &[u8],
+    to: SocketAddr,
+) -> Result<quinn::Connection, quinn::ConnectionError> {
     let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
-    endpoint.connect_with(quinn::ClientConfig::new(Arc::new(client)), to, SERVER_NAME).unwrap().await
+    endpoint.connect_with(raw_config(tls, alpn), to, SERVER_NAME).unwrap().await
+}
+
+/// The first packets of as many handshakes, as somebody sends them who reads no answer.
+async fn first_packets(count: usize, tls: &TlsPem) -> Vec<Vec<u8>> {
+    let nobody = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let (to, config) = (nobody.local_addr().unwrap(), raw_config(tls, b"tidegate/1"));
+    let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut packets = HashMap::new();
+    let mut packet = [0; 2_048];
+    for _ in 0..count {
+        let connecting = endpoint.connect_with(config.clone(), to, SERVER_NAME).unwrap();
+        let begun = packets.len();
+        while packets.len() == begun {
+            let length = timeout(Duration::from_secs(5), nobody.recv(&mut packet)).await.unwrap().unwrap();
+            // Flags, version, length of the connection's id, the id. Its farewell has the same one.
+            let id = packet[6..6 + usize::from(packet[5])].to_vec();
+            packets.entry(id).or_insert_with(|| packet[..length].to_vec());
+        }
+        drop(connecting);
+    }
+    packets.into_values().collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn handshakes_that_nobody_goes_on_with_keep_no_daemon_out() {
+    let ca = create_ca(now()).unwrap();
+    let a = Node::start(config(&ca, &name("eu", "a"), &[])).await;
+    let packets = first_packets(1_500, &pem(&ca, &name("us", "x"))).await;
+    let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for packet in &packets {
+        socket.send_to(packet, a.address()).await.unwrap();
+    }
+    let b = Node::start(config(&ca, &name("us", "b"), &[a.address()])).await;
+    a.live(1).await;
+    b.live(1).await;
+    assert_eq!(a.refused(Refusal::Connections), 0, "they are asked to come again");
+    sleep(Duration::from_secs(6)).await;
+    let unfinished = a.refused(Refusal::Handshake);
+    assert!((20..200).contains(&unfinished), "{unfinished} of 1,500 were begun");
 }
 
 #[tokio::test]
@@ -366,7 +411,7 @@ async fn messages_for_a_peer_that_is_away_are_dropped_and_counted() {
     let link = a.peers.links().remove(0);
     assert!(link.queue_len <= PEER_QUEUE_LEN_MAX);
     assert!(link.dropped >= 1_000 - u64::try_from(PEER_QUEUE_LEN_MAX).unwrap());
-    assert!(a.refused(Refusal::QueueFull) >= link.dropped);
+    assert!(a.refused(Refusal::QueueFull) + a.refused(Refusal::Unconnected) >= link.dropped);
     a.peers.send(&name("ap", "nobody"), &frame(1, 1, 1));
     assert_eq!(a.refused(Refusal::UnknownNode), 1);
 }

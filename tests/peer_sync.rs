@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::rights::{RightsFrame, Transfer};
+use tidegate::core::wire::rights::{Held, RightsFrame, Transfer};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
 use tidegate::core::worldwide::escrow::{Ask, Balance, Ledger, Step};
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
@@ -61,8 +61,15 @@ impl Remembered {
 
     fn admit(&self, permits: u64) {
         let window = self.now().window_index(WINDOW);
-        let touched =
-            Touched { key: bucket(), window, offered: permits, admitted: permits, returned: 0, refused: 0 };
+        let touched = Touched {
+            key: bucket(),
+            window,
+            offered: permits,
+            admitted: permits,
+            returned: 0,
+            refused: 0,
+            own: None,
+        };
         self.touched.lock().unwrap().push(touched);
     }
 }
@@ -122,6 +129,9 @@ impl WorldPort for Remembered {
         *self.status.lock().unwrap() = status;
     }
     fn refused(&self, reason: &'static str, times: u64) {
+        self.count(reason, times);
+    }
+    fn passed_over(&self, reason: &'static str, times: u64) {
         self.count(reason, times);
     }
     fn dropped(&self, queue: &'static str, times: u64) {
@@ -260,6 +270,7 @@ fn report(scope: Scope, rule: &str, admitted: u64, stamp: Timestamp) -> Report {
         identity: b"u_42".to_vec(),
         scope,
         counters: vec![Counter { node: "us-1".into(), since: Timestamp(1) }],
+        own: None,
     };
     Report {
         label: 1,
@@ -308,10 +319,10 @@ async fn lies_of_a_member_are_refused_and_counted_by_reason() {
     let good = send(vec![report(us_region(), "search", 20, now())], Span::ZERO);
     eventually("twenty are believed", || eu.port.others() == 20).await;
     peers.send(&to, &good);
-    counted("replayed").await;
+    counted("duplicate").await;
     send(vec![report(us_region(), "search", 30, now())], Span::from_secs(60));
     counted("future").await;
-    send(vec![report(Scope::Region("eu".into()), "search", 30, now())], Span::ZERO);
+    send(vec![report(Scope::Region("ap".into()), "search", 30, now())], Span::ZERO);
     counted("foreign").await;
     send(vec![report(us_region(), "nothing", 30, now())], Span::ZERO);
     counted("unknown_rule").await;
@@ -348,6 +359,7 @@ async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
         session: 9,
         to_session: SESSION,
         permits,
+        limit: Held::default(),
     };
     let counted = |reason: &'static str| eventually(reason, || eu.port.counted(reason) > 0);
 
@@ -358,7 +370,7 @@ async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
     counted("future").await;
     let early = transfer(1);
     send(Transfer { window: early.window + 9, ..early });
-    counted("rights_other_window").await;
+    counted("rights_window").await;
     // Half of the limit is its share, and nobody gave it more.
     send(transfer(501));
     counted("rights_beyond").await;

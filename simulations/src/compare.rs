@@ -15,21 +15,27 @@ use tidegate::core::time::Span;
 use crate::BadInput;
 use crate::dice::Dice;
 use crate::drive::{Outcome, drive};
+use crate::measure::Figures;
 use crate::number::{len, whole};
-use crate::pattern::{Pattern, TABLE};
+use crate::pattern::{MOVING, Pattern, TABLE};
 use crate::plan::{Plan, RulePlan, Way, Weather};
 
 const SUMMARY: &str = include_str!("../figures/summary.csv");
 const BUCKETS: &str = include_str!("../figures/buckets.csv");
 const PATTERNS: &str = include_str!("../figures/patterns.csv");
+/// The word for the rows of demand that moves.
+const MOVING_ROWS: &str = "moving";
+/// The word for the rows of a `sliding_log`.
+const LOG_ROWS: &str = "logs";
 /// Largest difference from true time of a clock.
 const SKEW: u64 = 3_000;
 
 /// What to measure again.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
-    /// Tables of these limits: 100/s, 1000/s, 100k/min, 100/h (takes long), and `buckets`.
-    #[arg(long, value_delimiter = ',', default_value = "100/s,1000/s,100k/min,buckets")]
+    /// Tables of these limits: 100/s, 1000/s, 100k/min, 100/h (takes long), and `buckets`; `moving` is 1000/s under demand that
+    /// moves in ways that the page does not have, and `logs` a `sliding_log` of 1000/s under all patterns.
+    #[arg(long, value_delimiter = ',', default_value = "100/s,1000/s,100k/min,buckets,moving,logs")]
     limits: Vec<String>,
     /// Only these ways.
     #[arg(long, value_delimiter = ',')]
@@ -49,6 +55,9 @@ pub(crate) struct Settings {
     /// Chooses everything that looks random.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// How many seeds, from that one on: the mean of all, and the worst.
+    #[arg(long, default_value_t = 1)]
+    seeds: u64,
 }
 
 /// One row of the page.
@@ -85,7 +94,12 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         return Err(BadInput(format!("{unknown} is no way; there are {}", known.join(", "))).into());
     }
     for limit in &settings.limits {
-        let rows = if limit == "buckets" { buckets()? } else { windows(limit)? };
+        let rows = match limit.as_str() {
+            "buckets" => buckets()?,
+            MOVING_ROWS => moving(MOVING_ROWS, Algorithm::FixedWindow),
+            LOG_ROWS => moving(LOG_ROWS, Algorithm::SlidingLog),
+            _ => windows(limit)?,
+        };
         let rows = chosen(rows, settings);
         if rows.is_empty() {
             return Err(
@@ -106,11 +120,32 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         } else {
             print(&measured, out)?
         }
-        if settings.patterns {
+        if settings.patterns || limit == MOVING_ROWS || limit == LOG_ROWS {
             print_patterns(&measured, out)?;
         }
     }
     Ok(())
+}
+
+/// Rows without a page beside them: three regions, 1000/s.
+fn moving(limit: &str, algorithm: Algorithm) -> Vec<Row> {
+    let row = |way: Way, rtt: u64| Row {
+        limit: limit.to_owned(),
+        regions: 3,
+        rtt,
+        way,
+        rule: RulePlan {
+            limit: 1_000,
+            window: Span::from_secs(1),
+            algorithm,
+            burst: 1_000,
+            on_partition: OnPartition::Share,
+            wait: Span(rtt * 800),
+        },
+        given: Vec::new(),
+    };
+    let ways: &[Way] = if limit == LOG_ROWS { &[Way::Gossip] } else { &[Way::Gossip, Way::Escrow] };
+    ways.iter().flat_map(|way| [20, 80, 150, 250].map(|rtt| row(*way, rtt))).collect()
 }
 
 fn lines(table: &'static str) -> impl Iterator<Item = Vec<&'static str>> {
@@ -196,13 +231,46 @@ fn chosen(mut rows: Vec<Row>, settings: &Settings) -> Vec<Row> {
     rows
 }
 
-fn measure(row: &Row, settings: &Settings) -> anyhow::Result<Vec<Outcome>> {
-    TABLE.par_iter().map(|name| drive(&plan(row, name, settings)?, row.way)).collect()
+/// The patterns of a row.
+fn names(row: &Row) -> Vec<&'static str> {
+    match row.limit.as_str() {
+        MOVING_ROWS => MOVING.to_vec(),
+        LOG_ROWS => [&TABLE[..], &MOVING].concat(),
+        _ => TABLE.to_vec(),
+    }
 }
 
-fn plan(row: &Row, name: &str, settings: &Settings) -> anyhow::Result<Plan> {
+fn measure(row: &Row, settings: &Settings) -> anyhow::Result<Vec<Outcome>> {
+    let of = |name: &&str| {
+        let seeds = settings.seed..settings.seed.saturating_add(settings.seeds.max(1));
+        let outcomes = seeds.map(|seed| drive(&plan(row, name, settings, seed)?, row.way));
+        together(outcomes.collect::<anyhow::Result<_>>()?).context("a seed")
+    };
+    names(row).par_iter().map(of).collect()
+}
+
+/// The mean of several runs, and their worst.
+fn together(outcomes: Vec<Outcome>) -> Option<Outcome> {
+    let count = len(outcomes.len());
+    let mean = |of: &dyn Fn(&Outcome) -> f64| outcomes.iter().map(of).sum::<f64>() / count;
+    let figures = Figures {
+        over_max: outcomes.iter().map(|one| one.figures.over_max).fold(0.0, f64::max),
+        over_mean: mean(&|one| one.figures.over_mean),
+        used: mean(&|one| one.figures.used),
+        used_min: outcomes.iter().map(|one| one.figures.used_min).fold(100.0, f64::min),
+        wrongly_refused: mean(&|one| one.figures.wrongly_refused),
+        delay: mean(&|one| one.figures.delay),
+        over_permits: outcomes.iter().map(|one| one.figures.over_permits).sum(),
+    };
+    let (frames, bytes) = (mean(&|one| one.frames), mean(&|one| one.bytes));
+    let (frames_all, bytes_all) = (mean(&|one| one.frames_all), mean(&|one| one.bytes_all));
+    let first = outcomes.into_iter().next()?;
+    Some(Outcome { figures, frames, bytes, frames_all, bytes_all, ..first })
+}
+
+fn plan(row: &Row, name: &str, settings: &Settings, seed: u64) -> anyhow::Result<Plan> {
     let pattern = Pattern::parse(name, row.regions, row.rule.window).context("a pattern of the table")?;
-    let mut dice = Dice::new(settings.seed, 3);
+    let mut dice = Dice::new(seed, 3);
     let weather = Weather::spread(row.regions, Span::from_millis(row.rtt), &mut dice);
     let mut plan = Plan::ordinary(row.regions, row.rule.clone(), pattern, weather);
     let (windows, step) = match row.rule.window.0 {
@@ -212,7 +280,7 @@ fn plan(row: &Row, name: &str, settings: &Settings) -> anyhow::Result<Plan> {
     };
     plan.step = Span::from_millis(step);
     plan.length = Span(row.rule.window.0 * whole(windows * settings.long).max(4));
-    plan.seed = settings.seed;
+    plan.seed = seed;
     for region in &mut plan.regions {
         region.ahead =
             i64::try_from(dice.between(0, 2 * SKEW)).unwrap_or(0) - i64::try_from(SKEW).unwrap_or(0);
@@ -223,7 +291,7 @@ fn plan(row: &Row, name: &str, settings: &Settings) -> anyhow::Result<Plan> {
 fn sum(row: &Row, outcomes: &[Outcome]) -> Measured {
     let mut sum = Measured { used_worst: 100.0, ..Measured::default() };
     let count = len(outcomes.len());
-    for (name, outcome) in TABLE.iter().zip(outcomes) {
+    for (name, outcome) in names(row).iter().zip(outcomes) {
         let figures = &outcome.figures;
         sum.over_max = sum.over_max.max(figures.over_max);
         if !matches!(*name, "onoff3" | "sync10") {
@@ -308,7 +376,7 @@ fn print_buckets(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -
 fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) -> anyhow::Result<()> {
     for (row, _, outcomes) in rows {
         writeln!(out, "{}, {} regions, {} ms, {}:", row.limit, row.regions, row.rtt, row.way.title())?;
-        for (name, outcome) in TABLE.iter().zip(outcomes) {
+        for (name, outcome) in names(row).iter().zip(outcomes) {
             let names =
                 [row.limit.as_str(), &row.regions.to_string(), &row.rtt.to_string(), row.way.word(), name];
             let given = lines(PATTERNS).find(|line| line.get(..5) == Some(&names));
@@ -328,13 +396,16 @@ fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::Figures;
 
     /// Patterns that change, and one that does not. All of the table would take too long for every run of the tests.
     const PATTERNS: [&str; 6] = ["bal2", "skew2", "mov0.9", "mov2", "onoff3", "walk1.5"];
 
     /// Twelve windows of 1000/s over three regions, 150 ms apart, with every pattern.
     fn measured(way: Way) -> Vec<Figures> {
+        measured_of(way, windows("1000/s").unwrap())
+    }
+
+    fn measured_of(way: Way, rows: Vec<Row>) -> Vec<Figures> {
         let settings = Settings {
             limits: Vec::new(),
             ways: vec![way.word().to_owned()],
@@ -343,10 +414,11 @@ mod tests {
             patterns: false,
             long: 0.2,
             seed: 1,
+            seeds: 1,
         };
-        let rows = chosen(windows("1000/s").unwrap(), &settings);
+        let rows = chosen(rows, &settings);
         let [row] = rows.as_slice() else { panic!("one row, not {rows:?}") };
-        let measure = |name: &&str| drive(&plan(row, name, &settings).unwrap(), row.way).unwrap().figures;
+        let measure = |name: &&str| drive(&plan(row, name, &settings, 1).unwrap(), row.way).unwrap().figures;
         PATTERNS.par_iter().map(measure).collect()
     }
 
@@ -359,6 +431,14 @@ mod tests {
         let figures = measured(Way::Gossip);
         assert!(mean(&figures, |one| one.used) >= 98.5, "{figures:#?}");
         assert!(mean(&figures, |one| one.over_mean) <= 0.05, "{figures:#?}");
+    }
+
+    #[test]
+    fn gossip_keeps_a_sliding_log_to_its_limit_in_every_interval() {
+        let figures = measured_of(Way::Gossip, moving(LOG_ROWS, Algorithm::SlidingLog));
+        assert!(mean(&figures, |one| one.over_mean) <= 0.02, "{figures:#?}");
+        assert!(figures.iter().all(|one| one.over_max <= 5.0), "{figures:#?}");
+        assert!(mean(&figures, |one| one.used) >= 93.0, "{figures:#?}");
     }
 
     #[test]

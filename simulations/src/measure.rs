@@ -56,6 +56,8 @@ pub(crate) struct Measure {
     /// By user and window.
     windows: HashMap<(u64, u64), Window>,
     levels: BTreeMap<u64, Level>,
+    /// Where a log counts, by user.
+    logs: BTreeMap<u64, Log>,
     asked: u64,
     wrongly_refused: u64,
     admitted: u64,
@@ -76,6 +78,16 @@ struct Window {
 
 /// Debts are measured from here on: daemons that have not met do not know how long their words take.
 const MET: Span = Span::from_secs(1);
+
+/// One log for the whole world.
+#[derive(Debug)]
+struct Log {
+    /// When each permit was admitted.
+    admitted: Vec<(Timestamp, u64)>,
+    /// One store that decides every request of the world, and how much it has admitted since the first windows were over.
+    perfect: State,
+    perfect_admitted: u64,
+}
 
 /// One bucket for the whole world, for algorithms without windows.
 #[derive(Debug)]
@@ -105,6 +117,7 @@ impl Measure {
             limits: vec![(START, limit.permits)],
             windows: HashMap::new(),
             levels: BTreeMap::new(),
+            logs: BTreeMap::new(),
             asked: 0,
             wrongly_refused: 0,
             admitted: 0,
@@ -151,6 +164,14 @@ impl Measure {
         if windowed(self.algorithm) {
             let window = now.window_index(self.limit.window);
             self.windows.entry((ask.user, window)).or_default().asked += ask.cost;
+            if self.algorithm == Algorithm::SlidingLog {
+                let (limit, begun) = (self.limit, self.begun());
+                let log = self.logs.entry(ask.user).or_insert_with(Log::new);
+                if log.perfect.check(&limit, None, now, ask.cost).admitted {
+                    log.perfect.take(&limit, now, ask.cost);
+                    log.perfect_admitted += if now >= begun { ask.cost } else { 0 };
+                }
+            }
             return;
         }
         let (limit, algorithm) = (self.limit, self.algorithm);
@@ -173,6 +194,9 @@ impl Measure {
             // A late answer was decided earlier: then the window that it was counted in tells best.
             let then = if delay == Span::ZERO { now.window_index(self.limit.window) } else { window };
             self.windows.entry((ask.user, then)).or_default().admitted_then += ask.cost;
+            if self.algorithm == Algorithm::SlidingLog {
+                self.logs.entry(ask.user).or_insert_with(Log::new).admitted.push((now, ask.cost));
+            }
             return;
         }
         let (limit, algorithm) = (self.limit, self.algorithm);
@@ -214,6 +238,9 @@ impl Measure {
     /// The figures of the whole run but its first windows.
     pub(crate) fn figures(&self) -> Figures {
         let mut figures = if windowed(self.algorithm) { self.of_windows() } else { self.of_levels() };
+        if self.algorithm == Algorithm::SlidingLog {
+            (figures.over_max, figures.over_mean, figures.used) = self.of_logs();
+        }
         figures.wrongly_refused = percent(float(self.wrongly_refused), float(self.asked), 0.0);
         figures.delay = if self.admitted > 0 { self.delays / float(self.admitted) } else { 0.0 };
         figures
@@ -248,6 +275,42 @@ impl Measure {
         figures
     }
 
+    /// From here on it is measured.
+    fn begun(&self) -> Timestamp {
+        START + Span(self.limit.window.0 * SKIPPED)
+    }
+
+    /// Of all intervals as long as the window that end with an admission: the worst and the mean above the limit, in percent. And
+    /// how much of what one log for the whole world would have admitted was.
+    fn of_logs(&self) -> (f64, f64, f64) {
+        let begun = self.begun();
+        let (mut worst, mut sum, mut intervals) = (0.0_f64, 0.0, 0.0);
+        let (mut did, mut could) = (0, 0);
+        for log in self.logs.values() {
+            let (mut first, mut held) = (0, 0);
+            let measured = log.admitted.iter().filter(|(at, _)| *at >= begun).map(|(_, cost)| cost);
+            did += measured.sum::<u64>().min(log.perfect_admitted);
+            could += log.perfect_admitted;
+            let log = &log.admitted;
+            for (at, cost) in log {
+                held += cost;
+                while let Some((_, gone)) =
+                    log.get(first).filter(|(then, _)| at.since(*then) >= self.limit.window)
+                {
+                    held -= gone;
+                    first += 1;
+                }
+                if *at < begun {
+                    continue;
+                }
+                let over = (float(held) / f64::from(self.limit.permits) - 1.0).max(0.0) * 100.0;
+                worst = worst.max(over);
+                (sum, intervals) = (sum + over, intervals + 1.0);
+            }
+        }
+        (worst, sum / f64::max(intervals, 1.0), percent(float(did), float(could), 100.0))
+    }
+
     fn of_levels(&self) -> Figures {
         let mut figures = Figures::default();
         let (mut did, mut could) = (0.0, 0.0);
@@ -265,6 +328,12 @@ impl Measure {
         figures.used = percent(did, could, 100.0);
         figures.used_min = figures.used;
         figures
+    }
+}
+
+impl Log {
+    fn new() -> Self {
+        Self { admitted: Vec::new(), perfect: State::new(Algorithm::SlidingLog), perfect_admitted: 0 }
     }
 }
 

@@ -9,10 +9,13 @@ use crate::number::{index, len, seconds, whole};
 pub(crate) const TABLE: [&str; 11] =
     ["bal0.9", "bal1.1", "bal2", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10", "walk1.5"];
 
+/// Demand that moves smoothly or by itself, which the results page does not have.
+pub(crate) const MOVING: [&str; 6] = ["anti2", "saw2", "lunch1.8", "spike2", "ramp2", "restart2"];
+
 /// All that `sim patterns` prints.
-pub(crate) const NAMES: [&str; 15] = [
+pub(crate) const NAMES: [&str; 21] = [
     "bal0.9", "bal1.1", "bal2", "bal3", "bal10", "one2", "skew2", "mov0.9", "mov2", "onoff3", "sync10",
-    "walk1.5", "surge5", "lone", "roam",
+    "walk1.5", "surge5", "lone", "roam", "anti2", "saw2", "lunch1.8", "spike2", "ramp2", "restart2",
 ];
 
 /// A demand pattern: what each region is asked for, as multiples of the limit per window.
@@ -28,6 +31,9 @@ pub(crate) struct Pattern {
     /// Windows between two moves, and windows of one on-period, on average.
     moves: f64,
     on_for: f64,
+    /// Where in its course a moving demand begins, as a part of it, and by how much faster than usual it goes. Drawn with the
+    /// first step.
+    course: Option<(f64, f64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +58,21 @@ enum Kind {
     Lone,
     /// The same, each time in another region.
     Roam,
+    /// Two regions, each a sine of 3.1 windows, in antiphase.
+    Anti,
+    /// Four fifths in one region, the next one each 0.7 windows.
+    Saw,
+    /// All in one region for two windows, then over two windows handed on to the next.
+    Lunch,
+    /// Half the limit everywhere; in one region ten times `load` for 0.3 windows, each 2.3 windows.
+    Spike,
+    /// From nothing to `load` in ten windows, each region a little later than the one before.
+    Ramp,
+    /// Each region by itself, gone a quarter of the time.
+    Restart,
 }
 
-const KINDS: [(&str, Kind); 10] = [
+const KINDS: [(&str, Kind); 16] = [
     ("bal", Kind::Balanced),
     ("one", Kind::One),
     ("skew", Kind::Skewed),
@@ -65,6 +83,12 @@ const KINDS: [(&str, Kind); 10] = [
     ("surge", Kind::Surge),
     ("lone", Kind::Lone),
     ("roam", Kind::Roam),
+    ("anti", Kind::Anti),
+    ("saw", Kind::Saw),
+    ("lunch", Kind::Lunch),
+    ("spike", Kind::Spike),
+    ("ramp", Kind::Ramp),
+    ("restart", Kind::Restart),
 ];
 
 impl Pattern {
@@ -92,13 +116,14 @@ impl Pattern {
             weights: vec![1.0; regions],
             moves,
             on_for,
+            course: None,
         })
     }
 
     /// The whole limit, evenly.
     pub(crate) fn balanced(regions: usize) -> Self {
         let (on, weights) = (vec![false; regions], vec![1.0; regions]);
-        Self { kind: Kind::Balanced, load: 1.0, place: 0, on, weights, moves: 7.0, on_for: 1.0 }
+        Self { kind: Kind::Balanced, load: 1.0, place: 0, on, weights, moves: 7.0, on_for: 1.0, course: None }
     }
 
     /// What [`Self::parse`] reads.
@@ -116,6 +141,17 @@ impl Pattern {
     /// Moves the pattern on by `step` (in windows).
     pub(crate) fn advance(&mut self, dice: &mut Dice, step: f64) {
         match self.kind {
+            Kind::Anti | Kind::Saw | Kind::Lunch | Kind::Spike | Kind::Ramp if self.course.is_none() => {
+                self.course = Some((dice.unit(), 0.75 + dice.unit() / 2.0));
+            }
+            Kind::Restart => {
+                for on in &mut self.on {
+                    // Gone for half a window, there for three times as long.
+                    if dice.chance(if *on { step / 1.5 } else { step * 2.0 }) {
+                        *on = !*on;
+                    }
+                }
+            }
             Kind::Moving => self.place += usize::from(dice.chance(step / self.moves)),
             Kind::OnOff => {
                 for on in &mut self.on {
@@ -139,18 +175,39 @@ impl Pattern {
     /// What region `place` of `regions` is asked for `at` (in windows since the start).
     pub(crate) fn load(&self, place: usize, regions: usize, at: f64) -> f64 {
         let load = self.load;
+        // How many courses of so many windows have passed.
+        let (begun, pace) = self.course.unwrap_or((0.0, 1.0));
+        let course = |windows: f64| begun + at * pace / windows;
+        let turn = |windows: f64| index(whole(course(windows)));
         let if_place = |wanted: usize, load: f64| if place == wanted % regions.max(1) { load } else { 0.0 };
         match self.kind {
             Kind::Balanced => load / len(regions),
             Kind::One => if_place(0, load),
             Kind::Skewed => load * [0.7, 0.2, 0.1].get(place).copied().unwrap_or(0.0),
             Kind::Moving => if_place(self.place, load),
-            Kind::OnOff => {
-                if self.on.get(place) == Some(&true) {
-                    load
-                } else {
-                    0.0
-                }
+            Kind::Anti => {
+                let wave = 0.5 + (course(3.1) * std::f64::consts::TAU).sin() / 2.0;
+                if_place(0, load * wave) + if_place(1, load * (1.0 - wave))
+            }
+            Kind::Saw => {
+                let rest = load * 0.2 / len(regions.saturating_sub(1).max(1));
+                if place == turn(0.7) % regions.max(1) { load * 0.8 } else { rest }
+            }
+            Kind::Lunch => {
+                let (now, handed) = (turn(4.0), (course(4.0).fract() * 2.0 - 1.0).max(0.0));
+                if_place(now, load * (1.0 - handed)) + if_place(now + 1, load * handed)
+            }
+            Kind::Spike => {
+                let spikes = course(2.3).fract() < 0.3 / 2.3;
+                0.5 / len(regions) + if spikes { if_place(turn(2.3), load * 10.0) } else { 0.0 }
+            }
+            Kind::Ramp => {
+                let begun = course(14.0).fract() * 14.0 - len(place);
+                load / len(regions) * (begun / 10.0).clamp(0.0, 1.0)
+            }
+            Kind::OnOff | Kind::Restart => {
+                let each = if self.kind == Kind::Restart { load / len(regions) } else { load };
+                if self.on.get(place) == Some(&true) { each } else { 0.0 }
             }
             Kind::Sync => {
                 if at % 8.0 >= 4.37 {

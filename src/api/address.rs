@@ -32,7 +32,7 @@ fn parse(hop: &str) -> Option<IpAddr> {
     address.parse().ok().map(IpAddr::V4)
 }
 
-/// The address that limits count by: IPv4 as it is, also where it came mapped into IPv6; of IPv6 only the first `prefix`
+/// The address that a descriptor's own limit counts by: IPv4 as it is, also where it came mapped into IPv6; of IPv6 only the first `prefix`
 /// bits, since one client commands all that follow.
 pub(super) fn grouped(address: IpAddr, prefix: u8) -> IpAddr {
     match address.to_canonical() {

@@ -1,7 +1,7 @@
 //! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a door holds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// How often a connection looks at its own pulse. A request that is not there whole after two looks ends the connection.
@@ -9,7 +9,9 @@ pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Looks without a request after which a connection is idle for too long: five minutes.
 const IDLE_LOOKS_MAX: u32 = 30;
 /// Bytes of bodies that arrive in pieces, over all connections of one door. Full: the next such request is refused.
-const BUDGET_BYTES: usize = 256 << 20;
+const BUDGET_BYTES: usize = 128 << 20;
+/// How long a connection that makes room for another may take to end.
+pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 
 /// Whether a connection gets on. One look every [`LOOK_EVERY`] costs less than a timer for each request.
 ///
@@ -24,6 +26,8 @@ pub(super) struct Pulse {
     received: AtomicU32,
     /// `received` when the last request was whole.
     at_whole: AtomicU32,
+    /// The next answer is the last.
+    closing: AtomicBool,
 }
 
 /// What the look before this one saw.
@@ -46,6 +50,16 @@ impl Pulse {
         self.whole.fetch_add(1, Ordering::Relaxed);
         self.answering.fetch_add(1, Ordering::Relaxed);
         self.at_whole.store(self.received.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// From now on each answer is the last of the connection.
+    pub(super) fn close_after_answer(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the next answer is the last.
+    pub(super) fn closes_after_answer(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
     }
 
     /// Its answer is ready to be sent.

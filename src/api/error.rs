@@ -15,6 +15,12 @@ pub(super) enum Code {
     UnsupportedType,
     /// A body or message beyond the limit.
     TooLarge,
+    /// The head is no request's; the connection is closed with the answer.
+    Head,
+    /// The head is longer, or has more lines, than is read.
+    HeadTooLarge,
+    /// The target is longer than is read.
+    TargetTooLong,
     /// The body ended before its time.
     Incomplete,
     /// A token that is not valid, where these are refused.
@@ -37,6 +43,8 @@ pub(super) enum Code {
     Conflict,
     /// The database does not answer, or takes no changes now.
     Away,
+    /// No rules are known yet, so nothing can be decided.
+    NotReady,
     /// The route does not know this method.
     Method,
     /// No token, or one that is not known.
@@ -78,6 +86,11 @@ impl Code {
                 ("unsupported_media_type", StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID_ARGUMENT)
             }
             Self::TooLarge => ("body_too_large", StatusCode::PAYLOAD_TOO_LARGE, RESOURCE_EXHAUSTED),
+            Self::Head => ("malformed_head", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
+            Self::HeadTooLarge => {
+                ("head_too_large", StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, RESOURCE_EXHAUSTED)
+            }
+            Self::TargetTooLong => ("target_too_long", StatusCode::URI_TOO_LONG, RESOURCE_EXHAUSTED),
             Self::Incomplete => ("body_incomplete", StatusCode::BAD_REQUEST, INVALID_ARGUMENT),
             Self::Token => ("invalid_token", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::NoRoute => ("route_not_found", StatusCode::NOT_FOUND, UNIMPLEMENTED),
@@ -89,6 +102,7 @@ impl Code {
             Self::Stale => ("revision_mismatch", StatusCode::PRECONDITION_FAILED, FAILED_PRECONDITION),
             Self::Conflict => ("conflict", StatusCode::CONFLICT, FAILED_PRECONDITION),
             Self::Away => ("unavailable", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
+            Self::NotReady => ("not_ready", StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE),
             Self::Method => ("method_not_allowed", StatusCode::METHOD_NOT_ALLOWED, UNIMPLEMENTED),
             Self::Unauthorized => ("unauthorized", StatusCode::UNAUTHORIZED, UNAUTHENTICATED),
             Self::Forbidden => ("forbidden", StatusCode::FORBIDDEN, PERMISSION_DENIED),

@@ -5,30 +5,52 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::task::JoinSet;
-use tokio_util::sync::CancellationToken;
+use tokio::time::MissedTickBehavior;
 
-use super::{Doors, Gate};
+use super::places::Place;
+use super::{Doors, Gate, Shutdown};
 
 /// How long accepting rests when it fails, for want of file descriptors mostly.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// A failure to accept is said once in so many seconds.
+const SAY_EVERY_SECONDS: u32 = 60;
+/// Connections that may wait to be accepted: a burst beyond it waits a second for its next attempt. The system may allow
+/// fewer (`net.core.somaxconn`).
+const BACKLOG: u32 = 4_096;
+
+/// The user who may do everything on this machine anyway.
+const ROOT: u32 = 0;
+
+/// Who is at the other end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Peer {
+    /// Its address; `None` on a Unix socket.
+    pub(super) address: Option<IpAddr>,
+    /// Whether it is the user of this daemon, on the socket that is made for that.
+    pub(super) is_owner: bool,
+}
 
 /// A bound address that takes no connections yet.
 #[derive(Debug)]
 pub struct Listener {
-    kind: Kind,
+    /// `None` once it is closed. Whoever serves it holds it too, so that a task that fails leaves it open for the next.
+    kind: Mutex<Option<Arc<Kind>>>,
+    address: Option<SocketAddr>,
+    text: String,
 }
 
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    /// With the user whose connections are its owner's, if it has one.
+    Unix(UnixListener, SocketFile, Option<u32>),
 }
 
 /// Removes the socket's file when dropped.
@@ -51,45 +73,97 @@ impl Listener {
             Some(path) => {
                 let path = Path::new(path);
                 remove_stale(path).await?;
-                Kind::Unix(UnixListener::bind(path)?, SocketFile(path.to_owned()))
+                let socket = UnixSocket::new_stream()?;
+                socket.bind(path)?;
+                Kind::Unix(socket.listen(BACKLOG)?, SocketFile(path.to_owned()), None)
             }
-            None => Kind::Tcp(TcpListener::bind(address).await?),
+            None => Kind::Tcp(bind_tcp(address).await?),
         };
-        Ok(Self { kind })
+        Ok(Self::of(kind))
+    }
+
+    /// Binds a Unix socket that only this user, and root, can open.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub async fn bind_for(path: &Path, user: u32) -> io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt as _;
+        remove_stale(path).await?;
+        let socket = UnixSocket::new_stream()?;
+        socket.bind(path)?;
+        let file = SocketFile(path.to_owned());
+        // Before anybody can connect.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        Ok(Self::of(Kind::Unix(socket.listen(BACKLOG)?, file, Some(user))))
+    }
+
+    fn of(kind: Kind) -> Self {
+        let address = match &kind {
+            Kind::Tcp(listener) => listener.local_addr().ok(),
+            Kind::Unix(..) => None,
+        };
+        let text = match (&kind, address) {
+            (Kind::Unix(_, file, _), _) => format!("unix:{}", file.0.display()),
+            (_, Some(address)) => address.to_string(),
+            (_, None) => "an unknown address".to_owned(),
+        };
+        Self { kind: Mutex::new(Some(Arc::new(kind))), address, text }
     }
 
     /// The address that TCP is bound to, with the port that the system chose for port 0; `None` for a Unix socket.
     #[must_use]
-    pub fn local_addr(&self) -> Option<SocketAddr> {
-        match &self.kind {
-            Kind::Tcp(listener) => listener.local_addr().ok(),
-            Kind::Unix(..) => None,
-        }
+    pub const fn local_addr(&self) -> Option<SocketAddr> {
+        self.address
     }
 
-    async fn accept(&self) -> io::Result<(Socket, Option<IpAddr>)> {
-        match &self.kind {
+    /// What takes connections, unless it was closed.
+    fn open(&self) -> Option<Arc<Kind>> {
+        self.kind.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes no connections any more, as soon as nobody accepts.
+    fn close(&self) {
+        *self.kind.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Kind {
+    async fn accept(&self) -> io::Result<(Socket, Peer)> {
+        match self {
             Kind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 // Answers are small and whole: waiting for more to send with them only delays them.
                 let _ = stream.set_nodelay(true);
-                Ok((Socket::Tcp(stream), Some(peer.ip())))
+                Ok((Socket::Tcp(stream), Peer { address: Some(peer.ip()), is_owner: false }))
             }
-            Kind::Unix(listener, _) => Ok((Socket::Unix(listener.accept().await?.0), None)),
+            Kind::Unix(listener, _, owner) => {
+                let (stream, _) = listener.accept().await?;
+                let user = stream.peer_cred().map(|credentials| credentials.uid()).ok();
+                let is_owner = owner.is_some() && (user == *owner || user == Some(ROOT));
+                Ok((Socket::Unix(stream), Peer { address: None, is_owner }))
+            }
         }
     }
 }
 
 impl std::fmt::Display for Listener {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.kind {
-            Kind::Tcp(listener) => match listener.local_addr() {
-                Ok(address) => write!(f, "{address}"),
-                Err(_) => f.write_str("an unknown address"),
-            },
-            Kind::Unix(_, file) => write!(f, "unix:{}", file.0.display()),
+        f.write_str(&self.text)
+    }
+}
+
+async fn bind_tcp(address: &str) -> io::Result<TcpListener> {
+    let mut failure = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
+    for address in tokio::net::lookup_host(address).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // A daemon that starts again need not wait for what its former connections left behind.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address).and_then(|()| socket.listen(BACKLOG)) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => failure = error,
         }
     }
+    Err(failure)
 }
 
 async fn remove_stale(path: &Path) -> io::Result<()> {
@@ -165,71 +239,78 @@ impl AsyncWrite for Socket {
 pub(super) struct Accepted {
     /// The bytes.
     pub(super) socket: Socket,
-    /// Whose it is; `None` on a Unix socket.
-    pub(super) peer: Option<IpAddr>,
-    /// Asks the driver to finish what is in flight and end.
-    pub(super) drain: CancellationToken,
+    /// Whose it is.
+    pub(super) peer: Peer,
+    /// When to ask the client to go elsewhere, and when to finish what is in flight and end.
+    pub(super) shutdown: Shutdown,
+    /// The connection's place in its listener.
+    pub(super) place: Place,
 }
 
-/// Counts an open connection for as long as it lives.
-struct Open {
-    doors: Arc<Doors>,
-    gate: fn(&Doors) -> &Gate,
+/// Says that connections cannot be accepted, seldom enough to be read.
+#[derive(Default)]
+struct Failing {
+    seconds: u32,
+    said_at: Option<u32>,
 }
 
-impl Open {
-    fn new(doors: Arc<Doors>, gate: fn(&Doors) -> &Gate) -> Self {
-        gate(&doors).connections.increment(1);
-        Self { doors, gate }
+impl Failing {
+    fn say(&mut self, listener: &Listener, error: &io::Error) {
+        if self.said_at.is_none_or(|said| self.seconds.saturating_sub(said) >= SAY_EVERY_SECONDS) {
+            self.said_at = Some(self.seconds);
+            tracing::warn!(%listener, %error, "cannot accept connections; trying on");
+        }
     }
 }
 
-impl Drop for Open {
-    fn drop(&mut self) {
-        (self.gate)(&self.doors).connections.decrement(1);
-    }
-}
-
-/// Accepts until `shutdown`, one task for each connection, then waits for them for as long as the settings allow.
+/// Accepts until it is stopped, one task for each connection, then waits for them for as long as the settings allow.
 pub(super) async fn serve<F>(
-    listener: Listener,
+    listener: Arc<Listener>,
     doors: Arc<Doors>,
     gate: fn(&Doors) -> &Gate,
     drive: fn(Arc<Doors>, Accepted) -> F,
-    shutdown: CancellationToken,
+    shutdown: Shutdown,
 ) where
     F: Future<Output = ()> + Send + 'static,
 {
+    let places = &gate(&doors).places;
+    let Some(accepting) = listener.open() else { return };
+    let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = Failing::default();
     // Dropping it, with this future, ends every connection.
     let mut open = JoinSet::new();
     loop {
         let accepted = tokio::select! {
             biased;
-            () = shutdown.cancelled() => break,
+            () = shutdown.stop.cancelled() => break,
+            _ = seconds.tick() => {
+                places.tick();
+                failing.seconds = failing.seconds.saturating_add(1);
+                continue;
+            }
             Some(_) = open.join_next() => continue,
-            accepted = listener.accept() => accepted,
+            accepted = accepting.accept() => accepted,
         };
         let (socket, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
             Err(error) => {
-                tracing::warn!(%listener, %error, "cannot accept connections");
+                // For want of file descriptors mostly: those of idle connections come free.
+                places.make_room();
+                failing.say(&listener, &error);
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
         };
-        if open.len() >= doors.settings.connections_max {
-            gate(&doors).connections_refused.increment(1);
-            continue;
-        }
-        let counted = Open::new(Arc::clone(&doors), gate);
-        let driver = drive(Arc::clone(&doors), Accepted { socket, peer, drain: shutdown.child_token() });
-        open.spawn(async move {
-            let _counted = counted;
-            driver.await;
-        });
+        let Some(place) = places.enter(peer.address) else { continue };
+        let shutdown =
+            Shutdown { closing: shutdown.closing.child_token(), stop: shutdown.stop.child_token() };
+        open.spawn(drive(Arc::clone(&doors), Accepted { socket, peer, shutdown, place }));
     }
-    drop(listener);
+    listener.close();
+    drop(accepting);
+    shutdown.closing.cancel();
     let finish = async { while open.join_next().await.is_some() {} };
     if tokio::time::timeout(doors.settings.drain, finish).await.is_err() {
         tracing::warn!(connections = open.len(), "closing connections that did not finish in time");

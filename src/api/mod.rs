@@ -13,15 +13,18 @@ mod headers;
 mod http;
 mod listener;
 mod openapi;
+mod places;
 mod rls;
+mod stand_in;
 pub mod token;
+mod unsent;
 
 pub mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use metrics::{Counter, Gauge};
+use metrics::Counter;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -33,19 +36,32 @@ pub use http::fingerprint;
 pub use listener::Listener;
 pub use openapi::openapi_json;
 
+/// Most connections of the admin socket.
+const OWNER_CONNECTIONS_MAX: usize = 64;
+/// Explanations that are made at the same time. One looks at every rule of a domain.
+const EXPLAINING_MAX: usize = 2;
+
 /// What an operator may set of the doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost of them.
     /// Zero reads no header and takes the peer's address.
     pub trusted_proxies: u8,
-    /// Addresses of IPv6 that share this many leading bits are one client.
+    /// Addresses of IPv6 that share this many leading bits share a bucket.
     pub ipv6_prefix: u8,
+    /// Whether paths and hosts are brought into one form before rules see them.
+    pub normalize: bool,
+    /// Whether the audit log is told paths as clients sent them, queries included.
+    pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
     pub body_bytes_max: usize,
-    /// Most open connections of one door. One more is closed at once and counted.
+    /// Most open connections of one listener. Where they are all taken the longest idle one is closed for a new one.
     pub connections_max: usize,
-    /// How long a draining door waits for what is in flight before it closes the connections.
+    /// Most open connections of one client address, loopback excepted; 0: any number.
+    pub address_connections_max: usize,
+    /// Whether HTTP clients may give back with a negative cost.
+    pub http_refunds: bool,
+    /// How long a listener that has stopped waits for what is in flight before it closes the connections.
     pub drain: Duration,
 }
 
@@ -54,8 +70,12 @@ impl Default for Settings {
         Self {
             trusted_proxies: 1,
             ipv6_prefix: 64,
+            normalize: true,
+            record_queries: false,
             body_bytes_max: 1 << 20,
             connections_max: 10_000,
+            address_connections_max: 0,
+            http_refunds: true,
             drain: Duration::from_secs(8),
         }
     }
@@ -69,6 +89,8 @@ pub enum Readiness {
     Starting,
     /// Yes.
     Serving,
+    /// Not now: a background task is missing. It answers what comes all the same.
+    Impaired,
     /// No longer: it answers what still comes while it shuts down.
     Draining,
 }
@@ -82,6 +104,8 @@ pub struct Doors {
     tokens: Option<Arc<TokenReader>>,
     http: Gate,
     rls: Gate,
+    owner: Gate,
+    explaining: Arc<tokio::sync::Semaphore>,
     others: rls::Others,
 }
 
@@ -91,22 +115,24 @@ impl std::fmt::Debug for Doors {
     }
 }
 
-/// The counters of one door, and the room it has for bodies that arrive in pieces.
+/// The counters of one listener, and the room that it has: for connections, for bodies that arrive in pieces, for answers
+/// that are not read.
 struct Gate {
     rejected: Counter,
-    connections: Gauge,
-    connections_refused: Counter,
+    places: Arc<places::Places>,
     budget: connection::Budget,
+    unsent: unsent::ListenerUnsent,
 }
 
 impl Gate {
-    fn new(engine: &Engine, door: &'static str) -> Self {
+    fn new(engine: &Engine, settings: &Settings, door: &'static str) -> Self {
         let metrics = engine.metrics();
+        let (max, address_max) = (settings.connections_max, settings.address_connections_max);
         Self {
             rejected: metrics.counter("requests_rejected_total", "door", door),
-            connections: metrics.gauge("connections", "door", door),
-            connections_refused: metrics.counter("connections_refused_total", "door", door),
+            places: places::Places::new(door, max, address_max, metrics),
             budget: connection::Budget::default(),
+            unsent: unsent::ListenerUnsent::default(),
         }
     }
 }
@@ -121,9 +147,12 @@ impl Doors {
         readiness: watch::Receiver<Readiness>,
         admin: Admin,
     ) -> Self {
-        let (http, rls) = (Gate::new(&engine, "http"), Gate::new(&engine, "rls"));
-        let others = rls::Others::new(&readiness);
-        Self { engine, settings, readiness, admin, tokens: None, http, rls, others }
+        let (http, rls) = (Gate::new(&engine, &settings, "http"), Gate::new(&engine, &settings, "rls"));
+        let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings };
+        let owner = Gate::new(&engine, &few, "admin");
+        let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
+        let others = rls::Others::new(&readiness, engine.metrics());
+        Self { engine, settings, readiness, admin, tokens: None, http, rls, owner, explaining, others }
     }
 
     /// The same doors, which check JSON web tokens.
@@ -132,18 +161,49 @@ impl Doors {
         Self { tokens: Some(tokens), ..self }
     }
 
+    /// Refuses to decide before the first set of rules: "allowed" would be a guess, and the gateway's own setting for a
+    /// service that fails is its operator's answer.
+    fn knows_rules(&self) -> Result<(), error::Refusal> {
+        if self.engine.awaits_rules() {
+            let message = "no rules are known yet: PostgreSQL gives none, and none were saved";
+            return Err(error::Refusal::new(error::Code::NotReady, message));
+        }
+        Ok(())
+    }
+
+    /// How many connections are open, at all listeners.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.http.places.len() + self.rls.places.len()
+    }
+
     fn readiness(&self) -> Readiness {
         *self.readiness.borrow()
     }
 }
 
-/// Serves the HTTP door on this listener until `shutdown`, then finishes what is in flight for at most
-/// [`Settings::drain`] and returns. A Unix socket's file is gone afterwards.
-pub async fn serve_http(listener: Listener, doors: Arc<Doors>, shutdown: CancellationToken) {
-    listener::serve(listener, doors, |doors| &doors.http, http::connection, shutdown).await;
+/// How listeners end: first they ask clients to go elsewhere, then they stop.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// From now on every HTTP answer is the last of its connection, and gRPC clients are told to open no further calls.
+    /// Connections are still accepted and everything is answered.
+    pub closing: CancellationToken,
+    /// Connections are no longer accepted; what is in flight is finished.
+    pub stop: CancellationToken,
 }
 
-/// Serves the gRPC door on this listener until `shutdown`, like [`serve_http`].
-pub async fn serve_grpc(listener: Listener, doors: Arc<Doors>, shutdown: CancellationToken) {
-    listener::serve(listener, doors, |doors| &doors.rls, rls::connection, shutdown).await;
+/// Serves the HTTP door on this listener until it is stopped, then finishes what is in flight for at most
+/// [`Settings::drain`] and returns. A Unix socket's file is gone afterwards.
+pub async fn serve_http(listener: impl Into<Arc<Listener>>, doors: Arc<Doors>, shutdown: Shutdown) {
+    listener::serve(listener.into(), doors, |doors| &doors.http, http::connection, shutdown).await;
+}
+
+/// Serves the HTTP door on the admin socket, on which the user of the daemon needs no token.
+pub async fn serve_owner(listener: impl Into<Arc<Listener>>, doors: Arc<Doors>, shutdown: Shutdown) {
+    listener::serve(listener.into(), doors, |doors| &doors.owner, http::connection, shutdown).await;
+}
+
+/// Serves the gRPC door on this listener until it is stopped, like [`serve_http`].
+pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, doors: Arc<Doors>, shutdown: Shutdown) {
+    listener::serve(listener.into(), doors, |doors| &doors.rls, rls::connection, shutdown).await;
 }

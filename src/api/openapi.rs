@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::admin;
 use super::http::ROUTES;
+use crate::engine::admin::Role;
 
 /// The schemas of bodies and answers.
 const SCHEMAS: &str = include_str!("openapi/schemas.json");
@@ -27,6 +28,14 @@ const DESCRIBED: &[Described] = &[
         "Decides one request, or up to 1,000, and charges them",
         "CheckBody",
         "CheckAnswer",
+        &[],
+    ),
+    (
+        "POST",
+        "/v1/report",
+        "Charges what was used already, in full and whatever is left",
+        "Report",
+        "Decision",
         &[],
     ),
     (
@@ -112,6 +121,14 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/v1/usage", "Sums of decisions, and what a user has left", "", "Usage", PAST_USAGE),
     (
         "GET",
+        "/v1/changes",
+        "What operators changed besides rules and quotas, newest first",
+        "",
+        "Changes",
+        CHANGES,
+    ),
+    (
+        "GET",
         "/readyz",
         "Whether gateways should ask this daemon, and how it stands with its rules",
         "",
@@ -169,8 +186,15 @@ const PAST_USAGE: &[Parameter] = &[
     ("user", "string", false, "Of this user; also tells what is left. Not together with a path."),
     ("path", "string", false, "Of this path."),
     ("rule", "string", false, "Of this rule."),
+    ("domain", "string", false, "What is left by rules of this domain alone."),
     ("region", "string", false, "In this region."),
     ("limit", "integer", false, "At most so many rows, from 1 to 1000; 100 unless said."),
+];
+const CHANGES: &[Parameter] = &[
+    ("target", "string", false, "Of this, such as a user's id."),
+    ("action", "string", false, "Of this kind, such as user.block or bucket.reset."),
+    ("before", "integer", false, "Only those before the change of this id."),
+    ("limit", "integer", false, "At most so many, from 1 to 1000; 50 unless said."),
 ];
 const AUTHORIZE: &[Parameter] = &[
     ("domain", "string", false, "The gateway's domain."),
@@ -196,7 +220,10 @@ fn made() -> Value {
         operations[method.to_lowercase()] = operation(method, path, role);
     };
     for (path, _, methods) in ROUTES {
-        methods.split(", ").filter(|method| *method != "HEAD").for_each(|method| add(method, path, None));
+        methods.split(", ").filter(|method| *method != "HEAD").for_each(|method| {
+            // Looks at rules, as admin routes do.
+            add(method, path, (*path == "/v1/explain").then_some(Role::Viewer.name()));
+        });
     }
     for route in admin::routes() {
         add(route.method, route.path, Some(route.role.name()));
@@ -207,7 +234,7 @@ fn made() -> Value {
             "title": "Tidegate",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
-            "description": "Checks for gateways, and the admin interface. Admin routes name the role they need; without configured tokens they answer on this machine only.",
+            "description": "Checks for gateways, and the admin interface. Admin routes name the role they need; without configured tokens clients on this machine may look, and the daemon's own user may change on the admin socket.",
         },
         "paths": paths,
         "components": {
@@ -323,7 +350,8 @@ mod tests {
     #[test]
     fn what_regions_and_buckets_answer_is_described_whole() {
         use crate::api::wire::{
-            BucketJson, ChangingJson, ErrorBoundJson, PeerJson, RegionsJson, RightsJson, StoreJson,
+            BucketJson, ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson,
+            StoreJson,
         };
         use crate::core::algorithm::View;
         use crate::core::time::Span;
@@ -339,8 +367,13 @@ mod tests {
             error: Some(("gone".to_owned(), Span(7))),
             warning: Some("more room".to_owned()),
         };
-        let health =
-            StoreHealth { topology: Some("single"), servers: vec![server], ..StoreHealth::default() };
+        let health = StoreHealth {
+            topology: Some("single"),
+            servers: vec![server],
+            daemons: Some(2),
+            problems: vec!["a:1 is away".to_owned()],
+            ..StoreHealth::default()
+        };
         let peer = PeerStatus {
             name: NodeName { region: "us".to_owned(), node: "us-1".to_owned() },
             address: "b:2".to_owned(),
@@ -366,7 +399,8 @@ mod tests {
             cut_off: &names,
             rules: vec![ErrorBoundJson { rule: "r", error_bound: 1, because: "shares" }],
             rights: vec![RightsJson::new(&rights)],
-            changing: vec![ChangingJson { rule: "r", waiting_for: &names }],
+            changing: vec![ChangingJson { rule: "r", first: false, waiting_for: &names }],
+            notices: vec![NoticeJson { about: "rules", text: "rule r is not the same" }],
         };
         let schemas: Value = serde_json::from_str(SCHEMAS).unwrap();
         fits(&schemas["Regions"], &serde_json::to_value(&regions).unwrap(), "regions");

@@ -207,8 +207,10 @@ impl<'a> RuledJson<'a> {
 pub struct ExplanationJson<'a> {
     /// What the answer would be.
     pub decision: DecisionJson<'a>,
-    /// Every rule of the domain, in order of precedence.
+    /// Rules of the domain, in order of precedence: all that match and as many others as fit.
     pub considered: Vec<ConsideredJson<'a>>,
+    /// How many rules of the domain are not listed, none of which matches unless very many do.
+    pub left_out: usize,
 }
 
 /// What one rule had to do with a request.
@@ -245,6 +247,17 @@ pub struct RegionsJson<'a> {
     pub rights: Vec<RightsJson<'a>>,
     /// The `split` rules whose weights are being changed: this region still holds the smaller of its shares.
     pub changing: Vec<ChangingJson<'a>>,
+    /// What is wrong with the cluster now, as this daemon sees it.
+    pub notices: Vec<NoticeJson<'a>>,
+}
+
+/// Something that its operator should know.
+#[derive(Debug, Serialize)]
+pub struct NoticeJson<'a> {
+    /// `cut_off`, `unseen`, `regions`, `agreement`, `rules`, `clock`, `join`, `refused` or `certificate`.
+    pub about: &'static str,
+    /// A sentence.
+    pub text: &'a str,
 }
 
 /// Where a region counts.
@@ -255,8 +268,13 @@ pub struct StoreJson<'a> {
     /// How its servers are arranged; absent for a store without servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<&'static str>,
-    /// `ok`, `degraded` (some servers do not answer) or `down`.
+    /// `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
     pub state: &'static str,
+    /// Daemons that count in it together, this one included; absent for a store of this daemon alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub daemons: Option<u32>,
+    /// What is wrong now, a sentence each.
+    pub problems: &'a [String],
     /// Its servers.
     pub servers: Vec<ServerJson<'a>>,
 }
@@ -301,6 +319,8 @@ impl<'a> StoreJson<'a> {
             backend: if health.topology.is_some() { "redis" } else { "memory" },
             topology: health.topology,
             state: store_word(health.state),
+            daemons: health.daemons,
+            problems: &health.problems,
             servers: health.servers.iter().map(ServerJson::new).collect(),
         }
     }
@@ -380,8 +400,8 @@ pub struct ErrorBoundJson<'a> {
     /// In permits: the worst of its buckets.
     pub error_bound: u64,
     /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too long),
-    /// `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions spend theirs untold); `none`
-    /// where nothing is known to be uncertain.
+    /// `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions spend theirs untold),
+    /// `room` (more buckets are in use than `peers.max_keys`, so this region keeps to its share); `none` where nothing is known to be uncertain.
     pub because: &'a str,
 }
 
@@ -432,6 +452,8 @@ impl<'a> RightsJson<'a> {
 pub struct ChangingJson<'a> {
     /// The rule.
     pub rule: &'a str,
+    /// Whether nothing is admitted meanwhile: these are the first weights that the regions agree on.
+    pub first: bool,
     /// Regions and daemons (`region/node`) that have not said that they hold them; at most eight. Empty: the larger share
     /// begins as soon as what was spent of the old ones has faded.
     pub waiting_for: &'a [String],

@@ -1,5 +1,6 @@
 //! `tidegate check` and `tidegate explain`: what a daemon answers to one request; acquisitions ask and are shown alike.
 
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -24,6 +25,34 @@ pub(super) struct Ask {
     pub(super) server: Server,
 }
 
+/// One request, asked or reported.
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    #[command(flatten)]
+    ask: Ask,
+    /// Reports the cost as used already: it is charged in full, whatever is left.
+    #[arg(long)]
+    report: bool,
+}
+
+impl Check {
+    /// Asks and charges.
+    pub(super) fn check(&self) -> Ended {
+        let ask = &self.ask;
+        let route = if self.report { "/v1/report" } else { "/v1/check" };
+        let reply = ask.server.post(route, &ask.body()?)?;
+        if ask.server.json {
+            say(reply.text.trim_end());
+        } else {
+            show(&reply.json);
+            if reply.json["rules"].as_array().is_some_and(Vec::is_empty) {
+                ask.name_domains();
+            }
+        }
+        Ok(ending(&reply.json))
+    }
+}
+
 impl Ask {
     pub(super) fn body(&self) -> Result<Value, Failure> {
         let mut attributes = Map::new();
@@ -40,15 +69,16 @@ impl Ask {
         Ok(json!({ "domain": self.domain, "attributes": attributes, "cost": self.cost }))
     }
 
-    /// Asks and charges.
-    pub(super) fn check(&self) -> Ended {
-        let reply = self.server.post("/v1/check", &self.body()?)?;
-        if self.server.json {
-            say(reply.text.trim_end());
-        } else {
-            show(&reply.json);
+    /// Says which domains have rules, where the one that was asked for has none.
+    fn name_domains(&self) {
+        // Whoever may not see the rules has the answer all the same.
+        let Ok(reply) = self.server.get("/v1/rules") else { return };
+        let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
+        let domains: BTreeSet<&str> =
+            rules.iter().map(|rule| rule["domain"].as_str().unwrap_or("default")).collect();
+        if !domains.contains(self.domain.as_str()) {
+            say(no_domain(&self.domain, &domains));
         }
-        Ok(ending(&reply.json))
     }
 
     /// Asks why; charges nothing.
@@ -62,15 +92,28 @@ impl Ask {
         let considered = reply.json["considered"].as_array().map_or(&[][..], Vec::as_slice);
         if considered.is_empty() {
             say(format_args!("\nThe domain `{}` has no rules.", self.domain));
+            self.name_domains();
             return Ok(ExitCode::SUCCESS);
         }
         let mut rows = table(&["rule considered", "outcome", "why"], &[]);
         for rule in considered {
             rows.add_row([text(&rule["rule"]), text(&rule["outcome"]), text(&rule["why"])]);
         }
-        say(format_args!("\n{rows}\nNothing was charged."));
+        let left_out = reply.json["left_out"].as_u64().filter(|rules| *rules > 0);
+        let left_out = left_out.map(|rules| format!("{rules} further rules of the domain are not listed.\n"));
+        say(format_args!("\n{rows}\n{}Nothing was charged.", left_out.unwrap_or_default()));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// A sentence for a domain without rules; it names at most ten that have some.
+fn no_domain(domain: &str, known: &BTreeSet<&str>) -> String {
+    if known.is_empty() {
+        return "  There are no rules at all.".to_owned();
+    }
+    let named: Vec<&str> = known.iter().copied().take(10).collect();
+    let more = if known.len() > named.len() { " and others" } else { "" };
+    format!("  No rule has domain {domain:?}; rules are in: {}{more}", named.join(", "))
 }
 
 /// The exit code of a decision.
@@ -96,6 +139,11 @@ pub(super) fn show(decision: &Value) {
             format!("denied by {} with status {}: {when}", rule.unwrap_or("a rule"), decision["status"])
         }
     });
+    if decision["degraded"].as_bool() == Some(true) {
+        say(
+            "  degraded: the store did not answer, so this is what on_failure of the rules decides; see `tidegate regions`",
+        );
+    }
     if let Some(message) = decision["message"].as_str() {
         say(format_args!("  {message}"));
     }
@@ -104,8 +152,14 @@ pub(super) fn show(decision: &Value) {
         return;
     }
     let mut headings = vec!["rule", "answer", "limit", "window", "left", "resets in"];
-    if rules.iter().any(|rule| rule["global"].is_object()) {
-        headings.push("used worldwide (may be off by)");
+    let is_exact = |rule: &Value| rule["global"]["mode"] == "escrow" || rule["global"]["mode"] == "split";
+    let worldwide: Vec<&Value> = rules.iter().filter(|rule| rule["global"].is_object()).collect();
+    if !worldwide.is_empty() {
+        headings.push(match worldwide.iter().filter(|rule| is_exact(rule)).count() {
+            0 => "used worldwide (may be off by)",
+            exact if exact == worldwide.len() => "used here (others may hold)",
+            _ => "used worldwide (may be off by), exact: here (others may hold)",
+        });
     }
     let mut rows = table(&headings, &[2, 3, 4, 5, 6]);
     for rule in rules {
@@ -114,13 +168,14 @@ pub(super) fn show(decision: &Value) {
             (false, false) => "denied",
             (false, true) => "would deny (shadow)",
         };
+        let degraded = if rule["degraded"].as_bool() == Some(true) { ", degraded" } else { "" };
         let global = &rule["global"];
         let worldwide = global["believed_used"]
             .as_u64()
             .map(|used| format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0)));
         let mut row = vec![
             text(&rule["rule"]),
-            answer.to_owned(),
+            format!("{answer}{degraded}"),
             rule["limit"].to_string(),
             rule["window_ms"].as_u64().filter(|millis| *millis > 0).map(span).unwrap_or_default(),
             rule["remaining"].to_string(),

@@ -154,7 +154,7 @@ fn who(decision: &Value) -> String {
 
 impl Archive {
     fn run(self) -> Ended {
-        let config = Config::load(self.file.config.as_deref(), std::env::vars(), &Flags::default())
+        let config = Config::load(self.file.config.as_deref(), super::environment(), &Flags::default())
             .map_err(problems)?;
         let months = daemon::archive_audit(&config, self.dry_run)?;
         if months.is_empty() {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::transport::Target;
 use super::{Failure, Server};
 
 /// Longest wait for an answer: a change of very many rules takes a while.
@@ -27,11 +28,7 @@ impl Server {
     /// # Errors
     /// No daemon there, or it refused: its own words.
     pub(super) fn get(&self, route: &str) -> Result<Reply, Failure> {
-        let mut request = Self::agent().get(self.url(route));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        self.finish(request.call())
+        self.send("GET", route, None, None)
     }
 
     /// The regions that may hold a share, as the daemon is configured.
@@ -49,11 +46,7 @@ impl Server {
     /// # Errors
     /// As [`Self::get`].
     pub(super) fn post(&self, route: &str, body: &Value) -> Result<Reply, Failure> {
-        let mut request = Self::agent().post(self.url(route));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        self.finish(request.send_json(body))
+        self.send("POST", route, Some(body), None)
     }
 
     /// Sends a request of any method, with a JSON body where one is given.
@@ -61,18 +54,7 @@ impl Server {
     /// # Errors
     /// As [`Self::get`].
     pub(super) fn ask(&self, method: &str, route: &str, body: Option<&Value>) -> Result<Reply, Failure> {
-        let mut request = http::Request::builder().method(method).uri(self.url(route));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        let text = body.map(Value::to_string).unwrap_or_default();
-        if body.is_some() {
-            request = request.header("content-type", "application/json");
-        }
-        let request = request
-            .body(text)
-            .map_err(|error| Failure::Usage(format!("--server {}: {error}", self.server)))?;
-        self.finish(Self::agent().run(request))
+        self.send(method, route, body, None)
     }
 
     /// Puts JSON to a route, for the revision that was looked at.
@@ -80,14 +62,7 @@ impl Server {
     /// # Errors
     /// As [`Self::get`].
     pub(super) fn put(&self, route: &str, body: &Value, revision: Option<u64>) -> Result<Reply, Failure> {
-        let mut request = Self::agent().put(self.url(route));
-        if let Some(token) = &self.token {
-            request = request.header("authorization", format!("Bearer {token}"));
-        }
-        if let Some(revision) = revision {
-            request = request.header("if-match", format!("\"{revision}\""));
-        }
-        self.finish(request.send_json(body))
+        self.send("PUT", route, Some(body), revision)
     }
 
     /// Deletes what a route names.
@@ -95,25 +70,37 @@ impl Server {
     /// # Errors
     /// As [`Self::get`].
     pub(super) fn delete(&self, route: &str) -> Result<Reply, Failure> {
-        let mut request = Self::agent().delete(self.url(route));
+        self.send("DELETE", route, None, None)
+    }
+
+    fn send(
+        &self,
+        method: &str,
+        route: &str,
+        body: Option<&Value>,
+        revision: Option<u64>,
+    ) -> Result<Reply, Failure> {
+        let target = Target::of(&self.server, self.token.is_some());
+        let mut request = http::Request::builder().method(method).uri(target.url(route));
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        self.finish(request.call())
-    }
-
-    fn agent() -> ureq::Agent {
-        ureq::Agent::config_builder()
+        if body.is_some() {
+            request = request.header("content-type", "application/json");
+        }
+        if let Some(revision) = revision {
+            request = request.header("if-match", format!("\"{revision}\""));
+        }
+        let request = request
+            .body(body.map(Value::to_string).unwrap_or_default())
+            .map_err(|error| Failure::Usage(format!("--server {}: {error}", self.server)))?;
+        let config = ureq::Agent::config_builder()
             .timeout_global(Some(DEADLINE))
             .timeout_connect(Some(CONNECT_DEADLINE))
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
-            .build()
-            .into()
-    }
-
-    fn url(&self, route: &str) -> String {
-        format!("{}{route}", self.server.trim_end_matches('/'))
+            .build();
+        self.finish(target.agent(config).run(request))
     }
 
     fn finish(&self, answer: Result<http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
@@ -129,12 +116,20 @@ impl Server {
                 Failure::Unreached(format!("the daemon at {} broke off its answer: {error}", self.server))
             })?;
         let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if status.is_success() && json.is_null() {
+        if json.is_null() {
             return Err(Failure::Unreached(format!("what answers at {} is no tidegate daemon", self.server)));
         }
         if !status.is_success() {
             let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or(text.trim());
-            return Err(Failure::Failed(anyhow::anyhow!("{message} ({} from {})", status, self.server)));
+            let field = json
+                .pointer("/error/field")
+                .and_then(Value::as_str)
+                .filter(|field| !message.contains(*field));
+            let subject = field.map(|field| format!("{field}: ")).unwrap_or_default();
+            return Err(Failure::Failed(anyhow::anyhow!(
+                "{subject}{message} ({status} from {})",
+                self.server
+            )));
         }
         Ok(Reply { text, json })
     }

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::{ConfigFile, Ended, Failure, say, usage};
-use crate::config::{Config as Settings, Flags};
+use crate::config::{Config as Settings, Flags, Source};
 use crate::daemon;
+use crate::telemetry::log;
 
 /// Looks at the daemon's configuration.
 #[derive(Debug, Subcommand)]
@@ -26,10 +27,15 @@ impl Config {
     pub(super) fn run(self) -> Ended {
         let Self::Check { file, rules } = self;
         let flags = Flags { rules, ..Flags::default() };
-        let settings = Settings::load(file.config.as_deref(), std::env::vars(), &flags).map_err(usage)?;
+        let settings = Settings::load(file.config.as_deref(), super::environment(), &flags).map_err(usage)?;
+        log::filter().map_err(Failure::Usage)?;
         let rules = daemon::rules_of(&settings).map_err(|problems| Failure::Usage(problems.join("\n")))?;
         say(settings.to_toml().trim_end());
-        say(format_args!("\n# Rules that would be in force: {}", rules.len()));
+        if settings.rules.source == Source::Postgres {
+            say("\n# Rules are in PostgreSQL, which was not asked");
+        } else {
+            say(format_args!("\n# Rules that would be in force: {}", rules.len()));
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

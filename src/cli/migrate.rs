@@ -18,8 +18,8 @@ pub(super) struct Migrate {
 impl Migrate {
     /// Runs it.
     pub(super) fn run(self) -> Ended {
-        let config =
-            Config::load(self.file.config.as_deref(), std::env::vars(), &Flags::default()).map_err(usage)?;
+        let config = Config::load(self.file.config.as_deref(), super::environment(), &Flags::default())
+            .map_err(usage)?;
         let migrated = daemon::migrate_database(&config)?;
         match migrated.before {
             Some(before) if before == migrated.after => {

@@ -7,10 +7,13 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::telemetry::log;
+
 mod admin;
 mod ask;
 mod audit;
 mod cert;
+mod changes;
 mod client;
 mod config;
 mod demo;
@@ -24,6 +27,7 @@ mod rules;
 mod serve;
 mod table;
 mod tiers;
+mod transport;
 mod usage;
 mod users;
 
@@ -41,19 +45,18 @@ pub enum Failure {
 impl Failure {
     /// Says it on standard error and gives the exit code.
     #[must_use]
-    #[expect(clippy::print_stderr, reason = "this is where the command line speaks")]
     pub fn report(&self) -> ExitCode {
         match self {
             Self::Failed(error) => {
-                eprintln!("error: {error:#}");
+                log::say(format_args!("error: {error:#}"));
                 ExitCode::from(1)
             }
             Self::Usage(problems) => {
-                eprintln!("{problems}");
+                log::say(problems);
                 ExitCode::from(2)
             }
             Self::Unreached(why) => {
-                eprintln!("error: {why}");
+                log::say(format_args!("error: {why}"));
                 ExitCode::from(3)
             }
         }
@@ -92,7 +95,7 @@ enum Command {
     #[command(subcommand)]
     Config(config::Config),
     /// Asks a daemon whether a request may pass; charges it. Exit code 0 allowed, 4 denied.
-    Check(ask::Ask),
+    Check(ask::Check),
     /// Says which rules decide a request and why; charges nothing.
     Explain(ask::Ask),
     /// Has a request hold places of `concurrency` rules, and prints the lease. Exit code 0 allowed, 4 denied.
@@ -122,6 +125,8 @@ enum Command {
     Usage(usage::Usage),
     /// Shows single decisions, newest first; moves old months to the archive.
     Audit(audit::Audit),
+    /// Shows what operators changed besides rules: users, keys, tiers, resets of buckets.
+    Changes(changes::Changes),
     /// Brings PostgreSQL's schema to this version.
     Migrate(migrate::Migrate),
     /// Makes tokens for the admin routes.
@@ -135,7 +140,8 @@ enum Command {
 /// Which daemon to speak to, and how to print.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The daemon's HTTP address.
+    /// The daemon's HTTP address: a URL, host:port or unix:/path. Without a token the admin socket of a daemon of this user is
+    /// used where there is one.
     #[arg(long, env = "TIDEGATE_SERVER", default_value = "http://127.0.0.1:8080")]
     server: String,
     /// A token for the admin routes.
@@ -163,7 +169,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Demo(demo) => demo.run(),
         Command::Serve(serve) => serve.run(),
         Command::Config(config) => config.run(),
-        Command::Check(ask) => ask.check(),
+        Command::Check(check) => check.check(),
         Command::Explain(ask) => ask.explain(),
         Command::Acquire(acquire) => acquire.run(),
         Command::Renew(lease) => lease.renew(),
@@ -176,6 +182,7 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Regions(server) => regions::run(&server),
         Command::Usage(usage) => usage.run(),
         Command::Audit(audit) => audit.run(),
+        Command::Changes(changes) => changes.run(),
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),
         Command::Cert(cert) => cert.run(),
@@ -186,6 +193,12 @@ pub fn run(arguments: Arguments) -> Ended {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 fn usage(problems: Vec<crate::config::Problem>) -> Failure {
     Failure::Usage(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+}
+
+/// The environment. A variable that is no UTF-8 is read as nearly as can be, so that it stops nothing it does not concern.
+fn environment() -> impl Iterator<Item = (String, String)> {
+    let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
+    std::env::vars_os().map(move |(name, value)| (text(name), text(value)))
 }
 
 /// Prints one line on standard output. A reader that went away (`| head`) is no error.

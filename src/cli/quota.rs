@@ -47,7 +47,15 @@ impl Quota {
                 let reason =
                     if reason.is_empty() { String::new() } else { format!("?reason={}", escape(&reason)) };
                 let reply = server.put(&format!("/v1/quotas/{}{reason}", escape(&rule)), &body, None)?;
-                finish(&reply, &server, false)
+                let ended = finish(&reply, &server, false);
+                // With a file each daemon has rules of its own.
+                let source = server.get("/readyz").map(|ready| ready.json["rules"]["source"].clone());
+                if !server.json && ended.is_ok() && source.is_ok_and(|source| source == "file") {
+                    say(
+                        "These rules are a file of this daemon alone: the other daemons need the same change.",
+                    );
+                }
+                ended
             }
         }
     }

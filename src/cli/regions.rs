@@ -20,7 +20,7 @@ fn told(own: &Value) -> String {
     show_store(&mut lines, &own["store"]);
     let peers = list(&own["peers"]);
     if !peers.is_empty() {
-        lines.push(peers_table(peers));
+        lines.push(peers_table(peers, list(&own["cut_off"])));
     }
     let seen = |region: &&Value| peers.iter().any(|peer| peer["region"] == **region);
     let configured = list(&own["configured"]).iter().filter(|region| **region != own["region"]);
@@ -28,17 +28,35 @@ fn told(own: &Value) -> String {
     if !absent.is_empty() {
         lines.push(format!("Configured, but no daemon of it is seen: {absent}."));
     } else if peers.is_empty() {
-        lines.push("No other daemons: limits hold in this region alone. Name some with --join.".to_owned());
+        let shared = own["store"]["daemons"].as_u64().unwrap_or(1) > 1;
+        let others = if shared { "No daemons of other regions" } else { "No other daemons" };
+        lines.push(format!("{others}: limits hold in this region alone. Name some with --join."));
     }
     let cut_off = words(list(&own["cut_off"]).iter());
     if !cut_off.is_empty() {
         lines.push(format!("Cut off: {cut_off}. Worldwide limits follow each rule's on_partition."));
     }
+    // Who is cut off or missing is said above, who is waited for below.
+    let said =
+        |notice: &&Value| !["cut_off", "unseen", "agreement"].iter().any(|about| notice["about"] == **about);
+    lines.extend(
+        list(&own["notices"])
+            .iter()
+            .filter(said)
+            .map(|notice| format!("Attention: {}.", word(&notice["text"]))),
+    );
     show_bounds(&mut lines, list(&own["rules"]));
     show_rights(&mut lines, list(&own["rights"]));
     for changing in list(&own["changing"]) {
         let waiting = words(list(&changing["waiting_for"]).iter());
         let rule = word(&changing["rule"]);
+        if changing["first"].as_bool() == Some(true) {
+            let waiting = if waiting.is_empty() { "what was spent before".to_owned() } else { waiting };
+            lines.push(format!(
+                "{rule} admits nothing before all regions have agreed: waiting for {waiting}."
+            ));
+            continue;
+        }
         lines.push(if waiting.is_empty() {
             format!("New shares of {rule}: everybody holds them; a larger one begins shortly.")
         } else {
@@ -48,7 +66,7 @@ fn told(own: &Value) -> String {
     lines.join("\n")
 }
 
-fn peers_table(peers: &[Value]) -> String {
+fn peers_table(peers: &[Value], cut_off: &[Value]) -> String {
     let mut rows = table(
         &["region", "node", "address", "state", "round trip", "lag", "clock", "sent", "received"],
         &[4, 5, 6, 7, 8],
@@ -57,6 +75,7 @@ fn peers_table(peers: &[Value]) -> String {
         let flag = |name: &str| peer[name].as_bool() == Some(true);
         let state = match (flag("connected"), flag("live"), flag("draining")) {
             (_, _, true) => "draining",
+            _ if cut_off.contains(&peer["region"]) => "cut off",
             (true, true, false) => "connected",
             (false, true, false) => "link down",
             (_, false, false) => "silent",
@@ -86,8 +105,21 @@ fn show_bounds(lines: &mut Vec<String>, rules: &[Value]) {
         let because = match rule["because"].as_str() {
             Some("partition") => "a region is cut off",
             Some("stale") => "a region has not been heard of it for too long",
-            Some("untold") => "regions far from the limit do not tell",
-            Some("shares") => "the other regions spend their own shares",
+            Some("start") => {
+                "this daemon has just begun and keeps to its share until the others have said what it had admitted before"
+            }
+            Some("room") => "more buckets are in use than peers.max_keys, so this region keeps to its share",
+            Some("untold") => "other regions may not have heard of it yet",
+            Some("late") => "news was lost or late within the last ten seconds",
+            Some("shares") => {
+                if bound > 0 {
+                    let rule = word(&rule["rule"]);
+                    lines.push(format!(
+                        "{rule}: never above its limit; other regions may use up to {bound} of it."
+                    ));
+                }
+                continue;
+            }
             _ => "news is on its way",
         };
         if bound > 0 {
@@ -146,6 +178,12 @@ fn show_store(lines: &mut Vec<String>, store: &Value) {
         word(&store["topology"]),
         word(&store["state"])
     ));
+    for problem in list(&store["problems"]) {
+        lines.push(format!("  {}", word(problem)));
+    }
+    if let Some(daemons) = store["daemons"].as_u64().filter(|daemons| *daemons > 1) {
+        lines.push(format!("{daemons} daemons share it."));
+    }
     let mut rows = table(&["server", "role", "breaker", "round trip", "trouble"], &[3]);
     for server in servers {
         let trip = server["rtt_ms"].as_f64().map_or_else(|| "-".to_owned(), |trip| format!("{trip:.2} ms"));
@@ -218,12 +256,32 @@ mod tests {
         for line in [
             "Configured, but no daemon of it is seen: ap, us.",
             "Cut off: ap, us.",
-            "shared: up to 39 more may have been admitted: the other regions spend their own shares.",
+            "shared: never above its limit; other regions may use up to 39 of it.",
             "us 3",
             "New shares of shared: waiting for us.",
         ] {
             assert!(told.contains(line), "{line} is not in {told}");
         }
+    }
+
+    #[test]
+    fn a_link_that_is_up_and_silent_is_cut_off_and_what_is_wrong_is_told() {
+        let peer = json!({ "region": "us", "node": "us-1", "live": true, "connected": true });
+        let told = told_of(&json!({
+            "configured": ["eu", "us"],
+            "peers": [peer],
+            "cut_off": ["us"],
+            "changing": [{ "rule": "seats", "first": true, "waiting_for": ["sa"] }],
+            "notices": [{ "about": "cut_off", "text": "region us is cut off" },
+                        { "about": "rules", "text": "rule seats is not the same in us/us-1" }],
+        }));
+        assert!(told.contains("cut off") && !told.contains("connected"), "{told}");
+        assert!(told.contains("Attention: rule seats is not the same in us/us-1."), "{told}");
+        assert!(!told.contains("Attention: region us"), "{told}");
+        assert!(
+            told.contains("seats admits nothing before all regions have agreed: waiting for sa."),
+            "{told}"
+        );
     }
 
     #[test]

@@ -145,7 +145,8 @@ fn list(server: &Server) -> Ended {
     let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
         say(
-            "No rules are in force: everything passes. Name a file with `tidegate serve --rules rules.toml`.",
+            "No rules are in force: everything passes. Send some with `tidegate rules apply rules.toml`; a daemon that keeps its \
+             rules in a file also reads them from there (`tidegate serve --rules rules.toml`).",
         );
         return Ok(ExitCode::SUCCESS);
     }
@@ -218,12 +219,20 @@ fn import(files: &[PathBuf]) -> Ended {
 
 fn validate(file: &std::path::Path, regions: &[String], json: bool) -> Ended {
     match daemon::check_rules(file, regions) {
-        Ok(rules) => {
-            let count = rules.len();
+        Ok(checked) => {
+            let (count, warnings) = (checked.rules.len(), checked.warnings);
             if json {
-                say(serde_json::json!({ "valid": true, "rules": count, "problems": [] }));
+                let problems: [&str; 0] = [];
+                let said = serde_json::json!({
+                    "valid": true, "rules": count, "problems": problems, "warnings": warnings
+                });
+                say(said);
             } else {
-                say(format_args!("{}: all right, rules: {count}", file.display()));
+                for warning in &warnings {
+                    say(format_args!("warning: {warning}"));
+                }
+                let sum = if warnings.is_empty() { "all right" } else { "valid" };
+                say(format_args!("{}: {sum}, rules: {count}", file.display()));
             }
             Ok(ExitCode::SUCCESS)
         }

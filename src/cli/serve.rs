@@ -11,7 +11,8 @@ use crate::telemetry::log;
 
 /// Runs the daemon. Without any file it works in memory, on loopback, with no rules and no peers.
 ///
-/// SIGHUP reads the rules again; SIGTERM finishes what is in flight and leaves.
+/// SIGHUP reads the rules again; SIGTERM turns unready, serves until gateways have noticed (listen.drain), and leaves; a
+/// second one leaves at once.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
     #[command(flatten)]
@@ -48,7 +49,13 @@ pub(super) struct Serve {
 impl Serve {
     /// Runs it.
     pub(super) fn run(self) -> Ended {
-        log::start(self.log_json);
+        log::start(self.log_json).map_err(Failure::Usage)?;
+        let ended = self.run_logged();
+        log::flush();
+        ended
+    }
+
+    fn run_logged(self) -> Ended {
         let flags = Flags {
             rules: self.rules,
             region: self.region,
@@ -58,7 +65,8 @@ impl Serve {
             peer: self.peer,
             join: self.join,
         };
-        let config = Config::load(self.file.config.as_deref(), std::env::vars(), &flags).map_err(usage)?;
+        let config =
+            Config::load(self.file.config.as_deref(), super::environment(), &flags).map_err(usage)?;
         if self.migrate {
             let migrated = daemon::migrate_database(&config)?;
             tracing::info!(before = migrated.before, after = migrated.after, "schema of PostgreSQL");

@@ -38,6 +38,9 @@ pub(super) struct Usage {
     /// Of this rule.
     #[arg(long)]
     rule: Option<String>,
+    /// What is left by rules of this domain alone.
+    #[arg(long)]
+    domain: Option<String>,
     /// Of this path.
     #[arg(long)]
     path: Option<String>,
@@ -77,6 +80,7 @@ impl Usage {
             &[
                 ("user", self.user.clone()),
                 ("rule", self.rule),
+                ("domain", self.domain),
                 ("path", self.path),
                 ("region", self.region),
                 ("by", Some(word(self.by))),
@@ -93,11 +97,12 @@ impl Usage {
         show_rows(&reply.json, &group);
         if let Some(quotas) = reply.json["quotas"].as_array().filter(|quotas| !quotas.is_empty()) {
             say(format_args!("\nLeft for {} now, in this region:", self.user.unwrap_or_default()));
-            let mut rows = table(&["rule", "limit", "used", "left", "until reset"], &[1, 2, 3, 4]);
+            let mut rows = table(&["rule", "domain", "limit", "used", "left", "until reset"], &[2, 3, 4, 5]);
             for quota in quotas {
                 let reset = quota["reset_ms"].as_u64().unwrap_or(0);
                 rows.add_row([
                     text(&quota["rule"]),
+                    text(&quota["domain"]),
                     text(&quota["limit"]),
                     text(&quota["used"]),
                     text(&quota["remaining"]),
@@ -105,6 +110,9 @@ impl Usage {
                 ]);
             }
             say(rows);
+            if reply.json["quotas_more"] == true {
+                say("More rules apply: name one with --rule, or a domain with --domain.");
+            }
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -5,6 +5,7 @@
 //! every problem is told at once. Rules are not configuration: they live in a file of their own.
 
 mod address;
+mod admin_socket;
 mod read;
 mod sources;
 
@@ -21,6 +22,9 @@ use crate::core::time::Span;
 use crate::core::written::format_span;
 
 pub use self::address::Listener;
+pub use self::admin_socket::{
+    AdminSocket, admin_beside, admin_candidates, admin_folder, admin_name, user_id,
+};
 pub use self::sources::Flags;
 pub use crate::core::written::{Place, Problem};
 
@@ -39,6 +43,8 @@ pub struct Config {
     pub store: Store,
     /// `[peers]`: the other daemons.
     pub peers: Peers,
+    /// `[requests]`: how the values of a request are read.
+    pub requests: Requests,
     /// `[identity]`: who a request is from.
     pub identity: Identity,
     /// `[postgres]`: the database of rules, identities and the audit log; absent: none.
@@ -62,6 +68,23 @@ pub struct Listen {
     /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with `[peers.tls]`.
     /// Default `"127.0.0.1:7946"`.
     pub peer: SocketAddr,
+    /// `drain`: how long the daemon serves on, unready, after SIGTERM, so that gateways notice before it stops accepting;
+    /// from 0ms to 10m. Longer than their health checks take to notice. Default `"5s"`.
+    #[serde(serialize_with = "as_text")]
+    pub drain: Span,
+    /// `max_connections`: most open connections of `http` and as many of `grpc`, from 8 to 1,000,000; fewer where the limit
+    /// of open files allows no more. A new one that finds no place takes that of the longest idle. Default `10_000`.
+    pub max_connections: u32,
+    /// `max_connections_per_address`: most of them from one address, or one /64 of IPv6; loopback and Unix sockets are not
+    /// counted. Default `0`: any number.
+    pub max_connections_per_address: u32,
+    /// `http_refunds`: whether HTTP clients may give back with a negative cost. Default `true`.
+    pub http_refunds: bool,
+    /// `admin`: `unix:/path` of the socket on which the user of the daemon, and root, may change everything without a token,
+    /// or `"off"`. Default: a socket in `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/tidegate` or `/tmp/tidegate-UID`, named after
+    /// the address of `http`, where the command line looks for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin: Option<AdminSocket>,
 }
 
 /// `[rules]`: where the rules come from.
@@ -98,7 +121,8 @@ pub struct Store {
     /// `backend`: `"memory"` or `"redis"`. Default `"memory"`, with which each daemon counts for itself: a region is then one
     /// daemon.
     pub backend: Backend,
-    /// `max_keys`: most buckets held in memory, from 1,000 to 4,000,000,000. Default `10_000_000`.
+    /// `max_keys`: most buckets held in memory, from 1,000 to 4,000,000,000; with Redis, those kept in mind for when it is
+    /// away. Keys of more than 256 bytes on average take the room of several. Default `10_000_000`.
     pub max_keys: u32,
     /// `[store.redis]`: the region's Redis, read with `backend = "redis"`.
     pub redis: Redis,
@@ -118,6 +142,10 @@ pub struct Redis {
     pub nodes: Vec<String>,
     /// `sentinel_master`: what the sentinels call the primary. Default `"tidegate"`.
     pub sentinel_master: String,
+    /// `max_keys`: most keys that one server holds before it takes no new ones, from 1,000; the keys that are there go on, new
+    /// ones follow `on_failure`. Default: as many as fit four fifths of the server's `maxmemory`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_keys: Option<u64>,
     /// `timeout`: for one decision, all retries included, from 1ms to 60s. Default `"20ms"`.
     #[serde(serialize_with = "as_text")]
     pub timeout: Span,
@@ -205,6 +233,10 @@ pub struct Peers {
     /// `regions`: every region that may hold a share of a limit, present or not; with this daemon's own. Default `[]`: those
     /// that have been seen.
     pub regions: Vec<String>,
+    /// `max_keys`: most buckets of worldwide limits that are followed, in `gossip` and in `escrow` mode each, from 1,000 to
+    /// 10,000,000; about a kilobyte each. When more are in use, the region keeps to its share of the `gossip` rules concerned,
+    /// so use the same number in every region. Default `100_000`.
+    pub max_keys: u32,
     /// `shares`: where this daemon notes which weights of `split` rules it holds, so that a restart in the middle of a change
     /// is safe. Relative as `rules.file`. Default: `shares.NODE.json`.
     pub shares: PathBuf,
@@ -223,6 +255,15 @@ pub struct PeerTls {
     pub cert: PathBuf,
     /// `key`: its private key.
     pub key: PathBuf,
+}
+
+/// `[requests]`: how the values of a request are read, at every server.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Requests {
+    /// `normalize`: whether the attributes `path` and `host` are brought into one form before rules see them: the path without
+    /// query and `;parameters`, with percent-encoded letters decoded, slashes merged and dot segments removed; the host in
+    /// lower case, without port. Without it a client chooses the spelling, and rules compare it as it came. Default `true`.
+    pub normalize: bool,
 }
 
 /// `[identity]`: who a request is from, where a gateway sends its headers rather than attributes.
@@ -306,15 +347,31 @@ pub struct Audit {
     /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded to one in a
     /// whole number. Each such record counts for those it stands for. Default `0.01`.
     pub allowed_sample: Sample,
+    /// `denied_sample`: which part of the denied decisions is recorded, alike. Default `1`.
+    pub denied_sample: Sample,
+    /// `denied_rows_max`: most denied decisions that get a row of their own, of one rule and second, from 0 (no bound) to
+    /// 1,000,000; those beyond are told by one row twice a second. Default `1000`.
+    pub denied_rows_max: u32,
+    /// `users_max`: how many users of one rule get sums of their own on one day, from 0 to 1,000,000; the rest shares `*`.
+    /// Default `100_000`.
+    pub users_max: u32,
+    /// `paths_max`: the same for paths. Default `1000`.
+    pub paths_max: u32,
+    /// `queries`: whether paths are recorded as clients sent them, with their queries, which may hold secrets. Default `false`:
+    /// without, in normal form.
+    pub queries: bool,
     /// `spool`: the folder where records wait for the database. Relative paths begin at the configuration file's folder.
     /// Default `"audit-spool"`.
     pub spool: PathBuf,
     /// `spool_max_bytes`: how much may wait there; what comes then is dropped and counted. Default `1_073_741_824`.
     pub spool_max_bytes: u64,
     /// `retain`: how long decisions stay in the database before their month moves to the archive, from 1d to 3650d. Sums by
-    /// minute are kept as long; those by hour and day for ever. Default `"90d"`.
+    /// minute are kept as long. Default `"90d"`.
     #[serde(serialize_with = "as_text")]
     pub retain: Span,
+    /// `retain_sums`: how long sums by hour and day stay, from 1d to 3650d. Default `"730d"`.
+    #[serde(serialize_with = "as_text")]
+    pub retain_sums: Span,
     /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with `AWS_ACCESS_KEY_ID`,
     /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` in the environment). Default: nowhere, and every month stays in
     /// the database.
@@ -336,9 +393,12 @@ impl Serialize for Sample {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Admin {
     /// `tokens`: the file of hashed tokens, watched; `tidegate admin token` adds to it. Relative paths begin at the
-    /// configuration file's folder. Default: none, and the admin routes answer on loopback only.
+    /// configuration file's folder. Default: none; then loopback may look, and only the admin socket may change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<PathBuf>,
+    /// `local`: whoever connects from loopback may change everything without a token. So may then every user of this machine,
+    /// and everybody whom a proxy on it lets through. Default `false`.
+    pub local: bool,
 }
 
 #[expect(clippy::ptr_arg, reason = "serde passes references")]

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, Audit, Backend, Config, Identity, Jwt, Lease, Listen, OnInvalid, PeerTls, Peers, Postgres, Redis,
-    RedisTls, Rules, Sample, Source, Store, Topology,
+    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, OnInvalid, PeerTls, Peers,
+    Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -44,6 +44,9 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     let peers = section(&mut fields, "peers", problems, |table, problems| {
         peers(table, (&region, &node), folder, problems)
     });
+    let requests = section(&mut fields, "requests", problems, |table, problems| Requests {
+        normalize: table.boolean("normalize", problems).unwrap_or(true),
+    });
     let identity = {
         let has_postgres = fields.has("postgres");
         section(&mut fields, "identity", problems, |table, problems| {
@@ -59,6 +62,7 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     }
     let admin = section(&mut fields, "admin", problems, |table, problems| Admin {
         tokens: path(table, "tokens", folder, problems),
+        local: table.boolean("local", problems).unwrap_or(false),
     });
     let has_audit = fields.has("audit");
     let audit = section(&mut fields, "audit", problems, |table, problems| audit(table, folder, problems));
@@ -69,7 +73,7 @@ pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) ->
     }
     let audit = postgres.is_some().then_some(audit);
     fields.finish(problems);
-    Some(Config { region, node, listen, rules, store, peers, identity, postgres, admin, audit })
+    Some(Config { region, node, listen, rules, store, peers, requests, identity, postgres, admin, audit })
 }
 
 fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
@@ -106,7 +110,35 @@ fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
         "listen.grpc_tls is not supported by this version; end TLS in front of it",
         problems,
     );
-    Listen { http, grpc, peer: peer.unwrap_or_else(|| local(PORTS.2)) }
+    let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
+    let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
+    let per_address = fields.integer("max_connections_per_address", 0, 1_000_000, problems);
+    let number = |read: Option<i64>, otherwise| read.and_then(|n| u32::try_from(n).ok()).unwrap_or(otherwise);
+    Listen {
+        http,
+        grpc,
+        peer: peer.unwrap_or_else(|| local(PORTS.2)),
+        drain: drain.unwrap_or(Span::from_secs(5)),
+        max_connections: number(max_connections, 10_000),
+        max_connections_per_address: number(per_address, 0),
+        http_refunds: fields.boolean("http_refunds", problems).unwrap_or(true),
+        admin: admin_socket(fields, problems),
+    }
+}
+
+fn admin_socket(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<AdminSocket> {
+    let entry = fields.take("admin")?;
+    let text = text(&entry.node, "admin", PATH_BYTES_MAX, problems)?;
+    if text == "off" {
+        return Some(AdminSocket::Off);
+    }
+    match text.parse() {
+        Ok(Listener::Unix(path)) => Some(AdminSocket::At(path)),
+        _ => {
+            problems.report(&entry.node.at, format!("admin must be \"unix:/path\" or \"off\", not {text:?}"));
+            None
+        }
+    }
 }
 
 fn rules(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Rules {
@@ -166,13 +198,15 @@ fn redis(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     }
     let sentinel_master = fields.text("sentinel_master", NAME_BYTES_MAX, problems);
     let sentinel_master = sentinel_master.unwrap_or("tidegate").to_owned();
+    let max_keys = fields.integer("max_keys", 1_000, 1_000_000_000_000, problems);
+    let max_keys = max_keys.and_then(|keys| u64::try_from(keys).ok());
     let timeout = fields.span("timeout", Span::from_millis(1), Span::from_secs(60), problems);
     let policies = [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
     let on_failure = fields.word("on_failure", &policies, problems).unwrap_or_default();
     let secure = nodes.iter().any(|node| node.starts_with("rediss://"));
     let tls = redis_tls(fields, folder, secure, problems);
     let timeout = timeout.unwrap_or(Span::from_millis(20));
-    Redis { topology, nodes, sentinel_master, timeout, on_failure, tls }
+    Redis { topology, nodes, sentinel_master, max_keys, timeout, on_failure, tls }
 }
 
 fn redis_tls(fields: &mut Fields<'_>, folder: &Path, secure: bool, problems: &mut Problems<'_>) -> RedisTls {
@@ -220,6 +254,9 @@ fn peers(
                 .report(&entry.node.at, format!("regions must list this daemon's own region {own:?} too"));
         }
     }
+    const MAX_KEYS_DEFAULT: u32 = 100_000;
+    let max_keys = fields.integer("max_keys", 1_000, 10_000_000, problems);
+    let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
     let shares = path(fields, "shares", folder, problems);
     let shares = shares.unwrap_or_else(|| folder.join(format!("shares.{node}.json")));
     let tls = tls(fields, folder, problems);
@@ -230,7 +267,15 @@ fn peers(
         let sentence = "peers need certificates: make them with `tidegate cert ca` and `tidegate cert issue`, then name them in [peers.tls]";
         problems.report(&entry.at, sentence);
     }
-    Peers { join, advertise, interval: interval.unwrap_or(Span::from_millis(50)), regions, shares, tls }
+    Peers {
+        join,
+        advertise,
+        interval: interval.unwrap_or(Span::from_millis(50)),
+        regions,
+        max_keys,
+        shares,
+        tls,
+    }
 }
 
 fn tls(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Option<PeerTls> {
@@ -320,6 +365,13 @@ fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Post
         // The text may hold a password, so it is not repeated.
         problems.report(&entry.node.at, "url must be postgres://user:password@host:port/database");
     }
+    if let (Some(url), Some(entry)) = (&url, table.take("url"))
+        && let Some(key) = unknown_option(url)
+    {
+        let known = "sslmode, sslrootcert, sslcert, sslkey, host, port, dbname, user, password, options";
+        problems
+            .report(&entry.node.at, format!("url has an unknown option {key:?}: expected one of {known}"));
+    }
     let timeout = table.span("timeout", Span::from_millis(10), Span::from_secs(60), problems);
     let connections = table.integer("connections", 1, 100, problems);
     table.finish(problems);
@@ -330,14 +382,57 @@ fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Post
     })
 }
 
+/// The first option of a PostgreSQL URL that nobody reads. The driver passes over such, and a mistyped `sslmode` would leave
+/// TLS as it is by default.
+fn unknown_option(url: &str) -> Option<String> {
+    const KNOWN: [&str; 18] = [
+        "sslmode",
+        "ssl-mode",
+        "sslrootcert",
+        "ssl-root-cert",
+        "ssl-ca",
+        "sslcert",
+        "ssl-cert",
+        "sslkey",
+        "ssl-key",
+        "statement-cache-capacity",
+        "host",
+        "hostaddr",
+        "port",
+        "dbname",
+        "user",
+        "password",
+        "application_name",
+        "options",
+    ];
+    let (_, query) = url.split_once('?')?;
+    let keys =
+        query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split('=').next().unwrap_or(pair));
+    let mut keys = keys.map(|key| key.replace("%5B", "[").replace("%5D", "]"));
+    let is_known =
+        |key: &String| KNOWN.contains(&key.as_str()) || (key.starts_with("options[") && key.ends_with(']'));
+    let unknown = keys.find(|key| !is_known(key))?;
+    // Whatever stands there may be a part of a password.
+    Some(unknown.chars().take(32).collect())
+}
+
 fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Audit {
     const SPOOL_BYTES_DEFAULT: u64 = 1 << 30;
     let enabled = fields.boolean("enabled", problems).unwrap_or(true);
+    let queries = fields.boolean("queries", problems).unwrap_or(false);
     let sample = fields.number("allowed_sample", 0.0, 1.0, problems).unwrap_or(0.01);
+    let denied_sample = fields.number("denied_sample", 0.0, 1.0, problems).unwrap_or(1.0);
+    let mut many = |key, default| {
+        let number = fields.integer(key, 0, 1_000_000, problems);
+        number.and_then(|number| u32::try_from(number).ok()).unwrap_or(default)
+    };
+    let denied_rows_max = many("denied_rows_max", 1_000);
+    let (users_max, paths_max) = (many("users_max", 100_000), many("paths_max", 1_000));
     let spool = path(fields, "spool", folder, problems).unwrap_or_else(|| folder.join("audit-spool"));
     let bytes = fields.integer("spool_max_bytes", 1 << 20, 1 << 50, problems);
     let day = Span::from_secs(86_400);
     let retain = fields.span("retain", day, Span(day.0 * 3_650), problems).unwrap_or(Span(day.0 * 90));
+    let sums = fields.span("retain_sums", day, Span(day.0 * 3_650), problems).unwrap_or(Span(day.0 * 730));
     let archive = fields.text("archive", PATH_BYTES_MAX, problems).map(str::to_owned);
     if let (Some(url), Some(entry)) = (&archive, fields.take("archive"))
         && !["file:///", "s3://"].iter().any(|scheme| url.starts_with(scheme) && url.len() > scheme.len())
@@ -348,9 +443,15 @@ fn audit(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     Audit {
         enabled,
         allowed_sample: one_in(sample),
+        denied_sample: one_in(denied_sample),
+        denied_rows_max,
+        users_max,
+        paths_max,
+        queries,
         spool,
         spool_max_bytes: bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(SPOOL_BYTES_DEFAULT),
         retain,
+        retain_sums: sums,
         archive,
     }
 }

@@ -10,8 +10,21 @@ use crate::core::written::{At, Node, Problems};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What every variable of the configuration begins with.
 const PREFIX: &str = "TIDEGATE_";
-/// Variables of the client commands and of the process, which are no configuration.
-const NOT_CONFIGURATION: [&str; 4] = ["SERVER", "TOKEN", "CONFIG", "LOG"];
+/// Variables that are no configuration: those of the client commands and of the process, then those of the scripts beside
+/// it, which may be exported where a daemon is started.
+const NOT_CONFIGURATION: [&str; 11] = [
+    "SERVER",
+    "TOKEN",
+    "CONFIG",
+    "LOG",
+    "REDIS_DIR",
+    "REDIS_PORT",
+    "BINARY",
+    "HISTORIES",
+    "TEST_ENVOY",
+    "TEST_NGINX",
+    "WRITE_GOLDEN",
+];
 
 /// What the command line of `tidegate serve` may say. `None` and empty: not said.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -30,6 +30,7 @@ fn nothing_at_all_is_a_configuration() {
     assert_eq!((config.store.backend, config.store.max_keys), (Backend::Memory, 10_000_000));
     assert_eq!((config.peers.tls, config.peers.interval), (None, Span::from_millis(50)));
     assert_eq!((config.identity.trusted_proxies, config.identity.ipv6_prefix), (1, 64));
+    assert!(config.requests.normalize);
 }
 
 /// The page of the manual, without what this version refuses.
@@ -69,6 +70,9 @@ ca = "ca.pem"
 cert = "/run/secrets/node.pem"
 key = "node.key"
 
+[requests]
+normalize = false
+
 [identity]
 trusted_proxies = 2
 ipv6_prefix = 56
@@ -89,6 +93,7 @@ fn the_page_of_the_manual_is_read() {
         (PathBuf::from("/etc/tidegate/ca.pem"), PathBuf::from("/run/secrets/node.pem"))
     );
     assert_eq!((config.identity.trusted_proxies, config.identity.ipv6_prefix), (2, 56));
+    assert!(!config.requests.normalize);
 }
 
 #[test]
@@ -159,6 +164,31 @@ fn variables_of_clients_and_of_kubernetes_are_no_configuration() {
         ("TIDEGATE_EU_SERVICE_HOST", "10.0.0.1"),
     ];
     assert!(of_env(&env).is_ok());
+}
+
+/// Every `TIDEGATE_…` that the text of a script or a test names.
+fn variables(text: &str) -> Vec<String> {
+    let is_part = |letter: char| letter.is_ascii_uppercase() || letter == '_';
+    let names = text.split("TIDEGATE_").skip(1).map(|rest| rest.split(|c| !is_part(c)).next().unwrap());
+    names.filter(|name| !name.is_empty()).map(|name| format!("TIDEGATE_{name}")).collect()
+}
+
+#[test]
+fn variables_of_the_scripts_beside_the_daemon_do_not_stop_it() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let scripts = ["deploy/redis/local-cluster", "deploy/postgres/drill", "tests/run", "tests/schemathesis"];
+    let texts = scripts.map(|script| std::fs::read_to_string(root.join(script)).unwrap());
+    let named: Vec<String> = texts.iter().flat_map(|text| variables(text)).collect();
+    assert!(named.iter().any(|name| name == "TIDEGATE_REDIS_DIR"), "{named:?}");
+    // What is configuration is set to what it may be; the rest may be anything.
+    let value = |name: &str| match name.rsplit_once("__") {
+        Some((_, "URL")) => "postgres://u@h/d",
+        Some((_, "DRAIN")) => "0s",
+        Some((_, "LOCAL")) => "true",
+        _ => "x",
+    };
+    let env: Vec<(&str, &str)> = named.iter().map(|name| (name.as_str(), value(name))).collect();
+    assert_eq!(of_env(&env).map(drop), Ok(()));
 }
 
 #[test]
@@ -363,6 +393,18 @@ fn rules_from_postgres_need_one() {
 }
 
 #[test]
+fn options_of_the_database_that_nobody_reads_are_refused() {
+    let of = |url: &str| of_file(&format!("[postgres]\nurl = \"{url}\""));
+    for good in
+        ["", "?sslmode=verify-full&sslrootcert=ca.pem", "?options[geqo]=off", "?options%5Bgeqo%5D=off", "?"]
+    {
+        assert!(of(&format!("postgres://u:p%3F@db/t{good}")).is_ok(), "{good}");
+    }
+    let problems = of("postgres://u@db/t?sslmode=require&sslmod=x").unwrap_err();
+    assert!(problems.len() == 1 && problems[0].contains("unknown option \"sslmod\""), "{problems:?}");
+}
+
+#[test]
 fn what_is_remembered_needs_a_place() {
     let problems = of_file("[audit]\nretain = \"30d\"").unwrap_err();
     assert_eq!(problems, ["tidegate.toml:1:2: [audit] needs [postgres], which keeps what it records"]);
@@ -384,6 +426,9 @@ fn what_is_remembered_needs_a_place() {
     for (text, word) in [
         ("allowed_sample = 2", "from 0 to 1"),
         ("allowed_sample = nan", "from 0 to 1"),
+        ("denied_sample = -1", "from 0 to 1"),
+        ("denied_rows_max = -1", "from 0 to 1000000"),
+        ("retain_sums = \"1h\"", "from 1d"),
         ("archive = \"http://x\"", "s3://bucket/prefix"),
         ("archive = \"file:///\"", "file:///folder"),
         ("retain = \"1h\"", "from 1d"),

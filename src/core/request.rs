@@ -19,9 +19,20 @@ pub enum Cost {
     Peek,
     /// Gives this many permits back (at least 1); usage stops at zero.
     Refund(u64),
+    /// Says what was used already (at least 1 permit): charged in full, whatever is left.
+    Report(Report),
     /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an acquisition is a
     /// charge of as many permits as it asks for places, and the other steps are nothing.
     Hold(Hold),
+}
+
+/// A cost that is known only afterwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Report {
+    /// Permits used; at least 1.
+    pub permits: u64,
+    /// The most permits beyond the limit that a bucket owes. Each rule has its own, which the engine puts here.
+    pub debt_max: u32,
 }
 
 impl Cost {
@@ -35,10 +46,26 @@ impl Cost {
         }
     }
 
+    /// Reports this many permits; none at all is a peek.
+    #[must_use]
+    pub const fn report(permits: u64) -> Self {
+        match permits {
+            0 => Self::Peek,
+            _ => Self::Report(Report { permits, debt_max: 0 }),
+        }
+    }
+
+    /// Whether it is charged whatever is left.
+    #[must_use]
+    pub const fn is_report(self) -> bool {
+        matches!(self, Self::Report(_))
+    }
+
     /// The permits that it takes: zero for a peek, a refund, or a step that acquires nothing.
     #[must_use]
     pub const fn taken(self) -> u64 {
         match self {
+            Self::Report(report) => report.permits,
             Self::Take(permits) | Self::Hold(Hold { step: HoldStep::Acquire, places: permits, .. }) => {
                 permits
             }
@@ -62,7 +89,9 @@ impl Cost {
     #[must_use]
     pub fn to_signed(self) -> i64 {
         match self {
-            Self::Take(_) | Self::Peek | Self::Hold(_) => i64::try_from(self.taken()).unwrap_or(i64::MAX),
+            Self::Take(_) | Self::Peek | Self::Hold(_) | Self::Report(_) => {
+                i64::try_from(self.taken()).unwrap_or(i64::MAX)
+            }
             Self::Refund(permits) => i64::try_from(permits).map_or(i64::MIN, |permits| -permits),
         }
     }
@@ -77,8 +106,23 @@ pub struct LimitOverride {
     pub window: Span,
 }
 
-/// Name and value pairs, in the order the gateway gave them. Where a name repeats, the first counts.
+/// Name and value pairs, in the order the gateway gave them. An attribute whose name repeats has several values: a
+/// condition holds if any of them meets it, and a bucket is named by all of them.
 pub type Attributes<'a> = SmallVec<[(&'a str, &'a str); 8]>;
+
+/// How the values of a request are read, besides what they say. By default as they stand.
+#[derive(Debug, Clone, Default)]
+pub struct Forms<'a> {
+    /// Addresses of IPv6 that share this many leading bits share a bucket; zero: each has its own. Matching looks at the
+    /// whole address.
+    pub ipv6_prefix: u8,
+    /// Values that stand for texts beyond [`TEXT_BYTES_MAX`], each with the text that globs look at in its place.
+    pub whole: Vec<(&'a str, &'a str)>,
+    /// The path as the client sent it, query included, where that is to be remembered.
+    pub target: Option<&'a str>,
+    /// Names the bucket of the request's own limit where no rule counts the request.
+    pub descriptor: Option<&'a str>,
+}
 
 /// One question: may this pass?
 #[derive(Debug, Clone)]
@@ -91,10 +135,18 @@ pub struct Request<'a> {
     pub cost: Cost,
     /// Replaces the limit of every rule that counts this request.
     pub limit: Option<LimitOverride>,
+    /// How its values are read.
+    pub forms: Forms<'a>,
 }
 
 impl<'a> Request<'a> {
-    /// The value of an attribute.
+    /// A request whose values are read as they stand, without a limit of its own.
+    #[must_use]
+    pub fn new(domain: &'a str, attributes: Attributes<'a>, cost: Cost) -> Self {
+        Self { domain, attributes, cost, limit: None, forms: Forms::default() }
+    }
+
+    /// The value of an attribute; the first where it repeats.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&'a str> {
         self.attributes.iter().find(|(own, _)| *own == name).map(|(_, value)| *value)

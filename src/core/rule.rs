@@ -78,6 +78,29 @@ pub enum OnFailure {
     Closed,
 }
 
+/// Which calls a rule charges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Charging {
+    /// Those that it admits.
+    #[default]
+    Admitted,
+    /// All, in full and whatever is left: the cost of a response is known only when it has been sent.
+    Always,
+}
+
+/// What becomes of a report's permits beyond the limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Debt {
+    /// They are owed.
+    Carry {
+        /// The most that one bucket owes; `None`: one whole limit.
+        max: Option<u32>,
+    },
+    /// They are forgotten.
+    Forgive,
+}
+
 /// The worldwide side of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Global {
@@ -168,6 +191,10 @@ pub struct Rule {
     pub global: Option<Global>,
     /// In Redis, into how many sub-keys each key is split, so that several servers bear it; 1: not at all.
     pub split_keys: u32,
+    /// Which calls it charges.
+    pub charge: Charging,
+    /// What becomes of a report's permits beyond the limit.
+    pub debt: Debt,
 }
 
 impl Rule {
@@ -195,6 +222,23 @@ impl Rule {
             enabled: true,
             global: None,
             split_keys: 1,
+            charge: Charging::Admitted,
+            debt: Debt::Carry { max: None },
+        }
+    }
+
+    /// The most that a bucket owes under `limit` permits, where `whole` is what the rule's own limit is in all regions: a
+    /// region that is held to a part of the limit owes the same part.
+    #[must_use]
+    pub fn debt_max(&self, limit: u32, whole: u32) -> u32 {
+        match self.debt {
+            Debt::Forgive => 0,
+            Debt::Carry { max: None } => limit,
+            Debt::Carry { max: Some(max) } if limit >= whole => max,
+            Debt::Carry { max: Some(max) } => {
+                let part = (u64::from(max) * u64::from(limit)).div_ceil(u64::from(whole));
+                u32::try_from(part).unwrap_or(max)
+            }
         }
     }
 }

@@ -13,6 +13,7 @@ mod seen;
 mod shape;
 mod splice;
 mod trie;
+mod warnings;
 
 #[cfg(test)]
 mod tests;
@@ -27,14 +28,15 @@ use self::domain::{Domain, Selector};
 use self::names::{ByName, Numbers};
 use self::seen::Seen;
 use self::splice::precedence;
-use super::algorithm::Limit;
+use super::algorithm::{Algorithm, Limit};
 use super::identity::{ApiKey, Who};
 use super::key::{Key, Shape};
-use super::request::Request;
+use super::request::{LimitOverride, Request};
 use super::rule::{Action, Rule, User};
 use super::time::Span;
 
 pub use self::shape::{OVERRIDE_WINDOWS, Shapes};
+pub use self::warnings::Warning;
 
 /// A rule made ready: everything that a decision needs, nothing left to interpret.
 #[derive(Debug)]
@@ -114,6 +116,14 @@ pub enum Reason {
     HoldsOnly,
 }
 
+impl Reason {
+    /// Whether the request is one that the rule is for.
+    #[must_use]
+    pub const fn matches(&self) -> bool {
+        matches!(self, Self::Decides | Self::Outranked(_) | Self::Exempted(_) | Self::HoldsOnly)
+    }
+}
+
 /// Why rules do not make a set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Conflict {
@@ -150,6 +160,9 @@ pub enum Conflict {
 /// Things by name. Copying it copies no name.
 type Named<T> = HashMap<Arc<str>, T, FixedState>;
 
+/// What stands in the place of a rule's name where a request's own limit counts it alone.
+const UNRULED: &str = "descriptor";
+
 /// An immutable set of rules.
 #[derive(Debug, Default)]
 pub struct RuleSet {
@@ -159,6 +172,8 @@ pub struct RuleSet {
     worldwide: Vec<Arc<Compiled>>,
     by_name: ByName,
     numbers: Numbers,
+    /// Counts requests with a limit of their own where no rule does.
+    unruled: Option<Arc<Compiled>>,
     domains: Named<Arc<Domain>>,
     users: HashMap<Box<str>, Arc<User>, FixedState>,
     keys: HashMap<Box<str>, Arc<ApiKey>, FixedState>,
@@ -227,6 +242,7 @@ impl RuleSet {
         if !conflicts.is_empty() {
             return Err(conflicts);
         }
+        set.unruled = unruled(shapes);
         shapes.end(set.rules.len());
         set.worldwide = set.rules.iter().filter(|compiled| compiled.rule.global.is_some()).cloned().collect();
         set.domains = domains(&set.rules);
@@ -257,6 +273,17 @@ impl RuleSet {
     #[must_use]
     pub fn rules(&self) -> &[Arc<Compiled>] {
         &self.rules
+    }
+
+    /// The domains that have rules, in no order.
+    pub fn domains(&self) -> impl Iterator<Item = &str> {
+        self.domains.keys().map(|domain| &**domain)
+    }
+
+    /// Whether any rule has this domain.
+    #[must_use]
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
     }
 
     /// Those that have a worldwide side, in the same order.
@@ -309,7 +336,19 @@ impl RuleSet {
                 }
             }
         }
+        if let (true, Some(own)) = (matches.is_empty(), request.limit) {
+            matches.extend(self.unruled_match(request, own));
+        }
         matches
+    }
+
+    /// What counts a request with a limit of its own that no rule counts.
+    fn unruled_match(&self, request: &Request<'_>, own: LimitOverride) -> Option<Match<'_>> {
+        let (rule, descriptor) = (self.unruled.as_ref()?, request.forms.descriptor?);
+        let (shape, window) = shape::overridden(rule.shape, rule.rule.window, own.window);
+        let limit = limit_of(&rule.rule, own.permits, own.permits, window);
+        let key = Key::new(shape, [request.domain, descriptor]);
+        Some(Match { rule, key: Some(key), limit, whole: limit, own_limit: None })
     }
 
     /// Every rule of the request's domain in order of precedence, and why it takes part or not. Not for the common path.
@@ -376,6 +415,16 @@ impl RuleSet {
         let user = request.attribute("user").and_then(|id| self.users.get(id));
         user.map_or_else(Who::default, |user| Who::of_user(user))
     }
+}
+
+/// What counts requests with a limit of their own where no rule does, as Envoy's reference service counts: one bucket for
+/// each domain and descriptor. Its domain is empty, as no rule's can be.
+fn unruled(shapes: &mut Shapes) -> Option<Arc<Compiled>> {
+    let mut rule = Rule::new(UNRULED, Algorithm::FixedWindow, 1, Span::from_secs(1));
+    rule.domain = String::new();
+    rule.per = ["domain", "descriptor"].map(str::to_owned).into();
+    let shape = shapes.of(&rule)?;
+    Some(Arc::new(Compiled::new(rule, u32::MAX, shape)))
 }
 
 /// Sorts the rules into their domains and indexes them.

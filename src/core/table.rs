@@ -20,6 +20,11 @@ const CHUNK: usize = 32;
 const RECLAIM_STEP: usize = 4;
 /// Entries among which the least valuable one is sought when the table is full.
 const SAMPLE: usize = 32;
+/// Bytes that the keys of one table have on average at most. Where they are longer, fewer find room: a client that chooses long
+/// values takes no more memory than one that chooses short ones.
+const KEY_BYTES_MEAN_MAX: usize = 256;
+/// Bytes of keys that any table has room for: the longest key.
+const KEY_BYTES_LEAST: usize = 65_535;
 /// The weight of an entry that is not forgotten before it expires.
 pub const WEIGHT_KEPT: u8 = u8::MAX;
 /// A coarse expiry that never comes.
@@ -186,7 +191,10 @@ impl<T> Table<T> {
         pinned: impl Fn(Place) -> bool,
     ) -> Result<Inserted, Full> {
         self.sweep_but(now, RECLAIM_STEP, &pinned);
-        let evicted = self.len() >= self.keys_max && self.evict(now, &pinned)?;
+        let mut evicted = false;
+        while self.lacks_room_for(key) {
+            evicted |= self.evict(now, &pinned)?;
+        }
         if self.keys.worth_packing() {
             self.pack();
         }
@@ -239,6 +247,12 @@ impl<T> Table<T> {
             }
         }
         forgotten
+    }
+
+    fn lacks_room_for(&self, key: &[u8]) -> bool {
+        let bytes_max = self.keys_max.saturating_mul(KEY_BYTES_MEAN_MAX).max(KEY_BYTES_LEAST);
+        self.len() >= self.keys_max
+            || (self.keys.live().saturating_add(key.len()) > bytes_max && !self.is_empty())
     }
 
     /// Makes room for one. `true`: what was forgotten had not expired.
@@ -374,6 +388,21 @@ mod tests {
                 prop_assert_eq!(kept(&table, number), map.contains_key(&number));
             }
         }
+    }
+
+    #[test]
+    fn long_keys_take_the_room_of_several() {
+        let mut table = Table::new(1_000);
+        for number in 0..3_000_u64 {
+            let key = [number.to_le_bytes(); 128].concat();
+            let inserted = table.insert(hash(&key), &key, number, Timestamp(0), free).unwrap();
+            table.rate(inserted.place, Timestamp(9 * SECOND), 0);
+        }
+        assert_eq!(table.len(), 250, "256 bytes a key on average");
+        let mut tiny = Table::new(1);
+        let key = [7; 60_000];
+        assert!(tiny.insert(hash(&key), &key, 1_u64, Timestamp(0), free).is_ok(), "one always finds room");
+        assert_eq!(tiny.insert(1, b"a", 1, Timestamp(0), free), Err(Full), "what must be kept is kept");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::algorithm::Limit;
 use super::time::{Span, Timestamp};
 
 pub mod compact;
@@ -89,6 +90,33 @@ pub struct Subject {
     pub scope: Scope,
     /// Who counted, since when; at most [`COUNTS_MAX`].
     pub counters: Vec<Counter>,
+    /// The bucket's own limit, where the speaker decides by another than the rule's.
+    pub own: Option<OwnLimit>,
+}
+
+/// What one bucket may admit in place of its rule's limit: a user's or a key's own. Its window is the rule's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct OwnLimit {
+    /// See [`Limit::permits`].
+    pub permits: u32,
+    /// See [`Limit::burst`].
+    pub burst: u32,
+    /// See [`Limit::queue`].
+    pub queue: u32,
+}
+
+impl OwnLimit {
+    /// What a limit admits, whatever its window.
+    #[must_use]
+    pub const fn of(limit: &Limit) -> Self {
+        Self { permits: limit.permits, burst: limit.burst, queue: limit.queue }
+    }
+
+    /// As a limit with the window of its rule's.
+    #[must_use]
+    pub const fn in_place_of(self, limit: Limit) -> Limit {
+        Limit { permits: self.permits, burst: self.burst, queue: self.queue, ..limit }
+    }
 }
 
 /// Whom a report speaks for.

@@ -4,19 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config;
+use crate::core::audit::DistinctMax;
 use crate::core::worldwide::NodeName;
 pub use crate::database::audit::archive::Archived;
 use crate::database::audit::archive::{self, ArchiveError};
 use crate::database::audit::{Keeper, Past, Pipeline, PipelineSetup, Settings, Spool, Steps};
 use crate::database::postgres::Database;
 use crate::engine::Engine;
-use crate::engine::audit::Queue;
+use crate::engine::audit::{Queue, Sampling};
 use crate::engine::clock::{Clock, Deadline};
 use crate::engine::history::History;
+use crate::engine::tasks::Tasks;
 
 /// How long records are collected before they are written.
 const FLUSH: Duration = Duration::from_millis(500);
@@ -44,7 +45,14 @@ impl Remembering {
         database: Option<&Database>,
     ) -> (Engine, Option<Prepared>) {
         let (Some(audit), Some(database)) = (audit, database) else { return (engine, None) };
-        let queue = Queue::new(audit.allowed_sample.0, engine.metrics());
+        let queue = Queue::sampling(
+            Sampling {
+                allowed_one_in: audit.allowed_sample.0,
+                denied_one_in: audit.denied_sample.0,
+                denied_rows_max: audit.denied_rows_max,
+            },
+            engine.metrics(),
+        );
         let prepared =
             Prepared { queue: Arc::clone(&queue), database: database.clone(), audit: audit.clone() };
         (engine.with_audit(queue), Some(prepared))
@@ -63,12 +71,7 @@ impl Remembering {
 
 impl Prepared {
     /// Starts the tasks.
-    pub(super) fn start(
-        self,
-        engine: &Engine,
-        stop: &CancellationToken,
-        tasks: &mut JoinSet<()>,
-    ) -> Remembering {
+    pub(super) fn start(self, engine: &Engine, stop: &CancellationToken, tasks: &Tasks) -> Remembering {
         let metrics = Arc::clone(engine.metrics());
         let steps = Steps::default();
         let spool = Arc::new(Spool::open(&self.audit.spool, self.audit.spool_max_bytes, steps.clone()));
@@ -81,7 +84,8 @@ impl Prepared {
             settings(&self.audit, engine.name().clone(), steps.clone()),
             Arc::clone(&metrics),
         );
-        tasks.spawn(keeper.run(stop.clone()));
+        let (keeper, ending) = (Arc::new(keeper), stop.clone());
+        tasks.spawn("audit_tables", stop, move || Arc::clone(&keeper).run(ending.clone()));
         let setup = PipelineSetup {
             node: engine.name().clone(),
             incarnation: engine.now().micros() / 1_000,
@@ -89,6 +93,10 @@ impl Prepared {
             spool,
             database: self.database.clone(),
             flush: FLUSH,
+            distinct: DistinctMax {
+                users: usize::try_from(self.audit.users_max).unwrap_or(usize::MAX),
+                paths: usize::try_from(self.audit.paths_max).unwrap_or(usize::MAX),
+            },
             steps,
             metrics,
         };
@@ -101,6 +109,7 @@ fn settings(audit: &config::Audit, node: NodeName, steps: Steps) -> Settings {
     Settings {
         node,
         retain: audit.retain,
+        retain_sums: audit.retain_sums,
         archive: audit.archive.clone(),
         scratch: audit.spool.clone(),
         steps,

@@ -27,6 +27,13 @@ use super::reload::lines;
 /// How often to look without being told. A change is then seen in less than the 30 s that are promised.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
+/// First wait before a set that the disk refused is written again; each further one is twice as long.
+const SAVE_RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest wait.
+const SAVE_RETRY_MAX: Duration = Duration::from_secs(30);
+/// Longest time for a sign of life of a database that was away, before what an operator asked for is refused.
+const PROBE: Duration = Duration::from_secs(1);
+
 /// A set that others may have: its version, the digest of its bytes, and these.
 #[derive(Debug, Clone)]
 pub(super) struct Offer {
@@ -51,6 +58,8 @@ pub(super) struct DatabaseRules {
     pub(super) saved: PathBuf,
     /// What is to be kept on disk; only the newest matters.
     saver: watch::Sender<Option<bytes::Bytes>>,
+    /// Why the set in force is not on disk.
+    unsaved: std::sync::Mutex<Option<String>>,
     /// One at a time looks, compiles and swaps.
     pub(super) state: Mutex<State>,
     /// The set in force, for peers; `None` before there is one.
@@ -107,6 +116,7 @@ impl DatabaseRules {
             shadow,
             saved,
             saver: watch::Sender::new(None),
+            unsaved: std::sync::Mutex::default(),
             state: Mutex::default(),
             offer: watch::Sender::new(None),
         }
@@ -182,17 +192,50 @@ impl DatabaseRules {
     pub(super) async fn save(self: Arc<Self>, stop: CancellationToken) {
         let mut wanted = self.saver.subscribe();
         wanted.mark_changed();
-        let mut stopped = false;
+        let (mut stopped, mut failed, mut wait) = (false, false, SAVE_RETRY_MIN);
         while !stopped {
-            stopped = stop.run_until_cancelled(wanted.changed()).await.is_none();
-            let newest = wanted.has_changed().unwrap_or(false) || !stopped;
-            let Some(bytes) = wanted.borrow_and_update().clone().filter(|_| newest) else { continue };
+            stopped = tokio::select! {
+                biased;
+                () = stop.cancelled() => true,
+                _ = wanted.changed() => false,
+                () = tokio::time::sleep(wait), if failed => false,
+            };
+            let due = failed || wanted.has_changed().unwrap_or(false) || !stopped;
+            let Some(bytes) = wanted.borrow_and_update().clone().filter(|_| due) else { continue };
             let path = self.saved.clone();
             let written = tokio::task::spawn_blocking(move || saved::write(&path, &bytes)).await;
-            if let Ok(Err(error)) = written {
-                tracing::error!(path = %self.saved.display(), %error, "the rules were not saved on this machine: it could not start from them while PostgreSQL is away");
+            let problem = match written {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(error) => Some(error.to_string()),
+            };
+            match &problem {
+                None if failed => {
+                    tracing::info!(path = %self.saved.display(), "the rules are saved on this machine again")
+                }
+                Some(error) if !failed => {
+                    tracing::error!(path = %self.saved.display(), %error, "the rules were not saved on this machine, and are tried again: until then it could not start from them while PostgreSQL is away")
+                }
+                _ => {}
+            }
+            wait = if failed { (wait * 2).min(SAVE_RETRY_MAX) } else { SAVE_RETRY_MIN };
+            let changed = failed || problem.is_some();
+            failed = problem.is_some();
+            *self.unsaved.lock().unwrap_or_else(PoisonError::into_inner) = problem;
+            if changed && !stopped {
+                let state = self.state.lock().await;
+                self.publish(&state);
             }
         }
+    }
+
+    /// Whether the database answers, asked only where it did not at the last look: who changes rules does not wait long
+    /// for one that is known to be away.
+    pub(super) async fn probe(&self) -> Result<(), Failure> {
+        if self.is_reachable() {
+            return Ok(());
+        }
+        self.database.answers_within(PROBE).await
     }
 
     /// Takes what the database holds, if it is newer and right.
@@ -399,6 +442,7 @@ impl DatabaseRules {
             reachable: state.away.is_none(),
             problem: problem.map(|text| text.chars().take(2_000).collect()),
             refused_revision: refused.map(|refused| refused.version.revision),
+            unsaved: self.unsaved.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         });
     }
 }

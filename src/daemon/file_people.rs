@@ -15,7 +15,7 @@ use crate::core::time::Timestamp;
 use crate::core::written::{format_moment, parse_moment};
 use crate::database::document::{self, Loaded};
 use crate::database::file::{self, edit};
-use crate::engine::admin::{Actor, Change, log};
+use crate::engine::admin::{self, Actor, Change, Ledger};
 use crate::engine::identity::register::{
     BlockRecord, Filter, KeyChange, KeyDraft, KeyRecord, Register, RegisterError, Registered, TierRecord,
     UserChange, UserRecord,
@@ -23,7 +23,11 @@ use crate::engine::identity::register::{
 use crate::engine::identity::secret::new_key;
 
 /// The people of a rules file.
-pub(super) struct FilePeople(pub(super) Arc<Reloader>);
+pub(super) struct FilePeople {
+    pub(super) reloader: Arc<Reloader>,
+    /// Where changes of them are recorded.
+    pub(super) ledger: Arc<dyn Ledger>,
+}
 
 /// The file, as it is.
 struct Written {
@@ -43,8 +47,8 @@ struct Entry {
 
 impl FilePeople {
     fn path(&self) -> Result<&Path, RegisterError> {
-        match self.0.source() {
-            RulesSource::File(path) => Ok(path),
+        match self.reloader.source() {
+            RulesSource::File(path) if path.exists() => Ok(path),
             _ => Err(RegisterError::Unsupported(
                 "this daemon keeps no users: start it with --rules FILE, or with [postgres]",
             )),
@@ -56,7 +60,7 @@ impl FilePeople {
             let loaded = Loaded { rules: vec![], users: vec![], keys: vec![], tiers: vec![], hash: 0 };
             return Ok(Written { text: String::new(), json: Value::Null, loaded });
         };
-        let (path, regions) = (path.to_owned(), self.0.regions().to_vec());
+        let (path, regions) = (path.to_owned(), self.reloader.regions().to_vec());
         let read = tokio::task::spawn_blocking(move || read(&path, &regions)).await;
         read.map_err(|error| RegisterError::Failed(error.to_string()))?
     }
@@ -70,14 +74,14 @@ impl FilePeople {
         change: impl FnOnce(&Written) -> Result<Entry, RegisterError>,
     ) -> Result<Written, RegisterError> {
         let path: PathBuf = self.path()?.to_owned();
-        let _editing = self.0.editing.lock().await;
+        let _editing = self.reloader.editing.lock().await;
         let written = self.read().await?;
         let entry = change(&written)?;
         let before = entry_of(&written.json, entry.list, entry.key, &entry.name).cloned();
         let text =
             edit::rewrite_entry(&written.text, entry.list, (entry.key, &entry.name), entry.after.as_ref())
                 .map_err(|why| RegisterError::Refused("body", why))?;
-        let (own, regions) = (path.clone(), self.0.regions().to_vec());
+        let (own, regions) = (path.clone(), self.reloader.regions().to_vec());
         let replaced = tokio::task::spawn_blocking(move || {
             check(&own, &text, &regions)?;
             edit::replace(&own, &text).map_err(|error| {
@@ -85,15 +89,16 @@ impl FilePeople {
             })
         });
         replaced.await.map_err(|error| RegisterError::Failed(error.to_string()))??;
-        self.0.read_again(&path).await.map_err(RegisterError::Failed)?;
-        log(&Change {
+        self.reloader.read_again(&path).await.map_err(RegisterError::Failed)?;
+        let change = Change {
             actor: actor.clone(),
             action,
             target: entry.name,
             before,
             after: entry.after.map(Value::Object),
             reason,
-        });
+        };
+        admin::keep(&*self.ledger, &change).await;
         self.read().await
     }
 }
@@ -238,7 +243,7 @@ impl FilePeople {
     async fn make_key(&self, actor: &Actor, draft: KeyDraft) -> Result<(KeyRecord, String), RegisterError> {
         let new = new_key().map_err(|error| RegisterError::Failed(error.to_string()))?;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
-        let now = self.0.engine().now();
+        let now = self.reloader.engine().now();
         let entry = |_: &Written| {
             let mut fields = Map::new();
             fields.insert("id".to_owned(), new.id.as_str().into());
@@ -263,7 +268,7 @@ impl FilePeople {
         id: &str,
         change: KeyChange,
     ) -> Result<KeyRecord, RegisterError> {
-        let now = self.0.engine().now();
+        let now = self.reloader.engine().now();
         let entry = |written: &Written| {
             let nobody = || RegisterError::Nobody("API key", id.to_owned());
             let mut fields = fields_of(written, "keys", "id", id).ok_or_else(nobody)?;
@@ -319,7 +324,7 @@ impl Register for FilePeople {
     fn users(&self, filter: Filter) -> Registered<'_, Vec<UserRecord>> {
         Box::pin(async move {
             let mut users: Vec<_> = self.read().await?.loaded.users.iter().map(user_record).collect();
-            let now = self.0.engine().now();
+            let now = self.reloader.engine().now();
             let blocked = |user: &UserRecord| {
                 user.blocked.as_ref().is_some_and(|block| block.until.is_none_or(|until| now < until))
             };

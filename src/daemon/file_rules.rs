@@ -33,6 +33,10 @@ struct Rewritten {
 impl FileRules {
     async fn edit_file(&self, path: &Path, asked: Asked) -> Result<Done, Refused> {
         let reloader = &self.0;
+        if !path.exists() {
+            let sentence = format!("there is no {}: make it first, it may be empty", path.display());
+            return Err(Refused::Impossible(sentence));
+        }
         let _editing = reloader.editing.lock().await;
         // What somebody else wrote into the file counts first.
         reloader.read_again(path).await.map_err(|problems| {

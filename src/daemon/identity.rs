@@ -6,22 +6,27 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::Notify;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::file_people::FilePeople;
 use super::reload::Reloader;
-use super::setup::Setup;
+use super::setup::{RulesSource, Setup};
 use crate::api::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
 use crate::config::{self, Config};
+use crate::database::file::changes::ChangeFile;
 use crate::database::postgres::Database;
 use crate::database::postgres::people::{self, People};
+use crate::engine::admin::Ledger;
+use crate::engine::clock::Clock;
 use crate::engine::identity::lookups::Lookups;
 use crate::engine::identity::register::Register;
 use crate::engine::identity::{LookupSettings, Shelf};
+use crate::engine::tasks::Tasks;
 
 /// How often to look at the file of keys.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// A file that was removed is believed to be gone after so many looks: an editor may be replacing it.
+const GONE_LOOKS: u32 = 3;
 /// Largest file of keys, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -65,6 +70,27 @@ impl IdentitySetup {
     }
 }
 
+/// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules file.
+pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledger> {
+    match (database, &setup.rules) {
+        (Some(database), _) => Arc::new(People::new(database.clone(), &setup.name.region, &setup.name.node)),
+        (None, RulesSource::File(path)) => {
+            Arc::new(Arc::new(ChangeFile::new(Some(path), setup.name.clone(), Clock::System)))
+        }
+        (None, _) => Arc::new(Arc::new(ChangeFile::new(None, setup.name.clone(), Clock::System))),
+    }
+}
+
+/// Where identities and their changes are kept.
+pub(super) struct Kept<'k> {
+    /// The source, where there is one.
+    pub(super) database: Option<&'k Database>,
+    /// What the region's daemons know together.
+    pub(super) shelf: Option<Arc<dyn Shelf>>,
+    /// The record of changes.
+    pub(super) ledger: &'k Arc<dyn Ledger>,
+}
+
 /// What finds out who is asking, in a running daemon.
 pub(super) struct Identities {
     /// For operators.
@@ -83,11 +109,11 @@ impl Identities {
     pub(super) fn start(
         setup: &Setup,
         reloader: &Arc<Reloader>,
-        database: Option<&Database>,
-        shelf: Option<Arc<dyn Shelf>>,
+        kept: Kept<'_>,
         stop: &CancellationToken,
-        tasks: &mut JoinSet<()>,
+        tasks: &Tasks,
     ) -> anyhow::Result<Self> {
+        let Kept { database, shelf, ledger } = kept;
         let (identity, engine) = (&setup.identity, reloader.engine());
         if let Some(tier) = &identity.default_tier {
             engine.set_tier_default(tier);
@@ -96,20 +122,25 @@ impl Identities {
             (Some(database), Some(settings)) => {
                 let people = People::new(database.clone(), &setup.name.region, &setup.name.node);
                 let people = Arc::new(people);
-                let (source, stop) = (Arc::clone(&people) as _, stop.clone());
-                let lookups = Lookups::start(settings.clone(), source, shelf, engine.metrics(), stop.clone());
+                let (source, metrics) = (Arc::clone(&people) as _, engine.metrics());
+                let lookups =
+                    Lookups::start_in(tasks, settings.clone(), source, shelf, metrics, stop.clone());
                 engine.look_up_in(Arc::clone(&lookups));
-                tasks.spawn(people::watch(database.clone(), lookups, stop));
+                let (database, ending) = (database.clone(), stop.clone());
+                tasks.spawn("identity_changes", stop, move || {
+                    people::watch(database.clone(), Arc::clone(&lookups), ending.clone())
+                });
                 people
             }
-            _ => Arc::new(FilePeople(Arc::clone(reloader))),
+            _ => Arc::new(FilePeople { reloader: Arc::clone(reloader), ledger: Arc::clone(ledger) }),
         };
         let reload = Arc::new(Notify::new());
         let tokens = identity.tokens.clone().map(|(path, settings)| -> anyhow::Result<_> {
             let (text, keys) = load(&path)?;
             let tokens = Arc::new(TokenReader::new(settings, keys, engine.metrics()));
             let keys = Keys { path, text, tokens: Arc::clone(&tokens), reload: Arc::clone(&reload) };
-            tasks.spawn(keys.watch(stop.clone()));
+            let ending = stop.clone();
+            tasks.spawn("token_keys", stop, move || keys.clone().watch(ending.clone()));
             Ok(tokens)
         });
         Ok(Self { register, tokens: tokens.transpose()?, reload })
@@ -117,6 +148,7 @@ impl Identities {
 }
 
 /// The file of keys that sign tokens, followed while the daemon runs.
+#[derive(Clone)]
 struct Keys {
     path: PathBuf,
     /// What it held when it was last read.
@@ -126,9 +158,10 @@ struct Keys {
 }
 
 impl Keys {
-    /// Follows it until `stop`. A file that cannot be used leaves the keys before it in force.
+    /// Follows it until `stop`. A file that cannot be used leaves the keys before it in force; one that was removed takes
+    /// them along.
     async fn watch(mut self, stop: CancellationToken) {
-        let mut told = false;
+        let (mut told, mut gone) = (false, 0);
         loop {
             tokio::select! {
                 biased;
@@ -138,6 +171,12 @@ impl Keys {
             }
             let path = self.path.clone();
             let Ok(loaded) = tokio::task::spawn_blocking(move || load(&path)).await else { continue };
+            gone = if self.path.try_exists().is_ok_and(|exists| !exists) { gone + 1 } else { 0 };
+            if gone == GONE_LOOKS {
+                tracing::warn!(path = %self.path.display(), "the keys that sign tokens are gone: no token is valid");
+                self.tokens.replace(KeySet::default());
+                self.text.clear();
+            }
             match loaded {
                 Ok((text, _)) if text == self.text => told = false,
                 Ok((text, keys)) => {

@@ -19,30 +19,24 @@ pub struct Foreign {
 /// # Errors
 /// A file that cannot be read, or rules that are none here: a sentence each.
 pub fn import_envoy(files: &[PathBuf]) -> Result<Foreign, Vec<String>> {
-    let (mut rules, mut inexact, mut problems) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut texts, mut problems) = (Vec::new(), Vec::new());
     for path in files {
-        let text = match file::read(path) {
-            Ok(text) => text,
-            Err(problem) => {
-                problems.push(problem.to_string());
-                continue;
-            }
-        };
-        match envoy::import(&path.display().to_string(), &text) {
-            Ok(imported) => {
-                rules.extend(imported.rules);
-                inexact.extend(imported.inexact);
-            }
-            Err(unread) => problems.push(unread.to_string()),
+        match file::read(path) {
+            Ok(text) => texts.push((path.display().to_string(), text)),
+            Err(problem) => problems.push(problem.to_string()),
         }
     }
+    let imported = envoy::import(&texts).unwrap_or_else(|unread| {
+        problems.extend(unread.iter().map(ToString::to_string));
+        envoy::Imported::default()
+    });
     if !problems.is_empty() {
         return Err(problems);
     }
-    let toml =
-        envoy::to_toml(rules).map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
+    let toml = envoy::to_toml(imported.rules)
+        .map_err(|error| vec![format!("the rules cannot be written: {error}")])?;
     // Values that no rule can have show here, at their rule.
     crate::database::document::from_toml("the rules that came of it", &toml, &[])
         .map_err(|problems| problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
-    Ok(Foreign { toml, inexact })
+    Ok(Foreign { toml, inexact: imported.inexact })
 }

@@ -8,24 +8,28 @@ use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings};
+use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings, Shutdown};
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
 use crate::engine::rulebook::RuleBook;
+use crate::engine::tasks::Tasks;
 use crate::telemetry::Metrics;
 
+mod admin_socket;
 mod audit;
 mod database_rules;
+mod descriptors;
+mod drain;
 mod file_people;
 mod file_rules;
 mod identity;
 mod import;
+mod notices;
 mod peer_rules;
+mod readiness;
 mod reload;
 mod rulebook;
 mod run;
@@ -35,10 +39,14 @@ mod shares;
 mod store;
 mod tokens;
 mod upkeep;
+mod warnings;
 mod world;
 
 pub use crate::api::make_token;
 pub use crate::peer::certificate;
+pub use admin_socket::AdminSocket;
+pub use descriptors::raise_open_files;
+pub use drain::Stopping;
 pub use identity::IdentitySetup;
 pub use import::{Foreign, import_envoy};
 pub use reload::{check_rules, read_rules, read_span, rules_of};
@@ -56,30 +64,28 @@ use reload::Reloader;
 use store::Opened;
 use world::World;
 
-/// Longest time for what is in flight when the daemon drains.
-const DRAIN_DOORS: Duration = Duration::from_secs(7);
-/// Longest time for telling the other daemons that this one leaves.
-const DRAIN_PEERS: Duration = Duration::from_millis(1_500);
-/// Longest time for giving back permits that were drawn ahead.
-const DRAIN_STORE: Duration = Duration::from_millis(500);
-
 /// A running daemon.
 pub struct Daemon {
     engine: Arc<Engine>,
     store: Opened,
     http: Option<Bound>,
     grpc: Option<Bound>,
+    /// The admin socket.
+    owner: Option<Bound>,
     world: Option<World>,
     reloader: Arc<Reloader>,
     identities: Identities,
     stored: Option<Arc<DatabaseRules>>,
     audit: Option<Remembering>,
     readiness: Arc<watch::Sender<Readiness>>,
-    /// Doors first, then everything else.
-    stop_doors: CancellationToken,
+    /// How long to serve on once it is to stop.
+    drain: Duration,
+    /// Listeners first, then everything else.
+    stop_doors: Shutdown,
     stop: CancellationToken,
-    doors: JoinSet<()>,
-    tasks: JoinSet<()>,
+    shared: Arc<Doors>,
+    doors: Tasks,
+    tasks: Tasks,
 }
 
 /// Where a door was opened.
@@ -95,12 +101,16 @@ impl Daemon {
     /// A rule set that does not compile, an address that cannot be bound, a certificate that cannot be used.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
         let metrics = Metrics::new();
-        let store = Opened::open(&setup.store, Clock::System.now(), &metrics).await?;
+        let tasks = Tasks::new(Arc::clone(&metrics));
+        let store = Opened::open(&setup.store, Clock::System.now(), &metrics, &tasks).await?;
         let counters = Arc::clone(&store.store);
         let held = setup.shares.as_ref().map(|path| shares::read(path, &setup.name)).transpose()?.flatten();
         let engine = Engine::new(setup.name.clone(), Clock::System, counters, Arc::clone(&metrics))
             .sharing(setup.regions.clone(), held)
-            .lending(setup.peers.is_some());
+            .agreeing(setup.peers.is_some())
+            .lending(setup.peers.is_some())
+            .with_tasks(tasks.clone());
+        let engine = if setup.peers.is_some() { engine.among_others(!store.is_shared()) } else { engine };
         let database = setup.postgres.as_ref().map(Database::open).transpose()?;
         let (engine, audit) = Remembering::prepare(engine, setup.audit.as_ref(), database.as_ref());
         let engine = Arc::new(engine);
@@ -122,43 +132,73 @@ impl Daemon {
                     saved.clone(),
                 );
                 rules.first().await;
+                if rules.offer.borrow().is_none() {
+                    engine.await_rules();
+                }
                 Some(Arc::new(rules))
             }
             _ => None,
         };
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
-        let guard = Arc::new(Guard::new(tokens, &metrics));
-
         let http = bind(setup.http.as_deref(), "HTTP").await?;
         let grpc = bind(setup.grpc.as_deref(), "gRPC").await?;
-        let (stop_doors, stop) = (CancellationToken::new(), CancellationToken::new());
-        let mut tasks = JoinSet::new();
+        let owner = setup.admin_socket.open(http.as_ref().map(Bound::of).as_ref()).await?;
+        let guard =
+            Guard::new(tokens, &metrics).with(setup.admin_local, owner.as_ref().map(Listener::to_string));
+        let guard = Arc::new(guard);
+        if setup.admin_local {
+            tracing::warn!(
+                "admin.local: every user of this machine, and everybody whom a proxy on it lets through, may change rules and users"
+            );
+        }
+        let (stop_doors, stop) = (Shutdown::default(), CancellationToken::new());
         let world = match &setup.peers {
-            Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &mut tasks).await?),
+            Some(peers) => Some(World::start(&setup, peers, &store, &engine, &stop, &tasks).await?),
             None => None,
         };
-        let audit = audit.map(|audit| audit.start(&engine, &stop, &mut tasks));
+        let audit = audit.map(|audit| audit.start(&engine, &stop, &tasks));
         let shelf = store.shelf();
-        let identities = Identities::start(&setup, &reloader, database.as_ref(), shelf, &stop, &mut tasks)?;
-        tasks.spawn(upkeep::run(Arc::clone(&engine), world.is_none(), stop.clone()));
-        tasks.spawn(Arc::clone(&reloader).watch(stop.clone()));
+        let ledger = identity::ledger(&setup, database.as_ref());
+        let kept = identity::Kept { database: database.as_ref(), shelf, ledger: &ledger };
+        let identities = Identities::start(&setup, &reloader, kept, &stop, &tasks)?;
+        let (own, alone, ending) = (Arc::clone(&engine), world.is_none(), stop.clone());
+        tasks.spawn("upkeep", &stop, move || upkeep::run(Arc::clone(&own), alone, ending.clone()));
+        if matches!(setup.rules, RulesSource::File(_)) {
+            let (own, ending) = (Arc::clone(&reloader), stop.clone());
+            tasks.spawn("rules_file", &stop, move || Arc::clone(&own).watch(ending.clone()));
+        }
+        let (own, ending) = (Arc::clone(&engine), stop.clone());
+        tasks.spawn("rule_warnings", &stop, move || warnings::watch(Arc::clone(&own), ending.clone()));
         if let Some(stored) = &stored {
-            tasks.spawn(Arc::clone(stored).follow(stop.clone()));
-            tasks.spawn(Arc::clone(stored).save(stop.clone()));
+            let (own, ending) = (Arc::clone(stored), stop.clone());
+            tasks.spawn("rules_database", &stop, move || Arc::clone(&own).follow(ending.clone()));
+            let (own, ending) = (Arc::clone(stored), stop.clone());
+            tasks.spawn("rules_save", &stop, move || Arc::clone(&own).save(ending.clone()));
             if let Some(world) = &world {
-                tasks.spawn(peer_rules::run(Arc::clone(stored), Arc::clone(world.peers()), stop.clone()));
+                let (own, peers, ending) = (Arc::clone(stored), Arc::clone(world.peers()), stop.clone());
+                tasks.spawn("rules_peers", &stop, move || {
+                    peer_rules::run(Arc::clone(&own), Arc::clone(&peers), ending.clone())
+                });
             }
         }
         if let Some(path) = setup.admin_tokens.clone() {
-            tasks.spawn(tokens::watch(path, Arc::clone(&guard), stop.clone()));
+            let (guard, ending) = (Arc::clone(&guard), stop.clone());
+            tasks.spawn("admin_tokens", &stop, move || {
+                tokens::watch(path.clone(), Arc::clone(&guard), ending.clone())
+            });
         }
 
         let (readiness, ready) = watch::channel(Readiness::Starting);
         let settings = Settings {
             trusted_proxies: setup.trusted_proxies,
             ipv6_prefix: setup.ipv6_prefix,
-            drain: DRAIN_DOORS,
+            normalize: setup.normalize,
+            record_queries: setup.audit.as_ref().is_some_and(|audit| audit.queries),
+            connections_max: descriptors::connections_max(setup.connections_max),
+            address_connections_max: setup.address_connections_max,
+            http_refunds: setup.http_refunds,
+            drain: drain::DRAIN_DOORS,
             ..Settings::default()
         };
         let rules: Arc<dyn RuleBook> = match &stored {
@@ -171,6 +211,7 @@ impl Daemon {
             register: Arc::clone(&identities.register),
             regions: setup.regions.clone(),
             rules,
+            ledger,
             history: audit.as_ref().map(Remembering::history),
         };
         let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
@@ -178,40 +219,55 @@ impl Daemon {
             Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
             None => shared,
         });
-        let mut doors = JoinSet::new();
+        // Of their own, since they end before the other tasks do; one that ends too early is missed like those.
+        let doors = tasks.apart();
         let http = http.map(|listener| {
-            let bound = Bound::of(&listener);
-            doors.spawn(api::serve_http(listener, Arc::clone(&shared), stop_doors.clone()));
+            let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
+            let (shared, ending) = (Arc::clone(&shared), stop_doors.clone());
+            doors.spawn("listen_http", &stop_doors.stop, move || {
+                api::serve_http(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
+            });
             bound
         });
         let grpc = grpc.map(|listener| {
-            let bound = Bound::of(&listener);
-            doors.spawn(api::serve_grpc(listener, Arc::clone(&shared), stop_doors.clone()));
+            let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
+            let (shared, ending) = (Arc::clone(&shared), stop_doors.clone());
+            doors.spawn("listen_grpc", &stop_doors.stop, move || {
+                api::serve_grpc(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
+            });
+            bound
+        });
+        let owner = owner.map(|listener| {
+            let (bound, listener) = (Bound::of(&listener), Arc::new(listener));
+            let (shared, ending) = (Arc::clone(&shared), stop_doors.clone());
+            doors.spawn("listen_admin", &stop_doors.stop, move || {
+                api::serve_owner(Arc::clone(&listener), Arc::clone(&shared), ending.clone())
+            });
             bound
         });
         let readiness = Arc::new(readiness);
-        match &stored {
-            // Without any rules gateways should ask another daemon.
-            Some(stored) if stored.offer.borrow().is_none() => {
-                tasks.spawn(serve_once_there(Arc::clone(&readiness), stored.offer.subscribe(), stop.clone()));
-            }
-            _ => {
-                readiness.send_replace(Readiness::Serving);
-            }
-        }
+        // Without any rules gateways should ask another daemon.
+        let rules = stored.as_ref().map(|stored| stored.offer.subscribe());
+        let follow = readiness::Follow { readiness: Arc::clone(&readiness), rules, tasks: tasks.clone() };
+        follow.once();
+        let ending = stop.clone();
+        tasks.spawn("readiness", &stop, move || follow.clone().run(ending.clone()));
         let daemon = Self {
             stored,
             engine,
             store,
             http,
             grpc,
+            owner,
             world,
             reloader,
             identities,
             audit,
             readiness,
+            drain: setup.drain,
             stop_doors,
             stop,
+            shared,
             doors,
             tasks,
         };
@@ -229,6 +285,7 @@ impl Daemon {
             node = %self.engine.name().node,
             http = %text(&self.http),
             grpc = %text(&self.grpc),
+            admin = %text(&self.owner),
             peer = %self.peer_address().map_or_else(|| "off".to_owned(), |address| address.to_string()),
             rules = self.engine.loaded().set.rules().len(),
             "serving"
@@ -268,61 +325,6 @@ impl Daemon {
         }
         if let Some(world) = &self.world {
             world.reload_certificates().await;
-        }
-    }
-
-    /// Stops accepting, finishes what is in flight, tells the other daemons, and ends, all within ten seconds.
-    pub async fn drain(mut self) {
-        tracing::info!("draining");
-        self.readiness.send_replace(Readiness::Draining);
-        self.stop_doors.cancel();
-        let doors = async { while self.doors.join_next().await.is_some() {} };
-        let leave = async {
-            if let Some(world) = &self.world {
-                let _ = timeout(DRAIN_PEERS, world.leave(DRAIN_PEERS)).await;
-            }
-        };
-        if timeout(DRAIN_DOORS + Duration::from_millis(500), async { tokio::join!(doors, leave) })
-            .await
-            .is_err()
-        {
-            tracing::warn!("some connections did not finish in time and were closed");
-        }
-        // No decision draws ahead any more: what was drawn goes back.
-        let _ = timeout(DRAIN_STORE, self.store.drain()).await;
-        if let Some(audit) = &self.audit {
-            audit.drain().await;
-        }
-        self.stop.cancel();
-        let tasks = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = timeout(Duration::from_millis(500), tasks).await;
-        if let Some(world) = self.world.take() {
-            world.stop(Duration::from_millis(500)).await;
-        }
-        tracing::info!("stopped");
-    }
-}
-
-/// Ready as soon as there is a set of rules.
-async fn serve_once_there(
-    readiness: Arc<watch::Sender<Readiness>>,
-    mut rules: watch::Receiver<Option<database_rules::Offer>>,
-    stop: CancellationToken,
-) {
-    tokio::select! {
-        biased;
-        () = stop.cancelled() => {}
-        there = rules.wait_for(Option::is_some) => {
-            if there.is_ok() {
-                // Not where it drains already.
-                readiness.send_if_modified(|state| {
-                    let starting = *state == Readiness::Starting;
-                    if starting {
-                        *state = Readiness::Serving;
-                    }
-                    starting
-                });
-            }
         }
     }
 }

@@ -44,6 +44,10 @@ pub(super) enum Unfit {
 }
 
 impl Unfit {
+    /// All that [`Self::word`] says.
+    const WORDS: [&'static str; 7] =
+        ["digest", "too_long", "not_sent", "unreadable", "other_revision", "old", "wrong"];
+
     const fn word(&self) -> &'static str {
         match self {
             Self::Fetch(FetchError::Digest) => "digest",
@@ -76,6 +80,9 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
     let mut offers = rules.offer.subscribe();
     let mut members = peers.members();
     let mut shunned = Shunned::new();
+    for reason in Unfit::WORDS {
+        rules.engine.metrics().counter("peer_rules_refused_total", "reason", reason).increment(0);
+    }
     let mut looks = interval(LOOK_INTERVAL);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     offers.mark_changed();

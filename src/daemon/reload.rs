@@ -17,6 +17,9 @@ use crate::database::file::{self, LOOK_INTERVAL};
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
 
+/// Most times that a file is read again because it had changed since it was seen.
+const SETTLE_LOOKS_MAX: u32 = 20;
+
 /// Keeps an engine's rules as its source has them.
 pub(super) struct Reloader {
     engine: Arc<Engine>,
@@ -63,6 +66,11 @@ impl Reloader {
                 }
                 Ok(())
             }
+            // Who named a file was refused before this: it is the usual one that is not there.
+            RulesSource::File(path) if !path.exists() => {
+                tracing::warn!(path = %path.display(), "there is no rules file: everything passes until there is one");
+                Ok(())
+            }
             RulesSource::File(path) => match file::load(path, &self.regions) {
                 Ok(loaded) => self.accept(loaded).map_err(anyhow::Error::msg),
                 Err(problems) => bail!("{}", lines(&problems)),
@@ -74,11 +82,38 @@ impl Reloader {
     pub(super) async fn again(&self) {
         let RulesSource::File(path) = &self.source else { return };
         let _editing = self.editing.lock().await;
+        let had_rules = self.hash.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if !had_rules && !path.exists() {
+            return;
+        }
         let (path, regions) = (path.clone(), self.regions.clone());
         match tokio::task::spawn_blocking(move || file::load(&path, &regions)).await {
             Ok(change) => self.change(change),
             Err(error) => tracing::error!(%error, "the rules file was not read"),
         }
+    }
+
+    /// Takes in a change that was seen, unless the file was written since: then what it holds once it stays the same.
+    async fn settled(&self, seen: file::Change) {
+        let RulesSource::File(path) = &self.source else { return };
+        let mut seen = seen;
+        for _ in 0..SETTLE_LOOKS_MAX {
+            let editing = self.editing.lock().await;
+            let (own, regions) = (path.clone(), self.regions.clone());
+            let Ok(now) = tokio::task::spawn_blocking(move || file::load(&own, &regions)).await else {
+                return;
+            };
+            if now == seen {
+                return self.change(now);
+            }
+            drop(editing);
+            seen = now;
+            tokio::time::sleep(LOOK_INTERVAL).await;
+        }
+        // Somebody writes it without a pause; the next look that finds it still for a while tells of it.
+        tracing::warn!(
+            "the rules file changes all the time; those in force stay until it is the same for a second"
+        );
     }
 
     /// Reads the file while it is being changed through the daemon.
@@ -98,19 +133,16 @@ impl Reloader {
     /// Follows the file until `stop`.
     pub(super) async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let RulesSource::File(path) = &self.source else { return };
-        let known = *self.hash.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut changes = file::watch(PathBuf::from(path), self.regions.clone(), known, LOOK_INTERVAL);
+        let mut changes =
+            file::watch(PathBuf::from(path), self.regions.clone(), self.in_force(), LOOK_INTERVAL);
         loop {
             let change = tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
                 change = changes.recv() => change,
             };
-            if change.is_none() {
-                return;
-            }
-            // What was seen may have been replaced through the daemon since: only the file as it is now counts.
-            self.again().await;
+            let Some(change) = change else { return };
+            self.settled(change).await;
         }
     }
 
@@ -118,6 +150,13 @@ impl Reloader {
         let refused = match change {
             Ok(loaded) => {
                 let hash = loaded.hash;
+                if self.in_force() == Some(hash) {
+                    let revision = self.engine.loaded().revision;
+                    tracing::info!(
+                        revision,
+                        "the rules file was read: it holds the rules in force, nothing changes"
+                    );
+                }
                 self.accept(loaded).err().or_else(|| {
                     self.note(hash);
                     None
@@ -175,7 +214,13 @@ impl Reloader {
             reachable: true,
             problem: problem.map(|text| text.chars().take(2_000).collect()),
             refused_revision,
+            unsaved: None,
         });
+    }
+
+    /// Names the text in force.
+    fn in_force(&self) -> Option<u64> {
+        *self.hash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn accept(&self, loaded: Loaded) -> Result<(), String> {
@@ -205,35 +250,55 @@ pub(super) fn lines(problems: &[impl std::fmt::Display]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
+/// A rules file that is right.
+#[derive(Debug)]
+pub struct Checked {
+    /// Its rules, in the order of the file.
+    pub rules: Vec<Rule>,
+    /// What is odd about them all the same, a line each.
+    pub warnings: Vec<String>,
+}
+
 /// Reads a rules file and checks it as a whole. `regions` are those that may hold shares; empty if they are not known.
 ///
 /// # Errors
 /// Every problem, a line each.
-pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Vec<Rule>, Vec<String>> {
+pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Checked, Vec<String>> {
     let texts =
         |problems: &[crate::core::written::Problem]| problems.iter().map(ToString::to_string).collect();
     let loaded = file::load(path, regions).map_err(|problems| -> Vec<String> { texts(&problems) })?;
     let mut shapes = crate::core::ruleset::Shapes::default();
-    crate::core::ruleset::RuleSet::compile_with_people(loaded.rules.clone(), loaded.people(), &mut shapes)
-        .map_err(|conflicts| {
-            conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
-        })?;
-    Ok(loaded.rules)
+    let set = crate::core::ruleset::RuleSet::compile_with_people(
+        loaded.rules.clone(),
+        loaded.people(),
+        &mut shapes,
+    )
+    .map_err(|conflicts| {
+        conflicts.iter().map(|conflict| format!("{}: {conflict}", path.display())).collect::<Vec<_>>()
+    })?;
+    let warnings = set.warnings().iter().map(|warning| format!("{}: {warning}", path.display())).collect();
+    Ok(Checked { rules: loaded.rules, warnings })
 }
 
-/// Reads a rules file, checks it as a whole, and gives each rule as it is written, in JSON by name.
+/// Rules as a file has them.
+#[derive(Debug)]
+pub struct Written {
+    /// Each in JSON, by name.
+    pub rules: Vec<(String, serde_json::Value)>,
+    /// What is odd about them, a line each.
+    pub warnings: Vec<String>,
+}
+
+/// Reads a rules file, checks it as a whole, and gives each rule as it is written.
 ///
 /// # Errors
 /// Every problem, a line each.
-pub fn read_rules(
-    path: &std::path::Path,
-    regions: &[String],
-) -> Result<Vec<(String, serde_json::Value)>, Vec<String>> {
-    check_rules(path, regions)?;
+pub fn read_rules(path: &std::path::Path, regions: &[String]) -> Result<Written, Vec<String>> {
+    let warnings = check_rules(path, regions)?.warnings;
     let problem = |text: String| vec![format!("{}: {text}", path.display())];
     let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
     let docs = file::edit::docs(&text).map_err(problem)?;
-    Ok(docs.rules.into_iter().collect())
+    Ok(Written { rules: docs.rules.into_iter().collect(), warnings })
 }
 
 /// The rules that a configuration leads to.
@@ -248,7 +313,7 @@ pub fn rules_of(config: &Config) -> Result<Vec<Rule>, Vec<String>> {
     if !rules.file_required && !rules.file.exists() {
         return Ok(Vec::new());
     }
-    check_rules(&rules.file, &config.peers.regions)
+    check_rules(&rules.file, &config.peers.regions).map(|checked| checked.rules)
 }
 
 /// A rule as the API shows it.

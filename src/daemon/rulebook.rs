@@ -8,6 +8,7 @@ use crate::engine::rulebook::{Asked, Done, Refused, Revision, RuleBook, Shown};
 impl RuleBook for DatabaseRules {
     fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>> {
         Box::pin(async move {
+            self.probe().await.map_err(|failure| Refused::Away(failure.to_string()))?;
             let in_force = self.in_force().await;
             let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
             let done = rules::edit(&self.database, asked, &self.regions, in_force).await?;
@@ -27,6 +28,7 @@ impl RuleBook for DatabaseRules {
 
     fn history(&self, shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>> {
         Box::pin(async move {
+            self.probe().await.map_err(|failure| Refused::Away(failure.to_string()))?;
             rules::history(&self.database, &shown).await.map_err(|failure| Refused::Away(failure.to_string()))
         })
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Daemon, Setup};
+use super::{Daemon, Setup, Stopping, raise_open_files};
 use crate::config::Config;
 
 /// Why a daemon did not run.
@@ -17,13 +17,14 @@ pub enum RunError {
     Failed(anyhow::Error),
 }
 
-/// Runs a daemon until SIGTERM or SIGINT; SIGHUP reads rules and certificates again.
+/// Runs a daemon until SIGTERM or SIGINT, a second of which ends it sooner; SIGHUP reads rules and certificates again.
 ///
 /// # Errors
 /// What kept it from starting.
 pub fn run(config: &Config) -> Result<(), RunError> {
     // A first set of rules that is wrong stops the start: nothing is in force that could go on.
     super::rules_of(config).map_err(|problems| RunError::Configuration(problems.join("\n")))?;
+    raise_open_files();
     let setup = Setup::of(config).map_err(|error| RunError::Configuration(format!("{error:#}")))?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -41,14 +42,31 @@ async fn serve(setup: Setup) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let daemon = Daemon::start(setup).await?;
+    let alone = loop {
+        tokio::select! {
+            biased;
+            _ = terminate.recv() => break false,
+            _ = interrupt.recv() => break true,
+            _ = hangup.recv() => {
+                // Whoever wants it to end does not wait for a disk or a database.
+                tokio::select! {
+                    biased;
+                    _ = terminate.recv() => break false,
+                    _ = interrupt.recv() => break true,
+                    () = daemon.reload() => {}
+                }
+            }
+        }
+    };
+    let stopping = Stopping { alone, ..Stopping::default() };
+    let hurry = stopping.hurry.clone();
+    let mut stopped = std::pin::pin!(daemon.stop(stopping));
     loop {
         tokio::select! {
             biased;
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hangup.recv() => daemon.reload().await,
+            () = stopped.as_mut() => return Ok(()),
+            _ = terminate.recv() => hurry.cancel(),
+            _ = interrupt.recv() => hurry.cancel(),
         }
     }
-    daemon.drain().await;
-    Ok(())
 }

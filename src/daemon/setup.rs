@@ -2,16 +2,18 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 
+use super::admin_socket::AdminSocket;
 use super::identity::IdentitySetup;
 use super::store::StoreSetup;
 use crate::config::{self, Backend, Config, PeerTls};
 use crate::core::algorithm::Algorithm;
 use crate::core::rule::{Global, Mode, Rule};
 use crate::core::time::Span;
-use crate::core::worldwide::NodeName;
+use crate::core::worldwide::{KEYS_MAX_DEFAULT, NodeName};
 use crate::database::postgres::PostgresSettings;
 use crate::peer::TlsPem;
 use crate::peer::certificate::{self, Authority};
@@ -54,6 +56,18 @@ pub struct Setup {
     pub http: Option<String>,
     /// The gRPC port, alike.
     pub grpc: Option<String>,
+    /// How long to serve on, unready, once it is to stop.
+    pub drain: Duration,
+    /// Most connections of one listener, where the limit of open files allows as many.
+    pub connections_max: usize,
+    /// Most connections of one client address; 0: any number.
+    pub address_connections_max: usize,
+    /// Whether HTTP clients may give back.
+    pub http_refunds: bool,
+    /// Where the user of the daemon may change everything.
+    pub admin_socket: AdminSocket,
+    /// Whether everybody on this machine may.
+    pub admin_local: bool,
     /// Its rules.
     pub rules: RulesSource,
     /// Whether every rule only logs.
@@ -68,11 +82,15 @@ pub struct Setup {
     pub shares: Option<PathBuf>,
     /// How often counts go out.
     pub interval: Span,
+    /// Most buckets of worldwide limits followed, of each mode that follows any.
+    pub world_keys_max: usize,
     /// Hops of `X-Forwarded-For`, from the right, that are ours.
     pub trusted_proxies: u8,
     /// IPv6 addresses are grouped by this many leading bits.
     pub ipv6_prefix: u8,
-    /// The file of admin tokens; `None`: the admin routes answer on this machine only.
+    /// Whether paths and hosts are brought into one form.
+    pub normalize: bool,
+    /// The file of admin tokens; `None`: clients on this machine may look.
     pub admin_tokens: Option<PathBuf>,
     /// The database; `None` for none.
     pub postgres: Option<PostgresSettings>,
@@ -89,7 +107,6 @@ impl Setup {
     /// A certificate file that cannot be read.
     pub fn of(config: &Config) -> anyhow::Result<Self> {
         let rules = &config.rules;
-        let missing = !rules.file_required && !rules.file.exists();
         let peers = config.peers.tls.as_ref().map(|files| -> anyhow::Result<PeersSetup> {
             Ok(PeersSetup {
                 listen: config.listen.peer,
@@ -103,19 +120,27 @@ impl Setup {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
             grpc: Some(config.listen.grpc.to_string()),
+            drain: config.listen.drain.to_std(),
+            connections_max: usize::try_from(config.listen.max_connections).unwrap_or(usize::MAX),
+            address_connections_max: usize::try_from(config.listen.max_connections_per_address)
+                .unwrap_or(usize::MAX),
+            http_refunds: config.listen.http_refunds,
+            admin_socket: AdminSocket::of(config.listen.admin.as_ref()),
+            admin_local: config.admin.local,
             rules: match rules.source {
                 config::Source::Postgres => RulesSource::Database(rules.saved.clone()),
-                config::Source::File if missing => RulesSource::Nothing,
                 config::Source::File => RulesSource::File(rules.file.clone()),
             },
             shadow: rules.shadow,
-            store: store_of(&config.store)?,
+            store: store_of(&config.store, format!("{}/{}", config.region, config.node))?,
             peers: peers.transpose()?,
             regions: config.peers.regions.clone(),
             shares: Some(config.peers.shares.clone()),
             interval: config.peers.interval,
+            world_keys_max: usize::try_from(config.peers.max_keys).unwrap_or(usize::MAX),
             trusted_proxies: config.identity.trusted_proxies,
             ipv6_prefix: config.identity.ipv6_prefix,
+            normalize: config.requests.normalize,
             admin_tokens: config.admin.tokens.clone(),
             postgres: super::schema::settings(config),
             identity: IdentitySetup::of(config),
@@ -124,7 +149,7 @@ impl Setup {
     }
 }
 
-fn store_of(store: &config::Store) -> anyhow::Result<StoreSetup> {
+fn store_of(store: &config::Store, name: String) -> anyhow::Result<StoreSetup> {
     let keys_max = usize::try_from(store.max_keys).unwrap_or(usize::MAX);
     Ok(match store.backend {
         Backend::Memory => StoreSetup::Memory { keys_max },
@@ -141,6 +166,9 @@ fn store_of(store: &config::Store) -> anyhow::Result<StoreSetup> {
             on_failure: store.redis.on_failure,
             lease: LeaseSettings { permits_max: store.lease.max, ttl: store.lease.ttl.to_std() },
             tls: redis_tls(&store.redis.tls)?,
+            server_keys_max: store.redis.max_keys,
+            name,
+            keys_max,
             ..RedisSettings::default()
         })),
     })
@@ -220,6 +248,13 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         name,
         http: Some(port(8080)),
         grpc: Some(port(8081)),
+        // The gateways of the demo are its own.
+        drain: Duration::ZERO,
+        connections_max: 1_000,
+        address_connections_max: 0,
+        http_refunds: true,
+        admin_socket: AdminSocket::Usual,
+        admin_local: false,
         rules: RulesSource::Fixed(vec![rule]),
         shadow: false,
         store: StoreSetup::Memory { keys_max: 100_000 },
@@ -242,8 +277,10 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         regions: demo.regions.to_vec(),
         shares: None,
         interval: Span::from_millis(50),
+        world_keys_max: KEYS_MAX_DEFAULT,
         trusted_proxies: 1,
         ipv6_prefix: 64,
+        normalize: true,
         admin_tokens: None,
         postgres: None,
         identity: IdentitySetup::default(),

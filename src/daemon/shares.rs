@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::split::Saved;
+use crate::database::private;
 use crate::engine::Engine;
 use crate::peer::Peers;
 
@@ -57,7 +58,7 @@ pub(super) fn read(path: &Path, name: &NodeName) -> anyhow::Result<Option<Saved>
 
 fn write(path: &Path, noted: &Noted) -> std::io::Result<()> {
     let aside = path.with_extension("new");
-    let mut file = File::create(&aside)?;
+    let mut file = private::create(&aside)?;
     file.write_all(&serde_json::to_vec(noted)?)?;
     file.sync_all()?;
     std::fs::rename(&aside, path)?;
@@ -68,6 +69,7 @@ fn write(path: &Path, noted: &Noted) -> std::io::Result<()> {
 }
 
 /// Follows what the others hold.
+#[derive(Clone)]
 pub(super) struct Shares {
     pub(super) engine: Arc<Engine>,
     pub(super) peers: Arc<Peers>,
@@ -94,12 +96,14 @@ impl Shares {
             self.engine.follow_shares(words);
             let (held, word) = self.engine.shares_saved();
             if noted.as_ref() == Some(&held) {
+                self.peers.set_shares(word);
                 continue;
             }
             if wait > 0 {
                 wait -= 1;
             } else if self.note(&held).await {
                 self.peers.set_shares(word);
+                self.engine.shares_are_saved(&held);
                 noted = Some(held);
             } else {
                 wait = RETRY_PERIODS;

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use crate::core::time::Timestamp;
 use crate::engine::identity::Shelf;
 use crate::engine::port::Store;
+use crate::engine::tasks::Tasks;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::{RedisSettings, RedisStore, StartError};
 use crate::telemetry::Metrics;
@@ -35,7 +36,8 @@ impl Opened {
     pub(super) async fn open(
         setup: &StoreSetup,
         now: Timestamp,
-        metrics: &Metrics,
+        metrics: &Arc<Metrics>,
+        tasks: &Tasks,
     ) -> Result<Self, StartError> {
         let live = Arc::new(AtomicUsize::new(1));
         match setup {
@@ -44,7 +46,8 @@ impl Opened {
                 Ok(Self { store: Arc::new(store), redis: None, live })
             }
             StoreSetup::Redis(settings) => {
-                let redis = RedisStore::start(settings.as_ref().clone(), Arc::clone(&live), metrics).await?;
+                let settings = RedisSettings { tasks: tasks.clone(), ..settings.as_ref().clone() };
+                let redis = RedisStore::start(settings, Arc::clone(&live), metrics).await?;
                 let redis = Arc::new(redis);
                 Ok(Self { store: Arc::clone(&redis) as _, redis: Some(redis), live })
             }

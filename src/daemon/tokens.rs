@@ -11,6 +11,8 @@ use crate::api::{Guard, Tokens};
 
 /// How often to look at the file.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// A file that was removed is believed to be gone after so many looks: an editor may be replacing it.
+const GONE_LOOKS: u32 = 3;
 /// Largest file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -37,9 +39,12 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Follows the file until `stop`. A file that cannot be used leaves the tokens before it in force.
+/// Follows the file until `stop`. A file that cannot be used leaves the tokens before it in force; one that was removed
+/// takes them along, and nobody is let in until it is there again.
 pub(super) async fn watch(path: PathBuf, guard: Arc<Guard>, stop: CancellationToken) {
-    let mut last = read(&path).ok();
+    // Unknown at first: what changed before this task began, or began again, is taken too.
+    let mut last = None;
+    let mut gone = 0;
     loop {
         tokio::select! {
             biased;
@@ -48,6 +53,11 @@ pub(super) async fn watch(path: PathBuf, guard: Arc<Guard>, stop: CancellationTo
         }
         let looked = path.clone();
         let now = tokio::task::spawn_blocking(move || read(&looked).ok()).await.ok().flatten();
+        gone = if path.try_exists().is_ok_and(|exists| !exists) { gone + 1 } else { 0 };
+        if gone == GONE_LOOKS {
+            tracing::warn!(path = %path.display(), "the admin tokens are gone: nobody is let in");
+            guard.set(Tokens::default());
+        }
         if now == last {
             continue;
         }

@@ -15,6 +15,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Runs until `stop`. `alone`: no task speaks with other daemons, so nobody else says how worldwide rules stand.
 pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToken) {
+    let tasks = engine.metrics().plain_gauge("tasks");
     let mut ticks = interval(PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -23,12 +24,19 @@ pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToke
             () = stop.cancelled() => return,
             _ = ticks.tick() => {
                 once(&engine);
+                tasks.set(alive());
                 if alone {
                     WorldPort::publish(&*engine, WorldStatus::default());
                 }
             }
         }
     }
+}
+
+/// Tasks that have not ended, of everything that this process runs.
+#[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+fn alive() -> f64 {
+    tokio::runtime::Handle::current().metrics().num_alive_tasks() as f64
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]

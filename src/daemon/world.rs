@@ -1,29 +1,40 @@
 //! This daemon among the others: its QUIC endpoint and the task that drives the protocol between regions.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::notices::Look;
 use super::setup::{PeersSetup, Setup, read_tls};
 use super::shares::Shares;
 use super::store::Opened;
 use crate::config::PeerTls;
+use crate::core::time::Timestamp;
 use crate::core::worldwide::ReplicaConfig;
 use crate::engine::Engine;
+use crate::engine::clock::Clock;
+use crate::engine::names;
+use crate::engine::tasks::Tasks;
 use crate::engine::world::WorldPort;
-use crate::peer::{GOSSIP_INTERVAL_DEFAULT, Member, Peers, PeersConfig, sync};
+use crate::peer::{
+    CertificateDates, GOSSIP_INTERVAL_DEFAULT, Member, Peers, PeersConfig, TlsPem, certificate, sync, tls,
+};
+
+/// Longest time to look up the name in `peers.advertise` at the start.
+const ADVERTISE_MAX: Duration = Duration::from_secs(10);
 
 /// The part of a daemon that speaks with other daemons.
 pub(super) struct World {
     peers: Arc<Peers>,
     address: SocketAddr,
     tls_files: Option<PeerTls>,
+    /// Until when the certificates in use hold.
+    dates: Arc<Mutex<CertificateDates>>,
     /// Stops the protocol, after it has told the others that this daemon goes.
     stop: CancellationToken,
 }
@@ -35,8 +46,9 @@ impl World {
         store: &Opened,
         engine: &Arc<Engine>,
         stop: &CancellationToken,
-        tasks: &mut JoinSet<()>,
+        tasks: &Tasks,
     ) -> anyhow::Result<Self> {
+        let dates = checked(&peers.tls, peers.tls_files.as_ref(), engine.now())?;
         let incarnation = engine.now().micros() / 1_000;
         let config = PeersConfig {
             listen: peers.listen,
@@ -47,31 +59,44 @@ impl World {
             gossip_interval: GOSSIP_INTERVAL_DEFAULT,
             tls: peers.tls.clone(),
         };
-        let (peers_handle, events) = Peers::start(config).await?;
+        let (peers_handle, events) =
+            Peers::start_in(tasks, config).await.with_context(|| named(peers.tls_files.as_ref()))?;
         let peers_handle = Arc::new(peers_handle);
         let address = peers_handle.bound().context("the peer socket has no address")?;
         let replica = ReplicaConfig {
             regions: setup.regions.clone(),
             interval: setup.interval,
+            keys_max: setup.world_keys_max,
             shared_store: store.is_shared(),
             ..ReplicaConfig::new(setup.name.clone(), incarnation)
         };
         let stop = stop.child_token();
         let port: Arc<dyn WorldPort> = Arc::clone(engine) as _;
-        tasks.spawn(sync::run(port, Arc::clone(&peers_handle), events, replica, stop.clone()));
+        sync::start(tasks, port, Arc::clone(&peers_handle), events, replica, &stop);
         let shares = Shares {
             engine: Arc::clone(engine),
             peers: Arc::clone(&peers_handle),
             path: setup.shares.clone(),
         };
-        tasks.spawn(shares.run(stop.clone()));
+        let ending = stop.clone();
+        tasks.spawn("shares", &stop, move || shares.clone().run(ending.clone()));
         let siblings = Siblings {
             region: setup.name.region.clone(),
             live: Arc::clone(&store.live),
             shared_store: store.is_shared(),
         };
-        tasks.spawn(siblings.watch(peers_handle.members(), stop.clone()));
-        Ok(Self { peers: peers_handle, address, tls_files: peers.tls_files.clone(), stop })
+        let (members, ending) = (peers_handle.members(), stop.clone());
+        tasks.spawn("siblings", &stop, move || siblings.clone().watch(members.clone(), ending.clone()));
+        let dates = Arc::new(Mutex::new(dates));
+        let look = Look {
+            engine: Arc::clone(engine),
+            peers: Arc::clone(&peers_handle),
+            regions: setup.regions.clone(),
+            dates: Arc::clone(&dates),
+        };
+        let ending = stop.clone();
+        tasks.spawn("notices", &stop, move || look.clone().run(ending.clone()));
+        Ok(Self { peers: peers_handle, address, tls_files: peers.tls_files.clone(), dates, stop })
     }
 
     /// The handle to the others.
@@ -87,14 +112,23 @@ impl World {
     /// Reads the certificates again; links made from then on use them. What is wrong is logged, and the old ones stay.
     pub(super) async fn reload_certificates(&self) {
         let Some(files) = self.tls_files.clone() else { return };
-        let read = tokio::task::spawn_blocking(move || read_tls(&files)).await;
-        let replaced = match read {
-            Ok(Ok(tls)) => self.peers.reload(&tls).map_err(anyhow::Error::from),
+        let now = Clock::System.now();
+        let read = tokio::task::spawn_blocking(move || {
+            let tls = read_tls(&files)?;
+            let dates = checked(&tls, Some(&files), now)?;
+            anyhow::Ok((tls, dates))
+        });
+        let replaced = match read.await {
+            Ok(Ok((tls, dates))) => self.peers.reload(&tls).map(|()| dates).map_err(anyhow::Error::from),
             Ok(Err(error)) => Err(error),
             Err(error) => Err(error.into()),
         };
         match replaced {
-            Ok(()) => tracing::info!("new links use the certificates as they are now"),
+            Ok(dates) => {
+                *self.dates.lock().unwrap_or_else(PoisonError::into_inner) = dates;
+                let until = certificate::date(dates.node);
+                tracing::info!(%until, "new links use the certificates as they are now");
+            }
             Err(error) => tracing::error!("the certificates were not replaced: {error:#}"),
         }
     }
@@ -111,18 +145,35 @@ impl World {
     }
 }
 
+/// Refuses certificates that the others would refuse, by a sentence that names the files.
+fn checked(tls: &TlsPem, files: Option<&PeerTls>, now: Timestamp) -> anyhow::Result<CertificateDates> {
+    tls::check(tls, now).with_context(|| named(files))
+}
+
+fn named(files: Option<&PeerTls>) -> String {
+    let Some(PeerTls { ca, cert, key }) = files else { return "the peer port cannot be used".to_owned() };
+    format!(
+        "the peer port cannot be used with peers.tls.cert {}, peers.tls.key {} and peers.tls.ca {}",
+        cert.display(),
+        key.display(),
+        ca.display()
+    )
+}
+
 /// Looks up a host name.
 async fn resolve(advertise: Option<&str>) -> anyhow::Result<Option<SocketAddr>> {
     let Some(text) = advertise else { return Ok(None) };
-    let found = tokio::net::lookup_host(text)
-        .await
-        .with_context(|| format!("peers.advertise: {text} is not known"))?
-        .next()
-        .with_context(|| format!("peers.advertise: {text} has no address"))?;
-    Ok(Some(found))
+    if let Ok(address) = text.parse() {
+        return Ok(Some(address));
+    }
+    let (host, port) = text.rsplit_once(':').context("peers.advertise must be host:port")?;
+    let port = port.parse().with_context(|| format!("peers.advertise: {port:?} is no port"))?;
+    let found = names::shared().addresses(host, ADVERTISE_MAX).await.context("peers.advertise")?;
+    Ok(found.first().map(|address| SocketAddr::new(*address, port)))
 }
 
 /// The other daemons of this region.
+#[derive(Clone)]
 struct Siblings {
     region: String,
     /// How many daemons of this region are alive, this one included.

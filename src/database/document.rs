@@ -8,6 +8,8 @@ mod rule;
 mod shown;
 
 #[cfg(test)]
+mod oddities;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
@@ -202,6 +204,10 @@ fn read_override(
         }
         Some(rule) if !rule.action.counts() => {
             problems.report(&entry.at, format!("rule {:?} does not count, so it has no limit", entry.key));
+        }
+        Some(rule) if rule::has_windows(rule.algorithm) && fields.has("burst") => {
+            let sentence = format!("burst has no effect on rule {:?}, which counts in windows", entry.key);
+            problems.report(&entry.at, sentence);
         }
         Some(_) => {}
     }

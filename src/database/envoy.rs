@@ -47,6 +47,11 @@ pub struct ImportedRule {
     pub priority: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub action: Option<&'static str>,
+    /// The reference service adds a request's hits whatever is left, and each of its windows begins at zero.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debt: Option<&'static str>,
     pub exact: bool,
     #[serde(rename = "match", skip_serializing_if = "BTreeMap::is_empty")]
     pub conditions: BTreeMap<String, String>,
@@ -82,15 +87,72 @@ impl Step {
     }
 }
 
-/// Reads a file's text. `file` is how sentences name it.
+/// Reads files, each by the name that sentences give it and its text. Files of one domain are one tree, as the reference service
+/// merges them.
 ///
 /// # Errors
-/// The text is no such file at all.
-pub fn import(file: &str, text: &str) -> Result<Imported, Unread> {
-    let tree = tree::read(file, text)?;
-    let mut inexact = tree.inexact;
+/// Every text that is no such file at all.
+pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
+    let (mut inexact, mut unread) = (Vec::new(), Vec::new());
+    let mut domains: Vec<Domain> = Vec::new();
+    for (file, text) in files {
+        match tree::read(file, text) {
+            Ok(tree) => {
+                inexact.extend(tree.inexact);
+                let same = domains.iter_mut().find(|domain| domain.name == tree.domain);
+                match same {
+                    Some(domain) => domain.merge(file, tree.descriptors, &mut inexact),
+                    None => domains.push(Domain {
+                        name: tree.domain,
+                        files: file.clone(),
+                        descriptors: tree.descriptors,
+                    }),
+                }
+            }
+            Err(problem) => unread.push(problem),
+        }
+    }
+    if !unread.is_empty() {
+        return Err(unread);
+    }
+    let mut rules = Vec::new();
+    for domain in &domains {
+        rules.extend(rules_of(domain, &mut inexact));
+    }
+    Ok(Imported { rules, inexact })
+}
+
+/// A domain, of one file or several.
+struct Domain {
+    name: String,
+    files: String,
+    descriptors: Vec<Entry>,
+}
+
+impl Domain {
+    /// Adds a further file's descriptors. The reference service refuses one that stands in two files.
+    fn merge(&mut self, file: &str, descriptors: Vec<Entry>, inexact: &mut Vec<String>) {
+        for entry in descriptors {
+            if self.descriptors.iter().any(|own| own.is_for_the_same(&entry)) {
+                inexact.push(format!(
+                    "{file}: {} of domain {} stands in {} too: the first counts",
+                    entry.shown(),
+                    self.name,
+                    self.files
+                ));
+            } else {
+                self.descriptors.push(entry);
+            }
+        }
+        self.files.push_str(", ");
+        self.files.push_str(file);
+    }
+}
+
+fn rules_of(domain: &Domain, inexact: &mut Vec<String>) -> Vec<ImportedRule> {
+    let file = &domain.files;
     let mut ends = Vec::new();
-    walk(&tree.descriptors, &mut Vec::new(), &mut ends);
+    walk(&domain.descriptors, &mut Vec::new(), &mut ends);
     let mut orders: HashMap<Vec<String>, Vec<String>> = HashMap::new();
     let mut groups: BTreeMap<Vec<String>, Vec<End>> = BTreeMap::new();
     for end in ends {
@@ -118,12 +180,12 @@ pub fn import(file: &str, text: &str) -> Result<Imported, Unread> {
     for (keys, mut ends) in groups {
         ends.sort_by(|a, b| ranks(a).cmp(&ranks(b)));
         ends.dedup_by(|later, first| ranks(later) == ranks(first));
-        let group = (ends.len() > 1).then(|| format!("{}: {}", tree.domain, keys.join(", ")));
+        let group = (ends.len() > 1).then(|| format!("{}: {}", domain.name, keys.join(", ")));
         for (place, end) in (0..).zip(&ends) {
-            rules.push(rule(&tree.domain, end, group.clone(), place));
+            rules.push(rule(&domain.name, end, group.clone(), place));
         }
     }
-    Ok(Imported { rules, inexact })
+    rules
 }
 
 /// Several files' rules with names that differ, as TOML.
@@ -227,6 +289,8 @@ fn rule(domain: &str, end: &End, group: Option<String>, place: u32) -> ImportedR
         algorithm: counted.map(|_| "fixed_window"),
         limit: counted.map(|(requests, ..)| requests),
         window: counted.map(|(_, window, _)| window),
+        charge: counted.map(|_| "always"),
+        debt: counted.map(|_| "forgive"),
         priority: group.as_ref().map(|_| 100 + place),
         group,
         action: match counted {

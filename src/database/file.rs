@@ -3,6 +3,7 @@
 //! What matters is the content, not who wrote it or how: editors replace files and orchestrators swap links, so the file is
 //! read again at every look. Whoever listens decides what to do with a file that has problems; none of it is kept here.
 
+pub mod changes;
 pub mod edit;
 pub mod history;
 
@@ -17,8 +18,8 @@ use crate::core::written::{Place, Problem};
 
 /// Largest file of rules, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
-/// How often to look at the file, unless told otherwise.
-pub const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// How often to look at the file, unless told otherwise: two looks, and so a change, fit in a second.
+pub const LOOK_INTERVAL: Duration = Duration::from_millis(400);
 /// Changes that may wait for whoever listens. Full: looking stops until there is room, and what happened meanwhile is then
 /// seen as one change.
 const CHANGES_WAITING_MAX: usize = 1;
@@ -66,8 +67,9 @@ fn reason(error: &std::io::Error) -> String {
 /// Looks at the file every `interval` and tells each change of its content. `known` is the hash of the content that is
 /// already in use, if any. Ends when the receiver is dropped.
 ///
-/// A file that cannot be read or has problems is told once; what comes after it is told again, even if it is the content
-/// from before.
+/// New content is told once two looks in a row have found it: who writes a file in several steps may be halfway when one
+/// look comes. A file that cannot be read or has problems is told once; what comes after it is told again, even if it is
+/// the content from before.
 #[must_use]
 pub fn watch(
     path: PathBuf,
@@ -77,7 +79,14 @@ pub fn watch(
 ) -> mpsc::Receiver<Change> {
     let (changes, receiver) = mpsc::channel(CHANGES_WAITING_MAX);
     tokio::spawn(async move {
-        let mut last = known.map(Look::Text);
+        let mut told = known.map(Look::Text);
+        if told.is_none() {
+            // Somebody else said already that there is none.
+            let own = path.clone();
+            let first = tokio::task::spawn_blocking(move || (!own.exists()).then(|| read(&own).err())).await;
+            told = first.ok().flatten().flatten().map(Look::Unreadable);
+        }
+        let mut last = told.clone();
         while !changes.is_closed() {
             tokio::select! {
                 biased;
@@ -85,10 +94,12 @@ pub fn watch(
                 () = tokio::time::sleep(interval) => {}
             }
             let (path, regions) = (path.clone(), regions.clone());
-            let before = last.clone();
-            let looked = tokio::task::spawn_blocking(move || look(&path, &regions, before.as_ref())).await;
-            let Ok(Some((look, change))) = looked else { continue };
+            let (before, known) = (last.clone(), told.clone());
+            let looked = move || look(&path, &regions, before.as_ref(), known.as_ref());
+            let Ok((look, change)) = tokio::task::spawn_blocking(looked).await else { continue };
             last = Some(look);
+            let Some(change) = change else { continue };
+            told.clone_from(&last);
             if changes.send(change).await.is_err() {
                 return;
             }
@@ -104,21 +115,21 @@ enum Look {
     Unreadable(Problem),
 }
 
-/// Looks once; `None` if nothing changed.
-fn look(path: &Path, regions: &[String], last: Option<&Look>) -> Option<(Look, Change)> {
+/// Looks once. A change is content that the look before has found too, and that was not told yet.
+fn look(path: &Path, regions: &[String], last: Option<&Look>, told: Option<&Look>) -> (Look, Option<Change>) {
     let read = read(path);
     let look = match &read {
         Ok(text) => Look::Text(document::hash(text.as_bytes())),
         Err(problem) => Look::Unreadable(problem.clone()),
     };
-    if last == Some(&look) {
-        return None;
+    if last != Some(&look) || told == Some(&look) {
+        return (look, None);
     }
     let change = match read {
         Ok(text) => document::from_toml(&path.display().to_string(), &text, regions),
         Err(problem) => Err(vec![problem]),
     };
-    Some((look, change))
+    (look, Some(change))
 }
 
 #[cfg(test)]
@@ -154,6 +165,30 @@ mod tests {
         std::fs::write(&replacement, GOOD).unwrap();
         std::fs::rename(&replacement, &path).unwrap();
         assert_eq!(next(&mut changes).await.unwrap(), first);
+    }
+
+    #[test]
+    fn half_a_file_is_no_change_until_it_stays_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.toml");
+        let second = GOOD.replace("\"r\"", "\"s\"");
+        let whole = format!("{GOOD}{second}");
+        let hash = |text: &str| Some(Look::Text(document::hash(text.as_bytes())));
+        let see = |last: &Option<Look>, told: &Option<Look>| look(&path, &[], last.as_ref(), told.as_ref());
+        let told = hash(&whole);
+        std::fs::write(&path, GOOD).unwrap();
+        let (half, change) = see(&told, &told);
+        assert!(change.is_none(), "half of it is valid by itself, and may not be all of it");
+        let grown = whole.replace("limit = 1", "limit = 2");
+        std::fs::write(&path, &grown).unwrap();
+        let (seen, change) = see(&Some(half.clone()), &told);
+        assert!(change.is_none() && Some(&seen) == hash(&grown).as_ref());
+        let (seen, change) = see(&Some(seen), &told);
+        assert_eq!(change.unwrap().unwrap().rules.len(), 2);
+        assert!(see(&Some(seen.clone()), &Some(seen)).1.is_none(), "once");
+        std::fs::write(&path, GOOD).unwrap();
+        let change = see(&Some(half), &told).1;
+        assert_eq!(change.unwrap().unwrap().rules.len(), 1, "a file that stays shorter is meant so");
     }
 
     #[tokio::test]

@@ -7,5 +7,6 @@ pub mod envoy;
 pub mod file;
 pub mod held;
 pub mod postgres;
+pub mod private;
 pub mod saved;
 pub mod set;

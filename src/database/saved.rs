@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::postgres::rules::{Stored, Version};
+use super::private;
 use super::set::RuleDocs;
 use crate::engine::rulebook::Quota;
 
@@ -17,6 +18,8 @@ use crate::engine::rulebook::Quota;
 pub const SET_BYTES_MAX: usize = 64 << 20;
 pub(super) const FORMAT: u32 = 1;
 const DIGEST_BYTES: usize = 32;
+/// Largest generation and revision that are believed: databases count them in 63 bits, and need room to go on.
+const NUMBER_MAX: u64 = 1 << 62;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -46,6 +49,9 @@ pub fn from_bytes(bytes: &[u8]) -> Result<Stored, String> {
     if written.format != FORMAT {
         return Err(format!("has format {}, and this version reads {FORMAT}", written.format));
     }
+    if written.version.generation > NUMBER_MAX || written.version.revision > NUMBER_MAX {
+        return Err("has a generation or revision that no database can hold".to_owned());
+    }
     let mut docs = RuleDocs::default();
     for rule in written.rules {
         let name = rule.get("name").and_then(Value::as_str).ok_or("holds a rule without a name")?.to_owned();
@@ -70,9 +76,8 @@ pub fn digest(bytes: &[u8]) -> [u8; DIGEST_BYTES] {
 /// # Errors
 /// What the system says.
 pub fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt as _;
     let aside = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+    let mut file = private::create(&aside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&aside, path)?;
@@ -135,6 +140,8 @@ mod tests {
             std::fs::write(&path, &bytes[..cut]).unwrap();
             assert!(read(&path).unwrap_err().contains("is no saved set of rules"), "{cut}");
         }
+        let endless = String::from_utf8(bytes.clone()).unwrap().replace(":7}", &format!(":{}}}", u64::MAX));
+        assert!(from_bytes(endless.as_bytes()).unwrap_err().contains("no database can hold"), "{endless}");
         let newer = String::from_utf8(bytes).unwrap().replace("\"format\":1", "\"format\":2");
         assert!(from_bytes(newer.as_bytes()).unwrap_err().contains("has format 2"));
     }

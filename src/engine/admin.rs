@@ -60,20 +60,81 @@ pub struct Change {
     pub reason: Option<String>,
 }
 
-/// Where changes are recorded. Rules keep their own history; everything else goes here.
-pub trait Ledger: Send + Sync + 'static {
-    /// Records a change that has been made. A record that cannot be kept is logged and counted: it does not undo the change.
-    fn record<'a>(&'a self, change: &'a Change) -> Later<'a, ()>;
+/// A change as it is kept.
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ChangeRecord {
+    /// Grows with every record of its ledger.
+    pub id: u64,
+    /// When, RFC 3339 in UTC.
+    pub at: String,
+    /// Who: a token's name; `local` where none was needed.
+    pub actor: String,
+    /// With which role.
+    pub role: String,
+    /// From which address; `None`: a Unix socket.
+    pub source: Option<String>,
+    /// Through which daemon: its region and node.
+    pub region: String,
+    /// The node.
+    pub node: String,
+    /// What was done, such as `user.block`.
+    pub action: String,
+    /// To what, such as a user's id.
+    pub target: String,
+    /// As it was; `None`: it was not there.
+    pub before: Option<serde_json::Value>,
+    /// As it is; `None`: it is gone.
+    pub after: Option<serde_json::Value>,
+    /// Why, in the actor's words.
+    pub reason: Option<String>,
 }
 
-/// A ledger that only logs.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Logged;
+/// Which records to show, newest first. `None`: any.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChangesAsked {
+    /// Of this target.
+    pub target: Option<String>,
+    /// Of this action, such as `bucket.reset`.
+    pub action: Option<String>,
+    /// Before the record of this id.
+    pub before: Option<u64>,
+    /// At most so many.
+    pub limit: u32,
+}
 
-impl Ledger for Logged {
-    fn record<'a>(&'a self, change: &'a Change) -> Later<'a, ()> {
-        log(change);
-        Box::pin(std::future::ready(()))
+/// Most records of one answer.
+pub const CHANGES_MAX: u32 = 1_000;
+
+/// Where changes of everything but rules and quotas are recorded, which keep a history of their own.
+pub trait Ledger: Send + Sync + 'static {
+    /// Records a change that has been made. A record that cannot be kept does not undo the change: whoever made it logs
+    /// the sentence that comes back.
+    fn record<'a>(&'a self, change: &'a Change) -> Later<'a, Result<(), String>>;
+
+    /// Shows records, newest first; the sentence says why there is no answer.
+    fn changes<'a>(&'a self, asked: &'a ChangesAsked) -> Later<'a, Result<Vec<ChangeRecord>, String>>;
+}
+
+/// A ledger that keeps nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NoLedger;
+
+impl Ledger for NoLedger {
+    fn record<'a>(&'a self, _change: &'a Change) -> Later<'a, Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn changes<'a>(&'a self, _asked: &'a ChangesAsked) -> Later<'a, Result<Vec<ChangeRecord>, String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+}
+
+/// Logs a change and records it; a record that cannot be kept is an error in the log.
+pub async fn keep(ledger: &dyn Ledger, change: &Change) {
+    log(change);
+    if let Err(why) = ledger.record(change).await {
+        let (action, target) = (change.action, change.target.as_str());
+        tracing::error!(action, target, "a change was made and not recorded: {why}");
     }
 }
 

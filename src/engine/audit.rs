@@ -6,9 +6,12 @@
 //! for the first time.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::hash::BuildHasher as _;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use foldhash::fast::{FixedState, RandomState};
+use hashbrown::HashMap;
 use metrics::Counter;
 use tokio::sync::Notify;
 
@@ -25,6 +28,10 @@ const SLOTS: usize = 16;
 pub const SLOT_BYTES_MAX: usize = 1 << 20;
 /// A slot this full asks to be read before its time.
 const SLOT_BYTES_URGENT: usize = SLOT_BYTES_MAX / 4;
+/// Rules share so many counts of rows a second, each by the hash of its name: two in a storm may share one.
+const ROW_COUNTS: usize = 1_024;
+/// Most rules of one slot whose denials without rows are kept apart. More: dropped and counted.
+const UNLISTED_MAX: usize = 4_096;
 /// Bytes of a key's fingerprint, in hexadecimal digits.
 const FINGERPRINT_DIGITS: usize = 32;
 
@@ -43,6 +50,51 @@ impl OwnLine {
 struct Slot {
     bytes: Vec<u8>,
     rows: u64,
+    /// Denials without rows of their own, by rule; those of rules in shadow apart.
+    unlisted: [HashMap<String, Unlisted, RandomState>; 2],
+}
+
+/// Denials of one rule that are told by one record of them all.
+#[derive(Debug)]
+struct Unlisted {
+    many: u64,
+    /// Of the newest.
+    at: Timestamp,
+    domain: String,
+    limit: u32,
+    status: u16,
+    latency_us: u32,
+}
+
+/// Which decisions leave a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sampling {
+    /// One of so many allowed; 0: none.
+    pub allowed_one_in: u32,
+    /// One of so many denied; 0: none.
+    pub denied_one_in: u32,
+    /// Most denied a second of one rule; further ones are only added up. 0: all.
+    pub denied_rows_max: u32,
+}
+
+/// One decision in how many is recorded, by chance.
+#[derive(Debug, Clone, Copy)]
+struct OneIn {
+    /// With this probability of 2^32.
+    threshold: u64,
+    /// For how many a recorded one stands.
+    weight: u32,
+}
+
+impl OneIn {
+    fn new(one_in: u32) -> Self {
+        let threshold = if one_in == 0 { 0 } else { (1 << 32) / u64::from(one_in) };
+        Self { threshold, weight: one_in.max(1) }
+    }
+
+    fn weight(self) -> Option<u32> {
+        (self.weight == 1 && self.threshold > 0 || draw() < self.threshold).then_some(self.weight)
+    }
 }
 
 /// Records that were taken out of the queue.
@@ -52,6 +104,41 @@ pub struct Taken {
     pub bytes: Vec<u8>,
     /// How many.
     pub rows: u64,
+}
+
+impl Taken {
+    /// One record for all denials of a rule that have none of their own: of nobody, and of no path.
+    fn tell_unlisted(&mut self, unlisted: [HashMap<String, Unlisted, RandomState>; 2]) {
+        for (all, outcome) in unlisted.into_iter().zip([Outcome::Denied, Outcome::ShadowDenied]) {
+            for (rule, of) in all {
+                let mut left = of.many;
+                while left > 0 {
+                    let weight = u32::try_from(left).unwrap_or(u32::MAX);
+                    left -= u64::from(weight);
+                    let record = Record {
+                        at: of.at,
+                        domain: &of.domain,
+                        rule: Some(&*rule).filter(|rule| !rule.is_empty()),
+                        user: None,
+                        key: None,
+                        address: None,
+                        path: None,
+                        method: None,
+                        outcome,
+                        cost: 0,
+                        count: 0,
+                        limit: of.limit,
+                        status: of.status,
+                        retry_ms: None,
+                        latency_us: of.latency_us,
+                        weight,
+                    };
+                    record.write(&mut self.bytes);
+                    self.rows += 1;
+                }
+            }
+        }
+    }
 }
 
 /// A request, and what a record says besides.
@@ -65,10 +152,12 @@ pub(super) struct Question<'a, 'r> {
 /// The queue between decisions and what remembers them.
 pub struct Queue {
     slots: Vec<OwnLine>,
-    /// An allowed decision is recorded with this probability of 2^32; see [`Self::weight`].
-    threshold: u64,
-    /// How many decisions a recorded allowed one stands for.
-    weight: u32,
+    allowed: OneIn,
+    denied: OneIn,
+    denied_rows_max: u32,
+    /// By the hash of a rule: the second (above) and its rows so far (the lower half).
+    row_counts: Vec<AtomicU64>,
+    unlisted: Counter,
     urgent: Notify,
     asked: AtomicBool,
     dropped: Counter,
@@ -76,7 +165,7 @@ pub struct Queue {
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("weight", &self.weight).finish_non_exhaustive()
+        f.debug_struct("Queue").field("allowed", &self.allowed).finish_non_exhaustive()
     }
 }
 
@@ -84,14 +173,19 @@ impl Queue {
     /// A queue that takes every denied decision and one of each `one_in` allowed; 0: none of them.
     #[must_use]
     pub fn new(one_in: u32, metrics: &Metrics) -> Arc<Self> {
-        let threshold = match one_in {
-            0 => 0,
-            one_in => (1 << 32) / u64::from(one_in),
-        };
+        Self::sampling(Sampling { allowed_one_in: one_in, denied_one_in: 1, denied_rows_max: 0 }, metrics)
+    }
+
+    /// A queue that takes these.
+    #[must_use]
+    pub fn sampling(sampling: Sampling, metrics: &Metrics) -> Arc<Self> {
         Arc::new(Self {
             slots: (0..SLOTS).map(|_| OwnLine::default()).collect(),
-            threshold,
-            weight: one_in.max(1),
+            allowed: OneIn::new(sampling.allowed_one_in),
+            denied: OneIn::new(sampling.denied_one_in),
+            denied_rows_max: sampling.denied_rows_max,
+            row_counts: (0..ROW_COUNTS).map(|_| AtomicU64::new(0)).collect(),
+            unlisted: metrics.audit_unlisted.clone(),
             urgent: Notify::new(),
             asked: AtomicBool::new(false),
             dropped: metrics.counter("audit_dropped_total", "reason", "queue_full"),
@@ -101,9 +195,50 @@ impl Queue {
     /// How many decisions this one stands for if it is to be recorded; `None` if it is not.
     fn weight(&self, outcome: Outcome) -> Option<u32> {
         match outcome {
-            Outcome::Denied | Outcome::ShadowDenied => Some(1),
-            Outcome::Allowed => (draw() < self.threshold).then_some(self.weight),
+            Outcome::Denied | Outcome::ShadowDenied => self.denied.weight(),
+            Outcome::Allowed => self.allowed.weight(),
         }
+    }
+
+    /// Whether a denial by this rule gets a row of its own in this second.
+    fn has_row(&self, rule: &str, now: Timestamp) -> bool {
+        let max = u64::from(self.denied_rows_max);
+        if max == 0 {
+            return true;
+        }
+        let place = usize::try_from(FixedState::default().hash_one(rule)).unwrap_or(usize::MAX) % ROW_COUNTS;
+        let count = &self.row_counts[place];
+        let second = (now.micros() / 1_000_000) << 32;
+        let known = count.load(Ordering::Relaxed);
+        if known >> 32 << 32 == second {
+            // Once there are enough nobody writes here any more, which a storm on many cores would wait for.
+            return known - second < max && count.fetch_add(1, Ordering::Relaxed) - second < max;
+        }
+        // Two threads may both begin a second: then it has one row more.
+        count.store(second | 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Adds a denial to those of its rule that one record tells of.
+    fn unlist(&self, record: &Record<'_>) {
+        let rule = record.rule.unwrap_or_default();
+        let mut slot = self.slots[own_slot()].lock();
+        let unlisted = &mut slot.unlisted[usize::from(record.outcome == Outcome::ShadowDenied)];
+        let many = u64::from(record.weight);
+        if let Some(known) = unlisted.get_mut(rule) {
+            known.many = known.many.saturating_add(many);
+            known.at = record.at;
+        } else if unlisted.len() < UNLISTED_MAX {
+            let Record { at, limit, status, latency_us, .. } = *record;
+            let domain = record.domain.to_owned();
+            unlisted.insert(rule.to_owned(), Unlisted { many, at, domain, limit, status, latency_us });
+        } else {
+            drop(slot);
+            self.dropped.increment(many);
+            return;
+        }
+        drop(slot);
+        self.unlisted.increment(many);
     }
 
     /// Leaves a record. Never waits for more than another thread's record.
@@ -129,7 +264,11 @@ impl Queue {
         self.asked.store(false, Ordering::Relaxed);
         let mut taken = Taken::default();
         for slot in &self.slots {
-            let len = slot.lock().bytes.len();
+            let mut now = slot.lock();
+            let len = now.bytes.len();
+            let unlisted = std::mem::take(&mut now.unlisted);
+            drop(now);
+            taken.tell_unlisted(unlisted);
             if len == 0 {
                 continue;
             }
@@ -186,22 +325,25 @@ impl Queue {
         };
         let Some(weight) = self.weight(outcome) else { return };
         let ruled = index.and_then(|index| decision.rules.get(index));
+        let rule = ruled.map(|ruled| &*ruled.rule);
+        let is_listed = outcome == Outcome::Allowed || self.has_row(rule.unwrap_or_default(), now);
         let Question { request, owner } = question;
         let mut asked = Asker { user: owner, ..Asker::default() };
-        for (name, value) in &request.attributes {
+        for (name, value) in request.attributes.iter().filter(|_| is_listed) {
             match *name {
                 "user" => asked.user = Some(value),
                 "api_key" => asked.key = Some(key_name(value)),
                 "ip" => asked.address = Some(value),
-                "path" => asked.path = Some(value),
+                // A query may hold secrets. It is remembered only where the server hands it on as such.
+                "path" => asked.path = request.forms.target.or_else(|| value.split(['?', '#']).next()),
                 "method" => asked.method = Some(value),
                 _ => {}
             }
         }
-        self.push(&Record {
+        let record = Record {
             at: now,
             domain: request.domain,
-            rule: ruled.map(|ruled| &*ruled.rule),
+            rule,
             user: asked.user,
             key: asked.key.as_ref().map(KeyName::as_str),
             address: asked.address,
@@ -218,7 +360,8 @@ impl Queue {
                 .map(|wait| wait.millis_up()),
             latency_us: u32::try_from(end().since(now).micros()).unwrap_or(u32::MAX),
             weight,
-        });
+        };
+        if is_listed { self.push(&record) } else { self.unlist(&record) }
     }
 }
 
@@ -370,5 +513,32 @@ mod tests {
         assert_eq!(key_name("tgk_abcdefGHI012").as_str(), "tgk_abcdefGHI012");
         let whole = "tgk_abcdefGHI012_abcdefghijklmnopqrstuvwxyzABCDEF";
         assert!(!key_name(whole).as_str().contains("tgk_"));
+    }
+
+    #[test]
+    fn denials_beyond_the_rows_of_a_second_are_told_by_one_record() {
+        let metrics = Metrics::new();
+        let sampling = Sampling { allowed_one_in: 0, denied_one_in: 1, denied_rows_max: 3 };
+        let queue = Queue::sampling(sampling, &metrics);
+        let second = |n: u64| Timestamp(n * 1_000_000 + 7);
+        let deny = |rule: &'static str, at: Timestamp| {
+            let record = Record { rule: Some(rule), at, ..record("ann") };
+            if queue.has_row(rule, at) { queue.push(&record) } else { queue.unlist(&record) }
+        };
+        (0..10).for_each(|_| deny("storm", second(5)));
+        deny("calm", second(5));
+        (0..2).for_each(|_| deny("storm", second(6)));
+        let taken = queue.take();
+        let all: Vec<_> = Records::of(&taken.bytes).collect();
+        assert_eq!((taken.rows, all.len()), (7, 7));
+        let storm = |of: &dyn Fn(&Record<'_>) -> bool| -> u32 {
+            all.iter()
+                .filter(|record| record.rule == Some("storm") && of(record))
+                .map(|record| record.weight)
+                .sum()
+        };
+        assert_eq!((storm(&|_| true), storm(&|record| record.user.is_none())), (12, 7));
+        assert!(metrics.render().contains("tidegate_audit_unlisted_total 7"));
+        assert!(queue.take().bytes.is_empty());
     }
 }

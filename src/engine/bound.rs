@@ -2,20 +2,81 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::Engine;
 use super::loaded::Loaded;
 use super::status::WorldStatus;
 use crate::core::algorithm::{Algorithm, Limit};
-use crate::core::rule::Mode;
+use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
+use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::EscrowRule;
+use crate::core::worldwide::uncertainty::{self, Answered, Elsewhere};
 
+/// What was said of the stores elsewhere holds for so long: it is said anew every hundredth of a second.
+const SAID_FOR: Span = Span::from_millis(100);
 /// Most rules told of which nothing moved and nothing was heard.
 const QUIET_MAX: usize = 1_000;
 
+/// What the protocol between regions last said of the stores elsewhere, as decisions read it.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// How many there are.
+    stores: AtomicU64,
+    /// Until when all regions are taken to divide by the same reports, in microseconds.
+    settled: AtomicU64,
+    /// The longest that one was not heard since then, in microseconds.
+    silence: AtomicU64,
+    /// When the own store began, if it forgets with its process.
+    begun: Option<Timestamp>,
+}
+
+impl Others {
+    fn put(&self, elsewhere: Elsewhere, now: Timestamp) {
+        self.stores.store(elsewhere.stores, Ordering::Relaxed);
+        let until = if elsewhere.settled { now + SAID_FOR } else { Timestamp::default() };
+        self.settled.store(until.0, Ordering::Relaxed);
+        self.silence.store(elsewhere.silence.0, Ordering::Relaxed);
+    }
+
+    fn get(&self, now: Timestamp) -> Elsewhere {
+        let settled = now.0 <= self.settled.load(Ordering::Relaxed);
+        let silence = Span(self.silence.load(Ordering::Relaxed));
+        Elsewhere { stores: self.stores.load(Ordering::Relaxed), settled, begun: self.begun, silence }
+    }
+}
+
+impl Engine {
+    /// Says that others may admit of the same limits before the protocol between regions has found anybody: only where this daemon
+    /// speaks with others. `forgets` is whether the store lives no longer than this process. To be called after
+    /// [`Self::sharing`].
+    #[must_use]
+    pub fn among_others(mut self, forgets: bool) -> Self {
+        self.others.begun = forgets.then(|| self.clock.now());
+        let named = u64::try_from(self.shares.regions().len()).unwrap_or(u64::MAX);
+        self.others.stores = AtomicU64::new(named.saturating_sub(1).max(1));
+        self
+    }
+
+    pub(super) fn elsewhere(&self, now: Timestamp) -> Elsewhere {
+        self.others.get(now)
+    }
+
+    /// The same, and the time. Where the store did not answer, what it holds is not known either.
+    pub(super) fn elsewhere_of(&self, degraded: bool) -> (Elsewhere, Timestamp) {
+        let now = self.clock.now();
+        let elsewhere = self.elsewhere(now);
+        (if degraded { Elsewhere { begun: Some(now), ..elsewhere } } else { elsewhere }, now)
+    }
+
+    pub(super) fn put_elsewhere(&self, elsewhere: Elsewhere) {
+        self.others.put(elsewhere, self.clock.now());
+    }
+}
+
 /// Permits by which a bucket's worldwide use may exceed what its region believes. `whole` is the limit in all regions, `own`
-/// what this region is held to, `used` and `remaining` what its store answered, and `told` what the protocol between
-/// regions worked out, if it speaks of this mode.
+/// what this region is held to, and `answered` what its store said, with what the protocol between regions worked out.
 ///
 /// Never too small: rights that are on their way, or whose fate nobody knows, count as used by others.
 #[must_use]
@@ -23,24 +84,45 @@ pub(super) fn of_bucket(
     mode: Mode,
     algorithm: Algorithm,
     (whole, own): (&Limit, &Limit),
-    (used, remaining): (u64, u64),
-    told: u64,
+    answered: &Answered,
+    (elsewhere, now): (Elsewhere, Timestamp),
 ) -> u64 {
-    let whole = whole.capacity(algorithm);
     match mode {
-        Mode::Gossip => told,
+        Mode::Gossip if own == whole => uncertainty::error_bound(algorithm, whole, answered, elsewhere, now),
+        // This region tells nobody of all its buckets, so the others may have spent all.
+        Mode::Gossip => {
+            let unheard = Answered { view: None, ..*answered };
+            uncertainty::error_bound(algorithm, whole, &unheard, elsewhere, now)
+        }
         // The others may have spent all that is not ours.
-        Mode::Split => whole.saturating_sub(own.capacity(algorithm)),
+        Mode::Split => whole.capacity(algorithm).saturating_sub(own.capacity(algorithm)),
         // What is used and what is left here are the rights that this region holds now, with any store; nobody else can
         // have spent those.
-        Mode::Escrow => whole.saturating_sub(used.saturating_add(remaining)),
+        Mode::Escrow => {
+            whole.capacity(algorithm).saturating_sub(answered.used.saturating_add(answered.remaining))
+        }
     }
+}
+
+/// The limit that an answer shows, in permits: as many as its bucket holds, so that no more than that is ever left.
+///
+/// `whole` is the limit in all regions, `own` what this region is held to. Beside its own share a region's bucket may
+/// hold rights of others under `escrow`, so there it is the whole limit.
+#[must_use]
+pub(super) fn shown_limit(rule: &Rule, whole: &Limit, own: &Limit) -> u32 {
+    let escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+    let shown = if escrowed { whole } else { own };
+    u32::try_from(shown.capacity(rule.algorithm)).unwrap_or(u32::MAX)
 }
 
 /// Of every worldwide rule in force its name, the worst bound of its buckets, and what that is due to; see
 /// [`WorldStatus::error_bounds`]. `status` has those that the protocol between regions follows buckets of; of the others at most
 /// [`QUIET_MAX`] are told.
-pub(super) fn of_rules(loaded: &Loaded, status: &WorldStatus) -> Vec<(String, u64, &'static str)> {
+pub(super) fn of_rules(
+    loaded: &Loaded,
+    status: &WorldStatus,
+    elsewhere: Elsewhere,
+) -> Vec<(String, u64, &'static str)> {
     let told: HashMap<&str, (u64, &'static str)> = status
         .error_bounds
         .iter()
@@ -56,6 +138,7 @@ pub(super) fn of_rules(loaded: &Loaded, status: &WorldStatus) -> Vec<(String, u6
     // However many rules there are, no more of them are looked at than are told of.
     let quiet = quiet.filter(|compiled| !spoken.contains(compiled.rule.name.as_str())).take(QUIET_MAX);
     let moving = spoken.iter().filter_map(|name| loaded.set.by_name(name)).filter(counts);
+    let reason = if status.begins { "start" } else { "room" };
     let bounds = moving.chain(quiet).map(|compiled| {
         let (name, algorithm) = (compiled.rule.name.as_str(), compiled.rule.algorithm);
         let (told, rights) = (told.get(name), rights.get(name));
@@ -64,7 +147,12 @@ pub(super) fn of_rules(loaded: &Loaded, status: &WorldStatus) -> Vec<(String, u6
                 let held = least_held(algorithm, own.capacity(algorithm), rights.copied());
                 (compiled.limit.capacity(algorithm).saturating_sub(held), "shares")
             }
-            None => told.copied().unwrap_or((0, "none")),
+            None => {
+                let told = told.copied().unwrap_or((0, "none"));
+                let all = compiled.limit.capacity(algorithm).saturating_mul(elsewhere.stores);
+                let crowded = loaded.crowded(compiled).is_some() && all > told.0;
+                if crowded { (all, reason) } else { told }
+            }
         };
         (name.to_owned(), bound, if bound > 0 { because } else { "none" })
     });
@@ -111,7 +199,8 @@ fn of_status(status: &WorldStatus) -> BTreeMap<(&'static str, &str), u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::Span;
+    use crate::core::algorithm::View;
+    use crate::core::wire::RuleName;
     use crate::database::document;
     use crate::engine::Engine;
     use crate::engine::clock::Clock;
@@ -189,6 +278,17 @@ mod tests {
         let expected = ["moved 10 shares", "quiet 0 none", "split 8 shares", "still 8 shares", "told 3 lag"];
         assert_eq!(published(told.clone()), expected);
         assert_eq!((gauge("told").as_deref(), gauge("moved").as_deref()), (Some("3"), Some("10")));
+        let names =
+            ["quiet", "split"].map(|name| RuleName { domain: "default".to_owned(), name: name.to_owned() });
+        engine.crowded(&names, 3);
+        WorldPort::elsewhere(&engine, Elsewhere { stores: 2, ..Elsewhere::default() });
+        let crowded = ["moved 10 shares", "quiet 24 room", "split 8 shares", "still 8 shares", "told 3 lag"];
+        assert_eq!(published(told.clone()), crowded);
+        let begins = WorldStatus { begins: true, ..told.clone() };
+        let begun = ["moved 10 shares", "quiet 24 start", "split 8 shares", "still 8 shares", "told 3 lag"];
+        assert_eq!(published(begins), begun);
+        engine.crowded(&[], 3);
+        assert_eq!(published(told.clone()), expected, "there is room again");
         told.rights[0].in_doubt = 1;
         assert_eq!(published(told)[0], "moved 12 shares", "what this region minted may be spent");
         load(&all[2]);
@@ -200,14 +300,22 @@ mod tests {
     fn what_is_not_ours_the_others_may_have_spent() {
         let limit = |permits, burst| Limit { permits, window: Span::from_secs(60), burst, queue: 0 };
         let (whole, own) = (limit(100, 900), limit(30, 270));
-        let bound = |mode, algorithm| of_bucket(mode, algorithm, (&whole, &own), (12, 28), 5);
-        assert_eq!(bound(Mode::Gossip, Algorithm::FixedWindow), 5);
+        let now = Timestamp(7 * 60_000_000);
+        let view = Some(View { window: 7, ..View::default() });
+        let answered = Answered { used: 12, remaining: 28, view, error_bound: 5 };
+        let elsewhere = (Elsewhere { stores: 2, settled: true, begun: None, silence: Span::ZERO }, now);
+        let bound = |mode, algorithm| of_bucket(mode, algorithm, (&whole, &own), &answered, elsewhere);
+        let told = of_bucket(Mode::Gossip, Algorithm::FixedWindow, (&whole, &whole), &answered, elsewhere);
+        assert_eq!(told, 5);
+        // Held to its share, since not every bucket is followed: the others need not know of it.
+        assert_eq!(bound(Mode::Gossip, Algorithm::FixedWindow), 200);
         assert_eq!(bound(Mode::Split, Algorithm::FixedWindow), 70);
         assert_eq!(bound(Mode::Split, Algorithm::TokenBucket), 630);
         // Ten were taken from others.
         assert_eq!(bound(Mode::Escrow, Algorithm::FixedWindow), 60);
         assert_eq!(bound(Mode::Escrow, Algorithm::Gcra), 860);
-        let more = of_bucket(Mode::Escrow, Algorithm::FixedWindow, (&whole, &own), (u64::MAX, 1), 0);
+        let answered = Answered { used: u64::MAX, remaining: 1, ..answered };
+        let more = of_bucket(Mode::Escrow, Algorithm::FixedWindow, (&whole, &own), &answered, elsewhere);
         assert_eq!(more, 0);
     }
 }

@@ -12,21 +12,26 @@ use super::hold::Leasing;
 use super::identity::{Persons, Refused, rewritten};
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
+use super::unmatched;
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Verdict};
 use crate::core::decision::{Decision, Ruled, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
 use crate::core::key::Key;
-use crate::core::request::{Cost, Request};
-use crate::core::rule::{Action, Mode, OnFailure};
+use crate::core::request::{Cost, Report, Request};
+use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::OwnLimit;
 use crate::core::worldwide::escrow::can_move;
+use crate::core::worldwide::uncertainty::{self, Answered, Elsewhere};
 
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
 
+/// When to ask again where the regions have not agreed yet on what each may spend.
+const AGREED_SOON: Span = Span::from_secs(1);
 /// Status of the answer to one who may not ask at all.
 const REFUSED_STATUS: u16 = 403;
 
@@ -114,8 +119,10 @@ impl Engine {
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.
     fn conclude(&self, plan: &Plan<'_, '_>, outcome: &Outcome, intent: Intent, now: Timestamp) -> Decisions {
         let mut counted = outcome.counted.iter();
+        let elsewhere = self.elsewhere(now);
         let audit = self.audit.as_ref().filter(|_| intent == Intent::Charge);
-        let charged = plan.intent == Intent::Charge && outcome.admitted;
+        let charges = plan.intent == Intent::Charge;
+        let charged = charges && outcome.admitted && !plan.only_reports;
         let mut decisions = Decisions::new();
         for (place, (request, matches)) in plan.requests.iter().zip(&plan.matches).enumerate() {
             if let Some((_, refused)) = plan.refused.iter().find(|(refused, _)| *refused == place) {
@@ -138,20 +145,28 @@ impl Engine {
                     None => plan.uncounted(found, shadow),
                     Some(key) => {
                         let Some(counted) = counted.next() else { continue };
+                        let cost = plan.cost_of(found, request.cost);
                         if intent == Intent::Charge {
                             if plan.speaks(found) {
-                                let taken = Taken { cost: request.cost, charged };
+                                let taken = Taken { cost, charged };
                                 self.tally(found, key, taken, counted, now);
+                            }
+                            if charges {
+                                self.note_uncharged(found, cost, counted);
                             }
                             leased.note(found, key, counted);
                         }
-                        plan.counted(found, shadow, (counted, request.cost), now)
+                        plan.counted(found, shadow, (counted, cost), (elsewhere, now))
                     }
                 };
                 if intent == Intent::Charge {
                     self.count(plan, found, &ruled);
                 }
                 rules.push(ruled);
+            }
+            if matches.is_empty() && intent == Intent::Charge {
+                let loaded = plan.loaded;
+                unmatched::count(&loaded.unmatched, &self.unknown_domains, &loaded.set, request.domain);
             }
             let mut decision = plan.decision(rules, matches);
             decision.lease = leased.made(&self.holds);
@@ -175,8 +190,7 @@ impl Engine {
             (false, true) => side.metrics.shadow_denied.increment(1),
         }
         if ruled.degraded {
-            let policy = found.rule.rule.on_failure.unwrap_or_default();
-            self.degraded[match policy {
+            self.degraded[match self.store.policy(found.rule) {
                 OnFailure::Local => 0,
                 OnFailure::Open => 1,
                 OnFailure::Closed => 2,
@@ -185,21 +199,63 @@ impl Engine {
         }
     }
 
+    /// Counts what of a report was not charged.
+    fn note_uncharged(&self, found: &Match<'_>, cost: Cost, counted: &Counted) {
+        let Cost::Report(report) = cost else { return };
+        let left = report.permits.saturating_sub(counted.reported);
+        if left > 0 {
+            let [debt_max, forgiven, store] = &self.uncharged;
+            let counter = match found.rule.rule.debt {
+                _ if counted.degraded => store,
+                Debt::Carry { .. } => debt_max,
+                Debt::Forgive => forgiven,
+            };
+            counter.increment(left);
+        }
+    }
+
     fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
         let Taken { cost, charged } = taken;
-        // A request's own limit counts in buckets of its own, which no other region knows.
-        if cost.charged() == Cost::Peek || key.shape() != found.rule.shape {
+        // A request's own limit with another window counts in buckets of its own, which no other region knows.
+        if key.shape() != found.rule.shape {
             return;
         }
-        let taken = if charged && counted.verdict.admitted { cost.taken() } else { 0 };
+        let looked = cost.charged() == Cost::Peek;
+        let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
+        if looked && (counted.verdict.admitted || !asks) {
+            return;
+        }
+        let taken = match cost {
+            Cost::Report(_) => counted.reported,
+            cost if charged && counted.verdict.admitted => cost.taken(),
+            _ => 0,
+        };
+        let taken = taken.saturating_add(counted.paid);
         let returned = if charged { counted.returned } else { 0 };
         let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
-        let refused = if counted.verdict.admitted { 0 } else { cost.taken() };
-        let tally = Tally { window, offered: cost.taken(), admitted: taken, returned, refused };
+        let (offered, refused) = match cost {
+            _ if looked => (1, missing(found, counted)),
+            Cost::Report(_) if !counted.verdict.admitted => (cost.taken(), missing(found, counted)),
+            _ if counted.verdict.admitted => (cost.taken(), 0),
+            _ => (cost.taken(), cost.taken()),
+        };
+        let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
+        let tally = Tally { window, offered, admitted: taken, returned, refused, limit, is_own };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }
     }
+}
+
+/// Permits that have to come from other regions before one is free here: what is owed, and that one. Where costs are charged
+/// afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
+fn missing(found: &Match<'_>, counted: &Counted) -> u64 {
+    let algorithm = found.rule.rule.algorithm;
+    let held = match counted.view {
+        Some(view) if !algorithm.is_level() => u64::from(view.budget),
+        _ => found.limit.capacity(algorithm),
+    };
+    counted.used.saturating_add(1).saturating_sub(held).max(1)
 }
 
 /// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
@@ -215,9 +271,22 @@ fn is_held(found: &Match<'_>) -> bool {
     found.rule.rule.algorithm == Algorithm::Concurrency
 }
 
-/// What a request's cost is to one rule.
+/// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left but a look.
 fn cost_of(found: &Match<'_>, cost: Cost) -> Cost {
-    if is_held(found) && cost.taken() > 0 { cost } else { cost.charged() }
+    match cost {
+        Cost::Report(_) if is_held(found) => Cost::Peek,
+        cost if is_held(found) && cost.taken() > 0 => cost,
+        cost => match cost.charged() {
+            Cost::Report(Report { permits, .. }) => reported(found, permits),
+            Cost::Take(permits) if found.rule.rule.charge == Charging::Always => reported(found, permits),
+            cost => cost,
+        },
+    }
+}
+
+fn reported(found: &Match<'_>, permits: u64) -> Cost {
+    let debt_max = found.rule.rule.debt_max(found.limit.permits, found.whole.permits);
+    Cost::Report(Report { permits, debt_max })
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
@@ -271,6 +340,8 @@ struct Plan<'a, 'r> {
     /// Those who may not ask at all, by the place of their question.
     refused: SmallVec<[(usize, Refused); 1]>,
     intent: Intent,
+    /// Somebody is blocked: what has happened is charged all the same, and nothing else.
+    only_reports: bool,
 }
 
 impl<'a, 'r> Plan<'a, 'r> {
@@ -298,23 +369,46 @@ impl<'a, 'r> Plan<'a, 'r> {
                 }
             }
         }
+        let mut waits = false;
         for found in matches.iter_mut().flatten() {
             let found: &mut Match<'_> = found;
             if found.rule.rule.global.is_some() {
                 found.limit = loaded.held_to(found.rule, found.limit);
+                if found.key.is_some() && loaded.waits(found.rule) {
+                    found.key = None;
+                    waits |= !(loaded.shadow || found.rule.rule.action == Action::LogOnly);
+                }
             }
         }
-        let mut plan = Self { loaded, requests, persons, matches, refused, intent };
-        let blocked = !plan.refused.is_empty()
-            || plan
-                .matches
-                .iter()
-                .flatten()
-                .any(|found| found.rule.rule.action == Action::Block && !plan.shadow(found));
+        let mut plan = Self { loaded, requests, persons, matches, refused, intent, only_reports: false };
+        // What is given back is given back, whoever asks.
+        let takes = |place: usize| {
+            requests.get(place).is_some_and(|request| !matches!(request.cost, Cost::Refund(_)))
+        };
+        let blocks = |found: &Match<'_>| found.rule.rule.action == Action::Block && !plan.shadow(found);
+        let blocked = (waits && (0..requests.len()).any(takes))
+            || plan.refused.iter().any(|(place, _)| takes(*place))
+            || plan.matches.iter().enumerate().any(|(place, found)| takes(place) && found.iter().any(blocks));
         if blocked {
-            plan.intent = Intent::Ask;
+            plan.only_reports = plan.reports();
+            plan.intent = if plan.only_reports { intent } else { Intent::Ask };
         }
         plan
+    }
+
+    /// Whether anything is charged whatever the others say.
+    fn reports(&self) -> bool {
+        let reports = |found: &Match<'_>, cost| found.key.is_some() && cost_of(found, cost).is_report();
+        let mut requests = self.requests.iter().zip(&self.matches);
+        requests.any(|(request, matches)| matches.iter().any(|found| reports(found, request.cost)))
+    }
+
+    /// What a request's cost is to one rule, in this call.
+    fn cost_of(&self, found: &Match<'_>, cost: Cost) -> Cost {
+        match cost_of(found, cost) {
+            cost if self.only_reports && !cost.is_report() => Cost::Peek,
+            cost => cost,
+        }
     }
 
     /// The request of this place, with whose key it shows.
@@ -335,7 +429,8 @@ impl<'a, 'r> Plan<'a, 'r> {
                         rule: found.rule,
                         key,
                         limit: found.limit,
-                        cost: cost_of(found, request.cost),
+                        whole: &found.whole,
+                        cost: self.cost_of(found, request.cost),
                         enforced: !self.shadow(found),
                     });
                 }
@@ -350,12 +445,16 @@ impl<'a, 'r> Plan<'a, 'r> {
             .map_or_else(|| found.rule.rule.name.as_str().into(), |side| side.name.clone())
     }
 
-    /// `allow` and `block` count nothing.
+    /// `allow` and `block` count nothing, nor does a rule whose weights the regions have not agreed on: it denies.
     fn uncounted(&self, found: &Match<'_>, shadow: bool) -> Ruled {
+        let action = found.rule.rule.action;
+        if action.counts() {
+            return self.waiting(found, shadow);
+        }
         Ruled {
             rule: self.name(found),
-            action: found.rule.rule.action,
-            allowed: found.rule.rule.action != Action::Block,
+            action,
+            allowed: action != Action::Block,
             shadow,
             limit: 0,
             window: Span::ZERO,
@@ -368,15 +467,39 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
+    /// The other regions may spend all of the limit, for all that is known.
+    fn waiting(&self, found: &Match<'_>, shadow: bool) -> Ruled {
+        let rule = &found.rule.rule;
+        let global = rule.global.as_ref().map(|global| Worldwide {
+            mode: global.mode,
+            believed_used: 0,
+            error_bound: found.whole.capacity(rule.algorithm),
+        });
+        Ruled {
+            rule: self.name(found),
+            action: rule.action,
+            allowed: false,
+            shadow,
+            limit: 0,
+            window: if is_held(found) { Span::ZERO } else { found.limit.window },
+            remaining: 0,
+            reset: AGREED_SOON,
+            retry: Some(AGREED_SOON),
+            delay: Span::ZERO,
+            degraded: false,
+            global,
+        }
+    }
+
     /// Whether other regions want to know what is decided here of the rule.
     fn speaks(&self, found: &Match<'_>) -> bool {
         found.rule.rule.global.as_ref().is_some_and(|global| match global.mode {
             Mode::Gossip => true,
             Mode::Split => false,
-            // A user's own limit keeps its static shares, as does every algorithm whose rights do not move.
+            // A request's own limit with another window counts where no other region knows of it.
             Mode::Escrow => {
-                can_move(found.rule.rule.algorithm)
-                    && found.limit == self.loaded.held_to(found.rule, found.rule.limit)
+                let told = |key: &Key| key.shape() == found.rule.shape;
+                can_move(found.rule.rule.algorithm) && found.key.as_ref().is_some_and(told)
             }
         })
     }
@@ -395,24 +518,25 @@ impl<'a, 'r> Plan<'a, 'r> {
         found: &Match<'_>,
         shadow: bool,
         (counted, cost): (&Counted, Cost),
-        now: Timestamp,
+        (elsewhere, now): (Elsewhere, Timestamp),
     ) -> Ruled {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
         let retry = retry.filter(|_| self.may_pass(found, cost));
         let rule = &found.rule.rule;
+        let Counted { used, view, error_bound, degraded, .. } = *counted;
+        let answered = Answered { used, remaining, view, error_bound };
+        // Where the store did not answer, what it holds is not known either.
+        let begun = if degraded { Some(now) } else { elsewhere.begun };
+        let elsewhere = (Elsewhere { begun, ..elsewhere }, now);
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
-            believed_used: counted.used.saturating_add(
-                counted
-                    .view
-                    .map_or(0, |view| view.others_at(window_of(rule.algorithm, found.limit.window, now))),
-            ),
+            believed_used: uncertainty::believed(rule.algorithm, &found.limit, &answered, now),
             error_bound: bound::of_bucket(
                 global.mode,
                 rule.algorithm,
                 (&found.whole, &found.limit),
-                (counted.used, remaining),
-                counted.error_bound,
+                &answered,
+                elsewhere,
             ),
         });
         Ruled {
@@ -420,7 +544,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             action: rule.action,
             allowed: admitted,
             shadow,
-            limit: found.limit.permits,
+            limit: bound::shown_limit(rule, &found.whole, &found.limit),
             window: if is_held(found) { Span::ZERO } else { found.limit.window },
             remaining,
             reset,

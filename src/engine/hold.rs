@@ -127,20 +127,21 @@ impl Engine {
     /// no harm.
     pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
         let loaded = self.loaded.load_full();
-        let mut named: Vec<(&Compiled, Key, Limit)> = Vec::new();
+        let mut named: Vec<(&Compiled, Key, Limit, Limit)> = Vec::new();
         for held in &lease.held {
             let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held))
             else {
                 continue;
             };
             let own = |permits| Limit { permits, burst: permits, ..compiled.limit };
-            let limit = loaded.held_to(compiled, held.own_limit.map_or(compiled.limit, own));
-            named.push((compiled, Key::new(compiled.shape, held.values.iter().map(String::as_str)), limit));
+            let whole = held.own_limit.map_or(compiled.limit, own);
+            let key = Key::new(compiled.shape, held.values.iter().map(String::as_str));
+            named.push((compiled, key, loaded.held_to(compiled, whole), whole));
         }
         let cost = Cost::Hold(Hold { step, holder: lease.holder, places: 0 });
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for (rule, key, limit) in &named {
-            charges.push(Charge { rule, key, limit: *limit, cost, enforced: false });
+        for (rule, key, limit, whole) in &named {
+            charges.push(Charge { rule, key, limit: *limit, whole, cost, enforced: false });
         }
         let now = self.clock.now();
         let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {

@@ -2,12 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::split::{self, Share};
+use super::unmatched;
 use crate::core::algorithm::Limit;
 use crate::core::key::{Key, Shape};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
+use crate::core::share::Weights;
 use crate::core::wire::RuleName;
 use crate::core::worldwide::split::Split;
 use crate::core::worldwide::{WorldKey, WorldRule};
@@ -25,6 +28,7 @@ pub struct Loaded {
     /// By the rules' numbers.
     sides: Vec<Option<Arc<Side>>>,
     worldwide: HashMap<Shape, Arc<Compiled>>,
+    pub(super) unmatched: unmatched::Known,
 }
 
 /// What the engine keeps beside one rule.
@@ -35,6 +39,8 @@ pub(super) struct Side {
     pub(super) metrics: RuleMetrics,
     /// What this region is held to, for a `split` or `escrow` rule.
     share: Option<Share>,
+    /// What this region is held to while a `gossip` rule has buckets in use that are not followed.
+    alone: Option<Alone>,
 }
 
 impl Side {
@@ -44,12 +50,46 @@ impl Side {
             message: compiled.rule.message.as_deref().map(Into::into),
             metrics: metrics.rule(&compiled.rule.name),
             share: None,
+            alone: None,
         }
     }
 
-    fn with_share(&self, share: Option<Share>) -> Self {
+    fn with_share(&self, share: Option<Share>, alone: Option<Alone>) -> Self {
         let (name, message) = (Arc::clone(&self.name), self.message.clone());
-        Self { name, message, metrics: self.metrics.clone(), share }
+        Self { name, message, metrics: self.metrics.clone(), share, alone }
+    }
+}
+
+/// This region's share of a `gossip` rule, for the time in which not all of its buckets can be followed.
+#[derive(Debug)]
+struct Alone {
+    region: Arc<str>,
+    weights: Weights,
+    /// How many regions there are while this holds; else zero.
+    regions: AtomicUsize,
+}
+
+impl Alone {
+    fn new(compiled: &Compiled, region: &Arc<str>, regions: &[String]) -> Option<Self> {
+        let global = compiled.rule.global.as_ref().filter(|global| global.mode == Mode::Gossip)?;
+        let weights = Weights::new(&global.shares, &global.minimums, regions);
+        Some(Self { region: Arc::clone(region), weights, regions: AtomicUsize::new(0) })
+    }
+
+    fn of(&self, limit: Limit) -> Limit {
+        let regions = self.regions.load(Ordering::Relaxed);
+        if regions == 0 {
+            return limit;
+        }
+        // Where nobody named the regions, those that were seen share alike.
+        let unnamed = self.weights.regions().next().is_none();
+        let part = |permits: u32| {
+            let whole = u64::from(permits);
+            let regions = u64::try_from(regions).unwrap_or(u64::MAX);
+            let part = if unnamed { whole / regions } else { self.weights.of(whole, &self.region) };
+            u32::try_from(part).unwrap_or(permits)
+        };
+        Limit { permits: part(limit.permits), burst: part(limit.burst), queue: part(limit.queue), ..limit }
     }
 }
 
@@ -57,7 +97,9 @@ impl Loaded {
     /// Puts a compiled set beside its metrics.
     #[must_use]
     pub fn new(set: RuleSet, revision: u64, shadow: bool, metrics: &Metrics) -> Self {
-        let mut loaded = Self { worldwide: worldwide(&set), sides: Vec::new(), set, revision, shadow };
+        let unmatched = unmatched::Known::new(&set, metrics);
+        let mut loaded =
+            Self { worldwide: worldwide(&set), sides: Vec::new(), unmatched, set, revision, shadow };
         loaded.sides.resize(loaded.set.numbers(), None);
         for compiled in loaded.set.rules() {
             put(&mut loaded.sides, compiled, Some(Side::new(compiled, metrics)));
@@ -82,18 +124,38 @@ impl Loaded {
         for compiled in names.iter().filter_map(|name| set.by_name(name)) {
             put(&mut sides, compiled, Some(Side::new(compiled, metrics)));
         }
-        Self { worldwide: worldwide(&set), sides, set, revision, shadow }
+        let unmatched = unmatched::Known::new(&set, metrics);
+        Self { worldwide: worldwide(&set), sides, unmatched, set, revision, shadow }
     }
 
-    /// Holds `split` and `escrow` rules to this region's shares.
-    pub(super) fn sharing(mut self, split: &Split, region: &str, lends: bool) -> Self {
+    /// Holds `split` and `escrow` rules to this region's shares, and says what `gossip` rules may be held to. `regions` share
+    /// where a rule names none.
+    pub(super) fn sharing(mut self, split: &Split, region: &str, regions: &[String], lends: bool) -> Self {
         let region: Arc<str> = region.into();
-        for compiled in self.set.worldwide().iter().filter(|compiled| !is_gossip(compiled)) {
+        for compiled in self.set.worldwide() {
             let share = split::share_of(split, compiled, &region, lends);
-            let side = self.side(compiled).map(|side| side.with_share(share));
+            let alone = Alone::new(compiled, &region, regions);
+            let side = self.side(compiled).map(|side| side.with_share(share, alone));
             put(&mut self.sides, compiled, side);
         }
         self
+    }
+
+    /// Holds the `gossip` rules with these names, and no others, to this region's share: some of their buckets are in use and
+    /// not followed. `regions` is how many regions there are.
+    pub(super) fn crowd(&self, names: &[RuleName], regions: usize) {
+        for compiled in self.set.worldwide() {
+            let Some(alone) = self.side(compiled).and_then(|side| side.alone.as_ref()) else { continue };
+            let rule = &compiled.rule;
+            let crowded = names.iter().any(|name| name.domain == rule.domain && name.name == rule.name);
+            alone.regions.store(if crowded { regions.max(1) } else { 0 }, Ordering::Relaxed);
+        }
+    }
+
+    /// What this region is held to of a `gossip` rule's limit, if that is less than the limit now.
+    pub(super) fn crowded(&self, rule: &Compiled) -> Option<Limit> {
+        let alone = self.side(rule)?.alone.as_ref()?;
+        (alone.regions.load(Ordering::Relaxed) > 0).then(|| alone.of(rule.limit))
     }
 
     /// The shares of all `split` and `escrow` rules.
@@ -103,7 +165,17 @@ impl Loaded {
 
     /// What this region is held to where a rule or a user is given `limit`.
     pub(super) fn held_to(&self, rule: &Compiled, limit: Limit) -> Limit {
-        self.side(rule).and_then(|side| side.share.as_ref()).map_or(limit, |share| share.of(limit))
+        let Some(side) = self.side(rule) else { return limit };
+        match (&side.share, &side.alone) {
+            (Some(share), _) => share.of(limit),
+            (None, Some(alone)) => alone.of(limit),
+            (None, None) => limit,
+        }
+    }
+
+    /// Whether nothing of a rule may be spent yet, because the regions have not agreed on its weights.
+    pub(super) fn waits(&self, rule: &Compiled) -> bool {
+        self.side(rule).and_then(|side| side.share.as_ref()).is_some_and(Share::waits)
     }
 
     /// This region's part of a `split` or `escrow` rule's limit; `None` for all other rules.
@@ -164,10 +236,6 @@ fn worldwide(set: &RuleSet) -> HashMap<Shape, Arc<Compiled>> {
             && rule.action.counts()
     });
     told.map(|compiled| (compiled.shape, Arc::clone(compiled))).collect()
-}
-
-fn is_gossip(compiled: &Compiled) -> bool {
-    compiled.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
 }
 
 fn put(sides: &mut [Option<Arc<Side>>], compiled: &Compiled, side: Option<Side>) {

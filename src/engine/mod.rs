@@ -6,6 +6,7 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwap;
@@ -13,13 +14,16 @@ use metrics::Counter;
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
+use crate::core::algorithm::Limit;
 use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
+use crate::core::notice::Notice;
 use crate::core::request::Request;
-use crate::core::rule::{Rule, User};
+use crate::core::rule::{Mode, Rule, User};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::uncertainty::Answered;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
@@ -29,18 +33,26 @@ mod bound;
 pub mod clock;
 pub mod decide;
 mod each;
+mod excess;
 pub mod history;
 pub mod hold;
 pub mod identity;
 pub mod loaded;
+pub mod names;
+pub mod notices;
 pub mod port;
+pub mod quotas;
 pub mod rulebook;
 mod split;
 pub mod status;
+pub mod tasks;
+mod unmatched;
 mod wait;
+pub mod warnings;
 pub mod world;
 
 use clock::{Clock, Stopwatch};
+use excess::Excesses;
 use hold::Holds;
 use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
@@ -49,6 +61,7 @@ use port::{Answer, Store};
 use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
+use tasks::Tasks;
 use wait::Waits;
 use world::Tallies;
 
@@ -64,16 +77,26 @@ pub struct Engine {
     shapes: Mutex<Shapes>,
     tallies: Tallies,
     shares: Shares,
+    others: bound::Others,
     waits: Waits,
     holds: Holds,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
+    warnings: warnings::Kept,
+    unknown_domains: unmatched::Unknown,
+    notices: ArcSwap<Vec<Notice>>,
+    excess: Excesses,
     metrics: Arc<Metrics>,
     degraded: [Counter; 3],
     refused: [Counter; 4],
+    /// Permits of reports that were not charged, by reason.
+    uncharged: [Counter; 3],
     lookups: OnceLock<Arc<Lookups>>,
     tier_default: OnceLock<Box<str>>,
     audit: Option<Arc<audit::Queue>>,
+    tasks: Tasks,
+    /// Rules are on their way, and none were there yet.
+    awaits_rules: AtomicBool,
 }
 
 impl std::fmt::Debug for Engine {
@@ -89,6 +112,8 @@ impl Engine {
         let degraded = ["local", "open", "closed"]
             .map(|policy| metrics.counter("degraded_decisions_total", "policy", policy));
         let refused = Refusal::ALL.map(|why| metrics.counter("identity_refused_total", "reason", why.name()));
+        let uncharged = ["debt_max", "forgiven", "store"]
+            .map(|reason| metrics.counter("reports_uncharged_permits_total", "reason", reason));
         let empty = Loaded::new(RuleSet::default(), 0, false, &metrics);
         let shares = Shares::new(name.clone(), Vec::new(), None);
         Self {
@@ -99,16 +124,24 @@ impl Engine {
             shapes: Mutex::default(),
             tallies: Tallies::default(),
             shares,
+            others: bound::Others::default(),
             waits: Waits::new(&metrics),
             holds: Holds::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
+            warnings: warnings::Kept::default(),
+            unknown_domains: unmatched::Unknown::new(&metrics),
+            notices: ArcSwap::default(),
+            excess: Excesses::default(),
             metrics,
             degraded,
             refused,
+            uncharged,
             audit: None,
             lookups: OnceLock::new(),
             tier_default: OnceLock::new(),
+            tasks: Tasks::default(),
+            awaits_rules: AtomicBool::new(false),
         }
     }
 
@@ -165,6 +198,29 @@ impl Engine {
         if !soon.is_empty() {
             let _ = self.find(&loaded.set, requests).await;
         }
+    }
+
+    /// The same engine, beside these background tasks.
+    #[must_use]
+    pub fn with_tasks(self, tasks: Tasks) -> Self {
+        Self { tasks, ..self }
+    }
+
+    /// Says that rules are on their way: until the first set takes force nothing can be decided.
+    pub fn await_rules(&self) {
+        self.awaits_rules.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether no set of rules was there yet, and one is on its way.
+    #[must_use]
+    pub fn awaits_rules(&self) -> bool {
+        self.awaits_rules.load(Ordering::Relaxed)
+    }
+
+    /// The background tasks of its daemon.
+    #[must_use]
+    pub const fn tasks(&self) -> &Tasks {
+        &self.tasks
     }
 
     /// The same engine, leaving records of its decisions in this queue.
@@ -228,15 +284,36 @@ impl Engine {
     /// Puts a set in force. Whoever calls this holds the shapes, so that sets take force in the order they were made in.
     fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
+        self.note_limits(&set);
         split.handle_rules(self.clock.now(), self.shares.rules(&set));
-        let loaded = load(set).sharing(&split, &self.name.region, self.shares.lends);
+        let loaded = load(set).sharing(&split, &self.name.region, self.shares.regions(), self.shares.lends);
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         {
             self.metrics.rules_revision.set(loaded.revision as f64);
             self.metrics.rules_count.set(loaded.set.rules().len() as f64);
         }
+        for compiled in loaded.set.worldwide() {
+            // An alarm must be there before it is needed.
+            let mode = compiled.rule.global.as_ref().map(|global| global.mode);
+            if mode.is_some_and(|mode| mode != Mode::Split) {
+                self.metrics.overshoot(&compiled.rule.name).increment(0);
+            }
+        }
         // While the machine is locked, or a share that grows meanwhile would be lost.
         self.loaded.store(Arc::new(loaded));
+        self.awaits_rules.store(false, Ordering::Relaxed);
+    }
+
+    /// Remembers what the limits of `escrow` rules were before those of `set`.
+    fn note_limits(&self, set: &RuleSet) {
+        for compiled in set.worldwide() {
+            let name = &compiled.rule.name;
+            let loaded = self.loaded.load();
+            let before = loaded.set.by_name(name).map(|before| before.limit.permits);
+            if let Some(before) = before.filter(|before| *before != compiled.limit.permits) {
+                self.excess.change(self.clock.now(), name, before.into());
+            }
+        }
     }
 
     /// The rule set in force.
@@ -284,6 +361,7 @@ impl Engine {
     /// Publishes how it stands with the rules.
     pub fn publish_rules(&self, status: RulesStatus) {
         self.metrics.rules_source_up.set(if status.reachable { 1.0 } else { 0.0 });
+        self.metrics.rules_unsaved.set(if status.unsaved.is_some() { 1.0 } else { 0.0 });
         self.metrics.rules_refused.set(if status.refused_revision.is_some() { 1.0 } else { 0.0 });
         self.rules_status.store(Arc::new(status));
     }
@@ -293,18 +371,29 @@ impl Engine {
         self.world.store(Arc::new(status));
     }
 
-    /// Why `request` is decided as it is. Charges nothing.
-    pub async fn explain(&self, request: &Request<'_>) -> Option<Explanation> {
+    /// Why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every rule of the domain: not
+    /// for threads that decide.
+    pub async fn explain(&self, request: &Request<'_>, rules_max: usize) -> Option<Explanation> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
         let persons = self.find(&loaded.set, asked).await;
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
-        let considered = loaded.set.explain_of(known, &self.who(&persons));
-        let considered =
+        let mut considered = loaded.set.explain_of(known, &self.who(&persons));
+        let all = considered.len();
+        let mut others = rules_max.saturating_sub(considered.iter().filter(|(_, why)| why.matches()).count());
+        considered.retain(|(_, why)| {
+            let fits = why.matches() || others > 0;
+            if !why.matches() {
+                others = others.saturating_sub(1);
+            }
+            fits
+        });
+        considered.truncate(rules_max);
+        let considered: Vec<_> =
             considered.into_iter().map(|(rule, reason)| (rule.rule.name.clone(), reason)).collect();
         let decision = self.ask(asked).get().await.into_iter().next()?;
-        Some(Explanation { decision, considered })
+        Some(Explanation { decision, left_out: all - considered.len(), considered })
     }
 
     /// What stands in for what a single request does not bring.
@@ -330,17 +419,23 @@ impl Engine {
         let info = self.store.bucket(compiled, &key, self.clock.now()).await;
         let error_bound = compiled.rule.global.as_ref().map_or(0, |global| {
             // Of a bucket that is not there nothing is known.
-            let (counted, told) =
-                info.map_or(((0, 0), 0), |info| ((info.used, info.verdict.remaining), info.error_bound));
-            bound::of_bucket(global.mode, compiled.rule.algorithm, (&whole, &limit), counted, told)
+            let answered = info.map_or_else(Answered::default, |info| Answered {
+                used: info.used,
+                remaining: info.verdict.remaining,
+                view: info.view,
+                error_bound: info.error_bound,
+            });
+            let elsewhere = self.elsewhere_of(info.is_some_and(|info| info.degraded));
+            bound::of_bucket(global.mode, compiled.rule.algorithm, (&whole, &limit), &answered, elsewhere)
         });
         Some(BucketStatus {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
-            limit: limit.permits,
+            limit: bound::shown_limit(&compiled.rule, &whole, &limit),
             window: limit.window,
             used: info.map_or(0, |info| info.used),
-            remaining: info.map_or(u64::from(limit.permits), |info| info.verdict.remaining),
+            remaining: info
+                .map_or_else(|| limit.capacity(compiled.rule.algorithm), |info| info.verdict.remaining),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             by_region: loaded.world_key(&key).and_then(|key| {
@@ -379,8 +474,9 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned, refused } = tally;
-                into.push(Touched { key, window, offered, admitted, returned, refused });
+                let world::Tally { window, offered, admitted, returned, refused, limit, is_own } = tally;
+                let own = limit.filter(|_| is_own);
+                into.push(Touched { key, window, offered, admitted, returned, refused, own });
             }
         });
     }
@@ -395,7 +491,10 @@ impl Engine {
             Effect::View { view, error_bound, .. } => {
                 self.store.set_view_of(compiled, &local, *view, *error_bound, now);
             }
-            Effect::Debit { permits, .. } => self.store.debit(compiled, &local, *permits, now),
+            Effect::Debit { permits, own, .. } => {
+                let limit = own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));
+                self.store.debit(compiled, &local, limit, *permits, now);
+            }
         }
     }
 
@@ -405,14 +504,17 @@ impl Engine {
         let now = self.clock.now();
         {
             let Some((compiled, key)) = loaded.local_key(&ask.key) else { return Answer::Now(None) };
-            let limit = loaded.held_to(compiled, compiled.limit);
+            if loaded.waits(compiled) {
+                return Answer::Now(None);
+            }
+            let limit = held(&loaded, compiled, ask);
             if let Answer::Now(balance) = self.store.rights(compiled, &key, limit, ask, now) {
                 return Answer::Now(balance);
             }
         }
         Answer::Later(Box::pin(async move {
             let (compiled, key) = loaded.local_key(&ask.key)?;
-            let limit = loaded.held_to(compiled, compiled.limit);
+            let limit = held(&loaded, compiled, ask);
             self.store.rights(compiled, &key, limit, ask, now).get().await
         }))
     }
@@ -424,6 +526,11 @@ impl Engine {
         TURN.set(turn);
         turn.is_multiple_of(SAMPLE).then(Stopwatch::start)
     }
+}
+
+/// What a charge of a bucket would be given here.
+fn held(loaded: &Loaded, compiled: &Compiled, ask: &Ask) -> Limit {
+    loaded.held_to(compiled, ask.own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit)))
 }
 
 /// Names and values of a bucket's identity.

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::core::algorithm::{Limit, Verdict, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
+use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
@@ -43,6 +44,8 @@ pub struct Charge<'a> {
     pub key: &'a Key,
     /// The limit in force.
     pub limit: Limit,
+    /// The same in all regions together; a worldwide rule may hold this one to less.
+    pub whole: &'a Limit,
     /// What to charge.
     pub cost: Cost,
     /// Whether a "no" here denies the whole; a shadow rule's does not.
@@ -62,6 +65,10 @@ pub struct Counted {
     pub used: u64,
     /// Permits really given back, for a refund.
     pub returned: u64,
+    /// Permits charged, for a report.
+    pub reported: u64,
+    /// Permits that were owed from earlier windows, and are counted in this one now.
+    pub paid: u64,
     /// Whether the failure policy answered instead of the store.
     pub degraded: bool,
 }
@@ -69,7 +76,8 @@ pub struct Counted {
 /// What became of all charges of one decision, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was.
+    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was but the reports, which
+    /// are charged always.
     pub admitted: bool,
     /// One for each charge.
     pub counted: SmallVec<[Counted; 2]>,
@@ -99,7 +107,7 @@ pub struct BucketInfo {
     pub degraded: bool,
 }
 
-/// Where buckets are kept. One decision is atomic: all of its charges or none.
+/// Where buckets are kept. One decision is atomic: all of its charges or none, reports aside, which are charged always.
 #[expect(
     clippy::len_without_is_empty,
     reason = "how full it is, for metrics; nobody asks whether it is empty"
@@ -139,8 +147,8 @@ pub trait Store: Send + Sync + 'static {
     /// Forgets a bucket, so that it counts from zero. `false`: it was not there; `None`: the store could not be asked.
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>>;
 
-    /// Charges what another region admitted.
-    fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp);
+    /// Charges what another region admitted of a bucket with this `limit`.
+    fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp);
 
     /// Carries out a step on the rights of an `escrow` rule's bucket, atomically with decisions on it, and tells what they are
     /// then. `limit` is what a charge would be given. `None`: its rights do not move, the store cannot be asked, or it has no
@@ -155,6 +163,11 @@ pub trait Store: Send + Sync + 'static {
     ) -> Answer<'a, Option<Balance>> {
         let _ = (rule, key, limit, ask, now);
         Answer::Now(None)
+    }
+
+    /// The policy that answers for a rule where the store does not.
+    fn policy(&self, rule: &Compiled) -> OnFailure {
+        rule.rule.on_failure.unwrap_or_default()
     }
 
     /// Forgets what has expired, a bounded part at a time. Called about once a second.

@@ -188,4 +188,7 @@ pub struct RulesStatus {
     /// The revision that the source holds, where it is not the one in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_revision: Option<u64>,
+    /// Why the set in force is not saved on this machine, to start from while the source is away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unsaved: Option<String>,
 }

@@ -46,6 +46,11 @@ impl Part {
 }
 
 impl Share {
+    /// Whether nothing may be spent, nor the store be asked, because the regions have not agreed yet.
+    pub(super) fn waits(&self) -> bool {
+        self.part.load().in_force.waits()
+    }
+
     /// This region's part of the rule's own limit.
     pub(super) fn own(&self) -> Limit {
         self.part.load().part
@@ -80,6 +85,11 @@ pub(super) struct Shares {
 impl Shares {
     pub(super) fn new(name: NodeName, regions: Vec<String>, saved: Option<Saved>) -> Self {
         Self { regions, lends: false, split: Mutex::new(Split::new(name, saved)) }
+    }
+
+    /// The regions that share where a rule names none.
+    pub(super) fn regions(&self) -> &[String] {
+        &self.regions
     }
 
     pub(super) fn machine(&self) -> MutexGuard<'_, Split> {
@@ -135,6 +145,18 @@ impl Engine {
         self
     }
 
+    /// Whether nothing of a rule is spent before every region has said the same list of regions and the same weights. To be
+    /// called after [`Self::sharing`], and only where [`Self::follow_shares`] is called as time passes.
+    #[must_use]
+    pub fn agreeing(self, agrees: bool) -> Self {
+        if agrees {
+            let mut split = self.shares.machine();
+            let alone = Split::new(self.name.clone(), None);
+            *split = std::mem::replace(&mut *split, alone).among(self.shares.regions.clone());
+        }
+        self
+    }
+
     /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks with others.
     #[must_use]
     pub const fn lending(mut self, lends: bool) -> Self {
@@ -147,9 +169,20 @@ impl Engine {
         let now = self.clock.now();
         let mut split = self.shares.machine();
         split.handle_members(now, members);
-        if !split.handle_timeout(now) {
-            return;
+        if split.handle_timeout(now) {
+            self.put_shares(&split);
         }
+    }
+
+    /// What [`Self::shares_saved`] said is safe on disk: shares that waited for that are in force.
+    pub fn shares_are_saved(&self, saved: &Saved) {
+        let mut split = self.shares.machine();
+        if split.handle_saved(saved) {
+            self.put_shares(&split);
+        }
+    }
+
+    fn put_shares(&self, split: &Split) {
         for share in self.loaded.load().shares() {
             let Some(in_force) = split.in_force(&share.rule) else { continue };
             let before = share.part.load();

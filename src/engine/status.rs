@@ -14,8 +14,10 @@ use crate::core::worldwide::{NodeName, WorldKey};
 pub struct Explanation {
     /// What the answer would be.
     pub decision: Decision,
-    /// Every rule of the domain, in order of precedence, and what it had to do with the request.
+    /// Rules of the domain, in order of precedence, and what each had to do with the request.
     pub considered: Vec<(String, Reason)>,
+    /// How many others there are.
+    pub left_out: usize,
 }
 
 /// What one bucket holds.
@@ -63,7 +65,7 @@ pub enum StoreState {
     /// All of it.
     #[default]
     Ok,
-    /// Some servers do not: their keys follow their rules' failure policies.
+    /// Some servers do not, or not everything: what they do not answer follows the rules' failure policies.
     Degraded,
     /// Nothing does.
     Down,
@@ -78,6 +80,10 @@ pub struct StoreHealth {
     pub topology: Option<&'static str>,
     /// Its servers.
     pub servers: Vec<ServerHealth>,
+    /// Daemons that count in it together, this one included; `None` for a store of this daemon alone.
+    pub daemons: Option<u32>,
+    /// What is wrong now, a sentence each.
+    pub problems: Vec<String>,
 }
 
 /// One server of a store.
@@ -130,8 +136,11 @@ pub struct WorldStatus {
     /// Regions whose every daemon has been silent for too long: the limits that span them follow `on_partition`.
     pub cut_off: Vec<String>,
     /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of its buckets;
-    /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other regions spend theirs), `none`.
+    /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other regions spend theirs),
+    /// `room` (not all buckets in use are followed), `start` (this daemon has just begun), `none`.
     pub error_bounds: Vec<(String, u64, &'static str)>,
+    /// Whether this daemon has just begun and waits to hear what it had admitted before.
+    pub begins: bool,
     /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their limits: at most
     /// [`STATUS_KEYS_MAX`](crate::core::worldwide::STATUS_KEYS_MAX).
     pub buckets: Vec<(WorldKey, BTreeMap<String, u64>)>,

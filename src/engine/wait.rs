@@ -19,6 +19,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::key::Key;
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::OwnLimit;
 use crate::core::worldwide::WorldKey;
 use crate::telemetry::Metrics;
 
@@ -62,7 +63,8 @@ impl Waits {
 
 /// What was denied only for want of rights, if that is all: how long to wait for them.
 fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Timestamp) -> Option<Span> {
-    if outcome.admitted {
+    // A report has been charged: asked again, it would be charged twice.
+    if outcome.admitted || charges.iter().any(|charge| charge.cost.is_report()) {
         return None;
     }
     let mut least: Option<Span> = None;
@@ -73,7 +75,7 @@ fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Times
     for (charge, counted) in denied {
         let rule = &charge.rule.rule;
         let wait = rule.global.as_ref().filter(|global| global.mode == Mode::Escrow)?.wait;
-        let moves = rule.algorithm == Algorithm::FixedWindow && charge.limit.permits == rule.limit;
+        let moves = rule.algorithm == Algorithm::FixedWindow && charge.key.shape() == charge.rule.shape;
         let fits = charge.cost.taken() <= u64::from(charge.limit.permits);
         let window = now.window_index(charge.limit.window);
         if wait == Span::ZERO || !moves || !fits || counted.degraded || waits.is_dry(charge.key, window) {
@@ -108,7 +110,9 @@ impl Engine {
             charges.iter().zip(&denied.counted).filter(|(_, counted)| !counted.verdict.admitted)
         {
             let window = now.window_index(charge.limit.window);
-            let thirst = Tally { window, refused: charge.cost.taken(), ..Tally::default() };
+            let (limit, is_own) = (Some(OwnLimit::of(charge.whole)), *charge.whole != charge.rule.limit);
+            let refused = charge.cost.taken();
+            let thirst = Tally { window, refused, limit, is_own, ..Tally::default() };
             self.tallies.add(charge.key, thirst);
         }
         let deadline = Deadline::after(most.to_std());

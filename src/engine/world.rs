@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
+use super::excess::Excess;
 use super::port::Answer;
 #[cfg(doc)]
 use super::port::Store;
@@ -10,7 +11,9 @@ use super::status::{PeerStatus, WorldStatus};
 use super::{Engine, bound};
 use crate::core::key::Key;
 use crate::core::time::{Span, Timestamp};
+use crate::core::wire::{OwnLimit, RuleName};
 use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::uncertainty::Elsewhere;
 use crate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
@@ -30,6 +33,10 @@ pub struct Tally {
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,
+    /// The largest limit that it was decided by, in all regions together.
+    pub limit: Option<OwnLimit>,
+    /// Whether that is not the rule's.
+    pub is_own: bool,
 }
 
 /// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never waits here
@@ -99,6 +106,9 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.admitted = into.admitted.saturating_add(tally.admitted);
     into.returned = into.returned.saturating_add(tally.returned);
     into.refused = into.refused.max(tally.refused);
+    if tally.limit > into.limit {
+        (into.limit, into.is_own) = (tally.limit, tally.is_own);
+    }
 }
 
 /// What the task that speaks with other daemons asks of the engine. Nothing here waits.
@@ -134,6 +144,10 @@ pub trait WorldPort: Send + Sync + 'static {
     }
     /// Counts frames and connections that were refused. The reasons are few and fixed.
     fn refused(&self, reason: &'static str, times: u64);
+    /// Counts what was passed over as it should be: it came late, early or twice, or comes again. The reasons are few and fixed.
+    fn passed_over(&self, reason: &'static str, times: u64) {
+        let _ = (reason, times);
+    }
     /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
     fn dropped(&self, queue: &'static str, times: u64);
     /// Counts bytes of messages to and from the daemons of a region.
@@ -143,6 +157,19 @@ pub trait WorldPort: Send + Sync + 'static {
     /// Counts reports that came after the instant at which every region should have used them.
     fn late(&self, reports: u64) {
         let _ = reports;
+    }
+    /// How many buckets are followed, of all modes, and how many more in use found no room since the last call.
+    fn world_keys(&self, followed: usize, dropped: u64) {
+        let _ = (followed, dropped);
+    }
+    /// Holds the `gossip` rules with these names, and no others, to this region's share, one of `regions`: some of their
+    /// buckets are in use and find no room to be followed.
+    fn crowded(&self, rules: &[RuleName], regions: usize) {
+        let _ = (rules, regions);
+    }
+    /// Answers go by this from now on: what is known of the stores beside the own one.
+    fn elsewhere(&self, elsewhere: Elsewhere) {
+        let _ = elsewhere;
     }
     /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the end.
     fn overshoot(&self, rule: &str, permits: u64);
@@ -183,7 +210,7 @@ impl WorldPort for Engine {
                 }
             }
         }
-        status.error_bounds = bound::of_rules(&self.loaded(), &status);
+        status.error_bounds = bound::of_rules(&self.loaded(), &status, Self::elsewhere(self, self.now()));
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
         for (gauge, rule, value) in bound::rule_gauges(&self.world(), &status) {
             metrics.rule_gauge(gauge, rule).set(value as f64);
@@ -204,10 +231,16 @@ impl WorldPort for Engine {
     }
 
     fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
-        let over = used.saturating_sub(limit);
-        self.metrics().overshoot(&key.rule.name).increment(over);
+        let rule = key.rule.name.as_str();
+        let length = self.loaded().set.by_name(rule).map_or(Span::ZERO, |compiled| compiled.limit.window);
+        let excess = self.excess.judge(self.now(), rule, length, used, limit);
+        let over = if let Excess::Alarm(over) = excess { over } else { 0 };
+        self.metrics().overshoot(rule).increment(over);
+        if excess == Excess::Explained {
+            let more = "more was used than this limit: another was in force here or elsewhere meanwhile";
+            tracing::debug!(rule, window, used, limit, "{more}");
+        }
         if over > 0 {
-            let rule = key.rule.name.as_str();
             tracing::error!(
                 rule,
                 window,
@@ -226,6 +259,10 @@ impl WorldPort for Engine {
         self.metrics().counter("frames_rejected_total", "reason", reason).increment(times);
     }
 
+    fn passed_over(&self, reason: &'static str, times: u64) {
+        self.metrics().counter("reports_passed_over_total", "reason", reason).increment(times);
+    }
+
     fn dropped(&self, queue: &'static str, times: u64) {
         self.metrics().counter("peer_dropped_total", "queue", queue).increment(times);
     }
@@ -241,6 +278,20 @@ impl WorldPort for Engine {
 
     fn late(&self, reports: u64) {
         self.metrics().late_reports.increment(reports);
+    }
+
+    fn world_keys(&self, followed: usize, dropped: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+        self.metrics().world_keys.set(followed as f64);
+        self.metrics().world_keys_dropped.increment(dropped);
+    }
+
+    fn crowded(&self, rules: &[RuleName], regions: usize) {
+        self.loaded().crowd(rules, regions);
+    }
+
+    fn elsewhere(&self, elsewhere: Elsewhere) {
+        self.put_elsewhere(elsewhere);
     }
 }
 
@@ -319,7 +370,7 @@ mod tests {
     fn nothing_is_lost_when_a_window_turns_between_two_drains() {
         let tallies = Tallies::default();
         let key = Key::new(Shape(1), ["a"]);
-        let tally = |window, admitted| Tally { window, offered: admitted, admitted, returned: 0, refused: 0 };
+        let tally = |window, admitted| Tally { window, offered: admitted, admitted, ..Tally::default() };
         for (window, admitted) in [(5, 1), (5, 2), (6, 4), (5, 8), (6, 16)] {
             assert!(tallies.add(&key, tally(window, admitted)));
         }

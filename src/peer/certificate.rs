@@ -12,20 +12,24 @@ use rcgen::{
     KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
 };
 
+use x509_parser::pem::Pem;
+use x509_parser::prelude::ASN1Time;
+
 use super::identity::{self, NAME_BYTES_MAX};
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::NodeName;
 
 /// The name every node's certificate carries beside its own, and the one that dialling asks for: addresses may change.
 pub const SERVER_NAME: &str = "peer.tidegate";
-/// How long an authority is valid.
+/// How long an authority is valid unless another time is asked for.
 pub const CA_VALID: Span = Span::from_secs(10 * 365 * 24 * 3_600);
-/// How long a node's certificate is valid. Replace it before: a running daemon takes the new one without a restart.
+/// How long a node's certificate is valid unless another time is asked for. Replace it before: a running daemon takes the new one without a restart.
 pub const NODE_VALID: Span = Span::from_secs(365 * 24 * 3_600);
 /// Certificates begin this long before they are made, for nodes whose clocks are behind.
 const BACKDATED: Span = Span::from_secs(3_600);
 /// No certificate can say a later date than the year 9999.
 const LAST_SECOND: u64 = 253_402_300_799;
+const DAY_SECONDS: i64 = 24 * 3_600;
 
 /// A certificate and its private key, both PEM.
 #[derive(Clone, PartialEq, Eq)]
@@ -86,6 +90,9 @@ pub enum CertificateError {
     /// There is a file already, and keys are never replaced unasked.
     #[error("{} exists already; choose another directory or move it away", .0.display())]
     Exists(PathBuf),
+    /// A file holds no certificate.
+    #[error("{} holds no certificate", .0.display())]
+    NoCertificate(PathBuf),
     /// A file could not be read.
     #[error("{} cannot be read: {source}", path.display())]
     Read {
@@ -109,7 +116,15 @@ pub enum CertificateError {
 /// # Errors
 /// If no key could be made.
 pub fn create_ca(now: Timestamp) -> Result<Authority, CertificateError> {
-    let mut params = lasting(now, CA_VALID);
+    create_ca_valid(now, CA_VALID)
+}
+
+/// The same for an authority that is valid for so long.
+///
+/// # Errors
+/// As [`create_ca`].
+pub fn create_ca_valid(now: Timestamp, valid: Span) -> Result<Authority, CertificateError> {
+    let mut params = lasting(now, valid);
     params.distinguished_name = named("Tidegate cluster authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -123,6 +138,19 @@ pub fn create_ca(now: Timestamp) -> Result<Authority, CertificateError> {
 /// # Errors
 /// If a name cannot be carried, or `ca` is not an authority.
 pub fn issue(ca: &Authority, node: &NodeName, now: Timestamp) -> Result<Issued, CertificateError> {
+    issue_valid(ca, node, now, NODE_VALID)
+}
+
+/// The same for a certificate that is valid for so long.
+///
+/// # Errors
+/// As [`issue`].
+pub fn issue_valid(
+    ca: &Authority,
+    node: &NodeName,
+    now: Timestamp,
+    valid: Span,
+) -> Result<Issued, CertificateError> {
     for (what, name) in [("region", &node.region), ("node", &node.node)] {
         if !identity::is_name(name) {
             return Err(CertificateError::Name { what, name: name.clone() });
@@ -132,7 +160,7 @@ pub fn issue(ca: &Authority, node: &NodeName, now: Timestamp) -> Result<Issued, 
     let ca_key = KeyPair::from_pem(ca.key_pem()).map_err(authority)?;
     let issuer = Issuer::from_ca_cert_pem(ca.certificate_pem(), ca_key).map_err(authority)?;
 
-    let mut params = lasting(now, NODE_VALID);
+    let mut params = lasting(now, valid);
     // A common name holds at most 64 characters; the URI is the name that counts.
     params.distinguished_name = named(&node.node.chars().take(64).collect::<String>());
     params.subject_alt_names = vec![
@@ -152,8 +180,8 @@ pub fn issue(ca: &Authority, node: &NodeName, now: Timestamp) -> Result<Issued, 
 ///
 /// # Errors
 /// As [`create_ca`], or if a file exists or cannot be written; an existing file is left as it was.
-pub fn write_ca(dir: &Path, now: Timestamp) -> Result<[PathBuf; 2], CertificateError> {
-    write_pair(dir, ["ca.pem", "ca.key"], || create_ca(now).map(|ca| ca.0))
+pub fn write_ca(dir: &Path, now: Timestamp, valid: Span) -> Result<[PathBuf; 2], CertificateError> {
+    write_pair(dir, ["ca.pem", "ca.key"], || create_ca_valid(now, valid).map(|ca| ca.0))
 }
 
 /// Reads `ca.pem` and `ca.key` from `ca_dir`, signs a certificate for `node` and writes `node.pem` and `node.key`
@@ -166,9 +194,56 @@ pub fn write_node(
     node: &NodeName,
     dir: &Path,
     now: Timestamp,
+    valid: Span,
 ) -> Result<[PathBuf; 2], CertificateError> {
     let ca = Authority::new(read(&ca_dir.join("ca.pem"))?, read(&ca_dir.join("ca.key"))?);
-    write_pair(dir, ["node.pem", "node.key"], || issue(&ca, node, now))
+    write_pair(dir, ["node.pem", "node.key"], || issue_valid(&ca, node, now, valid))
+}
+
+/// What a certificate file says, for people: one line for each certificate in it.
+///
+/// # Errors
+/// If it cannot be read, or holds no certificate.
+pub fn describe(path: &Path, now: Timestamp) -> Result<Vec<String>, CertificateError> {
+    let text = read(path)?;
+    let mut lines = Vec::new();
+    for pem in Pem::iter_from_buffer(text.as_bytes()) {
+        let unreadable = |_| CertificateError::NoCertificate(path.to_path_buf());
+        let pem = pem.map_err(unreadable)?;
+        if pem.label != "CERTIFICATE" {
+            continue;
+        }
+        let certificate =
+            pem.parse_x509().map_err(|_| CertificateError::NoCertificate(path.to_path_buf()))?;
+        let who = match identity::node_of(&pem.contents) {
+            Ok(name) => format!("node {} of region {}", name.node, name.region),
+            Err(_) if certificate.is_ca() => format!("authority {}", certificate.subject()),
+            Err(error) => format!("names no node ({error})"),
+        };
+        let validity = certificate.validity();
+        let (begins, ends) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+        let left = ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX));
+        let left =
+            if left < 0 { "it has ended".to_owned() } else { format!("{} days left", left / DAY_SECONDS) };
+        lines.push(format!(
+            "{}: {who}, signed by {}, valid from {} until {} ({left})",
+            path.display(),
+            certificate.issuer(),
+            date(begins),
+            date(ends)
+        ));
+    }
+    if lines.is_empty() { Err(CertificateError::NoCertificate(path.to_path_buf())) } else { Ok(lines) }
+}
+
+/// The day of an instant in seconds since the epoch, as `2026-11-22`, in UTC.
+#[must_use]
+pub fn date(seconds: i64) -> String {
+    let time = ASN1Time::from_timestamp(seconds).map(|time| time.to_datetime());
+    time.map_or_else(
+        |_| "an unknown day".to_owned(),
+        |time| format!("{:04}-{:02}-{:02}", time.year(), u8::from(time.month()), time.day()),
+    )
 }
 
 fn lasting(now: Timestamp, valid: Span) -> CertificateParams {
@@ -286,17 +361,17 @@ mod tests {
     fn files_are_private_and_never_overwritten() {
         let dir = tempfile::tempdir().unwrap();
         let ca_dir = dir.path().join("deep/ca");
-        let [ca, ca_key] = write_ca(&ca_dir, NOW).unwrap();
-        let [pem, key] = write_node(&ca_dir, &node(), &dir.path().join("node"), NOW).unwrap();
+        let [ca, ca_key] = write_ca(&ca_dir, NOW, CA_VALID).unwrap();
+        let [pem, key] = write_node(&ca_dir, &node(), &dir.path().join("node"), NOW, NODE_VALID).unwrap();
         for (path, mode) in [(&ca, 0o644), (&ca_key, 0o600), (&pem, 0o644), (&key, 0o600)] {
             let found = std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
             assert_eq!(found & 0o600, 0o600);
             assert_eq!(found & !mode, 0, "{} is {found:o}", path.display());
         }
         let before = std::fs::read_to_string(&ca_key).unwrap();
-        assert!(matches!(write_ca(&ca_dir, NOW), Err(CertificateError::Exists(_))));
+        assert!(matches!(write_ca(&ca_dir, NOW, CA_VALID), Err(CertificateError::Exists(_))));
         std::fs::remove_file(&ca).unwrap();
-        let error = write_ca(&ca_dir, NOW).unwrap_err().to_string();
+        let error = write_ca(&ca_dir, NOW, CA_VALID).unwrap_err().to_string();
         assert!(error.contains("ca.key exists already"), "{error}");
         assert_eq!(std::fs::read_to_string(&ca_key).unwrap(), before);
         assert!(!ca.exists());
@@ -305,8 +380,23 @@ mod tests {
     #[test]
     fn a_missing_authority_is_told_by_its_path() {
         let dir = tempfile::tempdir().unwrap();
-        let error = write_node(dir.path(), &node(), dir.path(), NOW).unwrap_err().to_string();
+        let error = write_node(dir.path(), &node(), dir.path(), NOW, NODE_VALID).unwrap_err().to_string();
         assert!(error.contains("ca.pem cannot be read"), "{error}");
+    }
+
+    #[test]
+    fn a_certificate_is_described_with_its_days() {
+        let dir = tempfile::tempdir().unwrap();
+        let [ca, _] = write_ca(&dir.path().join("ca"), NOW, CA_VALID).unwrap();
+        let valid = Span::from_secs(10 * 86_400);
+        let [pem, key] =
+            write_node(&dir.path().join("ca"), &node(), &dir.path().join("n"), NOW, valid).unwrap();
+        let [line] = &describe(&pem, NOW).unwrap()[..] else { panic!("one line") };
+        assert!(line.contains("node nœud of region eu west/1"), "{line}");
+        assert!(line.contains("valid from 2025-10-09 until 2025-10-19 (10 days left)"), "{line}");
+        let line = describe(&ca, Timestamp(u64::MAX)).unwrap().concat();
+        assert!(line.contains("Tidegate cluster authority") && line.contains("it has ended"), "{line}");
+        assert!(matches!(describe(&key, NOW), Err(CertificateError::NoCertificate(_))));
     }
 
     #[test]

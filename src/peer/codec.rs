@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::counters::Refusal;
 use crate::core::wire::compact::{self, RULE_NAME_BYTES_MAX, Unreadable};
-use crate::core::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
+use crate::core::wire::rights::{Held, RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
     COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, Subject,
     VERSION,
@@ -25,6 +25,8 @@ pub const GOSSIP_BYTES_MAX: usize = 65_507;
 const KIND_SYNC: u8 = 1;
 const KIND_GOSSIP: u8 = 2;
 const KIND_RIGHTS: u8 = 3;
+/// Rights of buckets of which some have limits of their own.
+const KIND_OWN_RIGHTS: u8 = 4;
 const HEADER_BYTES: usize = 2;
 
 type Format = Configuration<LittleEndian, Varint, Limit<MESSAGE_BYTES_MAX>>;
@@ -65,8 +67,13 @@ pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
 /// [`Refusal::Oversize`] if it would not be accepted on the other side.
 pub fn encode_rights(frame: &RightsFrame) -> Result<Bytes, Refusal> {
     check_rights(frame)?;
-    let mut bytes = vec![VERSION, KIND_RIGHTS];
+    let limits: Vec<Held> = limits_of(frame).collect();
+    let owned = limits.iter().any(|limit| *limit != Held::default());
+    let mut bytes = vec![VERSION, if owned { KIND_OWN_RIGHTS } else { KIND_RIGHTS }];
     bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
+    if owned {
+        bincode::serde::encode_into_std_write(&limits, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
+    }
     sized(bytes)
 }
 
@@ -101,7 +108,8 @@ pub fn decode(bytes: &Bytes) -> Result<Message, Refusal> {
     }
     match *kind {
         KIND_SYNC => decode_frame(body).map(Message::Sync),
-        KIND_RIGHTS => decode_rights(body).map(Message::Rights),
+        KIND_RIGHTS => decode_rights(body, false).map(Message::Rights),
+        KIND_OWN_RIGHTS => decode_rights(body, true).map(Message::Rights),
         KIND_GOSSIP => {
             let (from, read): (SocketAddr, usize) = decode_part(body)?;
             let body = bytes.slice(HEADER_BYTES.saturating_add(read).min(bytes.len())..);
@@ -123,13 +131,29 @@ fn decode_frame(body: &[u8]) -> Result<Frame, Refusal> {
     })
 }
 
-fn decode_rights(body: &[u8]) -> Result<RightsFrame, Refusal> {
-    let (frame, read): (RightsFrame, usize) = decode_part(body)?;
+fn decode_rights(body: &[u8], owned: bool) -> Result<RightsFrame, Refusal> {
+    let (mut frame, mut read): (RightsFrame, usize) = decode_part(body)?;
+    if owned {
+        let (limits, more): (Vec<Held>, usize) = decode_part(body.get(read..).unwrap_or_default())?;
+        read = read.saturating_add(more);
+        if limits.len() != limits_of(&frame).count() {
+            return Err(Refusal::Malformed);
+        }
+        let said = frame.statements.iter_mut().map(|said| &mut said.limit);
+        let sent = frame.transfers.iter_mut().map(|sent| &mut sent.limit);
+        said.chain(sent).zip(limits).for_each(|(known, limit)| *known = limit);
+    }
     if read != body.len() {
         return Err(Refusal::Trailing);
     }
     check_rights(&frame)?;
     Ok(frame)
+}
+
+/// What is said of limits in a frame, in its order.
+fn limits_of(frame: &RightsFrame) -> impl Iterator<Item = Held> {
+    let said = frame.statements.iter().map(|said| said.limit);
+    said.chain(frame.transfers.iter().map(|sent| sent.limit))
 }
 
 fn check_rights(frame: &RightsFrame) -> Result<(), Refusal> {
@@ -190,7 +214,7 @@ mod tests {
     use super::*;
     use crate::core::time::{Span, Timestamp};
     use crate::core::wire::rights::{Statement, Transfer};
-    use crate::core::wire::{Amount, Counter, Seen, rounded};
+    use crate::core::wire::{Amount, Counter, OwnLimit, Seen, rounded};
 
     const SENT: u64 = 1_760_000_000_000_000;
 
@@ -200,6 +224,7 @@ mod tests {
             identity: identity.to_vec(),
             scope: Scope::Region("eu".into()),
             counters: vec![Counter { node: "eu-1".into(), since: Timestamp(SENT - 60_000_000) }],
+            own: None,
         };
         Report {
             label: 700,
@@ -244,9 +269,11 @@ mod tests {
             identity in proptest::collection::vec(any::<u8>(), 0..40),
             region in proptest::option::of("\\PC{0,12}"),
             counters in proptest::collection::vec(arbitrary_counter(), 0..3),
+            own in proptest::option::of(any::<[u32; 3]>()),
         ) -> Subject {
             let scope = region.map_or(Scope::Node, Scope::Region);
-            Subject { rule: RuleName { domain, name }, identity, scope, counters }
+            let own = own.map(|[permits, burst, queue]| OwnLimit { permits, burst, queue });
+            Subject { rule: RuleName { domain, name }, identity, scope, counters, own }
         }
     }
 
@@ -321,6 +348,7 @@ mod tests {
                 taken: vec![total(5)],
                 given: vec![total(7)],
                 closed: Some((299, 100)),
+                limit: Held::default(),
             }],
             transfers: vec![Transfer {
                 rule: rule(),
@@ -329,6 +357,7 @@ mod tests {
                 session: 9,
                 to_session: 10,
                 permits: 7,
+                limit: Held::default(),
             }],
         }
     }
@@ -338,6 +367,28 @@ mod tests {
     fn the_bytes_of_rights_are_pinned() {
         assert_eq!(hex(&encode_rights(&rights()).unwrap()), GOLDEN_RIGHTS);
         assert_eq!(decode(&encode_rights(&rights()).unwrap()), Ok(Message::Rights(rights())));
+    }
+
+    #[test]
+    fn own_limits_follow_the_rights_of_their_buckets() {
+        let mut owned = rights();
+        let own = Some(OwnLimit { permits: 300, burst: 400, queue: 0 });
+        owned.statements[0].limit = Held { own, hearsay: true };
+        owned.transfers[0].limit = Held { own, hearsay: false };
+        owned.statements.push(rights().statements.remove(0));
+        let whole = encode_rights(&owned).unwrap();
+        assert_eq!(decode(&whole), Ok(Message::Rights(owned)));
+        for len in 0..whole.len() {
+            assert!(decode(&whole.slice(..len)).is_err());
+        }
+        let mut more = whole.to_vec();
+        more.push(0);
+        assert_eq!(decode(&more.into()), Err(Refusal::Trailing));
+        // Limits of other statements than there are.
+        let mut plain = encode_rights(&rights()).unwrap().to_vec();
+        plain[1] = KIND_OWN_RIGHTS;
+        plain.push(0);
+        assert_eq!(decode(&plain.into()), Err(Refusal::Malformed));
     }
 
     #[test]
@@ -362,7 +413,7 @@ mod tests {
     fn other_versions_and_kinds_are_refused() {
         let good = encode_frame(&frame(vec![])).unwrap().to_vec();
         for (at, value, why) in
-            [(0, 0, Refusal::Version), (0, 1, Refusal::Version), (1, 0, Refusal::Kind), (1, 4, Refusal::Kind)]
+            [(0, 0, Refusal::Version), (0, 1, Refusal::Version), (1, 0, Refusal::Kind), (1, 5, Refusal::Kind)]
         {
             let mut bytes = good.clone();
             bytes[at] = value;

@@ -33,6 +33,8 @@ pub enum Refusal {
     Members,
     /// A message for a peer whose queue was full: the oldest was dropped.
     QueueFull,
+    /// A message for a peer that was not connected: the newest few are kept.
+    Unconnected,
     /// A message for a peer that could not be written, or not in time.
     Unsent,
     /// A frame for a node that is not known.
@@ -43,7 +45,7 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every reason, in the order of their counters.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Version,
         Self::Kind,
         Self::Malformed,
@@ -58,6 +60,7 @@ impl Refusal {
         Self::Impostor,
         Self::Members,
         Self::QueueFull,
+        Self::Unconnected,
         Self::Unsent,
         Self::UnknownNode,
         Self::ReaderBusy,
@@ -66,7 +69,10 @@ impl Refusal {
     /// Whether nothing was wrong with it but that there was no room or no way.
     #[must_use]
     pub const fn is_drop(self) -> bool {
-        matches!(self, Self::QueueFull | Self::Unsent | Self::UnknownNode | Self::ReaderBusy)
+        matches!(
+            self,
+            Self::QueueFull | Self::Unconnected | Self::Unsent | Self::UnknownNode | Self::ReaderBusy
+        )
     }
 
     /// The word for a metric label.
@@ -87,6 +93,7 @@ impl Refusal {
             Self::Impostor => "impostor",
             Self::Members => "members",
             Self::QueueFull => "queue_full",
+            Self::Unconnected => "unconnected",
             Self::Unsent => "unsent",
             Self::UnknownNode => "unknown_node",
             Self::ReaderBusy => "reader_busy",

@@ -11,11 +11,12 @@ use quinn::{
 };
 use quinn_proto::HashedConnectionIdGenerator;
 use rustls::pki_types::CertificateDer;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::certificate::SERVER_NAME;
 use super::counters::{Counters, Refusal};
 use super::identity::{self, IdentityError};
+use super::link::Refuser;
 use super::socket::Watched;
 use super::tls::{Lasting, Sides};
 use crate::core::worldwide::NodeName;
@@ -47,6 +48,34 @@ impl DialError {
             Self::Identity(_) => Some(Refusal::Identity),
             Self::Connection(error) => Some(refusal_of(error)).filter(|why| *why != Refusal::Handshake),
         }
+    }
+
+    /// Which side does not accept the other's certificate, where that is what is wrong.
+    pub(super) fn refuser(&self) -> Option<Refuser> {
+        match self {
+            Self::Identity(_) => Some(Refuser::Here),
+            Self::Connection(error) if refusal_of(error) == Refusal::Certificate => match error {
+                ConnectionError::ConnectionClosed(_) => Some(Refuser::There),
+                _ => Some(Refuser::Here),
+            },
+            Self::Connection(ConnectionError::ApplicationClosed(close)) if close.error_code == UNNAMED => {
+                Some(Refuser::There)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The code of a connection closed because the other's certificate names no node.
+pub(super) const UNNAMED: VarInt = VarInt::from_u32(1);
+/// How often to look whether a handshake is confirmed.
+const CONFIRMED_LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until the other side has said that the handshake is complete: with TLS 1.3 whoever dials is done before its own
+/// certificate was looked at.
+pub(super) async fn confirmed(connection: &Connection) {
+    while connection.stats().frame_rx.handshake_done == 0 {
+        sleep(CONFIRMED_LOOK).await;
     }
 }
 
@@ -119,7 +148,7 @@ impl Endpoint {
         match identity_of(&connection) {
             Ok(name) => Ok((connection, name)),
             Err(error) => {
-                connection.close(VarInt::from_u32(1), b"your certificate names no node");
+                connection.close(UNNAMED, b"your certificate names no node");
                 Err(error.into())
             }
         }

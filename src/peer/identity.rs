@@ -71,6 +71,18 @@ pub fn path(node: &NodeName) -> String {
     format!("{}/{}", utf8_percent_encode(&node.region, ESCAPED), utf8_percent_encode(&node.node, ESCAPED))
 }
 
+/// A name as [`path`] spells it: without spaces, commas or slashes.
+#[must_use]
+pub fn escaped(name: &str) -> String {
+    utf8_percent_encode(name, ESCAPED).to_string()
+}
+
+/// Reads what [`escaped`] wrote; `None` for anything else.
+#[must_use]
+pub fn unescaped(text: &str) -> Option<String> {
+    parse_name(text)
+}
+
 /// Reads what [`path`] wrote; `None` for anything else.
 #[must_use]
 pub fn parse_path(path: &str) -> Option<NodeName> {

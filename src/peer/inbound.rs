@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use quinn::{Connection, ConnectionError, ReadToEndError, RecvStream, VarInt};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -19,11 +19,16 @@ use super::counters::{Counters, Refusal};
 use super::endpoint::{self, Endpoint, HANDSHAKE_DEADLINE};
 use super::links::Links;
 use super::rules::{self, READERS_MAX, Shelf};
+use super::strangers::Strangers;
 use super::tls::STREAMS_MAX;
 use crate::core::worldwide::NodeName;
+use crate::engine::clock::Clock;
 
 /// Connections of others, handshakes included. More are refused and counted.
 pub(super) const CONNECTIONS_MAX: usize = 1_024;
+/// Handshakes under way. Past a quarter, an address must first show that it can be answered, which costs it a round trip and this
+/// side nothing (RFC 9000, 8.1.2). Past three quarters, only addresses of known daemons may begin one.
+const HANDSHAKES_MAX: usize = 256;
 /// Longest time for one stream to arrive.
 const STREAM_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -36,6 +41,27 @@ pub(super) struct Inbox {
     pub(super) links: Arc<Links>,
     pub(super) counters: Arc<Counters>,
     pub(super) rules: Arc<Shelf>,
+    pub(super) strangers: Strangers,
+}
+
+impl Inbox {
+    /// Counts a refusal, and logs it once for each address and reason.
+    fn refuse(&self, address: SocketAddr, why: Refusal, error: &dyn std::fmt::Display) {
+        self.counters.refuse(why);
+        if !matches!(why, Refusal::Certificate | Refusal::Identity | Refusal::Protocol) {
+            tracing::debug!(%address, %error, "a connection was refused");
+            return;
+        }
+        let Some(times) = self.strangers.refuse(Clock::System.now(), address.ip(), why) else { return };
+        // A daemon dials from the address that it listens on.
+        let known = self.links.get(address).and_then(|link| link.peer());
+        let by = known.map_or_else(|| "unknown".to_owned(), |name| format!("{}/{}", name.region, name.node));
+        let reason = why.as_str();
+        tracing::warn!(
+            %address, last_known_as = %by, reason, times, %error,
+            "a daemon was refused: its certificate is not accepted here"
+        );
+    }
 }
 
 /// Accepts connections until `stop`.
@@ -46,6 +72,7 @@ pub(super) async fn accept(
     stop: CancellationToken,
 ) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let incoming = tokio::select! {
             biased;
@@ -53,7 +80,19 @@ pub(super) async fn accept(
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+        let known = inbox.links.get(incoming.remote_address()).is_some();
+        let shaking = HANDSHAKES_MAX - handshakes.available_permits();
+        let turn = Turn::of(shaking, incoming.remote_address_validated(), known);
+        if turn == Turn::Later {
+            // An address that has a token already is refused below.
+            let _ = incoming.retry();
+            continue;
+        }
+        let places = match turn {
+            Turn::Now => places(&room, &handshakes),
+            Turn::Later | Turn::Never => None,
+        };
+        let Some((permit, handshake)) = places else {
             inbox.counters.refuse(Refusal::Connections);
             incoming.refuse();
             continue;
@@ -63,15 +102,50 @@ pub(super) async fn accept(
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
-                () = welcome(incoming, &inbox) => {}
+                () = welcome(incoming, handshake, &inbox) => {}
             }
             drop(permit);
         });
     }
 }
 
+/// What an address that begins a handshake is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// It goes on.
+    Now,
+    /// It has to come again with a token, which only an address that can be answered gets.
+    Later,
+    /// It is refused.
+    Never,
+}
+
+impl Turn {
+    const fn of(shaking: usize, validated: bool, known: bool) -> Self {
+        if shaking < HANDSHAKES_MAX / 4 {
+            Self::Now
+        } else if !validated {
+            Self::Later
+        } else if shaking < HANDSHAKES_MAX / 4 * 3 || known {
+            Self::Now
+        } else {
+            Self::Never
+        }
+    }
+}
+
+/// A place among the connections, and one among the handshakes.
+fn places(
+    room: &Arc<Semaphore>,
+    handshakes: &Arc<Semaphore>,
+) -> Option<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+    let permit = Arc::clone(room).try_acquire_owned().ok()?;
+    let handshake = Arc::clone(handshakes).try_acquire_owned().ok()?;
+    Some((permit, handshake))
+}
+
 /// Finishes the handshake, asks who it is, and reads until the connection ends.
-async fn welcome(incoming: quinn::Incoming, inbox: &Inbox) {
+async fn welcome(incoming: quinn::Incoming, handshake: OwnedSemaphorePermit, inbox: &Inbox) {
     let address = incoming.remote_address();
     let connection = match incoming.accept() {
         // The first packet alone may say enough to refuse it.
@@ -81,20 +155,19 @@ async fn welcome(incoming: quinn::Incoming, inbox: &Inbox) {
             Err(_) => Err(ConnectionError::TimedOut),
         },
     };
+    drop(handshake);
     let connection = match connection {
         Ok(connection) => connection,
         Err(error) => {
-            tracing::debug!(%address, %error, "a connection was refused");
-            inbox.counters.refuse(endpoint::refusal_of(&error));
+            inbox.refuse(address, endpoint::refusal_of(&error), &error);
             return;
         }
     };
     let name = match endpoint::identity_of(&connection) {
         Ok(name) => name,
         Err(error) => {
-            tracing::warn!(%address, %error, "a certificate of our authority names no node");
-            inbox.counters.refuse(Refusal::Identity);
-            connection.close(VarInt::from_u32(1), b"your certificate names no node");
+            inbox.refuse(address, Refusal::Identity, &error);
+            connection.close(endpoint::UNNAMED, b"your certificate names no node");
             return;
         }
     };
@@ -202,4 +275,19 @@ fn take_gossip(
     }
     present.claim(from);
     inbox.gossip.try_send((from, body)).map_err(|_| Refusal::ReaderBusy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HANDSHAKES_MAX, Turn};
+
+    #[test]
+    fn the_fuller_it_is_the_more_an_address_must_show() {
+        let quarter = HANDSHAKES_MAX / 4;
+        assert_eq!(Turn::of(quarter - 1, false, false), Turn::Now);
+        assert_eq!(Turn::of(quarter, false, true), Turn::Later, "an address may be forged");
+        assert_eq!(Turn::of(quarter, true, false), Turn::Now);
+        assert_eq!(Turn::of(3 * quarter, true, false), Turn::Never);
+        assert_eq!(Turn::of(3 * quarter, true, true), Turn::Now);
+    }
 }

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::net::lookup_host;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
+
+use crate::engine::names;
 
 /// Longest time to resolve one name.
 const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
@@ -14,8 +16,6 @@ const RESOLVE_DEADLINE: Duration = Duration::from_secs(2);
 const RESOLVED_AGAIN: Duration = Duration::from_secs(30);
 /// If one did not, sooner.
 const FAILED_AGAIN: Duration = Duration::from_secs(2);
-/// Most addresses taken from one name.
-const ADDRESSES_MAX: usize = 16;
 
 /// Splits what the operator wrote into addresses and names.
 pub(super) fn split(join: &[String]) -> (BTreeSet<SocketAddr>, Vec<String>) {
@@ -28,18 +28,28 @@ pub(super) fn split(join: &[String]) -> (BTreeSet<SocketAddr>, Vec<String>) {
 pub(super) async fn resolve(
     addresses: BTreeSet<SocketAddr>,
     names: Vec<String>,
-    resolved: watch::Sender<BTreeSet<SocketAddr>>,
+    resolved: Arc<watch::Sender<BTreeSet<SocketAddr>>>,
 ) {
     let mut meant: Vec<Vec<SocketAddr>> = vec![Vec::new(); names.len()];
+    let mut told: BTreeSet<&str> = BTreeSet::new();
     while !names.is_empty() {
         let mut wait = RESOLVED_AGAIN;
         for (name, meant) in names.iter().zip(&mut meant) {
-            match timeout(RESOLVE_DEADLINE, lookup_host(name.as_str())).await {
-                Ok(Ok(found)) => *meant = found.take(ADDRESSES_MAX).collect(),
-                failed => {
-                    let reason = failed.err().map_or("unknown or unreachable", |_| "no answer in time");
-                    tracing::warn!(name, reason, "an address to join through cannot be resolved");
+            let Some((host, port)) =
+                name.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)))
+            else {
+                continue;
+            };
+            match names::shared().addresses(host, RESOLVE_DEADLINE).await {
+                Ok(found) => {
+                    *meant = found.into_iter().map(|address| SocketAddr::new(address, port)).collect();
+                    told.remove(name.as_str());
+                }
+                Err(error) => {
                     wait = FAILED_AGAIN;
+                    if told.insert(name) {
+                        tracing::warn!(name, %error, "an address to join through cannot be used; trying on");
+                    }
                 }
             }
         }

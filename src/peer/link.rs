@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::counters::{Counters, Refusal};
-use super::endpoint::Endpoint;
+use super::endpoint::{self, DialError, Endpoint};
 use super::queue::Queue;
 use crate::core::time::Span;
 use crate::core::worldwide::NodeName;
@@ -66,6 +66,19 @@ pub struct LinkStatus {
     pub dropped: u64,
     /// Why it is down, or was down last.
     pub error: Option<String>,
+    /// Whether this daemon itself answers there.
+    pub own: bool,
+    /// Whether it is down because one side does not accept the other's certificate.
+    pub refused: Option<Refuser>,
+}
+
+/// Which side of a link does not accept the other's certificate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refuser {
+    /// This daemon.
+    Here,
+    /// The one that is dialled.
+    There,
 }
 
 /// UDP bytes out, in, and packets lost.
@@ -77,7 +90,10 @@ struct State {
     connection: Option<Connection>,
     peer: Option<NodeName>,
     own: bool,
+    /// Whether the other side has said that it accepts us. Until then it may still refuse our certificate.
+    confirmed: bool,
     error: Option<String>,
+    refused: Option<Refuser>,
     /// Of connections that are over.
     past: Traffic,
 }
@@ -116,7 +132,11 @@ impl Link {
 
     /// Queues a message.
     pub(super) fn send(&self, message: Bytes) {
-        self.drop_many(Refusal::QueueFull, self.queue.push(message));
+        let dropped = self.queue.push(message);
+        if dropped > 0 {
+            let why = if self.connection().is_some() { Refusal::QueueFull } else { Refusal::Unconnected };
+            self.drop_many(why, dropped);
+        }
     }
 
     /// Who answered at this address last.
@@ -143,7 +163,7 @@ impl Link {
         LinkStatus {
             address: self.address,
             peer: state.peer.clone(),
-            connected: up.is_some(),
+            connected: up.is_some() && state.confirmed,
             rtt: up.map(|connection| Span::from(connection.rtt())),
             sent_bytes: self.sent_bytes.load(Ordering::Relaxed),
             received_bytes: 0,
@@ -153,6 +173,8 @@ impl Link {
             queue_len: self.queue.len(),
             dropped: self.dropped.load(Ordering::Relaxed),
             error: state.error.clone().filter(|_| up.is_none()),
+            own: state.own,
+            refused: state.refused.filter(|_| up.is_none()),
         }
     }
 
@@ -204,22 +226,28 @@ async fn keep_connected(link: &Link, context: &LinkContext) {
                 OWN_AGAIN
             }
             Ok((connection, name)) => {
-                if serve(link, connection, name).await {
+                if serve(link, connection, name, context).await {
                     backoff = BACKOFF_MIN;
                 }
                 backoff
             }
             Err(error) => {
-                if let Some(why) = error.refusal() {
-                    context.counters.refuse(why);
-                }
-                link.lock().error = Some(error.to_string());
+                note_failure(link, &error, context);
                 backoff
             }
         };
         sleep(wait).await;
         backoff = backoff.saturating_mul(2).min(BACKOFF_MAX);
     }
+}
+
+fn note_failure(link: &Link, error: &DialError, context: &LinkContext) {
+    if let Some(why) = error.refusal() {
+        context.counters.refuse(why);
+    }
+    let mut state = link.lock();
+    state.refused = error.refuser();
+    state.error = Some(error.to_string());
 }
 
 fn note_own(link: &Link) {
@@ -232,23 +260,40 @@ fn note_own(link: &Link) {
 }
 
 /// Sends on one connection until it ends. `true`: it lived long enough to be called good.
-async fn serve(link: &Link, connection: Connection, name: NodeName) -> bool {
-    tracing::info!(address = %link.address, region = %name.region, node = %name.node, "peer connected");
-    link.drop_many(Refusal::QueueFull, link.queue.keep_newest(KEPT_ON_CONNECT));
+async fn serve(link: &Link, connection: Connection, name: NodeName, context: &LinkContext) -> bool {
+    link.drop_many(Refusal::Unconnected, link.queue.keep_newest(KEPT_ON_CONNECT));
     {
         let mut state = link.lock();
-        state.peer = Some(name);
+        state.peer = Some(name.clone());
         state.own = false;
-        state.error = None;
+        state.confirmed = false;
         state.connection = Some(connection.clone());
     }
     let (steady, silent, pump) = (sleep(STEADY), silent(&connection), pump(link, &connection));
-    tokio::pin!(steady, silent, pump);
-    let mut was_steady = false;
+    let confirmed = endpoint::confirmed(&connection);
+    tokio::pin!(steady, silent, pump, confirmed);
+    let (mut was_steady, mut was_confirmed) = (false, false);
     let reason = loop {
         tokio::select! {
             biased;
-            reason = connection.closed() => break reason.to_string(),
+            reason = connection.closed() => {
+                if !was_confirmed {
+                    let mut state = link.lock();
+                    state.past = state.past.plus(&connection);
+                    state.connection = None;
+                    drop(state);
+                    note_failure(link, &DialError::from(reason), context);
+                    return false;
+                }
+                break reason.to_string();
+            }
+            () = &mut confirmed, if !was_confirmed => {
+                was_confirmed = true;
+                let mut state = link.lock();
+                state.confirmed = true;
+                (state.error, state.refused) = (None, None);
+                tracing::info!(address = %link.address, region = %name.region, node = %name.node, "peer connected");
+            }
             () = &mut silent => {
                 connection.close(VarInt::from_u32(4), b"silent");
                 break format!("no answer for {} s", (SILENCE_LOOK * SILENT_LOOKS).as_secs());
@@ -260,7 +305,9 @@ async fn serve(link: &Link, connection: Connection, name: NodeName) -> bool {
     let mut state = link.lock();
     state.past = state.past.plus(&connection);
     state.connection = None;
-    tracing::info!(address = %link.address, %reason, "peer disconnected");
+    if was_confirmed {
+        tracing::info!(address = %link.address, region = %name.region, node = %name.node, %reason, "peer disconnected");
+    }
     state.error = Some(reason);
     was_steady
 }

@@ -24,7 +24,8 @@ use super::gossip::Carrier;
 use super::identity;
 use super::rules::{RulesWord, Shelf};
 use crate::core::worldwide::NodeName;
-use crate::core::worldwide::split::Word;
+use crate::core::worldwide::compared::Digests;
+use crate::core::worldwide::split::{Phase, Word};
 
 /// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions apart.
 const CLUSTER_ID: &str = "tidegate/1";
@@ -41,6 +42,10 @@ const DRAINING: &str = "draining";
 const REVISION: &str = "revision";
 const SHARES: &str = "shares";
 const RULES: &str = "rules";
+const REGIONS: &str = "regions";
+const DIGESTS: &str = "digests";
+/// A longer list of regions is not told.
+const REGIONS_BYTES_MAX: usize = 4_096;
 
 /// Another node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +66,10 @@ pub struct Member {
     pub shares: Option<Word>,
     /// Which set of rules it decides by, if it has one to give.
     pub rules: Option<RulesWord>,
+    /// The regions that it lists, once it has said so.
+    pub regions: Option<Vec<String>>,
+    /// What its worldwide rules are like, once it has said so.
+    pub digests: Option<Digests>,
 }
 
 /// What we say of ourselves.
@@ -72,6 +81,9 @@ pub(super) struct Facts {
     pub(super) revision: AtomicU64,
     pub(super) shares: Mutex<Option<Word>>,
     pub(super) rules: Arc<Shelf>,
+    /// The regions that this daemon lists, and the digests of its rules, as they travel.
+    pub(super) regions: Mutex<Option<String>>,
+    pub(super) digests: Mutex<Option<String>>,
     /// Something of the above has changed.
     pub(super) changed: Notify,
 }
@@ -84,8 +96,14 @@ impl Facts {
             (REVISION, self.revision.load(Ordering::Relaxed).to_string()),
         ];
         let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
-        pairs.extend(shares.map(|word| (SHARES, format!("{} {}", word.stamp, word.digest))));
+        pairs.extend(
+            shares.map(|word| (SHARES, format!("{} {} {}", word.stamp, word.digest, word.phase.as_str()))),
+        );
         pairs.extend(self.rules.word().map(|word| (RULES, word.text())));
+        for (key, fact) in [(REGIONS, &self.regions), (DIGESTS, &self.digests)] {
+            let fact = fact.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            pairs.extend(fact.map(|text| (key, text)));
+        }
         pairs
     }
 }
@@ -99,6 +117,17 @@ pub(super) struct Membership {
     pub(super) interval: Duration,
     pub(super) members: watch::Sender<Vec<Member>>,
     pub(super) events: mpsc::Sender<PeerEvent>,
+    /// How often the gossip was begun again.
+    pub(super) restarts: AtomicU64,
+}
+
+/// The gossip of one incarnation, which ends with whoever holds it.
+struct Gossip(ChitchatHandle);
+
+impl Drop for Gossip {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// What the last look found, to tell changes by.
@@ -111,11 +140,11 @@ struct Before {
 
 impl Membership {
     /// Starts the gossip.
-    pub(super) async fn begin(&self, restarts: u64) -> anyhow::Result<ChitchatHandle> {
+    pub(super) async fn begin(&self) -> anyhow::Result<ChitchatHandle> {
         let config = ChitchatConfig {
             chitchat_id: ChitchatId::new(
                 identity::path(&self.facts.name),
-                self.facts.incarnation.saturating_add(restarts),
+                self.facts.incarnation.saturating_add(self.restarts.load(Ordering::Relaxed)),
                 self.carrier.advertise,
             ),
             cluster_id: CLUSTER_ID.to_owned(),
@@ -138,29 +167,28 @@ impl Membership {
         chitchat::spawn_chitchat(config, facts, &self.carrier).await
     }
 
-    /// Keeps the list until `stop`, starting the gossip again should it die.
-    pub(super) async fn run(self, mut handle: ChitchatHandle, stop: CancellationToken) {
-        let mut restarts = 0;
+    /// Keeps the list until `stop`, starting the gossip again should it die. `begun`: the gossip, if it goes on already.
+    pub(super) async fn run(self: Arc<Self>, begun: Option<ChitchatHandle>, stop: CancellationToken) {
+        let mut begun = begun.map(Gossip);
         loop {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                () = self.watch(&handle) => {}
+            if let Some(Gossip(handle)) = &begun {
+                tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return,
+                    () = self.watch(handle) => {}
+                }
+                tracing::error!("the membership task died; starting it again");
             }
-            tracing::error!("the membership task died; starting it again");
+            drop(begun.take());
             self.carrier.counters.gossip_restarted();
-            restarts += 1;
-            handle.abort();
+            self.restarts.fetch_add(1, Ordering::Relaxed);
             tokio::select! {
                 biased;
-                () = stop.cancelled() => break,
+                () = stop.cancelled() => return,
                 () = sleep(RESTART_AFTER) => {}
             }
-            if let Ok(begun) = self.begin(restarts).await {
-                handle = begun;
-            }
+            begun = self.begin().await.ok().map(Gossip);
         }
-        handle.abort();
     }
 
     /// Looks at every interval, and at once when our own facts change. Returns when the gossip has died.
@@ -285,10 +313,51 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         revision: state.get(REVISION)?.parse().ok()?,
         shares: state.get(SHARES).and_then(word),
         rules: state.get(RULES).and_then(RulesWord::read),
+        regions: state.get(REGIONS).and_then(listed),
+        digests: state.get(DIGESTS).and_then(Digests::read),
     })
 }
 
+/// A list of regions as it travels; `None` if it is too long.
+pub(super) fn list(regions: &[String]) -> Option<String> {
+    let names: Vec<String> = regions.iter().map(|region| identity::escaped(region)).collect();
+    Some(names.join(",")).filter(|text| text.len() <= REGIONS_BYTES_MAX)
+}
+
+/// Reads what [`list`] wrote.
+fn listed(text: &str) -> Option<Vec<String>> {
+    if text.len() > REGIONS_BYTES_MAX {
+        return None;
+    }
+    text.split(',').filter(|name| !name.is_empty()).map(identity::unescaped).collect()
+}
+
 fn word(text: &str) -> Option<Word> {
-    let (stamp, digest) = text.split_once(' ')?;
-    Some(Word { stamp: stamp.parse().ok()?, digest: digest.parse().ok()? })
+    let mut parts = text.split(' ');
+    let (stamp, digest) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    // A daemon that says no phase may be in any.
+    let phase = parts.next().and_then(|text| Phase::ALL.into_iter().find(|phase| phase.as_str() == text));
+    Some(Word { stamp, digest, phase: phase.unwrap_or(Phase::Changing) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_of_regions_and_a_word_come_back_as_they_were_said() {
+        let regions: Vec<String> = ["eu-west", "a,b", "ü /"].map(str::to_owned).into();
+        assert_eq!(listed(&list(&regions).unwrap()), Some(regions));
+        assert_eq!(listed(&list(&[]).unwrap()), Some(Vec::new()));
+        assert_eq!(list(&vec!["x".repeat(250); 64]), None);
+        assert_eq!(listed("a,%zz"), None);
+        let said = Word { stamp: 7, digest: 9, phase: Phase::Waiting };
+        assert_eq!(word("7 9 waiting"), Some(said));
+        assert_eq!(
+            word("7 9"),
+            Some(Word { phase: Phase::Changing, ..said }),
+            "an older daemon says no phase"
+        );
+        assert_eq!(word("7"), None);
+    }
 }

@@ -28,12 +28,13 @@ mod queue;
 mod rights;
 mod rules;
 mod socket;
+mod strangers;
 pub mod sync;
 
 pub use endpoint::Wire;
-pub use link::LinkStatus;
+pub use link::{LinkStatus, Refuser};
 pub use membership::Member;
 pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};
 pub use queue::PEER_QUEUE_LEN_MAX;
 pub use rules::{FetchError, RULES_BYTES_MAX, RulesWord};
-pub use tls::{TlsError, TlsPem};
+pub use tls::{CertificateDates, TlsError, TlsPem};

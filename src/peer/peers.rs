@@ -1,5 +1,6 @@
 //! The handle: start, send, look, leave, stop.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,13 +21,16 @@ use super::inbound::{self, Inbox};
 use super::join;
 use super::link::{LinkContext, LinkStatus};
 use super::links::Links;
-use super::membership::{Facts, Member, Membership};
+use super::membership::{self, Facts, Member, Membership};
 use super::rules::{self, FetchError, RulesWord, Shelf};
+use super::strangers::Strangers;
 use super::tls::{self, TlsError, TlsPem};
 use crate::core::wire::Frame;
 use crate::core::wire::rights::RightsFrame;
 use crate::core::worldwide::NodeName;
+use crate::core::worldwide::compared::Digests;
 use crate::core::worldwide::split::Word;
+use crate::engine::tasks::Tasks;
 
 /// How often membership is gossiped unless the configuration says otherwise.
 pub const GOSSIP_INTERVAL_DEFAULT: Duration = Duration::from_millis(250);
@@ -110,6 +114,7 @@ pub struct Peers {
     ground: Ground,
     facts: Arc<Facts>,
     members: watch::Receiver<Vec<Member>>,
+    joins: watch::Receiver<BTreeSet<SocketAddr>>,
     gossip_interval: Duration,
 }
 
@@ -172,6 +177,7 @@ impl Ground {
             links: Arc::clone(&self.links),
             counters: Arc::clone(&self.counters),
             rules: Arc::clone(&self.rules),
+            strangers: Strangers::default(),
         }
     }
 
@@ -201,8 +207,19 @@ impl Peers {
     /// # Errors
     /// If the certificates, the address or the names cannot be used. That nobody is there is no error.
     pub async fn start(config: PeersConfig) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
+        Self::start_in(&Tasks::default(), config).await
+    }
+
+    /// The same, its tasks watched among these.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_in(
+        tasks: &Tasks,
+        config: PeersConfig,
+    ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
         let said = config.name.clone();
-        Self::start_saying(config, said).await
+        Self::start_saying(tasks, config, said).await
     }
 
     /// Starts on a wire of the caller's, among members that the caller names: for simulations, where nothing may depend on
@@ -224,6 +241,8 @@ impl Peers {
             draining: AtomicBool::new(false),
             revision: AtomicU64::new(0),
             shares: Mutex::default(),
+            regions: Mutex::default(),
+            digests: Mutex::default(),
             rules: Arc::clone(&ground.rules),
             changed: Notify::new(),
         });
@@ -233,11 +252,13 @@ impl Peers {
         tasks.spawn(stop.clone().run_until_cancelled_owned(follow));
         tasks.spawn(inbound::accept(Arc::clone(endpoint), inbox, tasks.clone(), stop.clone()));
         let gossip_interval = config.gossip_interval;
-        Ok((Self { ground, facts, members: named, gossip_interval }, events_receiver))
+        let (_, joins) = watch::channel(BTreeSet::new());
+        Ok((Self { ground, facts, members: named, joins, gossip_interval }, events_receiver))
     }
 
     /// Starts, and gossips under a name that tests choose to be another's.
     async fn start_saying(
+        watched: &Tasks,
         config: PeersConfig,
         said: NodeName,
     ) -> Result<(Self, mpsc::Receiver<PeerEvent>), StartError> {
@@ -248,13 +269,16 @@ impl Peers {
         let (addresses, names) = join::split(&config.join);
         let (resolved, join) = watch::channel(addresses.clone());
         let (members_sender, members) = watch::channel(Vec::new());
-        let membership = Membership {
+        let joins = join.clone();
+        let membership = Arc::new(Membership {
             facts: Arc::new(Facts {
                 name: said,
                 incarnation: config.incarnation,
                 draining: AtomicBool::new(false),
                 revision: AtomicU64::new(0),
                 shares: Mutex::default(),
+                regions: Mutex::default(),
+                digests: Mutex::default(),
                 rules: Arc::clone(&ground.rules),
                 changed: Notify::new(),
             }),
@@ -264,14 +288,31 @@ impl Peers {
             interval: config.gossip_interval.max(Duration::from_millis(10)),
             members: members_sender,
             events,
-        };
+            restarts: AtomicU64::new(0),
+        });
         let (facts, gossip_interval) = (Arc::clone(&membership.facts), membership.interval);
-        let handle = membership.begin(0).await.map_err(|error| StartError::Membership(error.to_string()))?;
+        let handle = membership.begin().await.map_err(|error| StartError::Membership(error.to_string()))?;
         let Ground { endpoint, tasks, stop, .. } = &ground;
-        tasks.spawn(membership.run(handle, stop.clone()));
-        tasks.spawn(inbound::accept(Arc::clone(endpoint), inbox, tasks.clone(), stop.clone()));
-        tasks.spawn(stop.clone().run_until_cancelled_owned(join::resolve(addresses, names, resolved)));
-        Ok((Self { ground, facts, members, gossip_interval }, events_receiver))
+        // A task that begins again finds no handle, and begins the gossip again, too.
+        let (ending, mut handle) = (stop.clone(), Some(handle));
+        watched.spawn("peer_membership", stop, move || {
+            Arc::clone(&membership).run(handle.take(), ending.clone())
+        });
+        let (endpoint, tasks, ending) = (Arc::clone(endpoint), tasks.clone(), stop.clone());
+        watched.spawn("peer_connections", stop, move || {
+            inbound::accept(Arc::clone(&endpoint), Arc::clone(&inbox), tasks.clone(), ending.clone())
+        });
+        let (ending, resolved) = (stop.clone(), Arc::new(resolved));
+        if !names.is_empty() {
+            watched.spawn("peer_names", stop, move || {
+                let resolving = join::resolve(addresses.clone(), names.clone(), Arc::clone(&resolved));
+                let ending = ending.clone();
+                async move {
+                    let _ = ending.run_until_cancelled_owned(resolving).await;
+                }
+            });
+        }
+        Ok((Self { ground, facts, members, joins, gossip_interval }, events_receiver))
     }
 
     /// Sends a frame to a node. Never waits and never fails: what cannot be sent is dropped and counted, and a later
@@ -352,6 +393,31 @@ impl Peers {
         if before != Some(word) {
             self.facts.changed.notify_one();
         }
+    }
+
+    /// Tells the others which regions this daemon lists.
+    pub fn set_regions(&self, regions: &[String]) {
+        self.set_fact(&self.facts.regions, membership::list(regions));
+    }
+
+    /// Tells the others what the worldwide rules in force here are like.
+    pub fn set_digests(&self, digests: &Digests) {
+        self.set_fact(&self.facts.digests, Some(digests.text()));
+    }
+
+    fn set_fact(&self, fact: &Mutex<Option<String>>, text: Option<String>) {
+        let mut fact = fact.lock().unwrap_or_else(PoisonError::into_inner);
+        if *fact != text {
+            *fact = text;
+            self.facts.changed.notify_one();
+        }
+    }
+
+    /// The addresses to join through, as far as they are known: those of this daemon itself left out.
+    #[must_use]
+    pub fn joins(&self) -> BTreeSet<SocketAddr> {
+        let joins = self.joins.borrow().clone();
+        joins.into_iter().filter(|address| !self.ground.links.is_own(*address)).collect()
     }
 
     /// Tells the others which set of rules is in force here, and keeps its bytes for those who want them.
@@ -490,7 +556,7 @@ mod tests {
         for said in [name("us", "ghost"), name("us", "b")] {
             let before = honest.counters().refused(Refusal::Impostor);
             let mallory = config(&ca, &name("ap", "mallory"), Some(honest.advertised()));
-            let (mallory, _events_m) = Peers::start_saying(mallory, said).await.unwrap();
+            let (mallory, _events_m) = Peers::start_saying(&Tasks::default(), mallory, said).await.unwrap();
             let counted = timeout(Duration::from_secs(5), async {
                 while honest.counters().refused(Refusal::Impostor) == before {
                     sleep(Duration::from_millis(20)).await;

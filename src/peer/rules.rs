@@ -18,6 +18,8 @@ use crate::core::wire::VERSION;
 pub const RULES_BYTES_MAX: usize = 64 << 20;
 /// Sets that a peer may be reading on one connection at once. More wait on its side.
 pub(super) const READERS_MAX: u32 = 2;
+/// Largest generation and revision that are believed: databases count them in 63 bits, and need room to go on.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
 /// Longest time for a question to arrive, and for a set to be written.
 const ASK_DEADLINE: Duration = Duration::from_secs(5);
 const ANSWER_DEADLINE: Duration = Duration::from_secs(60);
@@ -47,7 +49,11 @@ impl RulesWord {
     /// Reads what a member said.
     pub(super) fn read(text: &str) -> Option<Self> {
         let mut parts = text.split(' ');
-        let (generation, revision) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        let (generation, revision): (u64, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        // No database could ever hold a newer one.
+        if generation > NUMBER_MAX || revision > NUMBER_MAX {
+            return None;
+        }
         let length = parts.next()?.parse().ok()?;
         let hex = parts.next().filter(|hex| hex.len() == 2 * DIGEST_BYTES && hex.is_ascii())?;
         let mut digest = [0; DIGEST_BYTES];

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::counters::Refusal;
 use super::offset::Offset;
 use super::rights::{Rights, Told};
 use super::{LinkStatus, Member, PeerEvent, Peers};
@@ -19,6 +20,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::EscrowConfig;
 use crate::core::worldwide::{self, NodeName, Replica, ReplicaConfig, Touched};
 use crate::engine::status::{PeerStatus, WorldStatus};
+use crate::engine::tasks::Tasks;
 use crate::engine::world::WorldPort;
 
 /// How often the replica is told the time and what decisions did.
@@ -30,6 +32,23 @@ const EVENTS_AT_ONCE: usize = 256;
 /// Frames handed out at once; the rest goes out at the next turn, at most a tick later.
 const FRAMES_AT_ONCE: usize = 4_096;
 
+/// How long a daemon that ends waits for the others' word that they know its last counts.
+const FAREWELL: Duration = Duration::from_millis(300);
+
+/// What the protocol refuses of a frame that it takes: signs of a fault.
+const REFUSED: [&str; 8] = [
+    "rights_fenced",
+    "rights_beyond",
+    "rights_unknown_rule",
+    "rights_no_room",
+    "unknown_rule",
+    "other_window",
+    "backwards",
+    "beyond_limit",
+];
+/// What it passes over because it came late, early or twice, or comes again: as it should be.
+const PASSED_OVER: [&str; 4] = ["window", "rights_window", "duplicate", "unnamed"];
+
 /// Runs until `stop`, or until `events` ends.
 pub async fn run(
     port: Arc<dyn WorldPort>,
@@ -38,7 +57,47 @@ pub async fn run(
     config: ReplicaConfig,
     stop: CancellationToken,
 ) {
-    let (mut driver, mut told) = Driver::new(port, peers, config);
+    let (driver, told) = Driver::new(port, peers, config);
+    drive(driver, told, &mut events, &stop).await;
+}
+
+/// The same, watched among `tasks`. Should it end before its time it goes on as another incarnation, like a process that
+/// was started again: the others then do not take its counts for the earlier ones.
+pub fn start(
+    tasks: &Tasks,
+    port: Arc<dyn WorldPort>,
+    peers: Arc<Peers>,
+    events: mpsc::Receiver<PeerEvent>,
+    config: ReplicaConfig,
+    stop: &CancellationToken,
+) {
+    let (events, ending) = (Arc::new(tokio::sync::Mutex::new(events)), stop.clone());
+    let mut runs = 0;
+    tasks.spawn("peer_sync", stop, move || {
+        let incarnation = config.incarnation.saturating_add(runs);
+        let config = ReplicaConfig { incarnation, ..config.clone() };
+        runs += 1;
+        let (port, peers) = (Arc::clone(&port), Arc::clone(&peers));
+        let (events, stop) = (Arc::clone(&events), ending.clone());
+        async move {
+            let mut events = events.lock().await;
+            let known = peers.members().borrow().clone();
+            let (mut driver, told) = Driver::new(port, peers, config);
+            // Those who were there before were told to the run before this one.
+            if !known.is_empty() {
+                driver.take(&mut vec![PeerEvent::Members(known)]);
+            }
+            drive(driver, told, &mut events, &stop).await;
+        }
+    });
+}
+
+async fn drive(
+    mut driver: Driver,
+    mut told: mpsc::Receiver<Told>,
+    events: &mut mpsc::Receiver<PeerEvent>,
+    stop: &CancellationToken,
+) {
     let (mut ticks, mut looks) = (every(TICK), every(LOOK));
     let mut taken = Vec::with_capacity(EVENTS_AT_ONCE);
     loop {
@@ -62,6 +121,7 @@ pub async fn run(
         }
         driver.carry_out();
     }
+    let _ = timeout(FAREWELL, driver.farewell(events, &mut ticks, &mut taken)).await;
     driver.look();
 }
 
@@ -105,6 +165,7 @@ impl Driver {
             look_gap,
             ..EscrowConfig::new(config.name.clone())
         };
+        begin_counting(&*port, &config);
         let (rights, told) = Rights::new(escrow, Arc::clone(&port), Arc::clone(&peers));
         let own = worldwide::Member {
             name: config.name.clone(),
@@ -193,13 +254,45 @@ impl Driver {
     /// Hands out what the replica asks for.
     fn carry_out(&mut self) {
         self.rights.carry_out();
+        if let Some(crowded) = self.replica.poll_crowded() {
+            self.port.crowded(&crowded, self.replica.regions_len());
+        }
+        self.port.elsewhere(self.replica.elsewhere());
         while let Some(effect) = self.replica.poll_effect() {
             self.port.apply(&effect);
         }
+        self.transmit();
+    }
+
+    fn transmit(&mut self) {
         let now = self.port.now();
         for _ in 0..FRAMES_AT_ONCE {
             let Some((to, frame)) = self.replica.poll_transmit(now) else { break };
             self.peers.send(&to, &frame);
+        }
+    }
+
+    /// Tells the others all that they do not know yet of what was admitted here, until they have it.
+    async fn farewell(
+        &mut self,
+        events: &mut mpsc::Receiver<PeerEvent>,
+        ticks: &mut Interval,
+        taken: &mut Vec<PeerEvent>,
+    ) {
+        self.tick();
+        self.replica.handle_end(self.port.now());
+        self.transmit();
+        while !self.replica.has_told_all() {
+            tokio::select! {
+                _ = ticks.tick() => self.replica.handle_timeout(self.port.now()),
+                count = events.recv_many(taken, EVENTS_AT_ONCE) => {
+                    if count == 0 {
+                        break;
+                    }
+                    self.take(taken);
+                }
+            }
+            self.transmit();
         }
     }
 
@@ -240,22 +333,26 @@ impl Driver {
         let frames = [tally.frames_in, tally.frames_out, rights.frames_in, rights.frames_out];
         let frames = more(&mut self.updates, frames.into_iter().fold(0, u64::saturating_add));
         let refused = [
-            ("rights_fenced", rights.fenced),
-            ("rights_beyond", rights.beyond),
-            ("rights_unknown_rule", rights.unknown_rules),
-            ("rights_other_window", rights.other_windows),
-            ("rights_no_room", rights.no_room),
-            ("replayed", tally.duplicates),
-            ("unknown_rule", tally.unknown_rules),
-            ("other_window", tally.other_windows),
-            ("backwards", tally.backwards),
-            ("beyond_limit", tally.beyond),
-            ("unnamed", tally.unnamed),
+            rights.fenced,
+            rights.beyond,
+            rights.unknown_rules,
+            rights.no_room,
+            tally.unknown_rules,
+            tally.other_windows,
+            tally.backwards,
+            tally.beyond,
         ];
-        for (reason, count) in refused {
+        for (reason, count) in REFUSED.into_iter().zip(refused) {
             let more = more(self.told.entry(reason).or_default(), count);
             if more > 0 {
                 self.port.refused(reason, more);
+            }
+        }
+        let passed_over = [tally.past_windows, rights.other_windows, tally.duplicates, tally.unnamed];
+        for (reason, count) in PASSED_OVER.into_iter().zip(passed_over) {
+            let more = more(self.told.entry(reason).or_default(), count);
+            if more > 0 {
+                self.port.passed_over(reason, more);
             }
         }
         let late = more(self.told.entry("late").or_default(), tally.late);
@@ -267,6 +364,10 @@ impl Driver {
             self.port.dropped("reports", dropped);
         }
         self.port.updates(frames);
+        let (followed, dropped) =
+            (self.replica.keys_len() + self.rights.machine.keys_len(), tally.dropped_keys + rights.no_room);
+        let dropped = more(self.told.entry("keys").or_default(), dropped);
+        self.port.world_keys(followed, dropped);
     }
 
     fn status(&mut self, now: Timestamp, links: &[LinkStatus]) -> WorldStatus {
@@ -298,6 +399,7 @@ impl Driver {
             }
         }
         WorldStatus {
+            begins: self.replica.is_beginning(),
             peers: self.members.iter().map(peer).collect(),
             cut_off: known
                 .regions
@@ -317,6 +419,25 @@ impl Driver {
                 .collect(),
             rights: self.rights.machine.status(now).rules,
         }
+    }
+}
+
+/// Has every counter that somebody may watch there from the start, at zero.
+fn begin_counting(port: &dyn WorldPort, config: &ReplicaConfig) {
+    let protocol = worldwide::Refused::ALL.into_iter().map(worldwide::Refused::as_str);
+    let network = Refusal::ALL.into_iter().filter(|why| !why.is_drop()).map(Refusal::as_str);
+    for reason in REFUSED.into_iter().chain(protocol).chain(network) {
+        port.refused(reason, 0);
+    }
+    let queues = Refusal::ALL.into_iter().filter(|why| why.is_drop()).map(Refusal::as_str);
+    for queue in queues.chain(["reports", "rights"]) {
+        port.dropped(queue, 0);
+    }
+    for reason in PASSED_OVER {
+        port.passed_over(reason, 0);
+    }
+    for region in config.regions.iter().filter(|region| **region != config.name.region) {
+        port.rights_moved(region, 0);
     }
 }
 
@@ -343,7 +464,6 @@ fn by_region(links: &[LinkStatus]) -> HashMap<String, (u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peer::counters::Refusal;
 
     #[test]
     fn growth_is_told_once() {
@@ -353,16 +473,7 @@ mod tests {
 
     #[test]
     fn the_reasons_of_the_network_and_of_the_protocol_are_different_words() {
-        use crate::core::worldwide::Refused;
-        let protocol = [
-            Refused::OwnName,
-            Refused::UnknownRegion,
-            Refused::Foreign,
-            Refused::Future,
-            Refused::TooLarge,
-            Refused::NoRoom,
-        ];
-        for refused in protocol {
+        for refused in worldwide::Refused::ALL {
             assert!(Refusal::ALL.iter().all(|why| why.as_str() != refused.as_str()));
         }
     }

@@ -9,13 +9,16 @@ use std::time::Duration;
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, ServerConfig, TransportConfig, VarInt};
 use ring::hmac;
-use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
+use rustls::{CertificateError, RootCertStore};
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
+use super::certificate;
 use super::identity::{self, IdentityError};
 use super::rules::READERS_MAX;
+use crate::core::time::Timestamp;
 use crate::core::worldwide::NodeName;
 
 /// What a connection speaks. Another protocol is refused in the handshake.
@@ -84,6 +87,93 @@ pub enum TlsError {
     /// The authority cannot be used.
     #[error("the cluster's authority cannot be used: {0}")]
     Authority(String),
+    /// The certificate is over.
+    #[error("the node's certificate ended on {0}: issue a new one with `tidegate cert issue`")]
+    Ended(String),
+    /// The certificate is not valid yet.
+    #[error("the node's certificate begins on {0} only: is this machine's clock right?")]
+    NotBegun(String),
+    /// The authority's certificate is over.
+    #[error(
+        "the certificate of the cluster's authority ended on {0}: make a new authority with `tidegate cert ca`"
+    )]
+    AuthorityEnded(String),
+    /// The key is another certificate's.
+    #[error("the node's private key does not belong to its certificate")]
+    OtherKey,
+    /// The certificate was signed by somebody else.
+    #[error("the node's certificate was not signed by the cluster's authority: the others would refuse it")]
+    OtherAuthority,
+    /// It is not accepted for another reason.
+    #[error("the others would refuse the node's certificate: {0}")]
+    Unfit(String),
+}
+
+/// Until when certificates hold, in seconds since the epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CertificateDates {
+    /// The node's.
+    pub node: i64,
+    /// The authority's; of several the one that holds longest.
+    pub authority: i64,
+}
+
+/// Whether the others will accept this certificate at `now`, and until when.
+///
+/// # Errors
+/// Why they will not.
+pub fn check(pem: &TlsPem, now: Timestamp) -> Result<CertificateDates, TlsError> {
+    let unreadable =
+        |what| move |error: rustls::pki_types::pem::Error| TlsError::Pem { what, reason: error.to_string() };
+    let chain = certificates(&pem.cert).map_err(unreadable("the node's certificate"))?;
+    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(unreadable("the node's private key"))?;
+    let authorities = certificates(&pem.ca).map_err(unreadable("the cluster's authority"))?;
+    let (own, between) = chain.split_first().ok_or(IdentityError::Missing)?;
+    let seconds = now.micros() / 1_000_000;
+    let now = i64::try_from(seconds).unwrap_or(i64::MAX);
+
+    let (begins, ends) = validity(own).ok_or(IdentityError::Unreadable)?;
+    if ends.0 < now {
+        return Err(TlsError::Ended(ends.1));
+    }
+    if begins.0 > now {
+        return Err(TlsError::NotBegun(begins.1));
+    }
+    let last = authorities.iter().filter_map(|authority| Some(validity(authority)?.1)).max();
+    let authority = last.ok_or_else(|| TlsError::Authority("it cannot be read".into()))?;
+    if authority.0 < now {
+        return Err(TlsError::AuthorityEnded(authority.1));
+    }
+
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let certified = rustls::sign::CertifiedKey::from_der(chain.clone(), key, &provider);
+    certified.map_err(|error| match error {
+        rustls::Error::InconsistentKeys(_) => TlsError::OtherKey,
+        error => TlsError::Rustls(error),
+    })?;
+    let mut roots = RootCertStore::empty();
+    for authority in authorities {
+        roots.add(authority)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+        .build()
+        .map_err(|error| TlsError::Authority(error.to_string()))?;
+    let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+    verifier.verify_client_cert(own, between, at).map_err(|error| match error {
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => TlsError::OtherAuthority,
+        error => TlsError::Unfit(error.to_string()),
+    })?;
+    Ok(CertificateDates { node: ends.0, authority: authority.0 })
+}
+
+/// From when and until when a certificate holds: seconds since the epoch, and for people.
+fn validity(certificate: &CertificateDer<'_>) -> Option<((i64, String), (i64, String))> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let validity = certificate.validity();
+    let date = |time: &ASN1Time| (time.timestamp(), certificate::date(time.timestamp()));
+    Some((date(&validity.not_before), date(&validity.not_after)))
 }
 
 /// Both sides of every new connection.
@@ -207,7 +297,6 @@ fn dialling() -> TransportConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::Timestamp;
     use crate::peer::certificate::{create_ca, issue};
 
     fn name(node: &str) -> NodeName {
@@ -246,6 +335,29 @@ mod tests {
     fn a_key_of_another_certificate_is_refused() {
         let mixed = TlsPem { key: pem("a").key, ..pem("a") };
         assert!(matches!(sides(&mixed, &name("a")), Err(TlsError::Rustls(_))));
+    }
+
+    const NOW: Timestamp = Timestamp(1_760_000_000_000_000);
+    const DAY: u64 = 86_400_000_000;
+
+    #[test]
+    fn what_the_others_would_refuse_is_found_before_they_do() {
+        let good = pem("a");
+        let dates = check(&good, NOW).unwrap();
+        assert_eq!(dates.node, 1_760_000_000 + 365 * 86_400);
+        assert_eq!(dates.authority, 1_760_000_000 + 3_650 * 86_400);
+        let error = |pem: &TlsPem, now| check(pem, now).unwrap_err().to_string();
+        assert_eq!(
+            error(&good, Timestamp(NOW.0 + 366 * DAY)),
+            "the node's certificate ended on 2026-10-09: issue a new one with `tidegate cert issue`"
+        );
+        assert!(error(&good, Timestamp(NOW.0 - DAY)).contains("begins on 2025-10-09 only"));
+        let other = TlsPem { ca: pem("a").ca, ..good.clone() };
+        assert!(error(&other, NOW).contains("not signed by the cluster's authority"));
+        let both = TlsPem { ca: [pem("a").ca, good.ca.clone()].concat(), ..good.clone() };
+        assert!(check(&both, NOW).is_ok(), "one of several authorities is enough");
+        let other = TlsPem { key: pem("a").key, ..good };
+        assert_eq!(error(&other, NOW), "the node's private key does not belong to its certificate");
     }
 
     #[test]

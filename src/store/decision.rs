@@ -1,4 +1,5 @@
-//! One decision over several buckets of the memory store: ask them all, make room for all, then charge all or none. The slots
+//! One decision over several buckets of the memory store: ask them all, make room for all, then charge all or none, but
+//! reports always. The slots
 //! it touches are locked before it begins and stay so until it has ended.
 
 use std::sync::MutexGuard;
@@ -38,6 +39,11 @@ impl Plan<'_> {
         self.charge.cost.taken() > 0 && self.looked.fits()
     }
 
+    /// Whether it is charged in a decision that is admitted, or not.
+    fn is_charged(&self, admitted: bool) -> bool {
+        self.charge.cost.is_report() || (admitted && self.looked.fits())
+    }
+
     /// Whether it lets the whole decision pass.
     fn passes(&self) -> bool {
         let closed = self.without_room && is_closed(self.charge.rule, self.charge.rule.rule.on_failure);
@@ -71,19 +77,19 @@ impl<'a, 's> Decision<'a, 's> {
         decision
     }
 
-    /// Charges all or nothing and answers.
+    /// Charges all or nothing, but reports always, and answers.
     pub(super) fn settle(mut self, intent: Intent) -> Outcome {
         let mut admitted = self.passes();
-        let charges = admitted && intent == Intent::Charge;
+        let charges = intent == Intent::Charge;
         if charges {
-            self.make_room();
-            admitted = self.passes();
-            if !admitted {
+            self.make_room(admitted);
+            if admitted && !self.passes() {
+                admitted = false;
                 self.unmake();
             }
         }
         let counted = self.plans.iter().map(|plan| match self.slots.get_mut(plan.slot) {
-            Some((_, slot)) if charges && admitted => charge(slot, plan),
+            Some((_, slot)) if charges && (admitted || plan.charge.cost.is_report()) => charge(slot, plan),
             Some((_, slot)) => answer(slot, plan, admitted),
             None => plan.looked.counted(),
         });
@@ -94,11 +100,14 @@ impl<'a, 's> Decision<'a, 's> {
         self.plans.iter().all(Plan::passes)
     }
 
-    /// Makes the buckets that are not yet there. None of this decision's own is forgotten for it.
-    fn make_room(&mut self) {
+    /// Makes the buckets that are not yet there and will be charged. None of this decision's own is forgotten for it.
+    fn make_room(&mut self, admitted: bool) {
         let mut pinned: SmallVec<[(usize, Place); 4]> =
             self.plans.iter().filter_map(|plan| Some((plan.slot, plan.looked.place?))).collect();
-        for plan in self.plans.iter_mut().filter(|plan| plan.takes() && plan.looked.place.is_none()) {
+        let made = |plan: &&mut Plan<'_>| {
+            plan.charge.cost.taken() > 0 && plan.is_charged(admitted) && plan.looked.place.is_none()
+        };
+        for plan in self.plans.iter_mut().filter(made) {
             let Some((_, slot)) = self.slots.get_mut(plan.slot) else { continue };
             plan.looked.place = slot.find(plan.named);
             if plan.looked.place.is_some() {
@@ -116,10 +125,14 @@ impl<'a, 's> Decision<'a, 's> {
         }
     }
 
+    /// Forgets the buckets that were made, but those that a report is charged to.
     fn unmake(&mut self) {
+        let reported: SmallVec<[Named<'_>; 4]> =
+            self.plans.iter().filter(|plan| plan.charge.cost.is_report()).map(|plan| plan.named).collect();
         for plan in &mut self.plans {
             let Some((_, slot)) = self.slots.get_mut(plan.slot) else { continue };
-            if let (true, Some(place)) = (plan.made, plan.looked.place) {
+            let kept = reported.iter().any(|named| named.is(&plan.named));
+            if let (true, false, Some(place)) = (plan.made, kept, plan.looked.place) {
                 slot.unmake(place);
             }
         }
@@ -132,7 +145,7 @@ impl<'a, 's> Decision<'a, 's> {
 }
 
 fn charge(slot: &mut Slot, plan: &Plan<'_>) -> Counted {
-    if !plan.looked.fits() {
+    if !plan.is_charged(true) {
         return slot.uncharged(plan.charge, &plan.looked, plan.named);
     }
     // A charge before this one may have made the bucket that a refund gives back to.
@@ -145,9 +158,12 @@ fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool) -> Counted {
     if plan.without_room {
         return plan.looked.without_room(plan.charge);
     }
-    let mut counted = slot.uncharged(plan.charge, &plan.looked, plan.named);
-    if !admitted && plan.takes() {
-        counted.verdict = slot.look_untaken(plan.charge, &plan.looked, plan.named);
+    // A report before it may have made the bucket.
+    let mut looked = plan.looked;
+    looked.place = looked.place.or_else(|| slot.find(plan.named));
+    let mut counted = slot.uncharged(plan.charge, &looked, plan.named);
+    if !admitted && plan.takes() && !plan.charge.cost.is_report() {
+        counted.verdict = slot.look_untaken(plan.charge, &looked, plan.named);
     }
     counted
 }

@@ -3,26 +3,19 @@
 //! A decision takes the locks of the slots it touches in ascending order, asks all its buckets, and then charges all or
 //! none. Nothing waits here but for another decision's few hundred nanoseconds, so [`Store::try_decide`] always answers.
 
-use std::hash::BuildHasher;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
 use super::decision::Decision;
 use super::slot::{Named, Slot};
+use super::spread::Spread;
 use crate::core::algorithm::{Limit, View};
 use crate::core::key::Key;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
-
-/// Slots, unless that would leave each with too few keys or too many.
-const SLOTS: usize = 1_024;
-/// Fewer keys than this are not worth a slot of their own: what is bounded is the slot.
-const SLOT_KEYS_MIN: usize = 1_024;
-/// More keys than this make a slot's sweep and growth felt, and soon exceed what a table can name.
-const SLOT_KEYS_MAX: usize = 32_768;
 
 /// Buckets in memory, bounded.
 ///
@@ -31,7 +24,7 @@ const SLOT_KEYS_MAX: usize = 32_768;
 #[derive(Debug)]
 pub struct MemoryStore {
     slots: Box<[Mutex<Slot>]>,
-    hasher: foldhash::quality::RandomState,
+    spread: Spread,
     keys_max: usize,
 }
 
@@ -45,14 +38,9 @@ impl MemoryStore {
     #[must_use]
     pub fn new(keys_max: usize) -> Self {
         let keys_max = keys_max.max(1);
-        let wanted = (keys_max / SLOT_KEYS_MIN).clamp(1, SLOTS).max(keys_max / SLOT_KEYS_MAX);
-        let slots = if wanted.is_power_of_two() { wanted } else { wanted.next_power_of_two() / 2 }.max(1);
-        let slot = |index: usize| Slot::new(keys_max / slots + usize::from(index < keys_max % slots));
-        Self {
-            slots: (0..slots).map(|index| Mutex::new(slot(index))).collect(),
-            hasher: foldhash::quality::RandomState::default(),
-            keys_max,
-        }
+        let spread = Spread::new(keys_max);
+        let slots = spread.capacities(keys_max).map(|keys_max| Mutex::new(Slot::new(keys_max))).collect();
+        Self { slots, spread, keys_max }
     }
 
     /// Remembers nothing from before `now`: `escrow` rules burn what they cannot know of.
@@ -65,9 +53,7 @@ impl MemoryStore {
     }
 
     fn named<'a>(&self, key: &'a Key) -> (usize, Named<'a>) {
-        let hash = self.hasher.hash_one(key.bytes());
-        // The tables read the lowest 17 bits and the topmost 7.
-        let slot = usize::try_from((hash >> 17) & 0xffff_ffff).unwrap_or(0) & (self.slots.len() - 1);
+        let (slot, hash) = self.spread.place(key);
         (slot, Named { hash, key })
     }
 
@@ -106,7 +92,8 @@ impl MemoryStore {
         let mut outcome = Outcome { admitted: false, counted: SmallVec::new() };
         self.with(charge.key, |slot, named| {
             let looked = slot.look(charge, named, 0, now);
-            let counted = if intent == Intent::Ask || !looked.fits() {
+            let charges = looked.fits() || charge.cost.is_report();
+            let counted = if intent == Intent::Ask || !charges {
                 slot.uncharged(charge, &looked, named)
             } else {
                 let place = match looked.place {
@@ -166,8 +153,8 @@ impl Store for MemoryStore {
         Box::pin(std::future::ready(Some(Self::reset(self, key))))
     }
 
-    fn debit(&self, rule: &Compiled, key: &Key, permits: u64, now: Timestamp) {
-        self.with(key, |slot, named| slot.debit(rule, named, permits, now));
+    fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp) {
+        self.with(key, |slot, named| slot.debit((rule, &limit), named, permits, now));
     }
 
     fn rights<'a>(

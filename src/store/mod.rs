@@ -5,6 +5,7 @@ pub mod memory;
 pub mod redis;
 mod rights;
 mod slot;
+mod spread;
 
 #[cfg(test)]
 mod tests;

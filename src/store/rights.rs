@@ -28,6 +28,14 @@ pub(super) fn has_rights(rule: &Compiled) -> bool {
     is_escrowed(rule) && can_move(rule.rule.algorithm)
 }
 
+/// The limit that says how long a bucket's debt lasts: where rights move, a window pays with what its region mints.
+pub(super) fn paying(rule: &Compiled, limit: &Limit) -> Limit {
+    if has_rights(rule) && rule.rule.algorithm == Algorithm::FixedWindow && limit.burst > 0 {
+        return Limit { permits: limit.burst.min(limit.permits), ..*limit };
+    }
+    *limit
+}
+
 /// Rights of a bucket without windows, which lie in its level.
 fn has_level(rule: &Compiled) -> bool {
     is_escrowed(rule) && rule.rule.algorithm.is_level()
@@ -38,12 +46,13 @@ fn has_places(rule: &Compiled) -> bool {
     is_escrowed(rule) && rule.rule.algorithm == Algorithm::Concurrency
 }
 
-/// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for all others.
-pub(super) fn gathered(rule: &Compiled, limit: &Limit) -> u64 {
+/// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for all others. `whole`
+/// is the limit of all regions together.
+pub(super) fn gathered(rule: &Compiled, limit: &Limit, whole: &Limit) -> u64 {
     if !has_level(rule) {
         return 0;
     }
-    let (own, whole) = (limit.capacity(rule.rule.algorithm), rule.limit.capacity(rule.rule.algorithm));
+    let (own, whole) = (limit.capacity(rule.rule.algorithm), whole.capacity(rule.rule.algorithm));
     own.saturating_add(under_way_max(whole.saturating_sub(own)))
 }
 
@@ -52,9 +61,9 @@ pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
     policy == Some(OnFailure::Closed) || is_escrowed(rule)
 }
 
-/// Whether places held under this limit are lent: a user's own limit keeps its static shares.
-pub(super) fn lends(rule: &Compiled, limit: &Limit) -> bool {
-    has_places(rule) && limit.permits == rule.limit.permits
+/// Whether places held under this limit are lent: a daemon that speaks with no other keeps its share of the `whole`.
+pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
+    has_places(rule) && limit.permits == whole.permits
 }
 
 /// What a charge of an escrowed rule is held to, and the instant that it counts at.
@@ -82,15 +91,28 @@ impl Terms {
     }
 }
 
+/// What a region may use in a window, and what it mints in later ones.
+fn view_of(window: u64, budget: u64, minted: u64) -> View {
+    let budget = u32::try_from(budget).unwrap_or(u32::MAX);
+    let next_budget = u32::try_from(minted).unwrap_or(0);
+    View { window, budget, next_budget, ..View::default() }
+}
+
 impl Slot {
     /// What a charge is held to, for an escrowed rule.
-    pub(super) fn terms(&self, rule: &Compiled, limit: &Limit, named: Named<'_>, now: Timestamp) -> Terms {
+    pub(super) fn terms(
+        &self,
+        rule: &Compiled,
+        (limit, whole): (&Limit, &Limit),
+        named: Named<'_>,
+        now: Timestamp,
+    ) -> Terms {
         let now = now.max(self.newest);
         let terms = Terms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
         if has_level(rule) {
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
-            let most = (gathered(rule, limit), GATHERING);
+            let most = (gathered(rule, limit, whole), GATHERING);
             return Terms { view: level::Terms::view(ledger, now), most, ..terms };
         }
         // How far back what was admitted still counts.
@@ -103,7 +125,7 @@ impl Slot {
         let doubts = matters > Span::ZERO && self.begun > Timestamp(0);
         let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
         if has_places(rule) {
-            let moves = lends(rule, limit);
+            let moves = lends(rule, limit, whole);
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
             let held_to = self.places(limit).limit(ledger, now);
@@ -113,7 +135,7 @@ impl Slot {
                 (false, Some(_)) => Limit { permits: limit.burst.min(held_to.permits), ..*limit },
                 (false, None) => Limit { permits: limit.burst, ..*limit },
             };
-            let most = if moves { u64::from(rule.limit.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
+            let most = if moves { u64::from(whole.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
             return Terms { doubt, limit, most: (most, limit.window), ..terms };
         }
         if !has_rights(rule) {
@@ -131,9 +153,7 @@ impl Slot {
             Some(ledger) => ledger.budget(),
             None => minted,
         };
-        let budget = u32::try_from(budget).unwrap_or(u32::MAX);
-        let next_budget = u32::try_from(minted).unwrap_or(0);
-        let view = View { window, budget, next_budget, ..View::default() };
+        let view = view_of(window, budget, minted);
         let now = now.max(Timestamp::window_start(window, limit.window));
         Terms { view: Some(view), now, ..terms }
     }
@@ -199,16 +219,17 @@ impl Slot {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
         let minted = self.minted(limit, window);
         let Some(before) = self.rights.get(at).map(|ledger| ledger.window) else { return };
-        let used = self.used_in(limit, before, place);
+        let used = self.used_in(limit, (before, minted), at, place);
         if let Some(ledger) = self.rights.get_mut(at) {
             ledger.enter(window, minted, used);
         }
     }
 
-    fn used_in(&self, limit: &Limit, window: u64, place: Option<Place>) -> u64 {
-        let zero = Timestamp(0);
-        let state = self.state(place).filter(|state| state.window_at(limit, zero) == window);
-        state.map_or(0, |state| state.used(limit, zero))
+    /// What is used of what its ledger at `at` says of a window; later ones mint `minted`.
+    fn used_in(&self, limit: &Limit, (window, minted): (u64, u64), at: Place, place: Option<Place>) -> u64 {
+        let budget = self.rights.get(at).map_or(minted, Ledger::budget);
+        let view = view_of(window, budget, minted);
+        self.state(place).map_or(0, |state| state.used_of(limit, Some(&view), window, budget))
     }
 
     /// Carries out one step. `None`: the rule's rights do not move, or there is no room to remember the step.
@@ -229,7 +250,7 @@ impl Slot {
         if has_places(rule) {
             return self.lent(limit, named, ask, now);
         }
-        let terms = self.terms(rule, limit, named, now);
+        let terms = self.terms(rule, (limit, limit), named, now);
         let window = terms.view.map_or(0, |view| view.window);
         let (key, place) = (named.key.bytes(), self.find(named));
         let at = match self.rights.find(named.hash, key) {
@@ -242,17 +263,28 @@ impl Slot {
                 match self.rights.insert(named.hash, key, ledger.clone(), now, |_| false) {
                     Ok(inserted) => inserted.place,
                     Err(_) if ask.step == Step::Read => {
-                        return Some(Balance { ledger, used: self.used_in(limit, window, place) });
+                        let (budget, view) = (ledger.budget(), terms.view);
+                        let used = self
+                            .state(place)
+                            .map_or(0, |state| state.used_of(limit, view.as_ref(), window, budget));
+                        return Some(Balance { ledger, used });
                     }
                     Err(_) => return None,
                 }
             }
         };
         self.turn(limit, named, window, place);
-        let used = self.used_in(limit, window, place);
+        let minted = self.minted(limit, window);
+        let used = self.used_in(limit, (window, minted), at, place);
         let ledger = self.rights.get_mut(at)?;
         ledger.carry_out(ask, used, &Safety::ALL);
-        let balance = Balance { ledger: ledger.clone(), used };
+        let ledger = ledger.clone();
+        // What came pays what is owed, before anything is admitted.
+        if let Some(state) = place.and_then(|place| self.buckets.get_mut(place)) {
+            let begun = Timestamp::window_start(window, limit.window);
+            state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));
+        }
+        let balance = Balance { used: self.used_in(limit, (window, minted), at, place), ledger };
         // It says how its window ended until the next one ends.
         self.rights.rate(at, Timestamp::window_start(window.saturating_add(2), limit.window), WEIGHT_KEPT);
         Some(balance)

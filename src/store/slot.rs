@@ -1,7 +1,7 @@
 //! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to them. Whoever
 //! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
-use super::rights::{is_closed, is_escrowed};
+use super::rights::{is_closed, is_escrowed, paying};
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View, WINDOW_MIN};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
@@ -68,6 +68,8 @@ pub(super) struct Looked {
     pub(super) now: Timestamp,
     /// What it is counted against.
     limit: Limit,
+    /// For how long nothing is admitted because too little of the past is known.
+    doubt: Option<Span>,
 }
 
 impl Looked {
@@ -84,8 +86,23 @@ impl Looked {
             error_bound: self.error_bound,
             used: 0,
             returned: 0,
+            reported: 0,
+            paid: 0,
             degraded: false,
         }
+    }
+
+    /// The answer to a report, of a bucket as it is after it: whether it fitted, and when one permit is free again.
+    fn after_report(&self, after: &Verdict) -> Verdict {
+        let admitted = self.verdict.admitted;
+        let mut verdict = Verdict { admitted, delay: Span::ZERO, ..*after };
+        if admitted {
+            verdict.retry = None;
+        }
+        if let Some(left) = self.doubt {
+            (verdict.remaining, verdict.retry) = (0, Some(left));
+        }
+        verdict
     }
 
     /// The answer where the bucket found no room: the rule's failure policy's.
@@ -143,7 +160,8 @@ impl Slot {
         let held = self.held(charge.rule, named);
         let (mut view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let (mut at, mut limit) = (now, charge.limit);
-        let terms = is_escrowed(charge.rule).then(|| self.terms(charge.rule, &charge.limit, named, now));
+        let terms = is_escrowed(charge.rule)
+            .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));
         if let Some(terms) = &terms {
             (view, at, limit) = (terms.view, terms.now, terms.limit);
         }
@@ -160,11 +178,12 @@ impl Slot {
             terms.hold(&mut verdict, cost.max(1));
         }
         match charge.cost {
-            Cost::Take(_) | Cost::Hold(_) => {}
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
-        Looked { place, verdict, view, error_bound, now: at, limit }
+        let doubt = terms.and_then(|terms| terms.doubt);
+        Looked { place, verdict, view, error_bound, now: at, limit, doubt }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
@@ -238,8 +257,15 @@ impl Slot {
         if let Some(raised) = raised {
             *state = raised;
         }
+        if charge.cost != Cost::Peek {
+            counted.paid = state.settle(limit, looked.view.as_ref(), now);
+        }
         match charge.cost {
             Cost::Take(permits) => state.take(limit, now, permits),
+            Cost::Report(report) => {
+                counted.reported = state.report(limit, looked.view.as_ref(), now, &report);
+                counted.verdict = looked.after_report(&state.check(limit, looked.view.as_ref(), now, 0));
+            }
             Cost::Hold(hold) => {
                 counted.returned = state.step(limit, now, &hold);
                 if hold.step == HoldStep::Release {
@@ -258,7 +284,7 @@ impl Slot {
             }
         }
         counted.used = state.used(limit, now);
-        let expiry = state.expiry(limit);
+        let expiry = state.expiry(&paying(charge.rule, limit));
         let weight = if escrowed { WEIGHT_KEPT } else { weight(limit, counted.verdict.remaining) };
         self.buckets.rate(place, expiry, weight);
         counted
@@ -278,7 +304,13 @@ impl Slot {
     }
 
     /// Charges what another region admitted, where the algorithm takes debts.
-    pub(super) fn debit(&mut self, rule: &Compiled, named: Named<'_>, permits: u64, now: Timestamp) {
+    pub(super) fn debit(
+        &mut self,
+        (rule, limit): (&Compiled, &Limit),
+        named: Named<'_>,
+        permits: u64,
+        now: Timestamp,
+    ) {
         let algorithm = rule.rule.algorithm;
         let takes_debts =
             matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
@@ -290,10 +322,10 @@ impl Slot {
             return;
         };
         let Some(state) = self.buckets.get_mut(place) else { return };
-        state.debit(&rule.limit, now, permits);
-        let expiry = state.expiry(&rule.limit);
-        let remaining = state.check(&rule.limit, None, now, 0).remaining;
-        self.buckets.rate(place, expiry, weight(&rule.limit, remaining));
+        state.debit(limit, now, permits);
+        let expiry = state.expiry(limit);
+        let remaining = state.check(limit, None, now, 0).remaining;
+        self.buckets.rate(place, expiry, weight(limit, remaining));
     }
 
     /// Holds what the world leaves of a bucket, whether or not the bucket is there yet.
@@ -329,7 +361,7 @@ impl Slot {
             return None;
         }
         let (mut view, mut now, mut limit) = (held.map(|held| held.view), now, rule.limit);
-        let terms = is_escrowed(rule).then(|| self.terms(rule, &rule.limit, named, now));
+        let terms = is_escrowed(rule).then(|| self.terms(rule, (&rule.limit, &rule.limit), named, now));
         if let Some(terms) = &terms {
             (view, now, limit) = (terms.view, terms.now, terms.limit);
         }

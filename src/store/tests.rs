@@ -32,7 +32,7 @@ fn key(user: impl ToString) -> Key {
 }
 
 fn charge<'a>(rule: &'a Compiled, key: &'a Key, cost: i64) -> Charge<'a> {
-    Charge { rule, key, limit: rule.limit, cost: Cost::from_signed(cost), enforced: true }
+    Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::from_signed(cost), enforced: true }
 }
 
 fn decide(store: &MemoryStore, charges: &[Charge<'_>], now: Timestamp) -> Outcome {
@@ -144,11 +144,11 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
 fn a_debt_from_elsewhere_makes_the_bucket_it_is_owed_by() {
     let store = MemoryStore::new(100);
     let (bucket, a) = (rule(Algorithm::TokenBucket, 60, MINUTE), key("a"));
-    store.debit(&bucket, &a, 90, NOW);
+    store.debit(&bucket, &a, bucket.limit, 90, NOW);
     let counted = one(&store, &bucket, &a, 1, NOW);
     assert_eq!((counted.verdict.admitted, counted.used), (false, 90));
     assert_eq!(counted.verdict.retry, Some(Span::from_secs(31)));
-    store.debit(&minute(5), &key("b"), 7, NOW);
+    store.debit(&minute(5), &key("b"), minute(5).limit, 7, NOW);
     assert_eq!(store.len().keys, 1);
 }
 

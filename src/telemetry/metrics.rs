@@ -1,15 +1,21 @@
 //! The metrics of one daemon. [`METRICS`] lists them all; documentation and tests read that list.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
+mod identity;
+
+pub use identity::IdentityMetrics;
+
 /// Most rules that get labels of their own; the rest share `rule="other"`.
 const RULE_LABELS_MAX: usize = 1_000;
 /// Most regions that get labels of their own.
 const REGION_LABELS_MAX: usize = 256;
+/// Most Redis servers that get labels of their own.
+const SERVER_LABELS_MAX: usize = 256;
 
 /// What kind of number a metric is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +37,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Decisions by deciding rule and outcome: allowed, denied, shadow_denied",
     ),
     (
+        "unmatched_requests_total",
+        MetricKind::Counter,
+        &["domain", "reason"],
+        "Requests that no rule counted or decided: of a domain that has no rules (domain), or matched by none of its rules (rule)",
+    ),
+    (
         "decision_seconds",
         MetricKind::Histogram,
         &[],
@@ -43,6 +55,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Charges answered by a failure policy instead of the store: local, open, closed",
     ),
     (
+        "reports_uncharged_permits_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Permits of reports that were not charged: debt_max: they exceed what a bucket may owe; forgiven: of rules with debt = \
+         \"forgive\"; store: the store could not be asked, or had no room",
+    ),
+    (
         "store_call_seconds",
         MetricKind::Histogram,
         &[],
@@ -52,11 +71,27 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "store_errors_total",
         MetricKind::Counter,
         &["kind"],
-        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, forbidden, \
+        "Calls to Redis without an answer: timeout, connection, breaker_open, topology, not_serving, full, crowded, forbidden, \
          unexpected; reply_lost: of those, what may have been charged all the same; undo_lost: reservations not given back; \
          holders_untold: of a concurrency limit, too many to be told to Redis when it was back",
     ),
     ("breaker_state", MetricKind::Gauge, &["state"], "Redis servers by breaker: closed, half_open, open"),
+    (
+        "store_trouble",
+        MetricKind::Gauge,
+        &["kind"],
+        "Redis servers that suffer now from: full, crowded, forbidden, not_serving, unexpected, late, away, unsuitable",
+    ),
+    ("store_daemons", MetricKind::Gauge, &[], "Daemons that share the Redis, this one included"),
+    ("store_memory_used_bytes", MetricKind::Gauge, &["server"], "Memory that a Redis server uses"),
+    ("store_memory_max_bytes", MetricKind::Gauge, &["server"], "Its maxmemory; 0 for none"),
+    ("store_keys", MetricKind::Gauge, &["server"], "Keys in a Redis server's database"),
+    (
+        "store_evicted_keys_total",
+        MetricKind::Counter,
+        &["server"],
+        "Keys that a Redis server evicted since it started; above zero limits were forgotten",
+    ),
     (
         "lease_permits_total",
         MetricKind::Counter,
@@ -94,10 +129,25 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Frames and connections from other daemons that were refused",
     ),
     (
+        "reports_passed_over_total",
+        MetricKind::Counter,
+        &["reason"],
+        "What came from other daemons and was passed over as it should be: window, rights_window (over, or not begun, by a \
+         little), duplicate, unnamed (goes by a number that is not known here; it comes again with its name)",
+    ),
+    (
         "peer_dropped_total",
         MetricKind::Counter,
         &["queue"],
-        "Frames dropped because a queue was full: the next one carries their sum",
+        "Frames dropped because a queue was full: the next one carries their sum; unconnected: while their daemon was not \
+         connected",
+    ),
+    ("world_keys", MetricKind::Gauge, &[], "Buckets of worldwide limits that are followed"),
+    (
+        "world_keys_dropped_total",
+        MetricKind::Counter,
+        &[],
+        "Buckets of worldwide limits in use that found no room to be followed: the region keeps to its share of them",
     ),
     (
         "tallies_dropped_total",
@@ -154,6 +204,19 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &["rule"],
         "Permits by which the worldwide total of a rule may exceed what is believed",
     ),
+    (
+        "notices",
+        MetricKind::Gauge,
+        &["about"],
+        "What is wrong with the cluster now, as the log, /readyz and `tidegate regions` tell: cut_off, unseen, regions, \
+         agreement, rules, clock, join, refused, certificate",
+    ),
+    (
+        "certificate_expires_timestamp_seconds",
+        MetricKind::Gauge,
+        &["certificate"],
+        "When the certificates between daemons end, in seconds since the epoch: node, authority",
+    ),
     ("rules_revision", MetricKind::Gauge, &[], "Revision of the rule set in force"),
     ("rules", MetricKind::Gauge, &[], "Rules in force"),
     (
@@ -175,7 +238,24 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "1 while the newest rules of the source are refused and those before stay in force",
     ),
-    ("keys", MetricKind::Gauge, &[], "Buckets held in memory"),
+    (
+        "rules_unsaved",
+        MetricKind::Gauge,
+        &[],
+        "1 while the rules in force are not saved on this machine, to start from without the database",
+    ),
+    (
+        "rule_warnings",
+        MetricKind::Gauge,
+        &[],
+        "Rules in force that are valid and hardly meant so: out of reach, an option without effect, no rules at all",
+    ),
+    (
+        "keys",
+        MetricKind::Gauge,
+        &[],
+        "Buckets held in memory; with Redis those that this daemon keeps in mind for when Redis is away",
+    ),
     (
         "keys_evicted",
         MetricKind::Gauge,
@@ -186,7 +266,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "keys_full",
         MetricKind::Gauge,
         &[],
-        "Charges that found no room: every bucket in reach was at its limit, since the start",
+        "Charges that found no room, since the start: in memory every bucket in reach was at its limit; with Redis away \
+         this daemon counted store.max_keys keys by itself",
     ),
     (
         "requests_rejected_total",
@@ -205,8 +286,22 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "connections_refused_total",
         MetricKind::Counter,
         &["door"],
-        "Connections closed at once because the door was full",
+        "Connections closed at once because the door was full and no other one was idle",
     ),
+    (
+        "connections_evicted_total",
+        MetricKind::Counter,
+        &["door"],
+        "Idle connections closed to make room for new ones",
+    ),
+    (
+        "connections_unread_total",
+        MetricKind::Counter,
+        &["door"],
+        "Connections closed because their clients read no answers",
+    ),
+    ("grpc_other_calls", MetricKind::Gauge, &[], "Open calls of gRPC health and reflection"),
+    ("tasks", MetricKind::Gauge, &[], "Tasks of the process: some for each listener, peer and connection"),
     (
         "identity_cache_total",
         MetricKind::Counter,
@@ -241,7 +336,8 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "audit_dropped_total",
         MetricKind::Counter,
         &["reason"],
-        "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused; damaged counts batches",
+        "Records lost: queue_full, spool_full, spool_failed (with no database to take them), refused, and of files of the spool \
+         damaged, unreadable, removed (1 a file where nobody knows how many it held)",
     ),
     (
         "audit_unsummed",
@@ -257,26 +353,34 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Batches by outcome: delivered, repeated, failed",
     ),
     ("audit_spooled_bytes", MetricKind::Gauge, &[], "Bytes in the spool, not delivered yet"),
+    ("audit_held", MetricKind::Gauge, &[], "Records that wait in memory because the spool cannot be written"),
+    (
+        "audit_unlisted_total",
+        MetricKind::Counter,
+        &[],
+        "Denials beyond audit.denied_rows_max: in the sums of their rules, without a row of their own",
+    ),
+    (
+        "audit_merged_total",
+        MetricKind::Counter,
+        &[],
+        "Records whose user or path has no sum of its own, because its rule has audit.users_max or audit.paths_max of them today",
+    ),
     ("audit_archived_rows_total", MetricKind::Counter, &[], "Records moved from the database to the archive"),
+    (
+        "task_ends_total",
+        MetricKind::Counter,
+        &["task"],
+        "Background tasks that ended although nobody stopped them, and were started again; above zero is an alarm",
+    ),
+    (
+        "log_lines_lost_total",
+        MetricKind::Counter,
+        &["reason"],
+        "Lines of the log that nobody will read: unwritten (standard error took them not), queue_full (it took them too slowly)",
+    ),
     ("build_info", MetricKind::Gauge, &["version"], "Always 1"),
 ];
-
-/// Handles of what looks people up.
-#[derive(Clone)]
-#[expect(missing_docs, reason = "each is described in METRICS")]
-pub struct IdentityMetrics {
-    pub hits: Counter,
-    pub misses: Counter,
-    pub from_shelf: Counter,
-    pub from_database: Counter,
-    pub failed: Counter,
-    pub dropped: Counter,
-    pub timed_out: Counter,
-    pub changes: Counter,
-    pub entries: Gauge,
-    pub bytes: Gauge,
-    pub flights: Gauge,
-}
 
 /// Handles of one rule, kept beside it.
 #[derive(Clone)]
@@ -295,16 +399,23 @@ pub struct Metrics {
     handle: PrometheusHandle,
     rules: Mutex<HashMap<String, RuleMetrics>>,
     regions: Mutex<HashMap<String, SharedString>>,
+    servers: Mutex<HashSet<String>>,
     /// See `decision_seconds` in [`METRICS`].
     pub decision_seconds: Histogram,
     /// See `store_call_seconds` in [`METRICS`].
     pub store_call_seconds: Histogram,
     /// See `coalesced_checks_total` in [`METRICS`].
     pub coalesced_checks: Counter,
+    /// See `store_daemons` in [`METRICS`].
+    pub store_daemons: Gauge,
     /// See `sync_updates_total` in [`METRICS`].
     pub sync_updates: Counter,
     /// See `late_reports_total` in [`METRICS`].
     pub late_reports: Counter,
+    /// See `world_keys` in [`METRICS`].
+    pub world_keys: Gauge,
+    /// See `world_keys_dropped_total` in [`METRICS`].
+    pub world_keys_dropped: Counter,
     /// See `tallies_dropped_total` in [`METRICS`].
     pub tallies_dropped: Counter,
     /// See `rules_revision` in [`METRICS`].
@@ -315,12 +426,22 @@ pub struct Metrics {
     pub rules_source_up: Gauge,
     /// See `rules_refused` in [`METRICS`].
     pub rules_refused: Gauge,
+    /// See `rules_unsaved` in [`METRICS`].
+    pub rules_unsaved: Gauge,
+    /// See `rule_warnings` in [`METRICS`].
+    pub rule_warnings: Gauge,
     /// See `rule_reload_failures_total` in [`METRICS`].
     pub rule_reload_failures: Counter,
     /// See `audit_queue` in [`METRICS`].
     pub audit_queue: Gauge,
     /// See `audit_spooled_bytes` in [`METRICS`].
     pub audit_spooled_bytes: Gauge,
+    /// See `audit_held` in [`METRICS`].
+    pub audit_held: Gauge,
+    /// See `audit_unlisted_total` in [`METRICS`].
+    pub audit_unlisted: Counter,
+    /// See `audit_merged_total` in [`METRICS`].
+    pub audit_merged: Counter,
     /// See `audit_unsummed` in [`METRICS`].
     pub audit_unsummed: Gauge,
     /// See `audit_rows_total` in [`METRICS`].
@@ -333,17 +454,13 @@ pub struct Metrics {
     pub keys_evicted: Gauge,
     /// See `keys_full` in [`METRICS`].
     pub keys_full: Gauge,
+    /// See `log_lines_lost_total` in [`METRICS`]: those not written, and those without room.
+    log_lines_lost: [Counter; 2],
 }
 
 impl std::fmt::Debug for RuleMetrics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("RuleMetrics")
-    }
-}
-
-impl std::fmt::Debug for IdentityMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("IdentityMetrics")
     }
 }
 
@@ -398,26 +515,39 @@ impl Metrics {
             store_call_seconds: recorder
                 .register_histogram(&key("store_call_seconds", Vec::new()), &METADATA),
             coalesced_checks: counter("coalesced_checks_total"),
+            store_daemons: gauge("store_daemons"),
             sync_updates: counter("sync_updates_total"),
             late_reports: counter("late_reports_total"),
+            world_keys: gauge("world_keys"),
+            world_keys_dropped: counter("world_keys_dropped_total"),
             tallies_dropped: counter("tallies_dropped_total"),
             rules_revision: gauge("rules_revision"),
             rules_count: gauge("rules"),
             rules_source_up: gauge("rules_source_up"),
             rules_refused: gauge("rules_refused"),
+            rules_unsaved: gauge("rules_unsaved"),
+            rule_warnings: gauge("rule_warnings"),
             rule_reload_failures: counter("rule_reload_failures_total"),
             audit_queue: gauge("audit_queue"),
             audit_spooled_bytes: gauge("audit_spooled_bytes"),
+            audit_held: gauge("audit_held"),
+            audit_unlisted: counter("audit_unlisted_total"),
+            audit_merged: counter("audit_merged_total"),
             audit_unsummed: gauge("audit_unsummed"),
             audit_rows: counter("audit_rows_total"),
             audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),
             keys_evicted: gauge("keys_evicted"),
             keys_full: gauge("keys_full"),
+            log_lines_lost: ["unwritten", "queue_full"].map(|reason| {
+                let labels = vec![Label::new("reason", reason)];
+                recorder.register_counter(&key("log_lines_lost_total", labels), &METADATA)
+            }),
             handle: recorder.handle(),
             recorder,
             rules: Mutex::default(),
             regions: Mutex::default(),
+            servers: Mutex::default(),
         })
     }
 
@@ -442,30 +572,15 @@ impl Metrics {
         made
     }
 
+    /// A counter by domain and reason. Whoever calls this bounds the number of domains.
+    pub(crate) fn of_domain(&self, name: &'static str, domain: &str, reason: &'static str) -> Counter {
+        let labels = vec![Label::new("domain", domain.to_owned()), Label::new("reason", reason)];
+        self.recorder.register_counter(&key(name, labels), &METADATA)
+    }
+
     /// A counter with one label of a fixed, small set of values.
     pub fn counter(&self, name: &'static str, label: &'static str, value: &'static str) -> Counter {
         self.recorder.register_counter(&key(name, vec![Label::new(label, value)]), &METADATA)
-    }
-
-    /// The handles of what looks people up.
-    #[must_use]
-    pub fn identity(&self) -> IdentityMetrics {
-        let plain = |name| self.recorder.register_counter(&key(name, Vec::new()), &METADATA);
-        let gauge = |name| self.recorder.register_gauge(&key(name, Vec::new()), &METADATA);
-        let looked = |result| self.counter("identity_lookups_total", "result", result);
-        IdentityMetrics {
-            hits: self.counter("identity_cache_total", "result", "hit"),
-            misses: self.counter("identity_cache_total", "result", "miss"),
-            from_shelf: looked("redis"),
-            from_database: looked("database"),
-            failed: looked("failed"),
-            dropped: looked("dropped"),
-            timed_out: plain("identity_timeouts_total"),
-            changes: plain("identity_changes_total"),
-            entries: gauge("identity_cache_entries"),
-            bytes: gauge("identity_cache_bytes"),
-            flights: gauge("identity_lookups_open"),
-        }
     }
 
     /// A gauge with one label of a fixed, small set of values.
@@ -473,9 +588,37 @@ impl Metrics {
         self.recorder.register_gauge(&key(name, vec![Label::new(label, value)]), &METADATA)
     }
 
+    /// A gauge without labels.
+    pub fn plain_gauge(&self, name: &'static str) -> Gauge {
+        self.recorder.register_gauge(&key(name, Vec::new()), &METADATA)
+    }
+
     /// A gauge of one region, and of one rule.
     pub fn region_gauge(&self, name: &'static str, region: &str) -> Gauge {
         self.recorder.register_gauge(&key(name, vec![Label::new("region", self.region(region))]), &METADATA)
+    }
+
+    /// How full a server of the store is: bytes used, their bound, and keys; and how many keys it has evicted.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+    pub fn store_server(&self, server: &str, sizes: [u64; 3], evicted: u64) {
+        let label = || vec![Label::new("server", self.server(server))];
+        let names = ["store_memory_used_bytes", "store_memory_max_bytes", "store_keys"];
+        for (name, size) in names.into_iter().zip(sizes) {
+            self.recorder.register_gauge(&key(name, label()), &METADATA).set(size as f64);
+        }
+        self.recorder
+            .register_counter(&key("store_evicted_keys_total", label()), &METADATA)
+            .absolute(evicted);
+    }
+
+    /// Servers come and go with a cluster's failovers, so only so many get labels of their own.
+    fn server(&self, server: &str) -> SharedString {
+        let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
+        if servers.contains(server) || servers.len() < SERVER_LABELS_MAX {
+            servers.insert(server.to_owned());
+            return SharedString::from(server.to_owned());
+        }
+        SharedString::const_str("other")
     }
 
     /// Bytes between this daemon and a region.
@@ -522,6 +665,10 @@ impl Metrics {
     /// Everything in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
+        // The log is the process's, which may hold several daemons.
+        let (unwritten, no_room) = super::log::lost();
+        self.log_lines_lost[0].absolute(unwritten);
+        self.log_lines_lost[1].absolute(no_room);
         self.handle.render()
     }
 

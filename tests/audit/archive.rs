@@ -18,6 +18,7 @@ fn settings(folder: &Path, steps: Steps) -> Settings {
     Settings {
         node: node(),
         retain: Span(90 * DAY),
+        retain_sums: Span(730 * DAY),
         archive: Some(format!("file://{}", folder.join("archive").display())),
         scratch: folder.join("spool"),
         steps,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use super::daemon::{block, rows, start, wait_for_rows};
+use super::daemon::{RULES, block, config, rows, start, wait_for_rows};
 use super::records::Server;
 use super::support::daemon::Daemon;
 use super::support::eventually;
@@ -182,4 +182,53 @@ fn a_database_whose_disk_is_full_gets_everything_once_there_is_room() {
     wait_for_rows(&server, 200);
     assert_eq!(server.number("SELECT count(DISTINCT user_id) FROM audit_log"), 200);
     assert_eq!(dropped(&daemon), 0.0);
+}
+
+#[test]
+fn a_daemon_whose_log_nobody_reads_delivers_what_it_recorded() {
+    let mut server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut daemon = Daemon::with_log(RULES, &config(&server, folder.path(), ""), &[], writer.into());
+    server.postgres.kill();
+    deny(&daemon, "away", 20);
+    eventually("batches wait", || daemon.metric("tidegate_audit_spooled_bytes").filter(|bytes| *bytes > 0.0));
+    server.postgres.run();
+    wait_for_rows(&server, 20);
+    server.postgres.kill();
+    deny(&daemon, "again", 20);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    server.postgres.run();
+    let _next = start(&server, folder.path(), "");
+    wait_for_rows(&server, 40);
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_set_aside_and_the_others_are_delivered() {
+    let mut server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let daemon = start(&server, folder.path(), "");
+    server.postgres.kill();
+    block(&daemon, "first");
+    let files = || -> Vec<PathBuf> {
+        let all = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+        let mut all: Vec<_> = all.filter(|path| path.extension().is_some_and(|end| end == "batch")).collect();
+        all.sort();
+        all
+    };
+    let first = eventually("the first waits", || files().first().cloned());
+    // A folder in its place can be read as little as a file on a broken disk.
+    std::fs::remove_file(&first).unwrap();
+    std::fs::create_dir(&first).unwrap();
+    block(&daemon, "second");
+    let second = eventually("the second waits", || files().get(1).cloned());
+    std::fs::remove_file(second).unwrap();
+    block(&daemon, "third");
+    eventually("the third waits", || files().get(1).cloned());
+    server.postgres.run();
+    wait_for_rows(&server, 1);
+    let lost = |reason: &str| daemon.metric(&format!("tidegate_audit_dropped_total{{reason=\"{reason}\"}}"));
+    assert_eq!((lost("unreadable"), lost("removed")), (Some(1.0), Some(1.0)), "{}", daemon.log());
+    assert!(first.with_extension("unreadable").exists());
 }

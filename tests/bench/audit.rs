@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use support::daemon::Daemon;
 use support::{command, postgres};
 use tidegate::core::algorithm::Algorithm;
-use tidegate::core::audit::{Outcome, Record};
+use tidegate::core::audit::{DistinctMax, Outcome, Record};
 use tidegate::core::request::{Attributes, Cost, Request};
 use tidegate::core::rule::Rule;
 use tidegate::core::time::{Span, Timestamp};
@@ -40,9 +40,9 @@ use tidegate::engine::audit::Queue;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::history::{DecisionsAsked, Group, History as _, StepOfTime, UsageAsked};
 use tidegate::engine::port::Answer;
+use tidegate::engine::tasks::Tasks;
 use tidegate::store::memory::MemoryStore;
 use tidegate::telemetry::Metrics;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 #[global_allocator]
@@ -91,14 +91,14 @@ struct Running {
     spool: Arc<Spool>,
     pipeline: Pipeline,
     stop: CancellationToken,
-    tasks: JoinSet<()>,
+    tasks: Tasks,
 }
 
 fn start(url: String, folder: &Path, incarnation: u64) -> Running {
     let metrics = Metrics::new();
     let queue = Queue::new(100, &metrics);
     let spool = Arc::new(Spool::open(folder, 4 << 30, Steps::default()));
-    let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
+    let (stop, tasks) = (CancellationToken::new(), Tasks::default());
     let setup = PipelineSetup {
         node: name(),
         incarnation,
@@ -106,17 +106,18 @@ fn start(url: String, folder: &Path, incarnation: u64) -> Running {
         spool: Arc::clone(&spool),
         database: open(url),
         flush: Duration::from_millis(500),
+        distinct: DistinctMax::default(),
         steps: Steps::default(),
         metrics,
     };
-    let pipeline = Pipeline::start(setup, &stop, &mut tasks);
+    let pipeline = Pipeline::start(setup, &stop, &tasks);
     Running { queue, spool, pipeline, stop, tasks }
 }
 
 impl Running {
-    async fn end(mut self) {
+    async fn end(self) {
         self.stop.cancel();
-        while self.tasks.join_next().await.is_some() {}
+        self.tasks.ended().await;
     }
 }
 
@@ -146,7 +147,7 @@ fn times(engine: &Engine, users: &[String], decisions: usize, pace: Option<Durat
             [("user", user.as_str()), ("path", "/api/search"), ("method", "GET"), ("ip", "203.0.113.9")]
                 .into_iter()
                 .collect();
-        let request = Request { domain: "default", attributes, cost: Cost::Take(1), limit: None };
+        let request = Request::new("default", attributes, Cost::Take(1));
         let begin = Instant::now();
         let Answer::Now(_) = engine.decide(std::slice::from_ref(&request)) else { unreachable!() };
         into.push(begin.elapsed().as_nanos() as u32);

@@ -53,7 +53,7 @@ fn all_of(count: usize) -> Vec<Rule> {
 
 fn decide(engine: &Engine, user: &str) -> bool {
     let attributes: Attributes<'_> = [("user", user), ("path", "/api/0")].into_iter().collect();
-    let request = Request { domain: "default", attributes, cost: Cost::Take(1), limit: None };
+    let request = Request::new("default", attributes, Cost::Take(1));
     match engine.decide(std::slice::from_ref(&request)) {
         Answer::Now(decisions) => decisions[0].allowed,
         Answer::Later(_) => unreachable!("memory answers at once"),

@@ -134,7 +134,7 @@ fn engine() -> Arc<Engine> {
 
 fn request<'a>(user: &'a str, tier: Option<&'a str>) -> [Request<'a>; 1] {
     let attributes = [("user", user)].into_iter().chain(tier.map(|tier| ("tier", tier))).collect();
-    [Request { domain: "default", attributes, cost: Cost::Take(1), limit: None }]
+    [Request::new("default", attributes, Cost::Take(1))]
 }
 
 /// Everybody once, some at a time.

@@ -139,5 +139,5 @@ fn main() {
 
 fn as_request(attributes: &Attributes) -> Request<'_> {
     let attributes = attributes.iter().map(|(name, value)| (*name, value.as_str())).collect();
-    Request { domain: "default", attributes, cost: Cost::Take(1), limit: None }
+    Request::new("default", attributes, Cost::Take(1))
 }

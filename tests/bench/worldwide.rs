@@ -60,7 +60,14 @@ fn divided(regions: usize, demand: u64) -> f64 {
             let part = demand * 1_000_000 / all;
             let stamp = START + Span::from_millis(100 + k % 50);
             let account = Account { stamp, admitted: 2 * k % 20, demand: part + part * (k % 3) / 3 };
-            Stake { weight: 1 + k % 4, reserve: 1 + k % 4, told: Some(account), before: 300, exact: None }
+            Stake {
+                weight: 1 + k % 4,
+                reserve: 1 + k % 4,
+                told: Some(account),
+                before: 300,
+                exact: None,
+                lingering: 0,
+            }
         })
         .collect();
     let (end, cut) = (START + SECOND, START + Span::from_millis(250));
@@ -130,6 +137,7 @@ impl Daemon {
                 identity: self.key.identity.clone(),
                 scope: Scope::Region(from.region.clone()),
                 counters: vec![Counter { node: "a".into(), since: START }],
+                own: None,
             };
             let report = Report {
                 label: 1,
@@ -162,6 +170,7 @@ impl Daemon {
             admitted: permits / 2,
             returned: 0,
             refused: 0,
+            own: None,
         };
         self.replica.handle_touched(self.now, &touched);
         self.replica.handle_timeout(self.now);

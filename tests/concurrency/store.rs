@@ -81,9 +81,22 @@ fn differ(settings: RedisSettings, cases: u32) {
             let asks = act.step == HoldStep::Acquire && act.places == 0;
             let cost = if asks { Cost::Peek } else { Cost::Hold(hold) };
             let enforced = act.step == HoldStep::Acquire;
-            let own = Charge { rule: &held, key: &place, limit: limit(act.permits), cost, enforced };
-            let beside =
-                Charge { rule: &rate, key: &window, limit: limit(9), cost: cost.charged(), enforced };
+            let own = Charge {
+                rule: &held,
+                key: &place,
+                limit: limit(act.permits),
+                whole: &held.limit,
+                cost,
+                enforced,
+            };
+            let beside = Charge {
+                rule: &rate,
+                key: &window,
+                limit: limit(9),
+                whole: &rate.limit,
+                cost: cost.charged(),
+                enforced,
+            };
             let (told, expected) = both(&redis, &memory, &[own, beside], act.intent, Timestamp(now));
             prop_assert_eq!(told, expected, "{:?}", act);
             let peek = Charge { cost: Cost::Peek, ..own };
@@ -119,6 +132,7 @@ fn acquire(store: &dyn Store, charges: &[(&Compiled, &str)], who: u8) -> bool {
             rule,
             key,
             limit: rule.limit,
+            whole: &rule.limit,
             cost: Cost::Hold(hold),
             enforced: true,
         })
@@ -168,7 +182,8 @@ fn a_key_goes_with_its_last_holder_or_when_the_last_hold_ends() {
     assert!(acquire(&store, &[(&rule, "u")], 2) && exists());
     let hold = Hold { step: HoldStep::Release, holder: Holder([2; 16]), places: 0 };
     let own = key(&rule, "u");
-    let charge = Charge { rule: &rule, key: &own, limit, cost: Cost::Hold(hold), enforced: false };
+    let charge =
+        Charge { rule: &rule, key: &own, limit, whole: &rule.limit, cost: Cost::Hold(hold), enforced: false };
     let outcome = runtime().block_on(store.decide(&[charge], Intent::Charge, Timestamp(START)));
     assert_eq!(outcome.counted[0].returned, 1);
     assert!(!exists());

@@ -31,6 +31,7 @@ fn a_daemon_starts_from_what_it_saved_and_follows_again_when_the_database_is_bac
     assert_eq!(daemon.admitted(&[("user", "u")], 5), 3);
     let put = send(&daemon, "PUT", "/v1/rules/r", &[], &rule("r", 4));
     assert!(put.status == 503 && put.body.contains("does not answer"), "{put:?}");
+    assert!(!put.body.contains("30s"), "the deadline is another: {put:?}");
 
     place.server.run();
     place.sql("UPDATE rules SET document = document || '{\"limit\": 9}'");
@@ -89,9 +90,32 @@ fn without_any_rules_a_daemon_is_not_ready_until_there_are() {
     };
     let waiting = eventually("it answers", ready);
     assert_eq!((waiting.status, &waiting.json()["state"]), (503, &"starting".into()), "{waiting:?}");
+    // No decision is made up meanwhile.
+    let check = super::support::http::post(http, "/v1/check", r#"{"attributes":{"user":"u"}}"#);
+    assert!(check.status == 503 && check.body.contains("not_ready"), "{check:?}");
+    let authorize = super::support::http::get(http, "/v1/authorize", &[("x-tidegate-user", "u")]);
+    assert_eq!(authorize.status, 503, "{authorize:?}");
     place.server.run();
     eventually("it is ready", || (ready()?.status == 200).then_some(()));
+    let check = super::support::http::post(http, "/v1/check", r#"{"attributes":{"user":"u"}}"#);
+    assert_eq!(check.status, 200, "{check:?}");
     drop(process);
+}
+
+#[test]
+fn a_set_that_the_disk_refused_is_saved_once_it_takes_it() {
+    let place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("later/rules.json");
+    let config = place.config().replace("[postgres]", &format!("saved = {path:?}\n[postgres]"));
+    let daemon = Daemon::with("", &config, &[]);
+    eventually("it is said", || status(&daemon)["unsaved"].is_string().then_some(()));
+    assert_eq!(daemon.metric("tidegate_rules_unsaved"), Some(1.0));
+    std::fs::create_dir(path.parent().unwrap()).unwrap();
+    eventually("it is saved", || path.exists().then_some(()));
+    eventually("that is said too", || (daemon.metric("tidegate_rules_unsaved") == Some(0.0)).then_some(()));
+    assert!(status(&daemon)["unsaved"].is_null());
 }
 
 #[test]

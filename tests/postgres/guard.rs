@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::support::daemon::Daemon;
+use super::support::daemon::{Daemon, Launch};
 use super::support::{command, eventually, http};
 
 fn status(at: SocketAddr, method: &str, path: &str, headers: &[(&str, &str)]) -> u16 {
@@ -34,13 +34,16 @@ fn with_tokens_a_route_opens_to_its_role_and_the_file_may_change() {
     };
     let viewer = make("looks", "viewer");
     assert!(!std::fs::read_to_string(&tokens).unwrap().contains(&viewer));
-    let daemon = Daemon::with("", &format!("[admin]\ntokens = {path:?}\n"), &[]);
+    let launch = Launch { guarded: true, ..Launch::default() };
+    let daemon = Daemon::launch(launch, "", &format!("[admin]\ntokens = {path:?}\n"), &[]);
     let bearer = |token: &str| format!("Bearer {token}");
     let refused = http::get(daemon.http, "/v1/rules", &[]);
     assert_eq!((refused.status, refused.header("www-authenticate")), (401, Some("Bearer")));
     assert_eq!(status(daemon.http, "GET", "/v1/rules", &[("authorization", &bearer(&viewer))]), 200);
     assert_eq!(daemon.run(&["rules", "list", "--token", &viewer]).code, 0);
-    assert_eq!(daemon.run(&["rules", "list"]).code, 1);
+    let server = format!("http://{}", daemon.http);
+    assert_eq!(command::run(folder.path(), &["rules", "list", "--server", &server]).code, 1);
+    assert_eq!(daemon.run(&["rules", "list"]).code, 0, "the daemon's own user has the admin socket");
 
     let second = make("second", "admin");
     // Not by trying: a token that is not known yet is a guess.
@@ -54,7 +57,22 @@ fn with_tokens_a_route_opens_to_its_role_and_the_file_may_change() {
     for _ in 0..10 {
         status(daemon.http, "GET", "/v1/rules", &[("authorization", "Bearer guess")]);
     }
-    let limited = http::get(daemon.http, "/v1/rules", &[("authorization", &bearer(&viewer))]);
+    assert_eq!(status(daemon.http, "GET", "/v1/rules", &[("authorization", &bearer(&viewer))]), 200);
+    let limited = http::get(daemon.http, "/v1/rules", &[("authorization", "Bearer guess")]);
     assert_eq!((limited.status, limited.header("retry-after")), (429, Some("60")));
     assert_eq!(daemon.metric("tidegate_admin_refused_total{reason=\"guessing\"}"), Some(1.0));
+}
+
+#[test]
+fn removing_the_file_takes_every_token_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens.toml").display().to_string();
+    let ran = command::run(folder.path(), &["admin", "token", "last", "--role", "admin", "--add-to", &path]);
+    let bearer = format!("Bearer {}", ran.out.trim());
+    let daemon = Daemon::with("", &format!("[admin]\ntokens = {path:?}\n"), &[]);
+    let asked = || status(daemon.http, "GET", "/v1/rules", &[("authorization", &bearer)]);
+    assert_eq!(asked(), 200);
+    std::fs::remove_file(&path).unwrap();
+    eventually("that is said", || daemon.log().contains("the admin tokens are gone").then_some(()));
+    assert_eq!(asked(), 401);
 }

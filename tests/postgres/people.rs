@@ -87,11 +87,22 @@ fn a_blocked_user_is_refused_on_every_daemon_within_a_second() {
     for daemon in &daemons {
         until("let in again", || rule(daemon, &[("user", "mallory")]) == "free");
     }
-    let recorded = "SELECT string_agg(action || ' ' || target || ' ' || actor || ' ' || host(source), ', ' ORDER BY id) FROM admin_changes";
+    let recorded = "SELECT string_agg(action || ' ' || target || ' ' || actor || ' ' || coalesce(host(source), 'unix'), ', ' ORDER BY id) FROM admin_changes";
     assert_eq!(
         server.sql(&database, recorded),
-        "user.block mallory local 127.0.0.1, user.unblock mallory local 127.0.0.1"
+        "user.block mallory local unix, user.unblock mallory local unix"
     );
+    let changes = daemons[1].get("/v1/changes?target=mallory").json()["changes"].clone();
+    let actions: Vec<&Value> = changes.as_array().unwrap().iter().map(|change| &change["action"]).collect();
+    assert_eq!(
+        actions,
+        [&json!("user.unblock"), &json!("user.block")],
+        "any daemon shows what was done through one"
+    );
+    assert_eq!((&changes[0]["source"], &changes[0]["role"]), (&Value::Null, &json!("admin")));
+    let reset = http::request(daemons[0].http, "DELETE", "/v1/buckets?rule=free&user=mallory", &[], b"");
+    assert_eq!(reset.status, 200, "{reset:?}");
+    assert!(ok(daemons[1].run(&["changes", "--action", "bucket.reset"])).contains("free user=mallory"));
 }
 
 #[test]

@@ -273,9 +273,27 @@ fn wrong_passwords_users_and_schemes_are_told_without_repeating_them() {
     let store = start(Topology::Single, &format!("redis://:right@127.0.0.1:{}", server.port)).unwrap();
     let rule = compiled("r", Algorithm::Gcra, per_second(10), 0);
     let key = key(&rule, "u");
-    let charge = Charge { rule: &rule, key: &key, limit: rule.limit, cost: Cost::Take(1), enforced: true };
+    let charge = Charge {
+        rule: &rule,
+        key: &key,
+        limit: rule.limit,
+        whole: &rule.limit,
+        cost: Cost::Take(1),
+        enforced: true,
+    };
     let outcome = runtime().block_on(store.decide(&[charge], Intent::Charge, Clock::System.now()));
     assert!(!outcome.counted[0].degraded);
+}
+
+#[test]
+fn a_plain_server_that_is_written_with_tls_is_told_so() {
+    let server = Server::start(&[]);
+    let url = format!("rediss://127.0.0.1:{}", server.port);
+    let store =
+        start(Topology::Single, &url).expect("a server that does not answer is no reason not to start");
+    until("it to be told", Duration::from_secs(10), || {
+        store.health().problems.iter().any(|problem| problem.contains("is written redis://, not rediss://"))
+    });
 }
 
 /// Every command of the scripts, also over a slot map, as the user of `deploy/redis`.
@@ -307,8 +325,14 @@ fn counts_as_the_deployed_user(program: &str) {
             let rule = compiled(&format!("r{index}"), algorithm, per_second(3), index * 8);
             let admitted = (0..9).filter(|_| {
                 let key = key(&rule, "u");
-                let charge =
-                    Charge { rule: &rule, key: &key, limit: rule.limit, cost: Cost::Take(1), enforced: true };
+                let charge = Charge {
+                    rule: &rule,
+                    key: &key,
+                    limit: rule.limit,
+                    whole: &rule.limit,
+                    cost: Cost::Take(1),
+                    enforced: true,
+                };
                 let outcome =
                     runtime().block_on(store.decide(&[charge], Intent::Charge, Clock::System.now()));
                 assert!(!outcome.counted[0].degraded, "{algorithm:?} on {program}");

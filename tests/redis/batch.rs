@@ -47,11 +47,12 @@ fn answers(engine: &Engine, asked: &[Asked]) -> Vec<(bool, Vec<u64>)> {
     let owned: Vec<_> = asked.iter().map(request).collect();
     let requests: Vec<Request<'_>> = owned
         .iter()
-        .map(|(attributes, cost)| Request {
-            domain: "default",
-            attributes: attributes.iter().map(|(name, value)| (*name, value.as_str())).collect(),
-            cost: *cost,
-            limit: None,
+        .map(|(attributes, cost)| {
+            Request::new(
+                "default",
+                attributes.iter().map(|(name, value)| (*name, value.as_str())).collect(),
+                *cost,
+            )
         })
         .collect();
     let mut answers = Vec::new();

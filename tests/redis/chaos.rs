@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::redis_load::{Load, Policies, Story, ask, ask_now, quick};
-use crate::redis_proxy::{Proxy, SWALLOW};
+use crate::redis_proxy::{CUT, Proxy, SWALLOW};
 use crate::redis_servers::{Cluster, Server, command_at, now, until};
 use crate::redis_store::{compiled, key, runtime, store, with_policy};
 use tidegate::core::algorithm::{Algorithm, Limit};
@@ -72,7 +72,7 @@ fn each_policy_answers_while_redis_is_down_and_says_so() {
 fn a_killed_server_that_comes_back_empty_enforces_again_within_three_seconds() {
     let mut server = Server::start(&[]);
     let store = single(&server);
-    let policies = Policies::new(300, Algorithm::TokenBucket);
+    let policies = Policies::new(130, Algorithm::TokenBucket);
     let load = Load::start(&store, &policies, 3);
     std::thread::sleep(CALM);
     load.fault(true);
@@ -89,7 +89,7 @@ fn a_killed_server_that_comes_back_empty_enforces_again_within_three_seconds() {
 fn a_frozen_server_delays_nobody_beyond_the_deadline() {
     let server = Server::start(&[]);
     let store = single(&server);
-    let policies = Policies::new(300, Algorithm::Gcra);
+    let policies = Policies::new(130, Algorithm::Gcra);
     let load = Load::start(&store, &policies, 3);
     std::thread::sleep(CALM);
     load.fault(true);
@@ -106,7 +106,7 @@ fn a_frozen_server_delays_nobody_beyond_the_deadline() {
 fn a_flushed_script_cache_is_not_felt() {
     let server = Server::start(&[]);
     let store = single(&server);
-    let policies = Policies::new(300, Algorithm::FixedWindow);
+    let policies = Policies::new(130, Algorithm::FixedWindow);
     let load = Load::start(&store, &policies, 3);
     load.fault(true);
     for _ in 0..20 {
@@ -121,7 +121,7 @@ fn a_flushed_script_cache_is_not_felt() {
 fn a_full_server_leaves_decisions_to_the_policies() {
     let server = Server::start(&["--maxmemory-policy", "noeviction"]);
     let store = single(&server);
-    let policies = Policies::new(300, Algorithm::SlidingLog);
+    let policies = Policies::new(130, Algorithm::SlidingLog);
     let load = Load::start(&store, &policies, 3);
     std::thread::sleep(CALM);
     load.fault(true);
@@ -140,13 +140,34 @@ fn a_slow_or_black_holed_server_delays_nobody_beyond_the_deadline() {
         let server = Server::start(&[]);
         let proxy = Proxy::start(server.port);
         let store = Arc::new(store(quick(Topology::Single, vec![proxy.url()]), 1));
-        let policies = Policies::new(300, Algorithm::SlidingWindow);
+        let policies = Policies::new(130, Algorithm::SlidingWindow);
         let load = Load::start(&store, &policies, 3);
         std::thread::sleep(CALM);
         load.fault(true);
         proxy.delay_ms.store(fault, Ordering::Relaxed);
         std::thread::sleep(FAULT);
         proxy.delay_ms.store(0, Ordering::Relaxed);
+        policies.enforced_again(&store, 3);
+        load.fault(false);
+        std::thread::sleep(CALM);
+        assert!(load.finish(Story::ONE_OUTAGE) > 0);
+    }
+}
+
+/// The server is asked, charges and answers, but no answer arrives, or half of one.
+#[test]
+fn replies_that_are_lost_or_cut_short_are_charged_and_never_admitted_twice() {
+    for fault in [SWALLOW, CUT] {
+        let server = Server::start(&[]);
+        let proxy = Proxy::start(server.port);
+        let store = Arc::new(store(quick(Topology::Single, vec![proxy.url()]), 1));
+        let policies = Policies::new(130, Algorithm::FixedWindow);
+        let load = Load::start(&store, &policies, 3);
+        std::thread::sleep(CALM / 4);
+        load.fault(true);
+        proxy.reply_ms.store(fault, Ordering::Relaxed);
+        std::thread::sleep(FAULT);
+        proxy.reply_ms.store(0, Ordering::Relaxed);
         policies.enforced_again(&store, 3);
         load.fault(false);
         std::thread::sleep(CALM);
@@ -161,7 +182,7 @@ fn a_black_holed_server_of_a_ring_is_felt_by_its_own_keys_only() {
     let proxy = Proxy::start(servers[0].port);
     let urls = vec![proxy.url(), servers[1].url(), servers[2].url()];
     let store = Arc::new(store(quick(Topology::Ring, urls), 1));
-    let policies = Policies::new(300, Algorithm::FixedWindow);
+    let policies = Policies::new(5, Algorithm::FixedWindow);
     let load = Load::start(&store, &policies, 24);
     std::thread::sleep(CALM);
     load.fault(true);
@@ -197,7 +218,7 @@ fn primaries(cluster: &Cluster, but: usize) -> usize {
 fn a_cluster_survives_a_frozen_and_a_killed_primary() {
     let mut cluster = Cluster::start();
     let store = Arc::new(store(quick(Topology::Cluster, cluster.urls()), 1));
-    let policies = Policies::new(200, Algorithm::FixedWindow);
+    let policies = Policies::new(10, Algorithm::FixedWindow);
     let load = Load::start(&store, &policies, 12);
     std::thread::sleep(CALM);
 
@@ -228,7 +249,7 @@ fn a_cluster_survives_a_frozen_and_a_killed_primary() {
 fn a_cluster_that_was_killed_and_comes_back_empty_enforces_again_within_three_seconds() {
     let mut cluster = Cluster::start();
     let store = Arc::new(store(quick(Topology::Cluster, cluster.urls()), 1));
-    let policies = Policies::new(200, Algorithm::SlidingWindow);
+    let policies = Policies::new(20, Algorithm::SlidingWindow);
     let load = Load::start(&store, &policies, 6);
     std::thread::sleep(CALM);
     load.fault(true);

@@ -147,6 +147,29 @@ fn the_health_of_the_store_can_be_seen_and_the_daemon_stays_ready() {
 }
 
 #[test]
+fn a_daemon_whose_log_nobody_reads_follows_its_redis_and_gives_back_what_it_drew() {
+    let mut server = Server::start(&[]);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut daemon = Daemon::with_log(RULES, &on("single", &[server.url()]), &[], writer.into());
+    let state = |wanted: &str| {
+        let store = daemon.get("/v1/regions").json()["store"]["state"].clone();
+        (store == wanted).then_some(())
+    };
+    eventually("the store is well", || state("ok"));
+    server.kill();
+    eventually("the store is told to be down", || state("down"));
+    let mut server = server.restart();
+    eventually("the store is well again", || state("ok"));
+    let ann = [("user", "ann"), ("path", "/a")];
+    assert_eq!((daemon.admitted(&ann, 7), &daemon.check(&ann)["degraded"]), (5, &json!(false)));
+    assert!(daemon.metric("tidegate_log_lines_lost_total{reason=\"unwritten\"}") > Some(0.0));
+    server.kill();
+    eventually("the store is told to be down once more", || state("down"));
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
 fn a_policy_that_evicts_is_warned_of() {
     let server = Server::start(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let daemon = Daemon::with(RULES, &on("single", &[server.url()]), &[]);

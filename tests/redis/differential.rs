@@ -8,7 +8,7 @@ use crate::redis_store::{Key, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit, View};
-use tidegate::core::request::Cost;
+use tidegate::core::request::{Cost, Report};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -65,7 +65,14 @@ fn costs() -> impl Strategy<Value = Cost> {
         2 => Just(Cost::Peek),
         2 => (1..6_u64).prop_map(Cost::Refund),
         1 => Just(Cost::Refund(u64::MAX)),
+        3 => (1..30_u64, 0..40_u32).prop_map(report),
+        1 => (prop_oneof![Just(1_000_000_000), Just(u64::from(u32::MAX)), Just(u64::MAX)], any::<u32>())
+            .prop_map(report),
     ]
+}
+
+fn report((permits, debt_max): (u64, u32)) -> Cost {
+    Cost::Report(Report { permits, debt_max })
 }
 
 fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -108,7 +115,8 @@ fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compile
     for (rule, user) in rules.iter().flat_map(|rule| ["u0", "u1", "u2"].map(|user| (rule, user))) {
         let key = key(rule, user);
         let limit = Limit { permits: 100, window: rule.limit.window, burst: 100, queue: 0 };
-        let charge = Charge { rule, key: &key, limit, cost: Cost::Take(1), enforced: true };
+        let charge =
+            Charge { rule, key: &key, limit, whole: &rule.limit, cost: Cost::Take(1), enforced: true };
         let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
         assert_eq!(Some(outcome(redis, &charge, Timestamp(now))), expected);
     }
@@ -160,6 +168,7 @@ fn play(
                 rule: &rules[*rule],
                 key: &keys[*rule],
                 limit: rules[*rule].limit,
+                whole: &rules[*rule].limit,
                 cost: *cost,
                 enforced: *enforced,
             })
@@ -263,7 +272,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         0..6_usize,
         1..40_u32,
         (0..3_u64, 0..50_u32, 0..50_u32, 0..40_u64, 0..60_u64),
-        proptest::collection::vec((0..400_000_u64, 1..6_u64), 1..25),
+        proptest::collection::vec((0..400_000_u64, 1..6_u64, 0..4_u8), 1..25),
     );
     let config =
         Config { cases: 150, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
@@ -287,10 +296,15 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
                 .block_on(redis.bucket(&rule, &key, Timestamp(now)))
                 .is_some_and(|info| info.view.is_some())
         });
-        for (micros, permits) in steps {
+        for (micros, permits, act) in steps {
             now += micros;
             clock.set(Timestamp(now));
-            let charge = Charge { rule: &rule, key: &key, limit, cost: Cost::Take(permits), enforced: true };
+            let cost = match act {
+                0 => report((permits * 7, 60)),
+                1 => Cost::Refund(permits),
+                _ => Cost::Take(permits),
+            };
+            let charge = Charge { rule: &rule, key: &key, limit, whole: &rule.limit, cost, enforced: true };
             let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
             prop_assert_eq!(Some(outcome(&redis, &charge, Timestamp(now))), expected);
         }

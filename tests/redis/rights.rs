@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
-use tidegate::core::request::Cost;
+use tidegate::core::request::{Cost, Report};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
@@ -38,8 +38,12 @@ fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window:
 }
 
 fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timestamp) -> Counted {
+    charge_cost(store, rule, user, Cost::Take(cost), now)
+}
+
+fn charge_cost(store: &dyn Store, rule: &Compiled, user: &str, cost: Cost, now: Timestamp) -> Counted {
     let key = key(rule, user);
-    let charge = Charge { rule, key: &key, limit: rule.limit, cost: Cost::Take(cost), enforced: true };
+    let charge = Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, cost, enforced: true };
     let charges = [charge];
     let outcome = match store.try_decide(&charges, Intent::Charge, now) {
         Some(outcome) => outcome,
@@ -51,7 +55,7 @@ fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timest
 
 fn ask(window: u64, step: Step) -> Ask {
     let rule = RuleName { domain: "default".into(), name: "r".into() };
-    Ask { key: WorldKey { rule, identity: Vec::new() }, window, step }
+    Ask { key: WorldKey { rule, identity: Vec::new() }, window, step, own: None }
 }
 
 fn rights(store: &dyn Store, rule: &Compiled, user: &str, ask: &Ask, now: Timestamp) -> Option<Balance> {
@@ -62,6 +66,7 @@ fn rights(store: &dyn Store, rule: &Compiled, user: &str, ask: &Ask, now: Timest
 #[derive(Debug, Clone)]
 enum Act {
     Charge(u64),
+    Report(u64, u32),
     Read,
     Give { to: usize, session: u64, permits: u64 },
     Take { from: usize, session: u64, fenced: bool, late: bool, permits: u64, keep: u64 },
@@ -73,6 +78,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         6 => (1..6_u64).prop_map(Act::Charge),
         1 => (6..18_u64).prop_map(Act::Charge),
+        1 => (1..25_u64, 0..40_u32).prop_map(|(permits, debt_max)| Act::Report(permits, debt_max)),
         2 => Just(Act::Read),
         3 => (0..2_usize, 1..3_u64, 0..9_u64).prop_map(|(to, session, permits)| Act::Give { to, session, permits }),
         4 => (0..2_usize, 1..3_u64, any::<bool>(), any::<bool>(), (0..12_u64, 0..20_u64)).prop_map(
@@ -106,7 +112,7 @@ fn step_of(act: &Act, own: u64, window: u64) -> Option<Ask> {
             let to = REGIONS[*to].to_owned();
             ask(window, Step::Acknowledge { to, session: *session, permits: *permits })
         }
-        Act::Charge(_) | Act::Pass(_) => return None,
+        Act::Charge(_) | Act::Report(..) | Act::Pass(_) => return None,
     })
 }
 
@@ -158,15 +164,25 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
         } else {
             Vault::new(7, START, SECOND, 8, Safety::ALL)
         };
-        let mut now = begin;
+        let (mut now, mut reported) = (begin, false);
         for act in &acts {
             clock.set(now);
             match act {
                 Act::Pass(micros) => now = now + Span(*micros),
+                Act::Report(permits, debt_max) => {
+                    let cost = Cost::Report(Report { permits: *permits, debt_max: *debt_max });
+                    let one = charge_cost(&memory, &rule, &user, cost, now);
+                    prop_assert_eq!(one, charge_cost(&redis, &rule, &user, cost, now));
+                    // The smallest store knows no reports.
+                    reported = true;
+                }
                 Act::Charge(cost) => {
                     let one = charge(&memory, &rule, &user, *cost, now);
                     let two = charge(&redis, &rule, &user, *cost, now);
                     prop_assert_eq!(one, two);
+                    if reported {
+                        continue;
+                    }
                     prop_assert_eq!(vault.decide(now, *cost).is_some(), one.verdict.admitted);
                     if !algorithm.is_level() {
                         // What the others may have used is worked out from this.
@@ -183,6 +199,11 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
                     let one = rights(&memory, &rule, &user, &step(sessions[0]), now).unwrap();
                     let two = rights(&redis, &rule, &user, &step(sessions[1]), now).unwrap();
                     prop_assert_eq!(shown(&one), shown(&two));
+                    if reported {
+                        // What is used of a window's rights is never more than there are.
+                        prop_assert!(algorithm.is_level() || one.used <= one.ledger.budget());
+                        continue;
+                    }
                     let own = vault.balance(now).ledger.session;
                     let three = vault.carry_out(now, &step(own)).unwrap();
                     prop_assert_eq!((three.ledger.budget(), three.used), (one.ledger.budget(), one.used));
@@ -192,6 +213,61 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
         Ok(())
     });
     result.unwrap();
+}
+
+/// A report burns the rights that the region has. The rest is paid with what comes or is minted next, before anything is admitted
+/// again, and nothing goes to others meanwhile.
+#[test]
+fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
+    let server = Server::start(&[]);
+    let clock = Arc::new(Clock::Manual(START.0.into()));
+    let settings =
+        RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
+    let redis = store(settings, 1);
+    let memory = MemoryStore::new(100).begun(START);
+    let rule = escrowed("owing", Algorithm::FixedWindow, 500, 8, SECOND);
+    let _ = charge(&redis, &rule, "first", 1, START);
+    for store in [&memory as &dyn Store, &redis] {
+        let at = |micros: u64| {
+            let now =
+                Timestamp::window_start((START + DOUBT).window_index(SECOND) + 2, SECOND) + Span(micros);
+            clock.set(now);
+            now
+        };
+        let window = |micros: u64| at(micros).window_index(SECOND);
+        let step = |micros: u64, step: Step| {
+            rights(store, &rule, "u", &ask(window(micros), step), at(micros)).unwrap()
+        };
+        let admits = |micros: u64, cost: u64| charge(store, &rule, "u", cost, at(micros)).verdict.admitted;
+        assert!(admits(0, 3));
+        let report = Cost::Report(Report { permits: 30, debt_max: 100 });
+        let told = charge_cost(store, &rule, "u", report, at(1));
+        assert_eq!((told.verdict.admitted, told.verdict.remaining, told.reported), (false, 0, 30));
+        // Eight were minted and are burnt; 25 are owed.
+        let read = step(2, Step::Read);
+        assert_eq!((read.used, read.free()), (8, 0));
+        let session = read.ledger.session;
+        let take = |permits| Step::Take {
+            from: "eu-west".into(),
+            session: 1,
+            to_session: session,
+            permits,
+            keep: 0,
+        };
+        let give = || Step::Give { to: "us-east".into(), session: 1, permits: 1 };
+        // Ten come, and pay ten.
+        assert_eq!(step(3, take(10)).free(), 0);
+        assert!(!admits(4, 1));
+        assert!(step(5, give()).ledger.given.is_empty());
+        // The next window mints eight, which pay; so does the one after it, of which one permit is left.
+        assert!(!admits(1_000_000, 1));
+        assert_eq!(step(1_000_001, Step::Read).free(), 0);
+        assert!(step(1_000_002, give()).ledger.given.is_empty());
+        let owing = charge_cost(store, &rule, "u", Cost::Peek, at(1_000_003)).verdict;
+        assert_eq!((owing.admitted, owing.retry), (false, Some(Span(999_997))));
+        assert!(admits(2_000_000, 1) && !admits(2_000_001, 1));
+        assert!(admits(3_000_000, 8) && !admits(3_000_001, 1));
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -253,7 +329,8 @@ fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<Ask> {
 
 fn hold(store: &dyn Store, rule: &Compiled, limit: Limit, hold: Hold, now: Timestamp) -> Outcome {
     let key = key(rule, "u");
-    let charge = Charge { rule, key: &key, limit, cost: Cost::Hold(hold), enforced: true };
+    let charge =
+        Charge { rule, key: &key, limit, whole: &rule.limit, cost: Cost::Hold(hold), enforced: true };
     match store.try_decide(&[charge], Intent::Charge, now) {
         Some(outcome) => outcome,
         None => runtime().block_on(store.decide(&[charge], Intent::Charge, now)),

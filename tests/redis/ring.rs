@@ -40,8 +40,14 @@ fn use_some(store: &RedisStore) {
     let rule = rule();
     for user in 0..USERS {
         let key = key(&rule, &format!("u{user}"));
-        let charge =
-            Charge { rule: &rule, key: &key, limit: rule.limit, cost: Cost::Take(USED), enforced: true };
+        let charge = Charge {
+            rule: &rule,
+            key: &key,
+            limit: rule.limit,
+            whole: &rule.limit,
+            cost: Cost::Take(USED),
+            enforced: true,
+        };
         assert!(runtime().block_on(store.decide(&[charge], Intent::Charge, Clock::System.now())).admitted);
     }
 }

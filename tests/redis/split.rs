@@ -9,7 +9,7 @@ use crate::redis_store::{Key, compiled, key, runtime, settings, store, store_wit
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit};
-use tidegate::core::request::Cost;
+use tidegate::core::request::{Cost, Report};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -33,7 +33,7 @@ async fn decide(store: &RedisStore, charges: &[Charge<'_>], intent: Intent, now:
 
 async fn ask(store: &RedisStore, rule: &Compiled, cost: Cost) -> Outcome {
     let key = key(rule, "u");
-    let charge = Charge { rule, key: &key, limit: rule.limit, cost, enforced: true };
+    let charge = Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, cost, enforced: true };
     decide(store, &[charge], Intent::Charge, Clock::System.now()).await
 }
 
@@ -90,7 +90,9 @@ fn a_split_key_never_admits_more_than_its_limit_and_strands_less_than_a_cost_in_
                     prop_assert_eq!(counted.returned, wanted.min(used));
                     used -= counted.returned;
                 }
-                Cost::Peek | Cost::Hold(_) => prop_assert_eq!(counted.verdict.admitted, left > 0),
+                Cost::Peek | Cost::Hold(_) | Cost::Report(_) => {
+                    prop_assert_eq!(counted.verdict.admitted, left > 0)
+                }
             }
             prop_assert!(used <= u64::from(permits), "{} of {}", used, permits);
             prop_assert_eq!(info(&store, &rule, &own), (used, u64::from(permits) - used));
@@ -102,6 +104,35 @@ fn a_split_key_never_admits_more_than_its_limit_and_strands_less_than_a_cost_in_
     }
     println!("stranded at most {} permits, by costs up to 5 in up to 8 parts", stranded_most.get());
     assert!(stranded_most.get() > 0, "the bound was put to the test");
+}
+
+#[test]
+fn a_report_fills_every_part_before_anything_is_owed() {
+    let server = Server::start(&[]);
+    let clock = Arc::new(Clock::Manual(1_790_000_000_000_000.into()));
+    let settings = settings(Topology::Single, vec![server.url()]);
+    let store = store(RedisSettings { clock: Some(clock), ..settings }, 1);
+    for (algorithm, number) in ALGORITHMS.iter().zip(1..) {
+        for parts in [3, 4] {
+            let rule =
+                split(&format!("s{number}-{parts}"), *algorithm, 1_000, parts, number * 64 + parts * 8);
+            let own = key(&rule, "u");
+            let report = Cost::Report(Report { permits: 400, debt_max: 1_000 });
+            for turn in 1..=3_u64 {
+                let asked = ask_now(&store, &rule, Cost::Peek);
+                assert!(asked.admitted, "request {turn} with {algorithm:?} in {parts} parts");
+                let told = ask_now(&store, &rule, report);
+                assert_eq!((told.admitted, told.counted[0].reported), (turn < 3, 400), "{algorithm:?}");
+                assert_eq!(info(&store, &rule, &own).0, turn * 400, "{algorithm:?}");
+            }
+            assert!(!ask_now(&store, &rule, Cost::Peek).admitted, "{algorithm:?} in {parts} parts");
+            assert!(!ask_now(&store, &rule, Cost::Take(1)).admitted, "{algorithm:?} in {parts} parts");
+            // Whatever comes, each part owes its part of the most, and the answer says what was charged.
+            let huge = Cost::Report(Report { permits: u64::MAX, debt_max: 1_000 });
+            assert_eq!(ask_now(&store, &rule, huge).counted[0].reported, 800, "{algorithm:?}");
+            assert_eq!(info(&store, &rule, &own).0, 2_000, "{algorithm:?}");
+        }
+    }
 }
 
 #[test]
@@ -119,6 +150,7 @@ fn several_rules_with_split_keys_are_charged_all_or_none() {
             rule,
             key,
             limit: rule.limit,
+            whole: &rule.limit,
             cost: Cost::Take(1),
             enforced: rule.rule.name != "shadow",
         })

@@ -29,7 +29,14 @@ fn used(store: &RedisStore, rule: &Compiled, user: &str) -> u64 {
 
 async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Outcome {
     let key = key(rule, user);
-    let charge = Charge { rule, key: &key, limit: rule.limit, cost: Cost::Take(cost), enforced: true };
+    let charge = Charge {
+        rule,
+        key: &key,
+        limit: rule.limit,
+        whole: &rule.limit,
+        cost: Cost::Take(cost),
+        enforced: true,
+    };
     let charges = std::slice::from_ref(&charge);
     let now = Clock::System.now();
     match store.try_decide(charges, Intent::Charge, now) {
@@ -48,8 +55,14 @@ fn several_identities_are_charged_all_or_none_over_the_slots_of_a_cluster() {
         let wide = daily(&format!("wide{index}"), algorithm, 50, index * 16);
         let tight = daily(&format!("tight{index}"), algorithm, 3, index * 16 + 8);
         let keys = [key(&wide, "a"), key(&tight, "b"), key(&wide, "c")];
-        let charge =
-            |rule, key| Charge { rule, key, limit: limit_of(rule), cost: Cost::Take(2), enforced: true };
+        let charge = |rule, key| Charge {
+            rule,
+            key,
+            limit: limit_of(rule),
+            whole: &rule.limit,
+            cost: Cost::Take(2),
+            enforced: true,
+        };
         let charges = [charge(&wide, &keys[0]), charge(&tight, &keys[1]), charge(&wide, &keys[2])];
         let admitted: Vec<bool> = (0..6)
             .map(|_| runtime().block_on(store.decide(&charges, Intent::Charge, Clock::System.now())).admitted)

@@ -1,7 +1,7 @@
 //! `envoy.service.ratelimit.v3` in full, gRPC health and reflection.
 
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
-use envoy_types::pb::envoy::service::ratelimit::v3::RateLimitRequest;
+use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tonic::Code;
 
 use super::support::daemon::Daemon;
@@ -122,13 +122,121 @@ fn what_makes_no_sense_is_an_invalid_argument() {
     let no_domain = RateLimitRequest { domain: String::new(), ..request(vec![user("ann")]) };
     assert_eq!(client.refusal(no_domain), Code::InvalidArgument);
     assert_eq!(client.refusal(request(vec![])), Code::InvalidArgument);
-    assert_eq!(
-        client.refusal(request(vec![with_limit(user("ann"), 5, UNIT_UNKNOWN)])),
-        Code::InvalidArgument
-    );
-    assert_eq!(client.refusal(request(vec![with_limit(user("ann"), 5, 99)])), Code::InvalidArgument);
     let left = client.ask(request(vec![with_hits(user("ann"), 0)])).unwrap().statuses[0].limit_remaining;
     assert_eq!(left, 5, "what was refused was not charged");
+}
+
+#[test]
+fn a_descriptor_that_cannot_be_judged_is_denied_and_the_others_are_judged() {
+    let daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    client.ask(request(vec![with_hits(user("ann"), 5)])).unwrap();
+    let wide = descriptor(&[("user", "bob"); 65]);
+    for odd in [with_limit(user("bob"), 5, UNIT_UNKNOWN), with_limit(user("bob"), 5, 99), wide] {
+        let answer = client.ask(request(vec![user("ann"), odd, user("cid")])).unwrap();
+        let codes: Vec<_> = answer.statuses.iter().map(|status| status.code).collect();
+        assert_eq!((answer.overall_code, codes), (OVER_LIMIT, vec![OVER_LIMIT, OVER_LIMIT, OK]));
+    }
+    let many = client.ask(request(vec![user("dan"); 257])).unwrap();
+    assert_eq!(many.overall_code, OVER_LIMIT);
+    for name in ["bob", "cid", "dan"] {
+        let left = client.ask(request(vec![with_hits(user(name), 0)])).unwrap().statuses[0].limit_remaining;
+        assert_eq!(left, 5, "{name} was not charged");
+    }
+}
+
+#[test]
+fn values_of_any_length_and_any_bytes_are_counted() {
+    let daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    let long = "x".repeat(1_100);
+    for name in ["", &long, &format!("{long}y")] {
+        let codes: Vec<_> =
+            (0..6).map(|_| client.ask(request(vec![user(name)])).unwrap().overall_code).collect();
+        assert_eq!(codes, [OK, OK, OK, OK, OK, OVER_LIMIT], "{}", name.len());
+    }
+    let mut bytes = prost::Message::encode_to_vec(&request(vec![user("u#"), user("ann")]));
+    for byte in bytes.iter_mut().filter(|byte| **byte == b'#') {
+        *byte = 0xff;
+    }
+    let codes: Vec<_> = (0..6)
+        .map(|_| {
+            let answer = client.ask_bytes(bytes.clone()).unwrap();
+            let answer: RateLimitResponse = prost::Message::decode(answer).unwrap();
+            answer.overall_code
+        })
+        .collect();
+    assert_eq!(codes, [OK, OK, OK, OK, OK, OVER_LIMIT]);
+    let left = client.ask(request(vec![with_hits(user("u%FF"), 0)])).unwrap().statuses[0].limit_remaining;
+    assert_eq!(left, 0, "bytes that are not UTF-8 are spelled as in a path");
+}
+
+#[test]
+fn what_is_given_back_is_given_back_whatever_else_is_denied() {
+    let daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    client.ask(request(vec![with_hits(user("ann"), 5), with_hits(user("bob"), 5)])).unwrap();
+    let back = RateLimitDescriptor { is_negative_hits: true, ..with_hits(user("ann"), 2) };
+    let odd = with_limit(user("bob"), 5, UNIT_UNKNOWN);
+    for (turn, denied) in [user("bob"), odd].into_iter().enumerate() {
+        let answer = client.ask(request(vec![denied, back.clone()])).unwrap();
+        let codes: Vec<_> = answer.statuses.iter().map(|status| status.code).collect();
+        assert_eq!((answer.overall_code, codes), (OVER_LIMIT, vec![OVER_LIMIT, OK]));
+        assert_eq!(answer.statuses[1].limit_remaining, 2 * u32::try_from(turn + 1).unwrap());
+    }
+}
+
+#[test]
+fn a_descriptors_limit_holds_where_no_rule_is_for_it() {
+    let daemon = Daemon::with_rules(RULES);
+    let client = daemon.rls();
+    let ask = |domain: &str, entries: &[(&str, &str)], permits| {
+        let own = with_limit(descriptor(entries), permits, UNIT_DAY);
+        let asked = RateLimitRequest { domain: domain.to_owned(), ..request(vec![own]) };
+        client.ask(asked).unwrap()
+    };
+    let codes = |domain: &str, entries: &[(&str, &str)]| -> Vec<_> {
+        (0..3).map(|_| ask(domain, entries, 2).overall_code).collect()
+    };
+    let (plan, path) = (("plan", "free"), ("path", "/x"));
+    for domain in ["default", "nowhere"] {
+        assert_eq!(codes(domain, &[plan, path]), [OK, OK, OVER_LIMIT], "{domain}");
+        assert_eq!(codes(domain, &[plan, ("path", "//x?q")]), [OVER_LIMIT; 3], "{domain}: the same path");
+        assert_eq!(codes(domain, &[plan]), [OK, OK, OVER_LIMIT], "{domain}: another descriptor");
+    }
+    let answer = ask("default", &[plan, path], 3);
+    let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit), (3, UNIT_DAY));
+    assert_eq!(answer.overall_code, OK, "a raised limit helps at once");
+}
+
+#[test]
+fn a_key_that_comes_twice_has_two_values() {
+    let rules = RULES.to_owned()
+        + "[[rules]]\nname = \"pair\"\ndomain = \"twice\"\nper = [\"k\"]\nlimit = 1\nwindow = \"24h\"\n\
+           [[rules]]\nname = \"one\"\ndomain = \"exact\"\nmatch = { k = \"a\" }\nexact = true\nlimit = 0\nwindow = \"24h\"\n\
+           [[rules]]\nname = \"both\"\ndomain = \"exact\"\nmatch = { k = [\"a\", \"b\"] }\npriority = 1\nexact = true\nlimit = 0\nwindow = \"24h\"\n\
+           [[rules]]\nname = \"any\"\ndomain = \"loose\"\nmatch = { k = \"b\" }\nlimit = 0\nwindow = \"24h\"\n";
+    let daemon = Daemon::with_rules(&rules);
+    let client = daemon.rls();
+    let ask = |domain: &str, values: &[&str]| {
+        let entries: Vec<_> = values.iter().map(|value| ("k", *value)).collect();
+        let asked = RateLimitRequest { domain: domain.to_owned(), ..request(vec![descriptor(&entries)]) };
+        client.ask(asked).unwrap().overall_code
+    };
+    for values in [&["a", "b"][..], &["a", "c"], &["a"], &["b", "a"], &["a", "b", "c"], &["a,b"]] {
+        assert_eq!((ask("twice", values), ask("twice", values)), (OK, OVER_LIMIT), "{values:?}");
+    }
+    for (values, code) in [
+        (&["a"][..], OVER_LIMIT),
+        (&["a", "b"], OVER_LIMIT),
+        (&["a", "c"], OK),
+        (&["c", "b"], OK),
+        (&["c"], OK),
+    ] {
+        assert_eq!(ask("exact", values), code, "{values:?}");
+    }
+    assert_eq!((ask("loose", &["a", "b"]), ask("loose", &["a", "c"])), (OVER_LIMIT, OK));
 }
 
 #[test]

@@ -109,6 +109,15 @@ fn a_token_names_its_user_and_an_invalid_one_counts_by_its_address() {
     eventually("the new key", || ask(&good(next)).contains("\"user\"").then_some(()));
     assert!(!ask(&good(secret)).contains("\"user\""), "what the former key signed is forgotten");
     assert!(daemon.metric("tidegate_identity_tokens_total{result=\"invalid\"}").unwrap() > 5.0);
+    // The last key goes with the list, or with the file.
+    std::fs::write(&keys, "{\"keys\":[]}").unwrap();
+    daemon.process.signal("HUP");
+    eventually("no key is left", || (!ask(&good(next)).contains("\"user\"")).then_some(()));
+    std::fs::write(&keys, jwks(next)).unwrap();
+    daemon.process.signal("HUP");
+    eventually("the key is back", || ask(&good(next)).contains("\"user\"").then_some(()));
+    std::fs::remove_file(&keys).unwrap();
+    eventually("no file is left", || (!ask(&good(next)).contains("\"user\"")).then_some(()));
 }
 
 #[test]

@@ -2,6 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -162,6 +164,50 @@ fn keep_alive_and_pipelined_requests_are_answered_in_order() {
     assert_eq!(allowed, [true, true, false]);
 }
 
+/// Calls gRPC health over a Unix socket with this `:authority`, in bytes: client libraries refuse to send some that others send.
+fn is_healthy(socket: &Path, authority: &[u8]) -> bool {
+    fn frame(kind: u8, flags: u8, stream: u8, body: &[u8]) -> Vec<u8> {
+        [&[0, 0, u8::try_from(body.len()).unwrap(), kind, flags, 0, 0, 0, stream], body].concat()
+    }
+    fn text(value: &[u8]) -> Vec<u8> {
+        [&[u8::try_from(value.len()).unwrap()], value].concat()
+    }
+    let path = text(b"/grpc.health.v1.Health/Check");
+    // POST, http, the path, the authority, content-type and te.
+    let headers = [
+        &[0x83, 0x86, 0x44][..],
+        &path,
+        &[0x41],
+        &text(authority),
+        &[0x5f],
+        &text(b"application/grpc"),
+        &[0x40],
+        &text(b"te"),
+        &text(b"trailers"),
+    ];
+    let call = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec(),
+        frame(4, 0, 0, &[]),
+        frame(1, 4, 1, &headers.concat()),
+        frame(0, 1, 1, &[0; 5]),
+    ];
+    let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    stream.write_all(&call.concat()).unwrap();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let mut body = vec![0; usize::from(u16::from_be_bytes([head[1], head[2]]))];
+        stream.read_exact(&mut body).unwrap();
+        match head[3] {
+            // The message: five bytes before it, then the status SERVING.
+            0 => return body.ends_with(&[8, 1]),
+            3 | 7 => return false,
+            _ => {}
+        }
+    }
+}
+
 #[test]
 fn unix_sockets_serve_as_well() {
     let folder = tempfile::TempDir::new().unwrap();
@@ -169,8 +215,9 @@ fn unix_sockets_serve_as_well() {
     // The later flag is refused, so this daemon is started with its own.
     let mut command = super::support::command::command(folder.path());
     std::fs::write(folder.path().join("rules.toml"), rules(1)).unwrap();
-    let grpc = super::support::free_tcp();
-    command.args(["serve", "--rules", "rules.toml", "--grpc", &grpc.to_string()]);
+    let grpc = folder.path().join("grpc.sock");
+    command.env("TIDEGATE_LISTEN__DRAIN", "0s");
+    command.args(["serve", "--rules", "rules.toml", "--grpc", &format!("unix:{}", grpc.display())]);
     command.args(["--http", &format!("unix:{}", socket.display())]);
     let mut process =
         super::support::process::Process::start(&mut command, &folder.path().join("daemon.log"));
@@ -183,6 +230,9 @@ fn unix_sockets_serve_as_well() {
         answer.starts_with("HTTP/1.1 200").then_some(answer)
     });
     assert!(!answer.is_empty());
+    assert!(is_healthy(&grpc, b"localhost"));
+    // Clients of gRPC's C core name the server so.
+    assert!(is_healthy(&grpc, b"%2Ftmp%2Fgrpc.sock"));
     process.signal("TERM");
     assert_eq!(process.wait(Duration::from_secs(10)).code(), Some(0));
 }
@@ -192,4 +242,94 @@ fn readiness_is_told_apart_from_life() {
     let daemon = Daemon::with_rules(&rules(1));
     assert_eq!(http::get(daemon.http, "/healthz", &[]).status, 200);
     assert_eq!(http::get(daemon.http, "/readyz", &[]).status, 200);
+}
+
+/// A pipe whose reader is gone, and a disk that is full, as a daemon's standard error.
+fn dead_logs() -> [(&'static str, Stdio); 2] {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    [("reader gone", writer.into()), ("disk full", full.into())]
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing_and_is_counted() {
+    for (what, log) in dead_logs() {
+        let mut daemon = Daemon::with_log(&rules(3), "", &[], log);
+        // A file that is refused is logged; then one that is right must still take force.
+        daemon.set_rules("[[rules]]\nname = \"a\"\nlimit = -1\n");
+        eventually("the failure is counted", || (failures(&daemon) > 0.0).then_some(()));
+        daemon.reload(&rules(5), "per-user", 5);
+        assert_eq!(daemon.admitted(ANN, 7), 5, "{what}");
+        daemon.set_rules(&rules(6));
+        daemon.process.signal("HUP");
+        eventually("the limit is six", || (daemon.check_cost(ANN, 0)["limit"] == 6).then_some(()));
+        eventually("lost lines are counted", || {
+            let lost = daemon.metric("tidegate_log_lines_lost_total{reason=\"unwritten\"}");
+            lost.filter(|lines| *lines > 2.0)
+        });
+        let metrics = daemon.get("/metrics").body;
+        let ends: Vec<&str> =
+            metrics.lines().filter(|line| line.starts_with("tidegate_task_ends_total{")).collect();
+        assert!(ends.len() > 3 && ends.iter().all(|line| line.ends_with(" 0")), "{what}: {ends:?}");
+        assert_eq!(daemon.terminate().code(), Some(0), "{what}");
+    }
+}
+
+#[test]
+fn a_log_that_nobody_reads_holds_nothing_up() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut daemon = Daemon::with_log(&rules(3), "", &[], writer.into());
+    // Each refusal is a line for every problem, so that the pipe is full soon.
+    let bad = "[[rules]]\nname = \"a\"\nlimit = -1\n".repeat(100);
+    for round in 0..200 {
+        let before = failures(&daemon);
+        daemon.set_rules(&format!("# {round}\n{bad}"));
+        daemon.process.signal("HUP");
+        eventually("the failure is counted", || (failures(&daemon) > before).then_some(()));
+        if round >= 20 {
+            break;
+        }
+    }
+    daemon.reload(&rules(5), "per-user", 5);
+    assert_eq!(daemon.admitted(ANN, 7), 5);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    drop(reader);
+}
+
+#[test]
+fn an_unknown_level_is_refused_like_any_other_setting() {
+    let folder = tempfile::TempDir::new().unwrap();
+    for arguments in [&["serve"][..], &["config", "check"]] {
+        for level in ["warning", "verbose", "tidegate=loud"] {
+            let mut command = super::support::command::command(folder.path());
+            let ran = command.args(arguments).env("TIDEGATE_LOG", level).output().unwrap();
+            let said = String::from_utf8_lossy(&ran.stderr);
+            let expected =
+                ran.status.code() == Some(2) && said.starts_with("TIDEGATE_LOG: there is no level");
+            assert!(expected, "{arguments:?} {level}: {said}");
+        }
+    }
+}
+
+#[test]
+fn the_usual_rules_file_may_come_later() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let (http, grpc) = (super::support::free_tcp(), super::support::free_tcp());
+    let mut command = super::support::command::command(folder.path());
+    command.args(["serve", "--http", &http.to_string(), "--grpc", &grpc.to_string()]);
+    let process = super::support::process::Process::start(&mut command, &folder.path().join("daemon.log"));
+    let ready = || {
+        let probe = format!("GET /readyz HTTP/1.1\r\nhost: {http}\r\nconnection: close\r\n\r\n");
+        http::raw(http, probe.as_bytes()).filter(|reply| reply.status == 200)
+    };
+    eventually("it is ready", ready);
+    assert!(process.output().contains("there is no rules file"), "{}", process.output());
+    let check = || http::post(http, "/v1/check", r#"{"attributes":{"user":"ann"}}"#).json();
+    assert_eq!(check()["allowed"], true);
+    process.signal("HUP");
+    std::fs::write(folder.path().join("rules.toml"), rules(4)).unwrap();
+    eventually("the limit is four", || (check()["limit"] == 4).then_some(()));
+    let metrics = http::get(http, "/metrics", &[]).body;
+    assert!(metrics.contains("tidegate_rule_reload_failures_total 0"), "nothing was refused");
 }

@@ -11,14 +11,21 @@
 )]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod admin;
 mod bad_input;
 mod checks;
 mod cli;
+mod connections;
 mod demo;
+mod drain;
 mod grpc;
 mod identity;
 mod lifecycle;
+mod members;
+mod mistakes;
 mod regions;
+mod reports;
+mod spellings;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;

@@ -44,6 +44,10 @@ fn new_shares_shrink_at_once_and_grow_when_every_region_holds_them() {
     for daemon in &daemons {
         eventually("every daemon sees the two others", || (connected(daemon) == 2).then_some(()));
     }
+    eventually("all hold the same and say so", || {
+        let agreed = |daemon: &Daemon| daemon.get("/v1/regions").json()["changing"] == serde_json::json!([]);
+        daemons.iter().all(agreed).then_some(())
+    });
     assert_eq!((held(&daemons[0]), held(&daemons[1])), (60, 0));
 
     daemons[1].set_rules(&rules("1s", [0, 45, 15]));

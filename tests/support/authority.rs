@@ -18,9 +18,19 @@ impl Authority {
 
     /// Issues a daemon's certificate, and gives the `[peers.tls]` that names it.
     pub(crate) fn issue(&self, region: &str, node: &str) -> String {
+        self.issue_for(region, node, &[])
+    }
+
+    /// The same with more words for `tidegate cert issue`.
+    pub(crate) fn issue_for(&self, region: &str, node: &str, more: &[&str]) -> String {
         let words = ["cert", "issue", "--ca", "ca", "--region", region, "--node", node, "--out", node];
-        let ran = run(self.0.path(), &words);
+        let ran = run(self.0.path(), &[&words[..], more].concat());
         assert_eq!(ran.code, 0, "{ran:?}");
+        self.issued(node)
+    }
+
+    /// The `[peers.tls]` of a certificate that was issued before.
+    pub(crate) fn issued(&self, node: &str) -> String {
         let file = |name: &str| self.0.path().join(name).display().to_string();
         let (cert, key) = (file(&format!("{node}/node.pem")), file(&format!("{node}/node.key")));
         format!("[peers.tls]\nca = \"{}\"\ncert = \"{cert}\"\nkey = \"{key}\"\n", file("ca/ca.pem"))

@@ -35,10 +35,17 @@ impl Ran {
 
 /// A command that knows nothing of the machine's own configuration.
 pub(crate) fn command(folder: &Path) -> Command {
-    let mut command = Command::new(TIDEGATE);
+    of(TIDEGATE, folder)
+}
+
+/// The same with another program.
+pub(crate) fn of(program: &str, folder: &Path) -> Command {
+    let mut command = Command::new(program);
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TIDEGATE_")) {
         command.env_remove(name);
     }
+    // Where daemons make their admin sockets, and commands look for them.
+    command.env("XDG_RUNTIME_DIR", folder).env_remove("RUNTIME_DIRECTORY");
     command.current_dir(folder).env_remove("RUST_LOG").env("NO_COLOR", "1").env("RUST_BACKTRACE", "0");
     command
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -25,8 +25,43 @@ pub(crate) struct Daemon {
     pub(crate) grpc: SocketAddr,
     rules: PathBuf,
     arguments: Vec<String>,
+    launch: Launch,
     /// Last, so that the process is gone before its folder.
     folder: TempDir,
+}
+
+/// How a daemon is started, besides its files and flags.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Launch {
+    /// `listen.drain`; without it tests do not wait for gateways that they do not have.
+    pub(crate) drain: Option<&'static str>,
+    /// The limit of open files.
+    pub(crate) open_files: Option<u32>,
+    /// Whether only the daemon's user may change anything, as it is without configuration; tests that ask over TCP may.
+    pub(crate) guarded: bool,
+}
+
+impl Launch {
+    fn start(self, folder: &Path, arguments: &[String], log: Option<Stdio>) -> Process {
+        let mut command = match self.open_files {
+            None => command::command(folder),
+            Some(files) => {
+                let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+                let mut shell = command::of("sh", folder);
+                shell.args(["-c", &limited, command::TIDEGATE]);
+                shell
+            }
+        };
+        command.env("TIDEGATE_LISTEN__DRAIN", self.drain.unwrap_or("0s"));
+        if !self.guarded {
+            command.env("TIDEGATE_ADMIN__LOCAL", "true");
+        }
+        let (command, path) = (command.args(arguments), folder.join("daemon.log"));
+        match log {
+            Some(errors) => Process::start_logging_to(command, errors, &path),
+            None => Process::start(command, &path),
+        }
+    }
 }
 
 impl Daemon {
@@ -37,9 +72,14 @@ impl Daemon {
 
     /// Starts one with these rules, this `tidegate.toml` and these further arguments.
     pub(crate) fn with(rules: &str, config: &str, arguments: &[&str]) -> Self {
+        Self::launch(Launch::default(), rules, config, arguments)
+    }
+
+    /// The same, with what else it is started with.
+    pub(crate) fn launch(launch: Launch, rules: &str, config: &str, arguments: &[&str]) -> Self {
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
-            match Self::try_start(rules, config, arguments) {
+            match Self::try_start(launch, rules, config, arguments, None) {
                 Ok(daemon) => return daemon,
                 Err(output) => last = output,
             }
@@ -50,7 +90,18 @@ impl Daemon {
         panic!("the daemon did not become ready:\n{last}");
     }
 
-    fn try_start(rules: &str, config: &str, arguments: &[&str]) -> Result<Self, String> {
+    /// The same, with its log elsewhere than in `daemon.log`.
+    pub(crate) fn with_log(rules: &str, config: &str, arguments: &[&str], log: Stdio) -> Self {
+        Self::try_start(Launch::default(), rules, config, arguments, Some(log)).unwrap()
+    }
+
+    fn try_start(
+        launch: Launch,
+        rules: &str,
+        config: &str,
+        arguments: &[&str],
+        log: Option<Stdio>,
+    ) -> Result<Self, String> {
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("rules.toml");
         std::fs::write(&path, rules).unwrap();
@@ -70,8 +121,7 @@ impl Daemon {
         ];
         let arguments: Vec<String> =
             own.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect();
-        let mut command = command::command(folder.path());
-        let mut process = Process::start(command.args(&arguments), &folder.path().join("daemon.log"));
+        let mut process = launch.start(folder.path(), &arguments, log);
         let ready = eventually("the daemon is ready or gone", || {
             if process.ended().is_some() {
                 return Some(false);
@@ -80,7 +130,7 @@ impl Daemon {
             http::raw(http, probe.as_bytes()).is_some_and(|reply| reply.status == 200).then_some(true)
         });
         if ready {
-            Ok(Self { process, http, grpc, rules: path, arguments, folder })
+            Ok(Self { process, http, grpc, rules: path, arguments, launch, folder })
         } else {
             Err(process.output())
         }
@@ -168,8 +218,7 @@ impl Daemon {
 
     /// Starts it once more, with the same files and ports, and waits until it is ready.
     pub(crate) fn start_again(&mut self) {
-        let mut command = command::command(self.folder.path());
-        self.process = Process::start(command.args(&self.arguments), &self.folder.path().join("daemon.log"));
+        self.process = self.launch.start(self.folder.path(), &self.arguments, None);
         eventually("the daemon is ready again", || {
             assert!(self.process.ended().is_none(), "{}", self.log());
             let probe = format!("GET /readyz HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.http);
@@ -180,7 +229,7 @@ impl Daemon {
     /// SIGTERM, and how it ended.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         self.process.signal("TERM");
-        self.process.wait(Duration::from_secs(10))
+        self.process.wait(Duration::from_secs(30))
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) mod origin;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod rls;
+pub(crate) mod rolling;
+pub(crate) mod spellings;
 
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
+//! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500. What follows
+//! `/tokens/` in a path is told in a header.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -33,5 +34,11 @@ fn answer(mut socket: TcpStream) -> std::io::Result<()> {
     let path = head.split(' ').nth(1).unwrap_or_default();
     let status = if path == "/fail" { "500 Internal Server Error" } else { "200 OK" };
     let body = format!("served {path}\n");
-    write!(socket, "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    let tokens = path.strip_prefix("/tokens/").map(|tokens| format!("x-tokens: {tokens}\r\n"));
+    let tokens = tokens.unwrap_or_default();
+    write!(
+        socket,
+        "HTTP/1.1 {status}\r\n{tokens}content-length: {}\r\nconnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }

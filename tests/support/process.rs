@@ -16,6 +16,15 @@ impl Process {
     pub(crate) fn start(command: &mut Command, log: &Path) -> Self {
         let output = File::create(log).unwrap();
         let errors = output.try_clone().unwrap();
+        Self::start_on(command, output, errors.into(), log)
+    }
+
+    /// Starts it with its standard error elsewhere.
+    pub(crate) fn start_logging_to(command: &mut Command, errors: Stdio, log: &Path) -> Self {
+        Self::start_on(command, File::create(log).unwrap(), errors, log)
+    }
+
+    fn start_on(command: &mut Command, output: File, errors: Stdio, log: &Path) -> Self {
         let child = command
             .stdin(Stdio::null())
             .stdout(output)

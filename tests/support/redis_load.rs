@@ -33,7 +33,14 @@ pub fn quick(topology: Topology, nodes: Vec<String>) -> RedisSettings {
 
 pub async fn ask(store: &RedisStore, rule: &Compiled, user: &str) -> Outcome {
     let key = key(rule, user);
-    let charge = Charge { rule, key: &key, limit: rule.limit, cost: Cost::Take(1), enforced: true };
+    let charge = Charge {
+        rule,
+        key: &key,
+        limit: rule.limit,
+        whole: &rule.limit,
+        cost: Cost::Take(1),
+        enforced: true,
+    };
     store.decide(std::slice::from_ref(&charge), Intent::Charge, Clock::System.now()).await
 }
 

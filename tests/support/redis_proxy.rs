@@ -12,15 +12,21 @@ use super::redis_store::runtime;
 pub struct Proxy {
     pub port: u16,
     pub delay_ms: Arc<AtomicUsize>,
+    /// The same for replies.
+    pub reply_ms: Arc<AtomicUsize>,
 }
 
 /// A delay that is for ever.
 pub const SWALLOW: usize = usize::MAX;
+/// In place of a delay: half of what comes is passed on, and then the connection ends.
+pub const CUT: usize = usize::MAX - 1;
 
 impl Proxy {
     pub fn start(to: u16) -> Self {
         let delay_ms = Arc::new(AtomicUsize::new(0));
         let delay = Arc::clone(&delay_ms);
+        let reply_ms = Arc::new(AtomicUsize::new(0));
+        let reply = Arc::clone(&reply_ms);
         let listener = runtime().block_on(tokio::net::TcpListener::bind(("127.0.0.1", 0))).expect("a port");
         let port = listener.local_addr().expect("an address").port();
         runtime().spawn(async move {
@@ -29,10 +35,10 @@ impl Proxy {
                 let (client_in, client_out) = client.into_split();
                 let (server_in, server_out) = server.into_split();
                 tokio::spawn(pass(client_in, server_out, Arc::clone(&delay)));
-                tokio::spawn(pass(server_in, client_out, Arc::new(AtomicUsize::new(0))));
+                tokio::spawn(pass(server_in, client_out, Arc::clone(&reply)));
             }
         });
-        Self { port, delay_ms }
+        Self { port, delay_ms, reply_ms }
     }
 
     pub fn url(&self) -> String {
@@ -54,6 +60,10 @@ async fn pass(
         }
         if delay == SWALLOW {
             continue;
+        }
+        if delay == CUT {
+            let _ = to.write_all(&bytes[..length / 2]).await;
+            return;
         }
         tokio::time::sleep(Duration::from_millis(delay as u64)).await;
         if to.write_all(&bytes[..length]).await.is_err() {

@@ -164,6 +164,67 @@ pub fn command_at(port: u16, words: &[&str]) -> Option<String> {
     Some(String::from_utf8_lossy(&answer[..length]).into_owned())
 }
 
+/// A sentinel that watches one primary by itself.
+#[derive(Debug)]
+pub struct Sentinel {
+    pub port: u16,
+    child: Child,
+    _dir: TempDir,
+}
+
+impl Sentinel {
+    pub fn start(name: &str, primary: u16) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("sentinel.conf");
+        let port = free_port();
+        let text = format!(
+            "port {port}\nbind 127.0.0.1\nsentinel monitor {name} 127.0.0.1 {primary} 1\n\
+             sentinel down-after-milliseconds {name} 2000\nsentinel failover-timeout {name} 10000\nlogfile /dev/null\n"
+        );
+        std::fs::write(&file, text).expect("the file is written");
+        let child = Command::new("redis-server")
+            .arg(&file)
+            .arg("--sentinel")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a sentinel starts");
+        let sentinel = Self { port, child, _dir: dir };
+        until("the sentinel to answer", Duration::from_secs(10), || {
+            sentinel.command(&["PING"]).is_some_and(|answer| answer.contains("PONG"))
+        });
+        sentinel
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub fn command(&self, words: &[&str]) -> Option<String> {
+        command_at(self.port, words)
+    }
+
+    pub fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+
+    /// Waits until it knows this replica as one that could take over.
+    pub fn knows(&self, name: &str, replica: u16) {
+        until("the sentinel to know the replica", Duration::from_secs(30), || {
+            let known = self.command(&["SENTINEL", "REPLICAS", name]).unwrap_or_default();
+            known.contains(&replica.to_string()) && known.contains("master-link-status\r\n$2\r\nok")
+        });
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Three primaries with a replica each.
 #[derive(Debug)]
 pub struct Cluster {

@@ -42,7 +42,7 @@ pub fn store(settings: RedisSettings, live: usize) -> RedisStore {
     store_with(settings, live, &Metrics::new())
 }
 
-pub fn store_with(settings: RedisSettings, live: usize, metrics: &Metrics) -> RedisStore {
+pub fn store_with(settings: RedisSettings, live: usize, metrics: &Arc<Metrics>) -> RedisStore {
     let live = Arc::new(AtomicUsize::new(live));
     runtime().block_on(RedisStore::start(settings, live, metrics)).expect("the store starts")
 }

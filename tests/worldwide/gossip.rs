@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use super::world::{Plan, Store, Window, World, judge, sums, windows};
+use super::load::Load;
+use super::support::daemon::{Daemon, find};
+use super::support::eventually;
+use super::world::{Plan, Store, Window, World, judge, rules, sums, window, windows};
 
 const PATIENCE: Duration = Duration::from_millis(30);
 
@@ -67,6 +70,59 @@ fn a_region_that_is_cut_off_keeps_its_share_in_redis_and_comes_back() {
     survives_a_cut(plan(3, 20, Store::Redis));
 }
 
+/// Of a bucket without windows each side keeps its part of the rate in a cut, and nothing is owed after it.
+fn a_level_survives_a_cut(plan: Plan, algorithm: &str) {
+    let world = World::with_rules(plan, &rules(plan, algorithm));
+    let loads = world.load(2.0, &[1, 1, 1]);
+    windows(3);
+    world.cut(2);
+    // It is noticed, and what was left of the bucket is used.
+    windows(2);
+    let apart = sums(&loads, windows(8));
+    world.heal(2);
+    world.wait_until_connected();
+    windows(2);
+    let again = sums(&loads, windows(4));
+    let sum = |seen: &[Window]| seen.iter().map(|window| window.admitted).sum::<u64>();
+    let (apart, again) = (sum(&apart), sum(&again));
+    eprintln!("apart {apart}, again {again}");
+    let (all, after) = (plan.limit * 8, plan.limit * 4);
+    // How much is used depends on what this machine has to do besides.
+    assert!(apart <= all * 105 / 100 && apart >= all * 60 / 100, "{apart} of {all} in the cut");
+    assert!(
+        again <= after * 110 / 100 + plan.limit && again >= after * 70 / 100,
+        "{again} of {after} after it"
+    );
+}
+
+#[test]
+fn a_token_bucket_keeps_the_shares_of_both_sides_of_a_cut() {
+    a_level_survives_a_cut(plan(3, 80, Store::Memory), "token_bucket");
+}
+
+#[test]
+fn a_token_bucket_in_redis_keeps_the_shares_of_both_sides_of_a_cut() {
+    a_level_survives_a_cut(plan(3, 20, Store::Redis), "token_bucket");
+}
+
+#[test]
+fn nothing_of_a_bucket_that_is_denied_is_admitted_in_a_cut() {
+    let global = "mode = \"gossip\"\non_partition = \"deny\"";
+    let plan = Plan { global, ..plan(3, 20, Store::Memory) };
+    let world = World::with_rules(plan, &rules(plan, "gcra"));
+    let loads = world.load(2.0, &[1, 1, 1]);
+    windows(2);
+    world.cut(2);
+    windows(2);
+    let apart = sums(&loads, windows(3));
+    assert!(apart.iter().all(|window| window.admitted == 0), "{apart:?}");
+    world.heal(2);
+    world.wait_until_connected();
+    windows(3);
+    let again = sums(&loads, windows(3)).iter().map(|window| window.admitted).sum::<u64>();
+    assert!(again >= plan.limit * 3 * 85 / 100, "{again}");
+}
+
 /// A daemon is killed under load, and started again.
 fn survives_a_kill(plan: Plan) {
     let mut world = World::start(plan);
@@ -90,6 +146,47 @@ fn a_daemon_that_is_killed_finds_its_counts_in_redis_and_does_not_count_them_twi
     survives_a_kill(plan(3, 80, Store::Redis));
 }
 
+/// More users use up their limits than a daemon follows.
+#[test]
+fn where_not_every_bucket_can_be_followed_the_regions_keep_to_their_shares() {
+    let plan = plan(2, 20, Store::Memory);
+    let rules = "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = \"fixed_window\"\nlimit = 10\nwindow = \"30d\"\n\
+                 [rules.global]\nmode = \"gossip\"\n";
+    let world = World::with_peers(plan, rules, "max_keys = 1000\n");
+    let (first, second) = (&world.daemons[0], &world.daemons[1]);
+    let dropped = |daemon: &Daemon| daemon.metric("tidegate_world_keys_dropped_total").unwrap();
+    assert_eq!((dropped(first), dropped(second)), (0.0, 0.0), "the counter is there before it is needed");
+    let passes =
+        |daemon: &Daemon, user: &str, cost| daemon.check_cost(&[("who", user)], cost)["allowed"] == true;
+    assert!(passes(first, "control", 6), "more than a share");
+    for user in 0..1_200 {
+        first.check_cost(&[("who", &format!("u{user}"))], 10);
+    }
+    let mut asked = 0;
+    eventually("both regions keep to their shares", || {
+        asked += 1;
+        let user = format!("w{asked}");
+        let crowded = |daemon: &Daemon| find(&daemon.check(&[("who", &user)]), "limit") == Some(5.into());
+        (crowded(first) && crowded(second)).then_some(())
+    });
+    for daemon in [first, second] {
+        let bounds = daemon.get("/v1/regions").json();
+        assert!(find(&bounds, "error_bound").and_then(|bound| bound.as_u64()) >= Some(5), "{bounds}");
+    }
+    assert!(!passes(first, "new", 6) && !passes(second, "new", 6), "a share is all that there is");
+    for user in 0..4 {
+        let user = format!("v{user}");
+        let admitted = |daemon: &Daemon| daemon.admitted(&[("who", user.as_str())], 10);
+        let (here, there) = (admitted(first), admitted(second));
+        assert!(here + there <= 10 && here >= 5, "{user}: {here} and {there} of 10");
+        let answer = first.check(&[("who", user.as_str())]);
+        let bound = find(&answer, "error_bound").and_then(|bound| bound.as_u64()).unwrap();
+        assert!(bound >= 5, "{answer}");
+    }
+    assert!(dropped(first) > 0.0);
+    assert!(first.metric("tidegate_world_keys").unwrap() <= 1_000.0);
+}
+
 #[test]
 fn a_limit_follows_demand_that_moves() {
     let plan = plan(3, 80, Store::Memory);
@@ -106,4 +203,63 @@ fn a_limit_follows_demand_that_moves() {
     }
     let held = judge(&seen, plan.limit, PATIENCE);
     assert!(held.over_mean <= 1.5 && held.over_max <= 12.0 && held.used >= 95.0, "{held:?}");
+}
+
+/// What was surely used in a window is never more than `daemon` says: what it believes, and its error bound. Asks until the window
+/// is over.
+fn says_no_less_than_was_used(
+    daemon: &Daemon,
+    loads: &[Load],
+    seconds: u64,
+    seen: &mut Vec<(u64, u64, u64)>,
+) {
+    let now = || window() / seconds;
+    let begun = now();
+    loop {
+        // All of this was answered before the question, so it is used.
+        let used: u64 = loads.iter().map(|load| load.of(begun).admitted).sum();
+        let answer = daemon.check_cost(&[("who", "world")], 0);
+        if now() != begun {
+            return;
+        }
+        let said = |field: &str| find(&answer, field).and_then(|value| value.as_u64()).unwrap();
+        let (believed, bound) = (said("believed_used"), said("error_bound"));
+        assert!(used <= believed + bound, "{used} are used: {answer}");
+        seen.push((used, believed, bound));
+        std::thread::sleep(Duration::from_millis(3));
+    }
+}
+
+#[test]
+fn a_region_that_only_asks_is_told_no_less_than_the_others_used() {
+    let plan = Plan { limit: 1_000, ..plan(4, 80, Store::Memory) };
+    let world = World::start(plan);
+    let loads = world.load(2.1, &[1, 1, 1, 0]);
+    let mut seen = Vec::new();
+    // What was late at the start is forgotten after ten seconds, if this machine lets anything be in time.
+    let end = window() + 18;
+    while window() < end {
+        says_no_less_than_was_used(&world.daemons[3], &loads, 1, &mut seen);
+    }
+    let close = seen.iter().filter(|(.., bound)| *bound < plan.limit).count();
+    eprintln!("{} answers, {close} of them with a bound below the limit", seen.len());
+    assert!(seen.len() >= 50 && seen.iter().any(|(used, ..)| *used > 0), "{}", seen.len());
+}
+
+#[test]
+fn a_daemon_that_forgot_with_its_process_says_that_it_may_have_admitted_all_before() {
+    let plan = Plan { limit: 6_000, ..plan(3, 80, Store::Memory) };
+    let mut world = World::with_rules(plan, &rules(plan, "fixed_window").replace("1s", "10s"));
+    let ten = Duration::from_secs(10);
+    let loads: Vec<_> = world.daemons.iter().map(|daemon| Load::start(daemon.grpc, 300, ten)).collect();
+    // So that much of a window is left.
+    windows(2);
+    while !(2..4).contains(&(window() % 10)) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    world.daemons[0].kill();
+    world.daemons[0].start_again();
+    let mut seen = Vec::new();
+    says_no_less_than_was_used(&world.daemons[0], &loads, 10, &mut seen);
+    assert!(!seen.is_empty(), "the daemon was not there again before the window was over");
 }

@@ -19,6 +19,14 @@ pub(crate) struct Count {
     pub(crate) admitted: u64,
 }
 
+/// One request: how long after the epoch it was sent and answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) sent: Duration,
+    pub(crate) answered: Duration,
+    pub(crate) admitted: bool,
+}
+
 /// Asks one region, at a rate that can be changed, until dropped.
 pub(crate) struct Load {
     shared: Arc<Shared>,
@@ -31,6 +39,7 @@ struct Shared {
     rate: AtomicU64,
     window: Duration,
     counts: Mutex<BTreeMap<u64, Count>>,
+    asks: Mutex<Vec<Ask>>,
     /// The longest that this thread was not let run though it wanted to, by window.
     stalls: Mutex<BTreeMap<u64, Duration>>,
 }
@@ -42,6 +51,7 @@ impl Load {
             rate: AtomicU64::new(rate),
             window,
             counts: Mutex::default(),
+            asks: Mutex::default(),
             stalls: Mutex::default(),
         });
         let mine = Arc::clone(&shared);
@@ -55,6 +65,11 @@ impl Load {
 
     pub(crate) fn of(&self, window: u64) -> Count {
         self.shared.counts.lock().unwrap().get(&window).copied().unwrap_or_default()
+    }
+
+    /// All that was asked until now.
+    pub(crate) fn asks(&self) -> Vec<Ask> {
+        self.shared.asks.lock().unwrap().clone()
     }
 
     /// How long this machine kept the load from running, at worst, in a window.
@@ -100,27 +115,36 @@ impl Shared {
 
     /// `false`: the daemon did not answer.
     fn ask(&self, client: &Client) -> bool {
-        let Ok(answer) = client.ask(rls::request(vec![rls::descriptor(&[("who", "world")])])) else {
+        let sent = since_epoch();
+        let Ok(answer) = client.ask(rls::request(vec![rls::descriptor(&[("who", "world"), ("user", "u")])]))
+        else {
             return false;
         };
+        let answered = since_epoch();
         let status = &answer.statuses[0];
+        let admitted = status.code == 1;
+        self.asks.lock().unwrap().push(Ask { sent, answered, admitted });
         let Some(left) = status.duration_until_reset else { return true };
         let left = Duration::new(left.seconds as u64, left.nanos as u32);
-        let end = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + left;
+        let end = answered + left;
         // The answer took a little while, so the end is a little behind a boundary.
         let window = (end.as_secs_f64() / self.window.as_secs_f64()).round() as u64 - 1;
         let mut counts = self.counts.lock().unwrap();
         let count = counts.entry(window).or_default();
         count.asked += 1;
-        count.admitted += u64::from(status.code == 1);
+        count.admitted += u64::from(admitted);
         true
     }
 
     fn stalled(&self, late: Duration) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let now = since_epoch();
         let window = (now.as_secs_f64() / self.window.as_secs_f64()) as u64;
         let mut stalls = self.stalls.lock().unwrap();
         let worst = stalls.entry(window).or_default();
         *worst = late.max(*worst);
     }
+}
+
+fn since_epoch() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
 }

@@ -14,12 +14,15 @@
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod escrow;
+mod figures;
 mod gossip;
 mod load;
 mod ocean;
+mod own;
 mod places;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
+mod restart;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;

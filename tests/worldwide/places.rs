@@ -28,9 +28,13 @@ struct Holders {
 
 impl Holders {
     fn new(store: Store) -> Self {
+        Self::with_rules(store, RULES)
+    }
+
+    fn with_rules(store: Store, rules: &str) -> Self {
         let rtt = Duration::from_millis(40);
         let plan = Plan { regions: 3, rtt, store, limit: LIMIT as u64, global: "" };
-        Self { world: World::with_rules(plan, RULES), held: Vec::new(), most: 0 }
+        Self { world: World::with_rules(plan, rules), held: Vec::new(), most: 0 }
     }
 
     /// Each of these regions asks for a place until it is refused, and whoever holds one there keeps it.
@@ -39,7 +43,9 @@ impl Holders {
             let daemon = &self.world.daemons[*place];
             for _ in 0..4 {
                 let since = Instant::now();
-                let answer = daemon.post("/v1/acquire", &json!({ "attributes": { "who": "one" } })).json();
+                let answer = daemon
+                    .post("/v1/acquire", &json!({ "attributes": { "who": "one", "user": "u" } }))
+                    .json();
                 if answer["allowed"] != true {
                     break;
                 }
@@ -104,8 +110,16 @@ fn places_go_where_they_are_wanted(store: Store) {
     holders.gather(0);
     let lent = "tidegate_rights_moved_total{from=\"us-east\",to=\"eu-west\"}";
     assert!(holders.world.daemons[1].metric(lent) > Some(0.0));
-    let regions = holders.world.daemons[0].get("/v1/regions").json();
-    assert!(regions["rights"][0]["taken"]["us-east"].as_u64() > Some(0), "{regions}");
+    // The daemon publishes its books a moment after they changed.
+    let begun = Instant::now();
+    loop {
+        let regions = holders.world.daemons[0].get("/v1/regions").json();
+        if regions["rights"][0]["taken"]["us-east"].as_u64() > Some(0) {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{regions}");
+        holders.turn(&[0]);
+    }
     // What a killed daemon gave and had is not given twice, whoever remembers it.
     holders.world.daemons[1].kill();
     holders.turns(&[0, 2], Duration::from_secs(1));
@@ -130,4 +144,23 @@ fn places_go_where_they_are_wanted_between_regions() {
 #[test]
 fn places_go_where_they_are_wanted_between_regions_that_count_in_redis() {
     places_go_where_they_are_wanted(Store::Redis);
+}
+
+/// The rule has three places, one for each region, and the user has twelve.
+fn places_of_a_raised_limit_are_lent(store: Store) {
+    let own = "[[users]]\nid = \"u\"\noverrides = { world = { limit = 12 } }\n";
+    let mut holders = Holders::with_rules(store, &(RULES.replace("limit = 12", "limit = 3") + own));
+    holders.gather(2);
+    holders.give_all_back();
+    holders.gather(0);
+}
+
+#[test]
+fn places_of_a_raised_limit_are_lent_between_regions() {
+    places_of_a_raised_limit_are_lent(Store::Memory);
+}
+
+#[test]
+fn places_of_a_raised_limit_are_lent_between_regions_that_count_in_redis() {
+    places_of_a_raised_limit_are_lent(Store::Redis);
 }

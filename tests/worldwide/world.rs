@@ -58,6 +58,11 @@ impl World {
 
     /// The same with another rule than that of the plan.
     pub(crate) fn with_rules(plan: Plan, rules: &str) -> Self {
+        Self::with_peers(plan, rules, "")
+    }
+
+    /// The same with more lines in `[peers]`.
+    pub(crate) fn with_peers(plan: Plan, rules: &str, lines: &str) -> Self {
         let certificates = TempDir::new().unwrap();
         assert_eq!(run(certificates.path(), &["cert", "ca", "--out", "ca"]).code, 0);
         let ocean = Ocean::new(plan.rtt, 10);
@@ -83,7 +88,7 @@ impl World {
                 });
                 let config = format!(
                     "region = \"{region}\"\nnode = \"{out}\"\n[listen]\npeer = \"{}\"\n{store}\
-                     [peers]\njoin = {join:?}\nadvertise = \"{}\"\nregions = {names:?}\n\
+                     [peers]\njoin = {join:?}\nadvertise = \"{}\"\nregions = {names:?}\n{lines}\
                      [peers.tls]\nca = \"{}\"\ncert = \"{}\"\nkey = \"{}\"\n",
                     peers[place],
                     ways[place],
@@ -105,7 +110,9 @@ impl World {
                 let regions = daemon.get("/v1/regions").json();
                 let peers = regions["peers"].as_array()?;
                 let connected = peers.iter().filter(|peer| peer["connected"] == true && peer["live"] == true);
-                (connected.count() == self.plan.regions - 1).then_some(())
+                // And it has heard what its former life admitted: until then it keeps to its share.
+                let begins = regions["rules"].to_string().contains("\"start\"");
+                (connected.count() == self.plan.regions - 1 && !begins).then_some(())
             });
         }
     }

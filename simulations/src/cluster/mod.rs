@@ -269,6 +269,8 @@ fn member(at: usize, name: &NodeName) -> Member {
         revision: 1,
         shares: None,
         rules: None,
+        regions: None,
+        digests: None,
     }
 }
 

@@ -32,7 +32,7 @@ impl Port {
     pub(super) fn ask(&self, user: u64) -> Option<u64> {
         let now = self.now();
         let admitted = self.store.decide(&self.rule, self.rule.limit(), user, 1, now);
-        self.tallies().note(&self.rule, user, 1, admitted, now);
+        self.tallies().note(&self.rule, (user, None), 1, admitted, now);
         admitted.then(|| now.window_index(self.rule.limit().window))
     }
 

@@ -1,12 +1,13 @@
 //! The product: daemons on one virtual clock, each with the machines of a daemon, a store, and a network between them.
 
 use anyhow::Context;
+use tidegate::core::algorithm::Limit;
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::escrow::Safety;
-use tidegate::core::worldwide::{Member, NodeName};
+use tidegate::core::worldwide::{Care, Member, NodeName};
 
-use super::node::{Books, Message, Node, Setting};
+use super::node::{Books, Message, Node, OwnLimits, Setting};
 use super::shell::{RuleInForce, mode};
 use super::{Answer, Ask, Late, Model, START};
 use crate::dice::Dice;
@@ -49,6 +50,8 @@ pub(crate) struct World {
     pub(crate) daemons: Vec<Daemon>,
     /// The rule that the operators want: a daemon has it once it was reloaded.
     pub(crate) rule: RuleInForce,
+    /// The users' own limits that they want.
+    pub(crate) own: OwnLimits,
     /// By region.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) network: Network<Message>,
@@ -57,6 +60,7 @@ pub(crate) struct World {
     /// Frames that a machine refused.
     pub(crate) refused: u64,
     /// Memories of stores so far.
+    keeps_to_shares: bool,
     sessions: u64,
     revision: u64,
     dice: Dice,
@@ -94,11 +98,13 @@ impl World {
             way,
             safety,
             rule,
+            own: OwnLimits::new(),
             daemons: Vec::new(),
             clocks: plan.regions.iter().map(clock).collect(),
             network: Network::new(plan.weather.clone(), nodes.clone(), plan.seed),
             heard: vec![vec![START; regions]; regions],
             refused: 0,
+            keeps_to_shares: false,
             sessions: 0,
             revision: 1,
             dice: Dice::new(plan.seed, 5),
@@ -115,6 +121,27 @@ impl World {
         }
         world.meet();
         Ok(world)
+    }
+
+    /// Rules of `gossip` that are switched off.
+    pub(crate) fn set_care(&mut self, care: Care) {
+        self.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
+    }
+
+    /// Daemons keep to their shares as the engine has them do, where the protocol says so: also those that begin from now on.
+    pub(crate) fn keep_to_shares(&mut self) {
+        self.keeps_to_shares = true;
+        self.daemons.iter_mut().for_each(|daemon| daemon.node.keep_to_shares());
+    }
+
+    /// A daemon says its last words.
+    pub(crate) fn end(&mut self, at: usize) {
+        let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
+        let now = self.clock(region);
+        if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.node.end(now);
+        }
+        self.pump(at);
     }
 
     fn books_of(&self, region: usize) -> Option<Books> {
@@ -143,8 +170,12 @@ impl World {
             safety: self.safety,
             name: name.clone(),
             revision: self.revision,
+            own: &self.own,
         };
-        let node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
+        let mut node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
+        if self.keeps_to_shares {
+            node.keep_to_shares();
+        }
         // Daemons do not tick in step.
         let step = Span(place(at) * 3_700 % TICK.0);
         let (next_tick, next_facts) = (self.now + step, self.now + step);
@@ -197,10 +228,33 @@ impl World {
         !kept
     }
 
-    /// The largest limit that any daemon holds, or will when it is started again.
-    pub(crate) fn largest_limit(&self) -> u64 {
-        let held = self.daemons.iter().map(|daemon| daemon.node.limit());
-        held.chain([self.rule.limit()]).map(|limit| u64::from(limit.permits)).max().unwrap_or(0)
+    /// When the newest frame that region `to` has from region `from` was sent.
+    pub(crate) fn heard_from(&self, to: usize, from: usize) -> Timestamp {
+        self.heard.get(to).and_then(|row| row.get(from)).copied().unwrap_or_default()
+    }
+
+    /// The largest limit that any daemon holds for a user, or will when it is started again.
+    pub(crate) fn largest_limit(&self, user: u64) -> u64 {
+        let held = self.daemons.iter().map(|daemon| daemon.node.limit(user).permits);
+        held.chain([self.limit(user).permits]).map(u64::from).max().unwrap_or(0)
+    }
+
+    /// The limit that the operators want for a user.
+    pub(crate) fn limit(&self, user: u64) -> Limit {
+        let limit = self.rule.limit();
+        self.own.get(&user).map_or(limit, |own| own.in_place_of(limit))
+    }
+
+    /// The operators give users other limits of their own. A daemon has them once it is [`Self::tell`].
+    pub(crate) fn give(&mut self, own: OwnLimits) {
+        self.own = own;
+    }
+
+    /// A daemon hears of the users' own limits.
+    pub(crate) fn tell(&mut self, at: usize) {
+        if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.node.know(&self.own);
+        }
     }
 
     /// A region's store loses everything.
@@ -250,6 +304,7 @@ impl World {
         let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { return };
         let now = self.clock(region);
         if let Some(daemon) = self.daemons.get_mut(at) {
+            daemon.node.know(&self.own);
             daemon.node.load(&self.plan, self.rule.clone(), self.revision, now);
         }
     }

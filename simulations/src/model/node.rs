@@ -7,20 +7,25 @@ use std::rc::Rc;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::Mode;
+use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::Frame;
 use tidegate::core::wire::rights::RightsFrame;
+use tidegate::core::wire::{Frame, OwnLimit};
 use tidegate::core::worldwide::escrow::{Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes};
 use tidegate::core::worldwide::split::{Saved, Split, Word};
+use tidegate::core::worldwide::uncertainty::{self, Elsewhere};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
 use tidegate::peer::codec::encode_frame;
 
 use super::rights::{Memory, Vaults};
 use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
+use crate::number::place;
 use crate::plan::{Plan, Way};
 
 /// How often a store forgets what has expired: as in the daemon.
 const SWEEP: Span = Span::from_secs(1);
+/// For so long what a replica said of the others holds: as in the daemon.
+const SAID_FOR: Span = Span::from_millis(100);
 /// What membership says of shares, with its share of the gossip.
 const WORD_BYTES: usize = 32;
 
@@ -49,14 +54,21 @@ pub(crate) struct Setting<'a> {
     pub(crate) safety: Safety,
     pub(crate) name: NodeName,
     pub(crate) revision: u64,
+    pub(crate) own: &'a OwnLimits,
 }
+
+/// Users' own limits.
+pub(crate) type OwnLimits = BTreeMap<u64, OwnLimit>;
 
 /// One daemon.
 #[derive(Debug)]
 pub(crate) struct Node {
     name: NodeName,
+    regions: Vec<String>,
     mode: Mode,
     rule: RuleInForce,
+    /// Users' own limits, as it knows them.
+    own: OwnLimits,
     algorithm: Algorithm,
     pub(crate) replica: Replica,
     pub(crate) escrow: Escrow,
@@ -65,6 +77,11 @@ pub(crate) struct Node {
     pub(crate) books: Books,
     pub(crate) tallies: Tallies,
     next_sweep: Timestamp,
+    /// The last state of the other stores that the engine has, and when the own store began if it ends with its process.
+    elsewhere: (Elsewhere, Timestamp),
+    begun: Option<Timestamp>,
+    /// The region's share of a `gossip` rule, and whether the protocol holds the region to it now.
+    part: Option<(Weights, bool)>,
     /// Windows that closed above their limit, by the daemon's own alarm.
     pub(crate) alarms: u64,
 }
@@ -107,7 +124,7 @@ impl Node {
         before: Option<Saved>,
         now: Timestamp,
     ) -> Self {
-        let Setting { plan, way, safety, name, revision } = setting;
+        let Setting { plan, way, safety, name, revision, own } = setting;
         let regions = names(plan);
         let replica = ReplicaConfig {
             regions: regions.clone(),
@@ -127,6 +144,7 @@ impl Node {
         };
         let mut node = Self {
             mode: mode(*way),
+            regions: names(plan),
             algorithm: plan.rule.algorithm,
             replica: Replica::new(replica),
             escrow: Escrow::new(escrow),
@@ -134,9 +152,13 @@ impl Node {
             name: name.clone(),
             words: Vec::new(),
             rule: rule.clone(),
+            own: OwnLimits::clone(own),
             books,
             tallies: Tallies::default(),
             next_sweep: now + SWEEP,
+            elsewhere: (Elsewhere { stores: place(plan.regions.len() - 1), ..Elsewhere::default() }, now),
+            begun: (!plan.shared_store).then_some(now),
+            part: None,
             alarms: 0,
         };
         node.load(plan, rule, *revision, now);
@@ -186,40 +208,87 @@ impl Node {
         (self.mode != Mode::Gossip).then(|| (Message::Word(self.split.word()), WORD_BYTES))
     }
 
-    /// The limit of the rule that it holds.
-    pub(crate) fn limit(&self) -> Limit {
-        self.rule.limit()
+    /// The limits of users that the operators gave them.
+    pub(crate) fn know(&mut self, own: &OwnLimits) {
+        self.own.clone_from(own);
+    }
+
+    /// The limit that it holds for a user.
+    pub(crate) fn limit(&self, user: u64) -> Limit {
+        self.limit_of(self.own.get(&user).copied())
+    }
+
+    fn limit_of(&self, own: Option<OwnLimit>) -> Limit {
+        own.map_or(self.rule.limit(), |own| own.in_place_of(self.rule.limit()))
     }
 
     /// The region's part of the rule's limit, where each has one: what it may admit, or what it mints.
     pub(crate) fn share(&self) -> Option<Limit> {
+        self.part_of(self.rule.limit())
+    }
+
+    /// The same of any limit.
+    pub(crate) fn part_of(&self, limit: Limit) -> Option<Limit> {
         if self.mode == Mode::Gossip {
             return None;
         }
-        let limit = self.rule.limit();
         let in_force = self.split.in_force(&self.rule.world_rule()?.name)?;
         let of =
             |whole: u32| u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX);
         Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
     }
 
+    /// Keeps to the region's share of a `gossip` rule while the protocol says so, as the engine does.
+    pub(crate) fn keep_to_shares(&mut self) {
+        let global = self.rule.world_rule().map(|rule| rule.global);
+        self.part =
+            global.map(|global| (Weights::new(&global.shares, &global.minimums, &self.regions), false));
+    }
+
+    /// The daemon ends in good order: the others are told its last counts.
+    pub(crate) fn end(&mut self, now: Timestamp) {
+        self.tick(now);
+        self.replica.handle_end(now);
+    }
+
+    /// The limit that requests are held to where no mode divides it.
+    fn held_to(&self, limit: Limit) -> Limit {
+        let Some((weights, true)) = &self.part else { return limit };
+        let of =
+            |whole: u32| u32::try_from(weights.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX);
+        Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit }
+    }
+
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
-        let share = self.share();
+        let own = self.own.get(&user).copied();
+        let whole = self.limit_of(own);
+        let share = self.part_of(whole);
         let admitted =
             if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
                 // A clock that went back does not bring back a window: rights of the newest one are used.
                 self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part)
             } else {
-                let limit = share.unwrap_or_else(|| self.rule.limit());
+                let limit = share.unwrap_or_else(|| self.held_to(whole));
                 let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
                 let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
                 let counted =
                     || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
                 fits.then(counted)
             };
-        self.tallies.note(&self.rule, user, cost, admitted.is_some(), now);
+        self.tallies.note(&self.rule, (user, own), cost, admitted.is_some(), now);
         admitted
+    }
+
+    /// `believed_used` and `error_bound` of an answer about a user's bucket.
+    pub(crate) fn believes(&self, user: u64, now: Timestamp) -> Option<(u64, u64)> {
+        let answered = self.books.store.peek((&self.rule, self.limit(user)), user, now)?;
+        let (algorithm, limit) = (self.algorithm, self.limit(user));
+        let (said, at) = self.elsewhere;
+        let elsewhere =
+            Elsewhere { settled: said.settled && now <= at + SAID_FOR, begun: self.begun, ..said };
+        let bound = uncertainty::error_bound(algorithm, &limit, &answered, elsewhere, now);
+        Some((uncertainty::believed(algorithm, &limit, &answered, now), bound))
     }
 
     /// A message came. `false`: it was refused.
@@ -269,6 +338,10 @@ impl Node {
         let mut out = Vec::new();
         match self.mode {
             Mode::Gossip => {
+                self.elsewhere = (self.replica.elsewhere(), now);
+                if let Some((part, rules)) = self.part.as_mut().zip(self.replica.poll_crowded()) {
+                    part.1 = !rules.is_empty();
+                }
                 while let Some(effect) = self.replica.poll_effect() {
                     self.books.store.apply(&self.rule, &effect, now);
                 }
@@ -281,9 +354,9 @@ impl Node {
                 }
             }
             Mode::Escrow => {
-                let part =
-                    self.share().unwrap_or_else(|| Limit { permits: 0, burst: 0, ..self.rule.limit() });
                 while let Some(ask) = self.escrow.poll_ask() {
+                    let limit = self.limit_of(ask.own);
+                    let part = self.part_of(limit).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
                     let balance = self.books.vaults.borrow_mut().carry_out(now, &ask, part);
                     self.escrow.handle_balance(now, &ask.key, balance);
                 }

@@ -13,9 +13,10 @@ use tidegate::core::rule::{Mode, OnPartition};
 use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::RuleName;
+use tidegate::core::wire::{OwnLimit, RuleName};
 use tidegate::core::worldwide::escrow::level::DOUBT;
 use tidegate::core::worldwide::split::SplitRule;
+use tidegate::core::worldwide::uncertainty::Answered;
 use tidegate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 use tidegate::database::document;
 use tidegate::engine::port::{Charge, Intent, Store as _};
@@ -32,7 +33,7 @@ pub(crate) struct Store(Arc<MemoryStore>);
 
 /// What a daemon did to each bucket and window since its replica was last told.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies(BTreeMap<(Key, u64), [u64; 3]>);
+pub(crate) struct Tallies(BTreeMap<(Key, u64), ([u64; 3], Option<OwnLimit>)>);
 
 /// The rule as every daemon reads it.
 #[derive(Debug, Clone)]
@@ -176,11 +177,43 @@ impl Store {
         now: Timestamp,
     ) -> bool {
         let key = rule.key(user);
-        let charge =
-            Charge { rule: &rule.compiled, key: &key, limit, cost: Cost::Take(cost), enforced: true };
+        let charge = Charge {
+            rule: &rule.compiled,
+            key: &key,
+            limit,
+            whole: &rule.compiled.limit,
+            cost: Cost::Take(cost),
+            enforced: true,
+        };
         self.0
             .try_decide(&[charge], Intent::Charge, now)
             .is_some_and(|outcome| outcome.admitted && outcome.counted.iter().all(|one| !one.degraded))
+    }
+
+    /// Its answer to a cost of zero, which charges nothing.
+    pub(crate) fn peek(
+        &self,
+        (rule, limit): (&RuleInForce, Limit),
+        user: u64,
+        now: Timestamp,
+    ) -> Option<Answered> {
+        let key = rule.key(user);
+        let charge = Charge {
+            rule: &rule.compiled,
+            key: &key,
+            limit,
+            whole: &rule.compiled.limit,
+            cost: Cost::Peek,
+            enforced: true,
+        };
+        let outcome = self.0.try_decide(&[charge], Intent::Ask, now)?;
+        let counted = outcome.counted.first()?;
+        Some(Answered {
+            used: counted.used,
+            remaining: counted.verdict.remaining,
+            view: counted.view,
+            error_bound: counted.error_bound,
+        })
     }
 
     /// Carries out what the protocol asks for.
@@ -190,8 +223,9 @@ impl Store {
             Effect::View { key, view, error_bound } => {
                 self.0.set_view_of(&rule.compiled, &local(key), *view, *error_bound, now);
             }
-            Effect::Debit { key, permits } => {
-                self.0.debit(&rule.compiled, &local(key), *permits, now);
+            Effect::Debit { key, permits, own } => {
+                let limit = own.map_or(rule.limit(), |own| own.in_place_of(rule.limit()));
+                self.0.debit(&rule.compiled, &local(key), limit, *permits, now);
             }
         }
     }
@@ -204,10 +238,18 @@ impl Store {
 
 impl Tallies {
     /// Notes what was decided.
-    pub(crate) fn note(&mut self, rule: &RuleInForce, user: u64, cost: u64, admitted: bool, now: Timestamp) {
+    pub(crate) fn note(
+        &mut self,
+        rule: &RuleInForce,
+        (user, own): (u64, Option<OwnLimit>),
+        cost: u64,
+        admitted: bool,
+        now: Timestamp,
+    ) {
         let length = rule.limit().window;
         let window = if windowed(rule.compiled.rule.algorithm) { now.window_index(length) } else { 0 };
-        let tally = self.0.entry((rule.key(user), window)).or_default();
+        let (tally, by) = self.0.entry((rule.key(user), window)).or_default();
+        *by = own;
         tally[0] += cost;
         if admitted {
             tally[1] += cost;
@@ -219,13 +261,17 @@ impl Tallies {
     /// Takes everything out.
     pub(crate) fn drain(&mut self) -> Vec<Touched> {
         let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
-        let touched = |((key, window), [offered, admitted, refused]): ((Key, u64), [u64; 3])| Touched {
+        let touched = |((key, window), ([offered, admitted, refused], own)): (
+            (Key, u64),
+            ([u64; 3], Option<OwnLimit>),
+        )| Touched {
             key: WorldKey { rule: rule.clone(), identity: key.identity().to_vec() },
             window,
             offered,
             admitted,
             returned: 0,
             refused,
+            own,
         };
         std::mem::take(&mut self.0).into_iter().map(touched).collect()
     }

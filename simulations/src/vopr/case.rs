@@ -3,8 +3,10 @@
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
+use tidegate::core::wire::OwnLimit;
 
 use crate::dice::Dice;
+use crate::model::node::OwnLimits;
 use crate::model::shell::windowed;
 use crate::number::index;
 use crate::pattern::Pattern;
@@ -33,6 +35,8 @@ pub(crate) struct Case {
     /// Requests of each daemon in one step, on average, while it is busy.
     pub(crate) eagerness: f64,
     pub(crate) cost_max: u64,
+    /// Users' own limits to begin with.
+    pub(crate) own: OwnLimits,
     /// Nothing is lost or late and clocks agree: what the theory promises must hold exactly.
     pub(crate) calm: bool,
 }
@@ -47,6 +51,8 @@ pub(crate) struct FaultRates {
     pub(crate) reload: f64,
     /// Of reloads, those that bring another limit.
     pub(crate) limit: f64,
+    /// Of a user's own limit that changes, or of a daemon that hears of those of all.
+    pub(crate) own: f64,
     /// Farthest that a clock is ever off, in microseconds.
     pub(crate) clock_max: u64,
 }
@@ -65,6 +71,11 @@ pub(crate) enum Focus {
 impl Case {
     /// The case of a seed.
     pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
+        Self::second(seed, focus).with_own()
+    }
+
+    /// The same as it was drawn before [`Self::with_own`].
+    pub(crate) fn second(seed: u64, focus: Focus) -> Self {
         Self::first(seed, focus).with_more()
     }
 
@@ -118,6 +129,7 @@ impl Case {
             clock: if clock_max > 0 { rate(&mut dice, 0.003) } else { 0.0 },
             reload: if reloads { rate(&mut dice, 0.004) } else { 0.0 },
             limit: if way == Way::Gossip || !bucket { dice.unit() * 0.5 } else { 0.0 },
+            own: 0.0,
             clock_max,
         };
         Self {
@@ -142,6 +154,7 @@ impl Case {
                 _ if dice.chance(0.7) => 1,
                 _ => dice.between(2, 30),
             },
+            own: OwnLimits::new(),
             calm,
             plan,
         }
@@ -180,6 +193,25 @@ impl Case {
         self
     }
 
+    /// With what is drawn since the second: users with limits of their own, which change while all runs. Without windows a curve is
+    /// judged that does not change, but under `gossip`.
+    fn with_own(mut self) -> Self {
+        let mut dice = Dice::new(self.seed, 17);
+        if dice.chance(0.5) {
+            return self;
+        }
+        let bucket = !windowed(self.plan.rule.algorithm);
+        for user in 0..self.plan.demand.users {
+            if dice.chance(0.6) {
+                self.own.insert(user, own_limit(&mut dice, bucket));
+            }
+        }
+        if !self.calm && (!bucket || self.way == Way::Gossip) && dice.chance(0.6) {
+            self.faults.own = dice.unit() * 0.01;
+        }
+        self
+    }
+
     /// In words, for who reads of a failure.
     pub(crate) fn describe(&self) -> String {
         let rule = &self.plan.rule;
@@ -196,7 +228,12 @@ impl Case {
             if self.calm { ", calm" } else { "" },
             if self.faults.reload > 0.0 { ", reloads" } else { "" },
             if self.faults.clock > 0.0 { ", clocks" } else { "" },
-            if self.plan.thrift { ", thrift" } else { "" }
+            match (self.plan.thrift, self.own.is_empty()) {
+                (true, true) => ", thrift",
+                (true, false) => ", thrift, own limits",
+                (false, true) => "",
+                (false, false) => ", own limits",
+            }
         )
     }
 
@@ -215,6 +252,13 @@ pub(super) fn limit(dice: &mut Dice) -> u32 {
         _ => dice.between(1_000, 10_000),
     };
     u32::try_from(limit).unwrap_or(1)
+}
+
+/// A user's own.
+pub(super) fn own_limit(dice: &mut Dice, bucket: bool) -> OwnLimit {
+    let permits = limit(dice);
+    let burst = if bucket { u32::try_from(dice.between(1, 2_000)).unwrap_or(1) } else { permits };
+    OwnLimit { permits, burst, queue: 0 }
 }
 
 fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use tidegate::core::algorithm::Algorithm;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::escrow::Balance;
 
@@ -24,13 +25,20 @@ const BACKLOG_MAX: usize = 500;
 /// So many times over a bucket must have refilled in the quiet at the end before it has to be full again.
 const REFILLS: u128 = 30;
 
+/// A user whom nobody knows, so that the rule's limit holds.
+const NOBODY: u64 = u64::MAX;
+/// For so long after a user's own limit was changed regions that are not asked may not have heard of it.
+const ON_ITS_WAY: Span = Span::from_secs(5);
+
 /// What was really admitted.
 #[derive(Debug)]
 pub(crate) struct Books {
-    /// The largest limit that any daemon holds now.
-    limit: u64,
+    /// By user: the largest limit that any daemon holds now. Whom nobody knows has [`NOBODY`]'s.
+    limits: BTreeMap<u64, u64>,
     /// Larger ones that were held until then.
-    before: Vec<(Timestamp, u64)>,
+    before: Vec<(Timestamp, u64, u64)>,
+    /// For so long after one was held it may still be, elsewhere.
+    lasts: Span,
     clock_max: Span,
     exact: bool,
     windowed: bool,
@@ -43,8 +51,8 @@ pub(crate) struct Books {
     /// What stores forgot, by region, user and window.
     forgotten: BTreeMap<(usize, u64, u64), u64>,
     levels: BTreeMap<u64, (f64, Timestamp)>,
-    rate: f64,
-    burst: f64,
+    /// Permits in a second, and at once, by user.
+    curves: BTreeMap<u64, (f64, f64)>,
 }
 
 /// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
@@ -59,9 +67,18 @@ impl Books {
         let fastest = case.plan.regions.iter().map(|region| region.drift_ppm).max().unwrap_or(0).max(0);
         let drift = 1.0 + float(fastest.unsigned_abs()) / 1e6;
         let windowed = windowed(rule.algorithm);
+        let users = || (0..case.plan.demand.users).chain([NOBODY]);
+        let own = |user: &u64| case.own.get(user);
+        let limit = |user| u64::from(own(&user).map_or(rule.limit, |own| own.permits));
+        let curve = |user| {
+            let (permits, burst) =
+                own(&user).map_or((rule.limit, rule.burst), |own| (own.permits, own.burst));
+            (f64::from(permits) / seconds(rule.window) * drift, f64::from(burst))
+        };
         Self {
-            limit: u64::from(rule.limit),
+            limits: users().map(|user| (user, limit(user))).collect(),
             before: Vec::new(),
+            lasts: if case.faults.own > 0.0 { ON_ITS_WAY } else { Span::ZERO },
             clock_max: Span(case.faults.clock_max),
             // A bucket that is lost with its daemon begins full again, unless rights are burnt.
             exact: match case.way {
@@ -75,8 +92,7 @@ impl Books {
             world: BTreeMap::new(),
             forgotten: BTreeMap::new(),
             levels: BTreeMap::new(),
-            rate: f64::from(rule.limit) / seconds(rule.window) * drift,
-            burst: f64::from(rule.burst),
+            curves: users().map(|user| (user, curve(user))).collect(),
         }
     }
 
@@ -94,7 +110,7 @@ impl Books {
         if !self.windowed {
             return self.arrival_curve(world.now, user, cost);
         }
-        let most = self.largest_since(Timestamp::window_start(window, world.plan.rule.window));
+        let most = self.largest_since(user, Timestamp::window_start(window, world.plan.rule.window));
         let (sum, limit) = self.world.entry((user, window)).or_default();
         *sum += cost;
         *limit = most.max(*limit);
@@ -109,21 +125,34 @@ impl Books {
         Ok(())
     }
 
-    /// Daemons have other rules now.
+    /// Daemons have other rules now, or know of other limits of users.
     pub(crate) fn reloaded(&mut self, world: &World) {
-        let limit = world.largest_limit();
-        if limit < self.limit {
-            self.before.push((world.now, self.limit));
+        for (user, limit) in &mut self.limits {
+            let now = world.largest_limit(*user);
+            if now < *limit {
+                self.before.push((world.now, *user, *limit));
+            }
+            *limit = now;
         }
-        self.limit = limit;
     }
 
-    /// The largest limit that was held at any time since an instant by any region's clock: rights that were minted under it
-    /// are there until their window ends.
-    fn largest_since(&self, start: Timestamp) -> u64 {
-        let since = Timestamp(start.0.saturating_sub(self.clock_max.0 * 2));
-        let before = self.before.iter().filter(|(until, _)| *until >= since).map(|(_, limit)| *limit);
-        before.chain([self.limit]).max().unwrap_or(0)
+    fn known(&self, user: u64) -> u64 {
+        if self.limits.contains_key(&user) { user } else { NOBODY }
+    }
+
+    /// The largest limit that was held for a user at any time since an instant by any region's clock: rights that were minted under
+    /// it are there until their window ends.
+    fn largest_since(&self, user: u64, start: Timestamp) -> u64 {
+        let user = self.known(user);
+        let since = Timestamp(start.0.saturating_sub(self.clock_max.0 * 2 + self.lasts.0));
+        let before = self.before.iter().filter(|(until, of, _)| *until >= since && *of == user);
+        let now = self.limits.get(&user).copied().unwrap_or(0);
+        before.map(|(.., limit)| *limit).max().unwrap_or(0).max(now)
+    }
+
+    /// Permits in a second, and at once.
+    fn curve(&self, user: u64) -> (f64, f64) {
+        self.curves.get(&self.known(user)).copied().unwrap_or_default()
     }
 
     /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
@@ -147,8 +176,12 @@ impl Books {
         if self.windowed {
             return;
         }
-        for (tokens, _) in self.levels.values_mut() {
-            *tokens = (*tokens + self.rate * seconds(by)).min(self.burst);
+        let users: Vec<u64> = self.levels.keys().copied().collect();
+        for user in users {
+            let (rate, burst) = self.curve(user);
+            if let Some((tokens, _)) = self.levels.get_mut(&user) {
+                *tokens = (*tokens + rate * seconds(by)).min(burst);
+            }
         }
     }
 
@@ -165,11 +198,12 @@ impl Books {
     }
 
     fn arrival_curve(&mut self, now: Timestamp, user: u64, cost: u64) -> Result<(), String> {
-        let (tokens, since) = self.levels.entry(user).or_insert((self.burst, now));
-        *tokens = (*tokens + self.rate * seconds(now.since(*since))).min(self.burst) - float(cost);
+        let (rate, burst) = self.curve(user);
+        let (tokens, since) = self.levels.entry(user).or_insert((burst, now));
+        *tokens = (*tokens + rate * seconds(now.since(*since))).min(burst) - float(cost);
         *since = now;
         // Time moves in steps, and each region's clock rounds to a microsecond.
-        let slack = 1e-3 + self.rate * 1e-5;
+        let slack = 1e-3 + rate * 1e-5;
         if self.exact && *tokens < -slack {
             return Err(format!("user {user} is {:.3} permits above the arrival curve", -*tokens));
         }
@@ -217,6 +251,7 @@ pub(crate) fn at_a_step(game: &mut Game<'_>, step: u64) -> Result<(), String> {
 fn rights(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let names: Vec<&str> = world.plan.regions.iter().map(|region| region.name.as_str()).collect();
+    let changes = game.case.faults.reload > 0.0 || game.case.faults.own > 0.0;
     for user in game.users() {
         let key = world_key(user);
         let balances: Vec<Option<Balance>> = (0..names.len())
@@ -240,7 +275,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 false => 0,
             };
             // Of a share that has just shrunk more may be used already.
-            if balance.used > balance.ledger.budget() && game.case.faults.reload == 0.0 {
+            if balance.used > balance.ledger.budget() && !changes {
                 return Err(format!(
                     "{} used {} of {} rights",
                     names[one],
@@ -269,7 +304,8 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
             }
         }
         let start = Timestamp::window_start(newest, world.plan.rule.window);
-        let most = if level { u64::from(world.plan.rule.burst) } else { game.books.largest_since(start) };
+        let burst = || game.case.own.get(&user).map_or(world.plan.rule.burst, |own| own.burst);
+        let most = if level { u64::from(burst()) } else { game.books.largest_since(user, start) };
         if budgets > most {
             return Err(format!("budgets of user {user} add up to {budgets} of {most}"));
         }
@@ -289,7 +325,7 @@ fn shares(game: &Game<'_>) -> Result<(), String> {
             .unwrap_or(0)
     };
     let sum: u64 = (0..world.plan.regions.len()).map(of_region).sum();
-    let limit = world.largest_limit();
+    let limit = world.largest_limit(NOBODY);
     if sum > limit {
         return Err(format!("shares add up to {sum} of {limit}"));
     }
@@ -341,15 +377,16 @@ fn horizons_agree(game: &Game<'_>) -> bool {
 
 /// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted before anyone
 /// could know (Lemma 1). Each region acts on a cut at a tick of its own, so between two ticks those of before and after may stand
-/// beside each other: what is too much at one look must be gone at the next.
+/// beside each other: what is too much at one look must be gone at the next. For a `sliding_log` each region reckons what still
+/// counts of the window before by what it has heard by then, so there they may differ by a twentieth.
 fn budgets(game: &mut Game<'_>) -> Result<(), String> {
     let before = std::mem::take(&mut game.over_budget);
     let world = &game.world;
     if world.late_reports() > game.late_before || world.daemons.len() > world.plan.regions.len() {
         return Ok(());
     }
-    let limit = u64::from(world.plan.rule.limit);
     for user in game.users() {
+        let limit = world.largest_limit(user);
         let key = world_key(user);
         let views = world.daemons.iter().filter_map(|daemon| {
             let now = world.clock(daemon.region);
@@ -362,6 +399,11 @@ fn budgets(game: &mut Game<'_>) -> Result<(), String> {
         }
         let sum: u64 = views.iter().map(|view| u64::from(view.budget)).sum();
         let admitted = game.books.world.get(&(user, window)).map_or(0, |&(admitted, _)| admitted);
+        let differ = match world.plan.rule.algorithm {
+            Algorithm::SlidingLog => limit / 20 + place(world.plan.regions.len()),
+            _ => 0,
+        };
+        let sum = sum.saturating_sub(differ);
         if sum > limit.max(admitted) && !before.contains(&user) {
             game.over_budget.push(user);
         } else if sum > limit.max(admitted) {
@@ -459,25 +501,29 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
         return Ok(());
     }
     let quiet = STEP.0 * case.liveness_steps * 2 / 3;
-    for at in 0..game.world.daemons.len() {
-        let Some(daemon) = game.world.daemons.get(at) else { continue };
-        // A memory that was lost may have three quarters of what its region holds under way.
-        let (part, spare) = match daemon.node.share() {
-            Some(share) => (share, 4),
-            None => (daemon.node.limit(), 1),
-        };
-        // Where daemons that share a store hold different shares for a while, what the largest of them keeps as in doubt is
-        // all that a smaller one has.
-        if game.world.plan.shared_store && part.burst < largest_burst(game, daemon.region) {
-            continue;
-        }
-        let refills = u128::from(part.permits) * u128::from(quiet) / u128::from(part.window.0.max(1));
-        let enough = u64::from(part.burst) >= 4 * spare * daemons(game);
-        if refills < REFILLS * u128::from(part.burst) || !enough {
-            continue;
-        }
+    // Where daemons that share a store hold different shares for a while, what one with a larger share keeps as in doubt of a
+    // lost memory may be all that a smaller one has: so those with smaller shares ask first.
+    let mut order: Vec<usize> = (0..game.world.daemons.len()).collect();
+    let burst = |at: &usize| game.world.daemons.get(*at)?.node.share().map(|share| share.burst);
+    order.sort_by_key(burst);
+    for at in order {
         for user in game.users() {
-            if !game.request(at, user, 1)? {
+            let Some(daemon) = game.world.daemons.get(at) else { continue };
+            let limit = daemon.node.limit(user);
+            // A memory that was lost may have three quarters of what its region holds under way.
+            let (part, spare) = daemon.node.part_of(limit).map_or((limit, 1), |part| (part, 4));
+            let refills = u128::from(part.permits) * u128::from(quiet) / u128::from(part.window.0.max(1));
+            let enough = u64::from(part.burst) >= 4 * spare * daemons(game);
+            if refills < REFILLS * u128::from(part.burst) || !enough {
+                continue;
+            }
+            let mut served = game.request(at, user, 1)?;
+            if !served && game.case.faults.own > 0.0 {
+                // By its first request since the user's limit changed a region learns which one it divides.
+                (0..4).for_each(|_| game.world.step(STEP));
+                served = game.request(at, user, 1)?;
+            }
+            if !served {
                 return Err(format!("daemon {at} refuses user {user}, whose bucket must be full again"));
             }
         }
@@ -485,14 +531,19 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// The largest share of a burst that any daemon of a region holds.
-fn largest_burst(game: &Game<'_>, region: usize) -> u32 {
-    let own = game.world.daemons.iter().filter(|daemon| daemon.region == region);
-    own.filter_map(|daemon| daemon.node.share()).map(|share| share.burst).max().unwrap_or(0)
-}
-
 fn daemons(game: &Game<'_>) -> u64 {
     place(game.world.daemons.len())
+}
+
+/// Halves of a window within which somebody serves a user whose own limit has no whole permit for every region.
+const HALF_WINDOWS: u32 = 4;
+
+fn served_by_anybody(game: &mut Game<'_>, user: u64) -> Result<bool, String> {
+    let mut served = false;
+    for at in 0..game.world.daemons.len() {
+        served |= game.request(at, user, 1)?;
+    }
+    Ok(served)
 }
 
 /// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit, and all others somewhere
@@ -501,9 +552,10 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let plan: &Plan = &game.world.plan;
     let weights: u64 = plan.regions.iter().map(|region| u64::from(region.weight)).sum();
     let smallest = plan.regions.iter().map(|region| u64::from(region.weight)).min().unwrap_or(0);
-    let enough = u64::from(plan.rule.limit) * smallest >= weights * daemons(game);
+    let asked = daemons(game);
+    let enough = |permits: u32| u64::from(permits) * smallest >= weights * asked;
     // Without windows a small burst has no whole permit for everybody.
-    if !enough || !windowed(game.case.plan.rule.algorithm) {
+    if !enough(plan.rule.limit) || !windowed(game.case.plan.rule.algorithm) {
         return Ok(());
     }
     for at in 0..game.world.daemons.len() {
@@ -522,9 +574,16 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
             continue;
         }
         // Its rights may lie wherever it was asked for last.
-        let mut served = false;
-        for at in 0..game.world.daemons.len() {
-            served |= game.request(at, user, 1)?;
+        let mut served = served_by_anybody(game, user)?;
+        // Of a user's own limit the last permit may be under way when all are asked at once, as of a rule's that is too small.
+        let halves = if enough(game.world.limit(user).permits) { 0 } else { HALF_WINDOWS };
+        for _ in 0..halves {
+            if served {
+                break;
+            }
+            let steps = game.world.plan.rule.window.0 / STEP.0 / 2 + 1;
+            (0..steps).for_each(|_| game.world.step(STEP));
+            served = served_by_anybody(game, user)?;
         }
         if !served {
             return Err(format!("nobody serves user {user} in a window in which nothing was used"));

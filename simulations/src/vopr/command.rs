@@ -6,11 +6,15 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use rayon::prelude::*;
+use tidegate::core::worldwide::Care;
 use tidegate::core::worldwide::escrow::Safety;
 
+use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};
+use super::cuts::{self, CutsCase};
 use super::places::{self, PlacesCase};
 use super::play::{Summary, play};
+use super::restarts::{self, RestartsCase};
 
 /// Seeds that once failed.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/seeds.txt");
@@ -30,6 +34,16 @@ pub(crate) struct Vopr {
     /// Worlds of holders alone, whose places are lent between regions; their seeds draw other worlds.
     #[arg(long)]
     places: bool,
+    /// Worlds with one cut, of buckets under `gossip` and each `on_partition`; their seeds draw other worlds.
+    #[arg(long, conflicts_with = "places")]
+    cuts: bool,
+    /// Worlds that are quiet for long before anything happens, for what answers say of the others' use under `gossip`; their seeds
+    /// draw other worlds.
+    #[arg(long, conflicts_with_all = ["places", "cuts"])]
+    bounds: bool,
+    /// Worlds under `gossip` whose daemons count in memory and begin again within a window; their seeds draw other worlds.
+    #[arg(long, conflicts_with_all = ["places", "cuts", "bounds"])]
+    restarts: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -95,15 +109,25 @@ impl Vopr {
         let seeds = self.seed..self.seed.saturating_add(self.seeds);
         if self.verbose {
             for seed in seeds.clone() {
-                let world = match self.places {
-                    true => PlacesCase::draw(seed).describe(),
-                    false => Case::draw(seed, Focus::All).describe(),
+                let world = match (self.places, self.cuts, self.bounds) {
+                    (true, ..) => PlacesCase::draw(seed).describe(),
+                    (_, true, _) => CutsCase::draw(seed).describe(),
+                    (.., true) => BoundsCase::draw(seed).describe(),
+                    _ if self.restarts => RestartsCase::draw(seed).describe(),
+                    _ => Case::draw(seed, Focus::All).describe(),
                 };
                 writeln!(out, "{seed}: {world}")?;
             }
         }
         let seeds = seeds.into_par_iter();
-        let sum = play_all(seeds, if self.places { play_places } else { play_one })?;
+        let play = match (self.places, self.cuts, self.bounds) {
+            (true, ..) => play_places,
+            (_, true, _) => play_cuts,
+            (.., true) => play_bounds,
+            _ if self.restarts => play_restarts,
+            _ => play_one,
+        };
+        let sum = play_all(seeds, play)?;
         writeln!(
             out,
             "{} seeds: {} daemons, {} faults, {} frames, {} permits; no violation",
@@ -121,17 +145,40 @@ fn play_case(case: &Case) -> anyhow::Result<Summary> {
     play(case, Safety::ALL, None).map(|(summary, _)| summary).map_err(|why| failure(case, &why))
 }
 
-/// The world of a line of the kept seeds.
-fn kept(line: &str) -> anyhow::Result<Case> {
-    let (first, seed) = line.strip_prefix("first ").map_or((false, line), |seed| (true, seed));
+/// Plays the world of a line of the kept seeds.
+fn play_kept(line: &str) -> anyhow::Result<Summary> {
+    let (kind, seed) = line.split_once(' ').unwrap_or(("", line));
     let seed = seed.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed"))?;
-    Ok(if first { Case::first(seed, Focus::All) } else { Case::draw(seed, Focus::All) })
+    match kind {
+        "" => play_case(&Case::draw(seed, Focus::All)),
+        "second" => play_case(&Case::second(seed, Focus::All)),
+        "first" => play_case(&Case::first(seed, Focus::All)),
+        "places" => play_places(seed),
+        "bounds" => play_bounds(seed),
+        "restarts" => play_restarts(seed),
+        other => bail!("{SEEDS}: {other:?} is no kind of seed"),
+    }
 }
 
 fn play_places(seed: u64) -> anyhow::Result<Summary> {
     let case = PlacesCase::draw(seed);
     let played = places::play(&case, Safety::ALL, None).map(|(summary, _)| summary);
     played.map_err(|why| failure_of_places(&case, &why))
+}
+
+fn play_cuts(seed: u64) -> anyhow::Result<Summary> {
+    let case = CutsCase::draw(seed);
+    cuts::play(&case, Care::ALL).map_err(|why| failed((seed, " --cuts"), &case.describe(), &why))
+}
+
+fn play_bounds(seed: u64) -> anyhow::Result<Summary> {
+    let case = BoundsCase::draw(seed);
+    bounds::play(&case, Care::ALL).map_err(|why| failed((seed, " --bounds"), &case.describe(), &why))
+}
+
+fn play_restarts(seed: u64) -> anyhow::Result<Summary> {
+    let case = RestartsCase::draw(seed);
+    restarts::play(&case, Care::ALL).map_err(|why| failed((seed, " --restarts"), &case.describe(), &why))
 }
 
 /// Plays every seed, also after one has failed: in a long run the others are worth knowing.
@@ -161,14 +208,13 @@ impl Check {
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let text =
             std::fs::read_to_string(Path::new(SEEDS)).with_context(|| format!("{SEEDS} cannot be read"))?;
-        let seeds = text
+        let seeds: Vec<&str> = text
             .lines()
             .map(|line| line.split('#').next().unwrap_or("").trim())
             .filter(|line| !line.is_empty())
-            .map(kept)
-            .collect::<anyhow::Result<Vec<Case>>>()?;
+            .collect();
         let count = seeds.len();
-        play_all(seeds.into_par_iter(), |case| play_case(&case))?;
+        play_all(seeds.into_par_iter(), play_kept)?;
         let scenarios = crate::run::all()?;
         for file in &scenarios {
             crate::run::load(file)?;
@@ -241,10 +287,28 @@ impl Mutate {
                 None => unnoticed.push(rule),
             }
         }
+        for (rule, care) in Care::WITHOUT_ONE.into_iter().filter(|_| !self.places) {
+            let found = self.first(|seed| match care.hears_former {
+                true => cuts::play(&CutsCase::draw(seed), care).err(),
+                false => restarts::play(&RestartsCase::draw(seed), care).err(),
+            });
+            match found {
+                Some((seed, why)) => writeln!(out, "gossip without {rule}: seed {seed}: {why}")?,
+                None => unnoticed.push(rule),
+            }
+        }
+        for (rule, care) in Care::WITHOUT_ONE_OF_BOUNDS.into_iter().filter(|_| !self.places) {
+            let found = self.first(|seed| bounds::play(&BoundsCase::draw(seed), care).err());
+            match found {
+                Some((seed, why)) => writeln!(out, "bounds without {rule}: seed {seed}: {why}")?,
+                None => unnoticed.push(rule),
+            }
+        }
         if !unnoticed.is_empty() {
             bail!("{} seeds did not notice that these rules were off: {}", self.seeds, unnoticed.join(", "));
         }
-        let others = if self.places { 0 } else { Safety::WITHOUT_ONE.len() };
+        let care = Care::WITHOUT_ONE.len() + Care::WITHOUT_ONE_OF_BOUNDS.len();
+        let others = if self.places { 0 } else { Safety::WITHOUT_ONE.len() + care };
         let rules = others + Safety::WITHOUT_ONE_OF_PLACES.len();
         writeln!(out, "each of {rules} safety rules is needed")?;
         Ok(())

@@ -3,10 +3,14 @@
 //!
 //! A seed chooses everything ([`case`]). A failure names the seed and the commit, and with both it happens again exactly.
 
+mod bounds;
 mod case;
 mod check;
 mod command;
+mod cuts;
 mod places;
 mod play;
+mod restarts;
+mod witness;
 
 pub(crate) use self::command::{Check, Meta, Mutate, Vopr};

@@ -115,7 +115,7 @@ fn world_key(user: usize) -> WorldKey {
 }
 
 fn untouched(user: usize) -> Touched {
-    Touched { key: world_key(user), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0 }
+    Touched { key: world_key(user), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0, own: None }
 }
 
 impl<'c> World<'c> {

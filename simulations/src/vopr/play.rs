@@ -8,10 +8,13 @@ use tidegate::core::worldwide::escrow::Safety;
 
 use super::case::{self, Case, STEP};
 use super::check::{self, Books};
+use super::witness::Witness;
 use crate::dice::Dice;
 use crate::model::Model;
 use crate::model::daemons::World;
+use crate::model::shell::windowed;
 use crate::number::{index, place};
+use crate::plan::Way;
 
 /// How far time moves at once in a long silence.
 const PAUSE: Span = Span::from_millis(50);
@@ -42,6 +45,8 @@ pub(crate) struct Game<'c> {
     pub(crate) case: &'c Case,
     pub(crate) world: World,
     pub(crate) books: Books,
+    /// Under `gossip`, what each answer says of the world is held against it.
+    witness: Option<Witness>,
     dice: Dice,
     /// How eager each daemon is at present, in turn with its peers.
     busy: Vec<f64>,
@@ -64,11 +69,15 @@ pub(crate) fn play(
     safety: Safety,
     trace: Option<Vec<u8>>,
 ) -> Result<(Summary, Option<Vec<u8>>), String> {
-    let world = World::with_safety(&case.plan, case.way, safety).map_err(|error| format!("{error:#}"))?;
+    let mut world = World::with_safety(&case.plan, case.way, safety).map_err(|error| format!("{error:#}"))?;
+    world.give(case.own.clone());
+    (0..world.daemons.len()).for_each(|at| world.tell(at));
     let mut game = Game {
         busy: vec![1.0; world.daemons.len()],
         world,
         books: Books::new(case),
+        // While a user's limit changes regions divide by different ones for a while.
+        witness: (case.way == Way::Gossip && case.faults.own == 0.0).then(|| Witness::new(&case.plan)),
         dice: Dice::new(case.seed, 12),
         faults: 0,
         over_budget: Vec::new(),
@@ -105,8 +114,10 @@ impl Game<'_> {
     fn turn(&mut self, step: u64, asks: bool) -> Result<(), String> {
         if asks {
             self.requests()?;
+            self.bear_witness()?;
         }
         self.world.step(STEP);
+        self.bear_witness()?;
         check::at_a_step(self, step)?;
         if let Some(trace) = &mut self.trace {
             let traffic = self.world.network.traffic;
@@ -114,6 +125,13 @@ impl Game<'_> {
             let _ = writeln!(trace, "{step} {} {} {flying}", traffic.frames, traffic.bytes);
         }
         Ok(())
+    }
+
+    fn bear_witness(&mut self) -> Result<(), String> {
+        match &mut self.witness {
+            Some(witness) => witness.judge(&self.world, 0..self.case.plan.demand.users),
+            None => Ok(()),
+        }
     }
 
     fn requests(&mut self) -> Result<(), String> {
@@ -144,6 +162,9 @@ impl Game<'_> {
         }
         let Some(window) = admitted else { return Ok(false) };
         let region = self.world.daemons.get(at).map_or(0, |daemon| daemon.region);
+        if let Some(witness) = &mut self.witness {
+            witness.admitted(&self.world, region, user, (window, cost));
+        }
         self.books.admitted(&self.world, (at, region), user, (window, cost))?;
         Ok(true)
     }
@@ -177,6 +198,9 @@ impl Game<'_> {
             let one = region(&mut self.dice);
             self.world.lose_store(one);
             self.books.lost_store(self.case, one);
+            if let Some(witness) = &mut self.witness {
+                witness.lost_store(&self.world);
+            }
             self.faults += 1;
         }
         if self.dice.chance(rates.clock) {
@@ -192,6 +216,10 @@ impl Game<'_> {
             }
             self.faults += 1;
         }
+        if rates.own > 0.0 && self.dice.chance(rates.own) {
+            self.change_own();
+            self.faults += 1;
+        }
         if self.dice.chance(rates.reload) {
             self.reload();
             self.faults += 1;
@@ -201,8 +229,12 @@ impl Game<'_> {
     /// A daemon begins anew, and with it a store in its memory.
     fn restart(&mut self, at: usize) {
         let Some(region) = self.world.daemons.get(at).map(|daemon| daemon.region) else { return };
-        if self.world.restart(at) {
+        let lost = self.world.restart(at);
+        if lost {
             self.books.lost_store(self.case, region);
+        }
+        if let Some(witness) = &mut self.witness {
+            witness.restarted(&self.world, region, lost);
         }
         self.books.reloaded(&self.world);
     }
@@ -213,7 +245,7 @@ impl Game<'_> {
             let limit = case::limit(&mut self.dice);
             self.world.change(|plan| plan.rule.limit = limit);
         } else if self.dice.chance(0.5) {
-            let shared_out = self.case.way != crate::plan::Way::Gossip;
+            let shared_out = self.case.way != Way::Gossip;
             let weights: Vec<u32> = self
                 .world
                 .plan
@@ -231,6 +263,23 @@ impl Game<'_> {
         }
         let at = index(self.dice.below(place(self.world.daemons.len())));
         self.world.reload(at);
+        self.books.reloaded(&self.world);
+    }
+
+    /// The operators give a user another limit, or none, or a daemon hears of the limits of all.
+    fn change_own(&mut self) {
+        if self.dice.chance(0.5) {
+            let mut own = self.world.own.clone();
+            let user = self.dice.below(self.case.plan.demand.users);
+            if self.dice.chance(0.3) {
+                own.remove(&user);
+            } else {
+                own.insert(user, case::own_limit(&mut self.dice, !windowed(self.case.plan.rule.algorithm)));
+            }
+            self.world.give(own);
+        }
+        let at = index(self.dice.below(place(self.world.daemons.len())));
+        self.world.tell(at);
         self.books.reloaded(&self.world);
     }
 

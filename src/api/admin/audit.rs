@@ -7,12 +7,10 @@ use super::{AdminRoute, Call};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::core::audit::Outcome;
-use crate::core::request::{Attributes, Cost, Request};
 use crate::core::time::{Span, Timestamp};
 use crate::core::written::{format_moment, parse_moment, parse_span};
 use crate::engine::admin::Role;
 use crate::engine::history::{Cursor, DecisionsAsked, Group, History, ROWS_MAX, StepOfTime, UsageAsked};
-use crate::engine::status::BucketStatus;
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute {
@@ -31,8 +29,6 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 
 /// Rows of an answer that does not say how many.
 const ROWS_DEFAULT: u32 = 100;
-/// Most rules of which a user's remaining quota is told.
-const QUOTAS_MAX: usize = 100;
 const HOUR: Span = Span::from_secs(3_600);
 
 /// The parameters of a query, each taken once.
@@ -159,6 +155,7 @@ async fn usage(call: Call<'_>) -> Answered {
         region: given.take("region"),
         limit: given.limit()?,
     };
+    let domain = given.take("domain").filter(|domain| !domain.is_empty());
     given.finish()?;
     let of_users = asked.user.is_some() || asked.group == Group::User;
     let of_paths = asked.path.is_some() || asked.group == Group::Path;
@@ -167,9 +164,10 @@ async fn usage(call: Call<'_>) -> Answered {
         return Err(Refusal::of_field("path", message));
     }
     let rows = history.usage(&asked).await.map_err(|error| Refusal::new(Code::Away, error.0))?;
+    let engine = &call.doors.engine;
     let quotas = match &asked.user {
-        Some(user) => quotas(&call, user, asked.rule.as_deref()).await,
-        None => Vec::new(),
+        Some(user) => Some(engine.quotas(user, domain.as_deref(), asked.rule.as_deref()).await),
+        None => None,
     };
     Ok(reply::json(&UsageJson {
         by: by.as_str(),
@@ -177,23 +175,7 @@ async fn usage(call: Call<'_>) -> Answered {
         from: format_moment(asked.from),
         to: format_moment(asked.to),
         rows: rows.iter().map(|row| UsageRowJson::new(row, group.0)).collect(),
-        quotas: asked.user.is_some().then(|| quotas.iter().map(QuotaJson::new).collect()),
+        quotas: quotas.as_ref().map(|quotas| quotas.buckets.iter().map(QuotaJson::new).collect()),
+        quotas_more: quotas.as_ref().is_some_and(|quotas| quotas.more),
     }))
-}
-
-/// What every rule that counts by user alone leaves this one now.
-async fn quotas(call: &Call<'_>, user: &str, only: Option<&str>) -> Vec<BucketStatus> {
-    let engine = &call.doors.engine;
-    let loaded = engine.loaded();
-    let rules = loaded.set.rules().iter().map(|compiled| &compiled.rule);
-    let by_user = rules
-        .filter(|rule| rule.enabled && rule.per.iter().eq(["user"]))
-        .filter(|rule| only.is_none_or(|only| rule.name == only));
-    let mut found = Vec::new();
-    for rule in by_user.take(QUOTAS_MAX) {
-        let attributes: Attributes<'_> = [("user", user)].into_iter().collect();
-        let request = Request { domain: &rule.domain, attributes, cost: Cost::Peek, limit: None };
-        found.extend(engine.bucket(&rule.name, &request).await);
-    }
-    found
 }

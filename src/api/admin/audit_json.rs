@@ -76,6 +76,14 @@ pub(super) struct UsageJson<'a> {
     /// What each rule that counts by user alone leaves the user that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) quotas: Option<Vec<QuotaJson<'a>>>,
+    /// Whether more rules apply to the user than `quotas` tells.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) quotas_more: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+const fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 /// One sum.
@@ -131,6 +139,7 @@ impl<'a> UsageRowJson<'a> {
 #[derive(Debug, Serialize)]
 pub(super) struct QuotaJson<'a> {
     rule: &'a str,
+    domain: &'a str,
     limit: u32,
     window_ms: u64,
     used: u64,
@@ -139,9 +148,10 @@ pub(super) struct QuotaJson<'a> {
 }
 
 impl<'a> QuotaJson<'a> {
-    pub(super) fn new(bucket: &'a BucketStatus) -> Self {
+    pub(super) fn new((domain, bucket): &'a (String, BucketStatus)) -> Self {
         Self {
             rule: &bucket.rule,
+            domain,
             limit: bucket.limit,
             window_ms: bucket.window.millis_up(),
             used: bucket.used,

@@ -48,14 +48,15 @@ async fn reset(call: Call<'_>) -> Answered {
     let away = "the region's store does not answer, so the bucket may be as it was: try again";
     let existed = reset.existed.ok_or_else(|| Refusal::new(Code::NoStore, away))?;
     let json = ResetJson::new(&reset, existed);
-    admin::log(&Change {
-        actor: call.actor,
+    let change = Change {
+        actor: call.actor.clone(),
         action: "bucket.reset",
         target: target(&reset),
         before: None,
         after: serde_json::to_value(&json).ok(),
         reason: None,
-    });
+    };
+    admin::keep(&*call.doors.admin.ledger, &change).await;
     Ok(reply::json(&json))
 }
 
@@ -89,7 +90,7 @@ impl Asked {
         let compiled = self.compiled()?;
         let pairs = self.pairs.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let attributes: Attributes<'_> = pairs.collect();
-        let request = Request { domain: &compiled.rule.domain, attributes, cost: Cost::Peek, limit: None };
+        let request = Request::new(&compiled.rule.domain, attributes, Cost::Peek);
         let missing = |name: &&String| request.attribute(name).is_none_or(str::is_empty);
         if let Some(name) = compiled.rule.per.iter().find(missing) {
             let message = format!("the rule has one bucket for each {name:?}: give its value");

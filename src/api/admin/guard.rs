@@ -1,5 +1,8 @@
-//! Who may use the admin routes: the holders of tokens, or, where no tokens are configured, this machine.
+//! Who may use the admin routes: the holders of tokens, and the user of the daemon on a socket that only that user can open.
+//!
+//! Whoever comes from loopback may be anybody: proxies, sidecars and other users do. Without configured tokens they may look.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
@@ -11,12 +14,16 @@ use metrics::Counter;
 use super::tokens::Tokens;
 use crate::api::address;
 use crate::api::error::{Code, Refusal};
+use crate::api::listener::Peer;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::admin::{Actor, Role};
 use crate::telemetry::Metrics;
 
-/// Wrong tokens that one client may try in [`FAILURES_WINDOW`] before it is not listened to any more.
+/// Wrong tokens that one client may try in [`FAILURES_WINDOW`] before further wrong ones are answered with 429. A right token
+/// is never held to what others tried: it has 256 random bits, so there is nothing to guess, and many may share an address.
 const FAILURES_MAX: u32 = 10;
+/// Wrong tokens that are logged one by one in [`FAILURES_WINDOW`]; the rest are a number.
+const LOGGED_MAX: u32 = 5;
 const FAILURES_WINDOW: Span = Span::from_secs(60);
 /// Clients whose failures are remembered. Full: those whose time is up are forgotten; if there are none, all new clients
 /// count as one.
@@ -30,7 +37,20 @@ pub struct Guard {
     /// `None`: no tokens are configured.
     tokens: ArcSwapOption<Tokens>,
     failures: Mutex<HashMap<Option<IpAddr>, Failures>>,
+    logged: Mutex<Logged>,
     refused: Refused,
+    /// Whether loopback may do everything.
+    local: bool,
+    /// Where the daemon's own user is let in.
+    socket: Option<String>,
+}
+
+/// What was logged of wrong tokens since when.
+#[derive(Debug, Default)]
+struct Logged {
+    since: Option<Timestamp>,
+    lines: u32,
+    silent: u64,
 }
 
 struct Refused([Counter; 4]);
@@ -56,15 +76,24 @@ enum Why {
 }
 
 impl Guard {
-    /// A guard that knows these tokens; `None`: only this machine may ask.
+    /// A guard that knows these tokens; `None`: only this machine may ask, and only look.
     #[must_use]
     pub fn new(tokens: Option<Tokens>, metrics: &Metrics) -> Self {
         let counter = |why| metrics.counter("admin_refused_total", "reason", why);
         Self {
             tokens: ArcSwapOption::from_pointee(tokens),
             failures: Mutex::default(),
+            logged: Mutex::default(),
             refused: Refused(["token", "role", "remote", "guessing"].map(counter)),
+            local: false,
+            socket: None,
         }
+    }
+
+    /// The same; `local`: whoever comes from loopback may do everything. `socket`: where the daemon's own user is let in.
+    #[must_use]
+    pub fn with(self, local: bool, socket: Option<String>) -> Self {
+        Self { local, socket, ..self }
     }
 
     /// Replaces the tokens.
@@ -76,30 +105,42 @@ impl Guard {
     pub(in crate::api) fn admit(
         &self,
         headers: &HeaderMap,
-        peer: Option<IpAddr>,
+        peer: Peer,
         needed: Role,
         now: Timestamp,
     ) -> Result<Actor, Refusal> {
-        let source = peer.map(|address| address.to_canonical());
+        let source = peer.address.map(|address| address.to_canonical());
         let tokens = self.tokens.load();
-        let Some(tokens) = tokens.as_ref() else {
-            return match refuse_remote(headers, source) {
-                None => Ok(Actor { name: "local".to_owned(), role: Role::Admin, source }),
-                Some(message) => Err(self.refuse(Why::Remote, Code::Forbidden, message)),
-            };
+        let local = |role| Actor { name: "local".to_owned(), role, source };
+        let shown = bearer(headers);
+        let Some(tokens) = tokens.as_ref().filter(|_| shown.is_some() || !(peer.is_owner || self.local))
+        else {
+            if let Some(message) = refuse_remote(headers, source) {
+                return Err(self.refuse(Why::Remote, Code::Forbidden, message));
+            }
+            let role = if peer.is_owner || self.local { Role::Admin } else { Role::Viewer };
+            if role < needed {
+                return Err(self.refuse(Why::Remote, Code::Forbidden, self.only_look()));
+            }
+            return Ok(local(role));
         };
         let client = source.map(|address| address::grouped(address, IPV6_PREFIX));
-        if self.is_guessing(client, now) {
-            let message = "too many wrong tokens from this address: wait a minute";
-            return Err(self.refuse(Why::Guessing, Code::TooManyAttempts, message));
-        }
-        let Some(token) = bearer(headers) else {
-            let message = "this route needs a token: send Authorization: Bearer TOKEN (`tidegate admin token` makes one)";
+        let Some(token) = shown else {
+            let message = "this route needs a token: --token or TIDEGATE_TOKEN for the command line, \
+                           Authorization: Bearer TOKEN over HTTP (`tidegate admin token` makes one)";
             return Err(self.refuse(Why::Token, Code::Unauthorized, message));
         };
         let Some((name, role)) = tokens.find(token) else {
+            let guessing = self.is_guessing(client, now);
             self.failed(client, now);
-            return Err(self.refuse(Why::Token, Code::Unauthorized, "this token is not known"));
+            self.log(client, now);
+            return Err(if guessing {
+                let message = "too many wrong tokens from this address: wait a minute";
+                self.refuse(Why::Guessing, Code::TooManyAttempts, message)
+            } else {
+                let message = "this token is not known: check --token or TIDEGATE_TOKEN";
+                self.refuse(Why::Token, Code::Unauthorized, message)
+            });
         };
         if role < needed {
             let message = "this token's role may not do that: it needs role operator or admin";
@@ -113,11 +154,44 @@ impl Guard {
         Ok(Actor { name: name.to_owned(), role, source })
     }
 
-    fn refuse(&self, why: Why, code: Code, message: &'static str) -> Refusal {
+    /// How to get in to change something.
+    fn only_look(&self) -> String {
+        let socket = self.socket.as_deref().and_then(|socket| socket.strip_prefix("unix:")).map_or_else(
+            || "set listen.admin to a socket of the daemon's user".to_owned(),
+            |path| {
+                format!("as the daemon's user the command line finds {path} by itself (curl: --unix-socket {path})")
+            },
+        );
+        format!(
+            "without a token a client on this machine may only look. To change something: {socket}, or configure \
+             admin.tokens and show one (--token)"
+        )
+    }
+
+    fn refuse(&self, why: Why, code: Code, message: impl Into<Cow<'static, str>>) -> Refusal {
         if let Some(counter) = self.refused.0.get(why as usize) {
             counter.increment(1);
         }
         Refusal::new(code, message)
+    }
+
+    /// Says who tries wrong tokens, a few times a minute.
+    fn log(&self, client: Option<IpAddr>, now: Timestamp) {
+        let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.since.is_none_or(|since| now.since(since) > FAILURES_WINDOW) {
+            let silent = std::mem::take(&mut logged.silent);
+            *logged = Logged { since: Some(now), ..Logged::default() };
+            if silent > 0 {
+                tracing::warn!(tokens = silent, "further wrong admin tokens were shown since the last line");
+            }
+        }
+        if logged.lines >= LOGGED_MAX {
+            logged.silent += 1;
+            return;
+        }
+        logged.lines += 1;
+        let from = client.map_or_else(|| "a Unix socket".to_owned(), |address| address.to_string());
+        tracing::warn!(%from, "a wrong admin token was shown");
     }
 
     fn is_guessing(&self, client: Option<IpAddr>, now: Timestamp) -> bool {
@@ -200,8 +274,18 @@ mod tests {
     use super::super::tokens::make;
     use super::*;
 
-    const LOCAL: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
-    const REMOTE: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::new(203, 0, 113, 7)));
+    const LOCAL: Peer = at([127, 0, 0, 1]);
+    const REMOTE: Peer = at([203, 0, 113, 7]);
+    const SOCKET: Peer = Peer { address: None, is_owner: false };
+    const OWNER: Peer = Peer { address: None, is_owner: true };
+
+    const fn at([a, b, c, d]: [u8; 4]) -> Peer {
+        Peer { address: Some(IpAddr::V4(std::net::Ipv4Addr::new(a, b, c, d))), is_owner: false }
+    }
+
+    fn of(text: &str) -> Peer {
+        Peer { address: text.parse().ok(), is_owner: false }
+    }
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
         lines
@@ -215,24 +299,49 @@ mod tests {
     }
 
     #[test]
-    fn without_tokens_only_this_machine_is_let_in() {
-        let guard = Guard::new(None, &Metrics::new());
-        let ask = |lines: &[(&'static str, &str)], peer| {
-            guard.admit(&headers(lines), peer, Role::Admin, Timestamp(0))
+    fn without_tokens_this_machine_may_look_and_only_the_owner_may_change() {
+        let guard = Guard::new(None, &Metrics::new()).with(false, Some("unix:/run/a.sock".to_owned()));
+        let ask = |lines: &[(&'static str, &str)], peer, role| {
+            guard.admit(&headers(lines), peer, role, Timestamp(0))
         };
-        assert_eq!(ask(&[("host", "127.0.0.1:8080")], LOCAL).unwrap().name, "local");
-        assert!(ask(&[("host", "localhost:8080"), ("origin", "http://localhost:8080")], LOCAL).is_ok());
-        assert!(ask(&[("host", "[::1]:8080")], Some("::1".parse().unwrap())).is_ok());
-        assert!(ask(&[("host", "anything")], None).is_ok());
-        assert!(ask(&[], Some("::ffff:127.0.0.1".parse().unwrap())).is_ok());
-        assert_eq!(code(ask(&[], REMOTE)), Code::Forbidden);
-        assert_eq!(code(ask(&[("x-forwarded-for", "127.0.0.1")], LOCAL)), Code::Forbidden);
-        assert_eq!(code(ask(&[("host", "evil.example")], LOCAL)), Code::Forbidden);
-        assert_eq!(
-            code(ask(&[("host", "localhost:8080"), ("origin", "https://evil.example")], LOCAL)),
-            Code::Forbidden
-        );
-        assert_eq!(code(ask(&[("host", "localhost"), ("origin", "null")], LOCAL)), Code::Forbidden);
+        let look = |lines: &[(&'static str, &str)], peer| ask(lines, peer, Role::Viewer);
+        assert_eq!(look(&[("host", "127.0.0.1:8080")], LOCAL).unwrap().role, Role::Viewer);
+        assert!(look(&[("host", "localhost:8080"), ("origin", "http://localhost:8080")], LOCAL).is_ok());
+        assert!(look(&[("host", "[::1]:8080")], of("::1")).is_ok());
+        assert!(look(&[("host", "anything")], SOCKET).is_ok());
+        assert!(look(&[], of("::ffff:127.0.0.1")).is_ok());
+        assert_eq!(code(look(&[], REMOTE)), Code::Forbidden);
+        assert_eq!(code(look(&[("x-forwarded-for", "127.0.0.1")], LOCAL)), Code::Forbidden);
+        assert_eq!(code(look(&[("host", "evil.example")], LOCAL)), Code::Forbidden);
+        let foreign = [("host", "localhost:8080"), ("origin", "https://evil.example")];
+        assert_eq!(code(look(&foreign, LOCAL)), Code::Forbidden);
+        assert_eq!(code(look(&[("host", "localhost"), ("origin", "null")], LOCAL)), Code::Forbidden);
+
+        let host = [("host", "127.0.0.1:8080")];
+        for peer in [LOCAL, SOCKET] {
+            let refused = ask(&host, peer, Role::Operator).unwrap_err();
+            assert_eq!(refused.code, Code::Forbidden);
+            assert!(refused.message.contains("/run/a.sock"), "{}", refused.message);
+        }
+        let owner = ask(&host, OWNER, Role::Admin).unwrap();
+        assert_eq!((owner.name.as_str(), owner.role), ("local", Role::Admin));
+        assert_eq!(code(ask(&[("x-forwarded-for", "192.0.2.1")], OWNER, Role::Viewer)), Code::Forbidden);
+    }
+
+    #[test]
+    fn loopback_may_change_only_where_that_was_asked_for() {
+        let made = make("ops", Role::Admin).unwrap();
+        let tokens = || Tokens::from_toml("t", &made.entry).unwrap();
+        for tokens in [None, Some(tokens())] {
+            let guard = Guard::new(tokens, &Metrics::new()).with(true, None);
+            let ask = |peer| guard.admit(&headers(&[]), peer, Role::Admin, Timestamp(0));
+            assert_eq!(ask(LOCAL).unwrap().name, "local");
+            assert!(ask(REMOTE).is_err());
+        }
+        let guard = Guard::new(Some(tokens()), &Metrics::new());
+        assert_eq!(guard.admit(&headers(&[]), OWNER, Role::Admin, Timestamp(0)).unwrap().name, "local");
+        let wrong = headers(&[("authorization", "Bearer wrong")]);
+        assert_eq!(code(guard.admit(&wrong, OWNER, Role::Viewer, Timestamp(0))), Code::Unauthorized);
     }
 
     #[test]
@@ -244,7 +353,7 @@ mod tests {
         };
         let bearer = format!("Bearer {}", made.token);
         let actor = ask(&bearer, Role::Operator).unwrap();
-        assert_eq!((actor.name.as_str(), actor.role, actor.source), ("ops", Role::Operator, REMOTE));
+        assert_eq!((actor.name.as_str(), actor.role, actor.source), ("ops", Role::Operator, REMOTE.address));
         assert_eq!(code(ask(&bearer, Role::Admin)), Code::Forbidden);
         assert_eq!(code(ask("Bearer nothing", Role::Viewer)), Code::Unauthorized);
         assert_eq!(code(ask(&made.token, Role::Viewer)), Code::Unauthorized);
@@ -253,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_guesses_is_not_listened_to_for_a_minute() {
+    fn wrong_tokens_are_slowed_down_and_the_right_one_never_is() {
         let made = make("ops", Role::Admin).unwrap();
         let guard = Guard::new(Some(Tokens::from_toml("t", &made.entry).unwrap()), &Metrics::new());
         let right = format!("Bearer {}", made.token);
@@ -268,9 +377,18 @@ mod tests {
         for _ in 0..FAILURES_MAX {
             assert_eq!(code(ask("Bearer guess", REMOTE, 1)), Code::Unauthorized);
         }
-        assert_eq!(code(ask(&right, REMOTE, 2)), Code::TooManyAttempts);
-        assert!(ask(&right, LOCAL, 2).is_ok(), "others are not held to it");
-        assert!(ask(&right, REMOTE, 62).is_ok());
+        assert_eq!(code(ask("Bearer guess", REMOTE, 2)), Code::TooManyAttempts);
+        assert!(ask(&right, REMOTE, 2).is_ok(), "it is no guess");
+        assert_eq!(code(ask("Bearer guess", LOCAL, 2)), Code::Unauthorized, "others are not held to it");
+        assert_eq!(
+            code(ask("Bearer guess", REMOTE, 62)),
+            Code::Unauthorized,
+            "after a minute it begins anew"
+        );
+        for _ in 0..=FAILURES_MAX {
+            assert!(ask("Bearer guess", SOCKET, 70).is_err());
+        }
+        assert!(ask(&right, SOCKET, 70).is_ok(), "all peers of a Unix socket are one client");
     }
 
     #[test]
@@ -278,7 +396,7 @@ mod tests {
         let made = make("ops", Role::Admin).unwrap();
         let guard = Guard::new(Some(Tokens::from_toml("t", &made.entry).unwrap()), &Metrics::new());
         let ask = |value: &str, n: u32| {
-            let peer = Some(IpAddr::from(n.to_be_bytes()));
+            let peer = at(n.to_be_bytes());
             guard.admit(&headers(&[("authorization", value)]), peer, Role::Viewer, Timestamp(0))
         };
         let many = u32::try_from(CLIENTS_MAX).unwrap() + 100;

@@ -6,6 +6,7 @@
 mod audit;
 mod audit_json;
 mod buckets;
+mod changes;
 mod guard;
 mod keys;
 mod people;
@@ -25,7 +26,7 @@ use super::Doors;
 use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
-use crate::engine::admin::{Actor, Role};
+use crate::engine::admin::{Actor, Ledger, NoLedger, Role};
 use crate::engine::history::History;
 use crate::engine::identity::register::{NoRegister, Register};
 use crate::engine::port::Later;
@@ -53,20 +54,23 @@ pub struct Admin {
     pub regions: Vec<String>,
     /// Where rules are kept and changed.
     pub rules: std::sync::Arc<dyn RuleBook>,
+    /// What operators changed besides rules and quotas.
+    pub ledger: std::sync::Arc<dyn Ledger>,
     /// What is remembered of decisions; `None`: nothing.
     pub history: Option<std::sync::Arc<dyn History>>,
 }
 
 impl Admin {
-    /// Admin routes without tokens, over what every daemon has.
+    /// Admin routes that this machine may use without tokens, over what every daemon has.
     #[must_use]
     pub fn local(rule_json: RuleJson, metrics: &Metrics) -> Self {
         Self {
-            guard: std::sync::Arc::new(Guard::new(None, metrics)),
+            guard: std::sync::Arc::new(Guard::new(None, metrics).with(true, None)),
             rule_json,
             register: std::sync::Arc::new(NoRegister),
             regions: Vec::new(),
             history: None,
+            ledger: std::sync::Arc::new(NoLedger),
             rules: std::sync::Arc::new(NoRuleBook),
         }
     }
@@ -105,6 +109,7 @@ const TABLES: &[&[AdminRoute]] = &[
     users::ROUTES,
     keys::ROUTES,
     tiers::ROUTES,
+    changes::ROUTES,
 ];
 
 /// Every admin route.

@@ -2,7 +2,9 @@
 
 use super::AdminRoute;
 use crate::api::http::{Reply, reply};
-use crate::api::wire::{ChangingJson, ErrorBoundJson, PeerJson, RegionsJson, RightsJson, StoreJson};
+use crate::api::wire::{
+    ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson, StoreJson,
+};
 use crate::api::{Doors, Readiness};
 use crate::engine::admin::Role;
 
@@ -21,6 +23,7 @@ fn show(doors: &Doors) -> Reply {
     let bounds = world.error_bounds.iter();
     let standings = doors.engine.shares_standing();
     let changing = standings.iter().filter(|standing| !standing.settled);
+    let notices = doors.engine.notices();
     reply::json(&RegionsJson {
         region: &name.region,
         node: &name.node,
@@ -34,7 +37,15 @@ fn show(doors: &Doors) -> Reply {
             .collect(),
         rights: world.rights.iter().map(RightsJson::new).collect(),
         changing: changing
-            .map(|standing| ChangingJson { rule: &standing.rule.name, waiting_for: &standing.waiting_for })
+            .map(|standing| ChangingJson {
+                rule: &standing.rule.name,
+                first: standing.waits,
+                waiting_for: &standing.waiting_for,
+            })
+            .collect(),
+        notices: notices
+            .iter()
+            .map(|notice| NoticeJson { about: notice.kind.as_str(), text: &notice.text })
             .collect(),
     })
 }

@@ -2,8 +2,8 @@
 //!
 //! | attribute | read from |
 //! |---|---|
-//! | `ip` | `X-Forwarded-For`, past our own proxies; else the peer's address. IPv6 by its prefix |
-//! | `path` | `X-Forwarded-Uri` or `X-Original-URI`, without the query |
+//! | `ip` | `X-Forwarded-For`, past our own proxies; else the peer's address |
+//! | `path` | `X-Forwarded-Uri` or `X-Original-URI`, in normal form, without the query |
 //! | `method` | `X-Forwarded-Method` or `X-Original-Method` |
 //! | `host` | `X-Forwarded-Host` |
 //! | `user` | the JSON web token in `Authorization`, where tokens are configured and it is valid |
@@ -19,7 +19,8 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HeaderMap};
 use http::request::Parts;
 
-use super::{Answered, Visit, query, reply};
+use super::{Answered, Visit, origin, query, reply};
+use crate::api::asker::Asker;
 use crate::api::error::{Refusal, decision_status};
 use crate::api::token::{self, OnInvalid};
 use crate::api::{address, headers};
@@ -27,6 +28,7 @@ use crate::core::decision::Decision;
 use crate::core::identity::is_key_like;
 use crate::core::request::{ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MAX};
 use crate::core::rule::DOMAIN_DEFAULT;
+use crate::core::uri::escaped;
 
 /// What a header for an attribute of the gateway's own begins with.
 const OWN_PREFIX: &str = "x-tidegate-";
@@ -39,10 +41,15 @@ type Attributes<'h> = Vec<(&'h str, Cow<'h, str>)>;
 impl Visit<'_> {
     /// 200, or the deciding rule's status and text; rate-limit headers with both.
     pub(super) async fn authorize(self, head: &Parts) -> Answered {
+        self.doors.knows_rules()?;
         let asked = Asked::read(head.uri.query().unwrap_or_default())?;
+        self.may_ask(asked.cost)?;
+        refuse_page(head, asked.cost)?;
         let attributes = self.attributes(&head.headers)?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
-        let requests = [Request { domain: &asked.domain, attributes, cost: asked.cost, limit: None }];
+        let requests = [Request::new(&asked.domain, attributes, asked.cost)];
+        let asker = Asker::of_values(&self.doors.settings, &requests);
+        let requests = asker.put(requests);
         let engine = &self.doors.engine;
         let decisions = engine.decide(&requests).get().await;
         let Some(decision) = decisions.first() else { return Ok(reply::text("")) };
@@ -54,18 +61,17 @@ impl Visit<'_> {
 
     fn attributes(self, headers: &HeaderMap) -> Result<Attributes<'_>, Refusal> {
         let mut attributes = Attributes::new();
-        if let Some(ip) = self.client(headers)? {
+        if let Some(ip) = self.client(headers) {
             attributes.push(("ip", ip.into()));
         }
         if let Some(target) = agreed(headers, "x-forwarded-uri", "x-original-uri")? {
-            let path = target.split(['?', '#']).next().unwrap_or_default();
-            attributes.push(("path", path.into()));
+            attributes.push(("path", target));
         }
         if let Some(method) = agreed(headers, "x-forwarded-method", "x-original-method")? {
-            attributes.push(("method", method.into()));
+            attributes.push(("method", method));
         }
-        if let Some(host) = text(headers, "x-forwarded-host")? {
-            attributes.push(("host", host.into()));
+        if let Some(host) = text(headers, "x-forwarded-host") {
+            attributes.push(("host", host));
         }
         let token = self.token_user(headers)?;
         if let Some(key) = api_key(headers, token.is_some()) {
@@ -76,14 +82,13 @@ impl Visit<'_> {
             if own.is_empty() || READ_ELSEWHERE.contains(&own) {
                 continue;
             }
-            if let Some(value) = text(headers, name.as_str())? {
-                attributes.push((own, value.into()));
+            if let Some(value) = text(headers, name.as_str()) {
+                attributes.push((own, value));
             }
         }
         if let Some(Some(user)) = token {
             name_user(&mut attributes, &user)?;
         }
-        attributes.retain(|(_, value)| !value.is_empty());
         bounded(&attributes)?;
         Ok(attributes)
     }
@@ -91,8 +96,8 @@ impl Visit<'_> {
     /// Whether the request brings a JSON web token where these are configured, and the user whom a valid one names.
     fn token_user(self, headers: &HeaderMap) -> Result<Option<Option<Arc<str>>>, Refusal> {
         let Some(tokens) = self.doors.tokens.as_deref() else { return Ok(None) };
-        let Some(text) = text(headers, AUTHORIZATION.as_str()).ok().flatten() else { return Ok(None) };
-        let Some(token) = token::of_authorization(text) else { return Ok(None) };
+        let Some(text) = text(headers, AUTHORIZATION.as_str()) else { return Ok(None) };
+        let Some(token) = token::of_authorization(&text) else { return Ok(None) };
         match tokens.user(token, self.doors.engine.now()) {
             Ok(user) => Ok(Some(Some(user))),
             Err(_) if tokens.on_invalid() == OnInvalid::Address => Ok(Some(None)),
@@ -100,13 +105,28 @@ impl Visit<'_> {
         }
     }
 
-    fn client(self, headers: &HeaderMap) -> Result<Option<String>, Refusal> {
+    /// The client's address, all of it. A hop that is not text is no address.
+    fn client(self, headers: &HeaderMap) -> Option<String> {
         let hops = headers.get_all("x-forwarded-for").iter();
-        let hops: Result<Vec<_>, _> = hops.map(|value| utf8("x-forwarded-for", value.as_bytes())).collect();
-        let settings = &self.doors.settings;
-        let client = address::client(hops?.into_iter(), settings.trusted_proxies, self.peer);
-        Ok(client.map(|address| address::grouped(address, settings.ipv6_prefix).to_string()))
+        let hops = hops.map(|value| std::str::from_utf8(value.as_bytes()).unwrap_or("?"));
+        let client = address::client(hops, self.doors.settings.trusted_proxies, self.peer.address);
+        client.map(|address| address.to_canonical().to_string())
     }
+}
+
+/// Refuses to give back for a page of another site, which can have a browser fetch any address. A gateway, which passes on the
+/// headers of such pages too, says what it asks about.
+fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
+    const OF_GATEWAYS: [&str; 5] =
+        ["x-forwarded-for", "x-forwarded-uri", "x-original-uri", "x-forwarded-method", "x-original-method"];
+    let of_gateway = || OF_GATEWAYS.iter().any(|name| head.headers.contains_key(*name));
+    if matches!(cost, Cost::Refund(_)) && origin::is_foreign(&head.headers) && !of_gateway() {
+        return Err(Refusal::new(
+            crate::api::error::Code::Forbidden,
+            "pages of other sites are not answered",
+        ));
+    }
+    Ok(())
 }
 
 /// What the route's own query asks.
@@ -118,7 +138,13 @@ struct Asked {
 impl Asked {
     fn read(query: &str) -> Result<Self, Refusal> {
         let mut asked = Self { domain: Cow::Borrowed(DOMAIN_DEFAULT), cost: Cost::Take(1) };
-        for (name, value) in query::pairs(query)? {
+        let pairs = query::pairs(query)?;
+        for (place, (name, _)) in pairs.iter().enumerate() {
+            if pairs.iter().take(place).any(|(before, _)| before == name) {
+                return Err(Refusal::of_field(clipped(name), "is given twice"));
+            }
+        }
+        for (name, value) in pairs {
             match name.as_str() {
                 "domain" if (1..=TEXT_BYTES_MAX).contains(&value.len()) => asked.domain = Cow::Owned(value),
                 "domain" => return Err(Refusal::of_field("domain", "a domain has 1 to 1024 bytes")),
@@ -154,27 +180,18 @@ fn bounded(attributes: &Attributes<'_>) -> Result<(), Refusal> {
             format!("a request has at most {ATTRIBUTES_MAX} attributes, this one has {}", attributes.len()),
         ));
     }
-    match attributes.iter().find(|(_, value)| value.len() > TEXT_BYTES_MAX) {
-        Some((name, value)) => Err(Refusal::of_field(
-            *name,
-            format!("an attribute's value has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", value.len()),
-        )),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
-/// The text of a header; the first where it repeats.
-fn text<'h>(headers: &'h HeaderMap, name: &str) -> Result<Option<&'h str>, Refusal> {
-    headers.get(name).map(|value| utf8(name, value.as_bytes())).transpose()
-}
-
-fn utf8<'h>(name: &str, bytes: &'h [u8]) -> Result<&'h str, Refusal> {
-    std::str::from_utf8(bytes).map_err(|_| Refusal::of_field(name, "the header is not UTF-8"))
+/// The text of a header; the first where it repeats. Bytes that are not UTF-8 are spelled as in a path: they are a client's
+/// choice, and counted.
+fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
+    headers.get(name).map(|value| escaped(value.as_bytes()))
 }
 
 /// What two headers of the same meaning say, if they do not contradict each other.
-fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<&'h str>, Refusal> {
-    match (text(headers, one)?, text(headers, other)?) {
+fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<Cow<'h, str>>, Refusal> {
+    match (text(headers, one), text(headers, other)) {
         (Some(one_says), Some(other_says)) if one_says != other_says => Err(Refusal::of_field(
             one,
             format!("{one} and {other} disagree: the gateway should set one and remove the other"),
@@ -185,7 +202,12 @@ fn agreed<'h>(headers: &'h HeaderMap, one: &str, other: &str) -> Result<Option<&
 
 /// The user whom the token names; a gateway that names another contradicts it.
 fn name_user(attributes: &mut Attributes<'_>, user: &str) -> Result<(), Refusal> {
-    match attributes.iter().find(|(name, _)| *name == "user") {
+    match attributes.iter_mut().find(|(name, _)| *name == "user") {
+        // A gateway that has nothing to say of the user says so by an empty text.
+        Some((_, named)) if named.is_empty() => {
+            *named = user.to_owned().into();
+            Ok(())
+        }
         Some((_, named)) if **named != *user => Err(Refusal::of_field(
             "x-tidegate-user",
             "x-tidegate-user and the token disagree: the gateway should remove what a client sent under this name",
@@ -282,11 +304,11 @@ mod tests {
     fn headers_that_mean_the_same_may_not_disagree() {
         let both = |one: &[u8], other: &[u8]| {
             let headers = headers(&[("x-forwarded-uri", one), ("x-original-uri", other)]);
-            agreed(&headers, "x-forwarded-uri", "x-original-uri").map(|uri| uri.map(str::to_owned))
+            agreed(&headers, "x-forwarded-uri", "x-original-uri").map(|uri| uri.map(Cow::into_owned))
         };
         assert_eq!(both(b"/a", b"/a"), Ok(Some("/a".to_owned())));
         assert_eq!(both(b"/a", b"/b").unwrap_err().field.as_deref(), Some("x-forwarded-uri"));
-        assert_eq!(both(b"/\xff", b"/b").unwrap_err().message, "the header is not UTF-8");
+        assert_eq!(both(b"/\xff", b"/\xff"), Ok(Some("/%FF".to_owned())));
     }
 
     #[test]
@@ -298,5 +320,7 @@ mod tests {
         assert_eq!(field("cost=9223372036854775808").as_deref(), Some("cost"));
         assert_eq!(field("domain=").as_deref(), Some("domain"));
         assert_eq!(field("user=x").as_deref(), Some("user"));
+        assert_eq!(field("cost=1&cost=2").as_deref(), Some("cost"));
+        assert_eq!(field("domain=a&cost=1&domain=a").as_deref(), Some("domain"));
     }
 }

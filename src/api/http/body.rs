@@ -1,19 +1,28 @@
 //! Reading a request's body: of the right type, bounded, and without a copy where it came in one piece.
 
+use std::borrow::Cow;
+
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderMap};
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Bytes, Incoming};
 
+use super::origin;
 use crate::api::Doors;
 use crate::api::error::{Code, Refusal};
+use crate::core::uri::escaped;
 
 /// How much of a body that is too long is read and thrown away, so that its sender gets to read why.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 
-/// Reads the whole body of a request that should bring JSON.
+/// Reads the whole body of a request that should bring JSON. Bytes that are not UTF-8 count as they do at every server: a gateway
+/// that pasted a header's value into its JSON is answered by the rule.
 pub(super) async fn read(doors: &Doors, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
     check_type(headers)?;
-    read_up_to(doors, headers, body, doors.settings.body_bytes_max).await
+    let body = read_up_to(doors, headers, body, doors.settings.body_bytes_max).await?;
+    if let Cow::Owned(text) = escaped(&body) {
+        return Ok(text.into());
+    }
+    Ok(body)
 }
 
 /// Reads the whole body, whatever its type, of at most this many bytes.
@@ -34,12 +43,20 @@ pub(super) async fn read_up_to(
     if body.is_end_stream() && first.len() <= bytes_max {
         return Ok(first);
     }
-    Box::pin(gather(doors, first, body, bytes_max)).await
+    Box::pin(gather(doors, headers, first, body, bytes_max)).await
 }
 
-async fn gather(doors: &Doors, first: Bytes, mut body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
+async fn gather(
+    doors: &Doors,
+    headers: &HeaderMap,
+    first: Bytes,
+    mut body: Incoming,
+    bytes_max: usize,
+) -> Result<Bytes, Refusal> {
     let mut held = doors.http.budget.hold();
-    let mut whole = Vec::new();
+    // What was declared is reserved at once: a body that grew by doubling would take twice its length.
+    let declared = declared(headers).unwrap_or_default().min(bytes_max);
+    let mut whole = Vec::with_capacity(declared);
     let mut part = Some(first);
     while let Some(bytes) = part {
         if whole.len().saturating_add(bytes.len()) > bytes_max {
@@ -89,9 +106,17 @@ fn declared(headers: &HeaderMap) -> Option<usize> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
+/// Whether no page of another site had a browser send this.
+fn of_no_page(headers: &HeaderMap) -> Result<(), Refusal> {
+    if origin::is_foreign(headers) {
+        return Err(Refusal::new(Code::Forbidden, "pages of other sites are not answered"));
+    }
+    Ok(())
+}
+
 /// JSON, or what `curl -d` claims when it sends JSON; no type at all is JSON.
 fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
-    let Some(value) = headers.get(CONTENT_TYPE) else { return Ok(()) };
+    let Some(value) = headers.get(CONTENT_TYPE) else { return of_no_page(headers) };
     let media = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let is = |known: &str| media.eq_ignore_ascii_case(known);
     let structured = || {
@@ -99,8 +124,12 @@ fn check_type(headers: &HeaderMap) -> Result<(), Refusal> {
             && media.is_char_boundary(media.len() - 5)
             && media[media.len() - 5..].eq_ignore_ascii_case("+json")
     };
-    if is("application/json") || is("application/x-www-form-urlencoded") || structured() {
+    // A browser does not send these to another site without asking.
+    if is("application/json") || structured() {
         return Ok(());
+    }
+    if is("application/x-www-form-urlencoded") {
+        return of_no_page(headers);
     }
     Err(Refusal::new(Code::UnsupportedType, "the body must be application/json"))
 }

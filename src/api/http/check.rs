@@ -1,6 +1,8 @@
-//! `POST /v1/check`: may this pass? One question, or a batch that is decided in its order, each on its own.
+//! `POST /v1/check`: may this pass? One question, or a batch that is decided in its order, each on its own. `POST /v1/report`:
+//! this was used.
 
 use http::Request;
+use http::request::Parts;
 use hyper::body::Incoming;
 
 use super::question::{self, Check, Question as Asked};
@@ -21,15 +23,25 @@ impl Visit<'_> {
         let (head, body) = request.into_parts();
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
+        self.doors.knows_rules()?;
         match question::read(&body)? {
             Asked::One(check) => self.one(&check).await,
             Asked::Batch(checks) => Box::pin(self.batch(&checks)).await,
         }
     }
 
+    /// Charges what was used already, and answers as to a check.
+    pub(super) async fn report(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let body = body::read(self.doors, &head.headers, body).await?;
+        arriving.is_whole();
+        let check = question::read_report(&body)?;
+        self.one(&check).await
+    }
+
     async fn one(self, check: &Check<'_>) -> Answered {
         let engine = &self.doors.engine;
         let asked = [check.request()];
+        self.may_ask(asked[0].cost)?;
         let asker = Asker::read(self.doors, &asked);
         let asked = asker.stand_in(asked)?;
         let decisions = match engine.decide(&asked) {
@@ -48,6 +60,7 @@ impl Visit<'_> {
     async fn batch(self, checks: &[Check<'_>]) -> Answered {
         let engine = &self.doors.engine;
         let questions: Vec<_> = checks.iter().map(Check::request).collect();
+        questions.iter().try_for_each(|question| self.may_ask(question.cost))?;
         let asker = Asker::read(self.doors, &questions);
         let questions = asker.stand_in(questions)?;
         let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));

@@ -172,7 +172,7 @@ mod tests {
                 allowed, rules: rules.into(), tightest, status, message: message.map(Into::into),
             };
             let request =
-                Request { domain: &domain, attributes: Attributes::new(), cost: Cost::from_signed(cost), limit: None };
+                Request::new(&domain, Attributes::new(), Cost::from_signed(cost));
             let json = DecisionJson::new(&request, &decision, "eu-west");
             let mut ours = Vec::new();
             write(&mut ours, &json);

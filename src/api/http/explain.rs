@@ -1,36 +1,65 @@
 //! `POST /v1/explain`: what would be decided, and why. Charges nothing.
+//!
+//! It looks at every rule of the domain, so it is for operators, away from the threads that decide, and two at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use http::request::Parts;
 use hyper::body::Incoming;
+use tokio::time::timeout;
 
 use super::{Answered, Arriving, Visit, body, question, reply};
+use crate::api::Doors;
+use crate::api::admin;
 use crate::api::asker::Asker;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;
+use crate::engine::admin::Role;
+
+/// Longest wait for the explanations before this one.
+const WAIT: Duration = Duration::from_secs(2);
+/// Most rules of which an answer tells. Those that match come first, then as many others as fit.
+const CONSIDERED_MAX: usize = 1_000;
 
 impl Visit<'_> {
-    /// Answers with the decision and every rule of the domain.
+    /// Answers with the decision and the rules of the domain.
     pub(super) async fn explain(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let now = self.doors.engine.now();
+        self.doors.admin.guard.admit(&head.headers, self.peer, Role::Viewer, now)?;
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
-        let check = question::read_one(&body)?;
-        let asked = [check.request()];
-        let asker = Asker::read(self.doors, &asked);
-        let asked = asker.stand_in(asked)?;
-        let [request] = asked;
-        let engine = &self.doors.engine;
-        let explanation = engine.explain(&request).await;
-        let explanation = explanation.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
-        let considered = explanation.considered.iter().map(|(rule, reason)| {
-            let (outcome, why) = words(reason);
-            ConsideredJson { rule, outcome, why }
-        });
-        Ok(reply::json(&ExplanationJson {
-            considered: considered.collect(),
-            decision: DecisionJson::new(&request, &explanation.decision, &engine.name().region),
-        }))
+        let busy = || Refusal::new(Code::Overloaded, "too many explanations are asked for at this moment");
+        let turn = timeout(WAIT, Arc::clone(&self.doors.explaining).acquire_owned()).await;
+        let turn = turn.map_err(|_| busy())?.map_err(|_| busy())?;
+        let (doors, runtime) = (Arc::clone(self.doors), tokio::runtime::Handle::current());
+        admin::aside(move || {
+            let _turn = turn;
+            runtime.block_on(explained(&doors, &body))
+        })
+        .await?
     }
+}
+
+async fn explained(doors: &Doors, body: &[u8]) -> Answered {
+    let check = question::read_one(body)?;
+    let asked = [check.request()];
+    let asker = Asker::read(doors, &asked);
+    let asked = asker.stand_in(asked)?;
+    let [request] = asked;
+    let engine = &doors.engine;
+    let explanation = engine.explain(&request, CONSIDERED_MAX).await;
+    let explanation = explanation.ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+    let considered = explanation.considered.iter().map(|(rule, reason)| {
+        let (outcome, why) = words(reason);
+        ConsideredJson { rule, outcome, why }
+    });
+    Ok(reply::json(&ExplanationJson {
+        considered: considered.collect(),
+        left_out: explanation.left_out,
+        decision: DecisionJson::new(&request, &explanation.decision, &engine.name().region),
+    }))
 }
 
 /// One word of a fixed list, and a sentence.

@@ -18,14 +18,32 @@ pub(super) fn ready(doors: &Doors) -> Reply {
     let state = match readiness {
         Readiness::Starting => "starting",
         Readiness::Serving => "serving",
+        Readiness::Impaired => "impaired",
         Readiness::Draining => "draining",
     };
     let ready = readiness == Readiness::Serving;
-    let store = store_word(doors.engine.store().health().state);
+    let health = doors.engine.store().health();
+    let store = store_word(health.state);
     let revision = doors.engine.loaded().revision;
     let rules = doors.engine.rules_status();
-    let body =
-        json!({ "ready": ready, "state": state, "revision": revision, "store": store, "rules": *rules });
+    let odd = doors.engine.rule_warnings();
+    let warnings: Vec<String> = odd.told.iter().map(ToString::to_string).collect();
+    let notices = doors.engine.notices();
+    let notices: Vec<&str> = notices.iter().map(|notice| notice.text.as_str()).collect();
+    let mut body = json!({
+        "ready": ready,
+        "state": state,
+        "revision": revision,
+        "store": store,
+        "store_problems": health.problems,
+        "rules": *rules,
+        "warnings": warnings,
+        "notices": notices,
+    });
+    let missing = doors.engine.tasks().missing();
+    if !missing.is_empty() {
+        body["tasks_missing"] = json!(missing);
+    }
     reply::with_status(reply::json(&body), ready_status(ready))
 }
 

@@ -28,6 +28,7 @@ impl Visit<'_> {
     pub(super) async fn acquire(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let body = body::read(self.doors, &head.headers, body).await?;
         arriving.is_whole();
+        self.doors.knows_rules()?;
         let check = question::read_named(&body)?;
         let mut request = check.request();
         let places = match request.cost {
@@ -36,7 +37,7 @@ impl Visit<'_> {
                 let sentence = "places are given back with POST /v1/release, not by a negative cost";
                 return Err(Refusal::of_field("cost", sentence));
             }
-            Cost::Peek | Cost::Hold(_) => 0,
+            Cost::Peek | Cost::Hold(_) | Cost::Report(_) => 0,
         };
         let holder = match check.id() {
             Some(id) => holder_of(id),

@@ -8,31 +8,36 @@ mod body;
 mod check;
 mod decision;
 mod explain;
+mod head;
 mod health;
 mod hold;
+mod origin;
 pub(super) mod query;
 mod question;
 pub(super) mod reply;
 
-use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::header::{CONNECTION, HeaderValue};
 use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Doors;
 use super::admin;
-use super::connection::{LOOK_EVERY, Looks, Pulse};
+use super::connection::{END_WITHIN, LOOK_EVERY, Looks, Pulse};
 use super::error::{Code, Refusal};
-use super::listener::{Accepted, Socket};
+use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
+use super::places::Place;
+use super::unsent::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
+use crate::core::request::Cost;
 
 pub use authorize::fingerprint;
 
@@ -44,28 +49,52 @@ pub(super) type Answered = Result<Reply, Refusal>;
 
 /// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight is answered.
 pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
-    let Accepted { socket, peer, drain } = accepted;
+    let Accepted { socket, peer, shutdown, place } = accepted;
     let pulse = Arc::new(Pulse::default());
-    let visit = Visit { doors: &doors, peer, pulse: &pulse };
+    let unsent = doors.http.unsent.connection();
+    let visit = Visit { doors: &doors, peer, pulse: &pulse, place: &place, unsent: &unsent };
     let service = hyper::service::service_fn(|request| visit.answer(request));
-    let socket = TokioIo::new(Felt { socket, pulse: Arc::clone(&pulse) });
+    let felt = Felt { socket, pulse: Arc::clone(&pulse), unsent: Arc::clone(&unsent), answered: false };
+    let socket = TokioIo::new(felt);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // Slow heads and bodies are the pulse's business, which needs no timer for each request.
     builder.header_read_timeout(None).max_buf_size(HEAD_BYTES_MAX).pipeline_flush(true);
-    let mut served = pin!(builder.serve_connection(socket, service));
+    let mut served = builder.serve_connection(socket, service);
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut looks = Looks::default();
-    let mut draining = false;
+    let mut unread = UnreadLooks::default();
+    let mut ending = false;
     loop {
         tokio::select! {
             biased;
-            // How a connection ends is its client's affair.
-            _ = served.as_mut() => return,
-            () = drain.cancelled(), if !draining => {
-                draining = true;
-                served.as_mut().graceful_shutdown();
+            ended = &mut served => {
+                // How else a connection ends is its client's affair.
+                let Err(error) = ended else { return };
+                let parts = served.into_parts();
+                let felt = parts.io.into_inner();
+                if let Some(refusal) = head::refusal(&error, &parts.read_buf) {
+                    doors.http.rejected.increment(1);
+                    // Where nothing was left unread, the library has answered already.
+                    let refusal = Some(&refusal).filter(|_| !felt.answered);
+                    head::close_with(felt.socket, refusal).await;
+                }
+                return;
+            }
+            () = shutdown.closing.cancelled(), if !pulse.closes_after_answer() => pulse.close_after_answer(),
+            () = shutdown.stop.cancelled(), if !ending => {
+                ending = true;
+                Pin::new(&mut served).graceful_shutdown();
+            }
+            () = place.end.cancelled() => {
+                Pin::new(&mut served).graceful_shutdown();
+                let _ = tokio::time::timeout(END_WITHIN, &mut served).await;
+                return;
             }
             _ = look.tick() => {
+                if unsent.is_unread(&mut unread) {
+                    place.count_unread();
+                    return;
+                }
                 if pulse.stuck(&mut looks) {
                     return;
                 }
@@ -78,6 +107,19 @@ pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
 struct Felt {
     socket: Socket,
     pulse: Arc<Pulse>,
+    unsent: Arc<Unsent>,
+    /// Whether anything was written since the last bytes arrived.
+    answered: bool,
+}
+
+impl Felt {
+    fn sent(&mut self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
+        if let Poll::Ready(Ok(bytes)) = &written {
+            self.answered = true;
+            self.unsent.sent(*bytes);
+        }
+        written
+    }
 }
 
 impl AsyncRead for Felt {
@@ -90,6 +132,7 @@ impl AsyncRead for Felt {
         let read = Pin::new(&mut self.socket).poll_read(cx, into);
         if read.is_ready() {
             self.pulse.received(into.filled().len() - before);
+            self.answered = false;
         }
         read
     }
@@ -101,15 +144,19 @@ impl AsyncWrite for Felt {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.socket).poll_write(cx, bytes);
+        self.sent(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        // Asked for only when everything was written.
+        self.unsent.all_sent();
         Pin::new(&mut self.socket).poll_flush(cx)
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        // The socket closes when it is dropped; until then what was no request can still be answered.
+        Poll::Ready(Ok(()))
     }
 
     fn poll_write_vectored(
@@ -117,7 +164,8 @@ impl AsyncWrite for Felt {
         cx: &mut Context<'_>,
         parts: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(cx, parts)
+        let written = Pin::new(&mut self.socket).poll_write_vectored(cx, parts);
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -128,15 +176,48 @@ impl AsyncWrite for Felt {
 /// What a request needs to know of its connection.
 #[derive(Clone, Copy)]
 struct Visit<'c> {
-    doors: &'c Doors,
-    peer: Option<IpAddr>,
+    doors: &'c Arc<Doors>,
+    peer: Peer,
     pulse: &'c Pulse,
+    place: &'c Place,
+    unsent: &'c Arc<Unsent>,
+}
+
+/// A body that is counted until it is sent: from here on hyper holds its bytes.
+struct Sending {
+    body: Full<Bytes>,
+    unsent: Arc<Unsent>,
+}
+
+impl Body for Sending {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &frame {
+            self.unsent.add(frame.data_ref().map_or(0, Bytes::len));
+        }
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// Every route of gateways and of those who watch the daemon. What operators use is in [`admin`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     Check,
+    Report,
     Authorize,
     Explain,
     Acquire,
@@ -152,6 +233,7 @@ pub(super) enum Route {
 /// Paths and the methods they know.
 pub(super) const ROUTES: &[(&str, Route, &str)] = &[
     ("/v1/check", Route::Check, "POST"),
+    ("/v1/report", Route::Report, "POST"),
     ("/v1/authorize", Route::Authorize, "GET, HEAD, POST"),
     ("/v1/explain", Route::Explain, "POST"),
     ("/v1/acquire", Route::Acquire, "POST"),
@@ -176,19 +258,43 @@ fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal 
 }
 
 impl Visit<'_> {
-    async fn answer(self, request: Request<Incoming>) -> Result<Reply, std::convert::Infallible> {
-        let mut arriving = Arriving { pulse: self.pulse, whole: false };
-        let answered = match Route::find(request.uri().path()) {
-            Some((Route::Check, _)) if request.method() == Method::POST => {
+    async fn answer(self, request: Request<Incoming>) -> Result<Response<Sending>, std::convert::Infallible> {
+        let mut arriving = Arriving { pulse: self.pulse, place: self.place, whole: false };
+        let answered = match (head::check_host(&request), Route::find(request.uri().path())) {
+            (Err(refusal), _) => Err(refusal),
+            (Ok(()), Some((Route::Check, _))) if request.method() == Method::POST => {
                 self.check(request, &mut arriving).await
             }
             _ => Box::pin(self.answer_rarer(request, &mut arriving)).await,
         };
         drop(arriving);
-        Ok(answered.unwrap_or_else(|refusal| {
+        let answered = answered.and_then(|reply| self.if_there_is_room(reply));
+        let mut reply = answered.unwrap_or_else(|refusal| {
             self.doors.http.rejected.increment(1);
             reply::refusal(&refusal)
-        }))
+        });
+        if self.pulse.closes_after_answer() {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(reply.map(|body| Sending { body, unsent: Arc::clone(self.unsent) }))
+    }
+
+    /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own user.
+    fn may_ask(self, cost: Cost) -> Result<(), Refusal> {
+        if !matches!(cost, Cost::Refund(_)) || self.doors.settings.http_refunds || self.peer.is_owner {
+            return Ok(());
+        }
+        let sentence = "giving back by a negative cost is switched off here (listen.http_refunds)";
+        Err(Refusal { field: Some("cost".to_owned()), ..Refusal::new(Code::Forbidden, sentence) })
+    }
+
+    /// Long answers are kept only where not too many wait to be read already.
+    fn if_there_is_room(self, reply: Reply) -> Answered {
+        let bytes = reply.body().size_hint().lower();
+        if self.unsent.has_room_for(usize::try_from(bytes).unwrap_or(usize::MAX)) {
+            return Ok(reply);
+        }
+        Err(Refusal::new(Code::Overloaded, "too many long answers wait to be read at this moment"))
     }
 
     async fn answer_rarer(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
@@ -199,12 +305,14 @@ impl Visit<'_> {
         if !methods.split(", ").any(|method| method == head.method.as_str()) {
             return Err(refuse_method(methods));
         }
-        let brings_body = matches!(route, Route::Explain | Route::Acquire | Route::Renew | Route::Release);
+        let brings_body =
+            matches!(route, Route::Report | Route::Explain | Route::Acquire | Route::Renew | Route::Release);
         if !brings_body {
             arriving.is_whole();
         }
         match route {
             Route::Check | Route::Explain => self.explain(&head, body, arriving).await,
+            Route::Report => self.report(&head, body, arriving).await,
             Route::Acquire => self.acquire(&head, body, arriving).await,
             Route::Renew => self.step(&head, body, arriving, HoldStep::Renew).await,
             Route::Release => self.step(&head, body, arriving, HoldStep::Release).await,
@@ -244,6 +352,7 @@ impl Visit<'_> {
 /// Tells the pulse when a request is there, and when it is answered.
 struct Arriving<'p> {
     pulse: &'p Pulse,
+    place: &'p Place,
     whole: bool,
 }
 
@@ -251,6 +360,7 @@ impl Arriving<'_> {
     /// The request is there, head and body.
     fn is_whole(&mut self) {
         if !std::mem::replace(&mut self.whole, true) {
+            self.place.touch();
             self.pulse.request_is_whole();
         }
     }

@@ -33,7 +33,7 @@ impl Check<'_> {
     /// The question to the engine.
     pub(super) fn request(&self) -> Request<'_> {
         let attributes = self.attributes.iter().map(|(name, value)| (&**name, &**value)).collect();
-        Request { domain: &self.domain, attributes, cost: self.cost, limit: None }
+        Request::new(&self.domain, attributes, self.cost)
     }
 
     /// How the caller names the request.
@@ -65,6 +65,11 @@ pub(super) fn read_one(body: &[u8]) -> Result<Check<'_>, Refusal> {
     one(parse(body, Kind::One)?)
 }
 
+/// Reads a body that reports: one check, which says what was used.
+pub(super) fn read_report(body: &[u8]) -> Result<Check<'_>, Refusal> {
+    one(parse(body, Kind::Report)?)
+}
+
 /// Reads a body that acquires: one check, perhaps with an `id`.
 pub(super) fn read_named(body: &[u8]) -> Result<Check<'_>, Refusal> {
     one(parse(body, Kind::Named)?)
@@ -86,6 +91,8 @@ enum Kind {
     One,
     /// One check that may have a name.
     Named,
+    /// One check that says what was used.
+    Report,
 }
 
 fn parse(body: &[u8], kind: Kind) -> Result<Question<'_>, Refusal> {
@@ -148,7 +155,7 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 "attributes" => map
                     .next_value_seed(AttributesSeed(self.path))
                     .map(|read| attributes.replace(read).is_some()),
-                "cost" => map.next_value_seed(CostSeed).map(|read| cost.replace(read).is_some()),
+                "cost" => map.next_value_seed(CostSeed(self.kind)).map(|read| cost.replace(read).is_some()),
                 "id" if self.kind == Kind::Named => {
                     map.next_value_seed(TextSeed(Text::Id)).map(|read| id.replace(read).is_some())
                 }
@@ -177,6 +184,10 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
             (Some(_), _) => {
                 self.path.came_from("checks");
                 Err(A::Error::custom("cannot stand beside the fields of one check"))
+            }
+            (None, Some(_)) if cost.is_none() && self.kind == Kind::Report => {
+                self.path.came_from("cost");
+                Err(A::Error::custom("is missing: a report says what was used"))
             }
             (None, Some(attributes)) => Ok(Question::One(Check {
                 domain: domain.unwrap_or(Cow::Borrowed(DOMAIN_DEFAULT)),
@@ -277,14 +288,15 @@ struct TextSeed(Text);
 
 impl TextSeed {
     fn check<E: serde::de::Error>(&self, text: &str) -> Result<(), E> {
-        if matches!(self.0, Text::Field) || (1..=TEXT_BYTES_MAX).contains(&text.len()) {
+        // A value is often what a client chose: of whatever length, it is counted rather than refused.
+        if matches!(self.0, Text::Field | Text::Value) || (1..=TEXT_BYTES_MAX).contains(&text.len()) {
             return Ok(());
         }
         let what = match self.0 {
             Text::Field => "a field",
+            Text::Value => "an attribute's value",
             Text::Domain => "a domain",
             Text::Name => "an attribute's name",
-            Text::Value => "an attribute's value",
             Text::Id => "an id",
         };
         Err(E::custom(format_args!("{what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len())))
@@ -316,7 +328,7 @@ impl<'de> Visitor<'de> for TextSeed {
     }
 }
 
-struct CostSeed;
+struct CostSeed(Kind);
 
 impl<'de> DeserializeSeed<'de> for CostSeed {
     type Value = Cost;
@@ -333,12 +345,18 @@ impl Visitor<'_> for CostSeed {
     }
 
     fn visit_i64<E: serde::de::Error>(self, cost: i64) -> Result<Cost, E> {
-        Ok(Cost::from_signed(cost))
+        match Cost::from_signed(cost) {
+            Cost::Refund(_) if self.0 == Kind::Report => Err(E::custom(
+                "is what was used, 0 or more: permits are given back with POST /v1/check and a negative cost",
+            )),
+            Cost::Take(permits) if self.0 == Kind::Report => Ok(Cost::report(permits)),
+            cost => Ok(cost),
+        }
     }
 
     fn visit_u64<E: serde::de::Error>(self, cost: u64) -> Result<Cost, E> {
         let invalid = || E::invalid_value(serde::de::Unexpected::Unsigned(cost), &self);
-        i64::try_from(cost).map(Cost::from_signed).map_err(|_| invalid())
+        i64::try_from(cost).map_err(|_| invalid()).and_then(|cost| self.visit_i64(cost))
     }
 }
 
@@ -388,7 +406,6 @@ mod tests {
             (r#"{}"#, "attributes"),
             (r#"{"attributes":{"user":5}}"#, "attributes.user"),
             (r#"{"attributes":{"user":null}}"#, "attributes.user"),
-            (r#"{"attributes":{"user":""}}"#, "attributes.user"),
             (r#"{"attributes":{"":"x"}}"#, "attributes"),
             (r#"{"attributes":{"a":"1","a":"2"}}"#, "attributes.a"),
             (r#"{"attributes":[]}"#, "attributes"),
@@ -425,8 +442,11 @@ mod tests {
     #[test]
     fn bounds_are_inclusive() {
         let long = |len| format!(r#"{{"attributes":{{"a":"{}"}}}}"#, "x".repeat(len));
-        assert!(read(long(TEXT_BYTES_MAX).as_bytes()).is_ok());
-        assert_eq!(refused(&long(TEXT_BYTES_MAX + 1)).0, "attributes.a");
+        for len in [0, TEXT_BYTES_MAX, TEXT_BYTES_MAX + 1, 100_000] {
+            assert!(read(long(len).as_bytes()).is_ok(), "a value of any length is counted: {len}");
+        }
+        let domain = format!(r#"{{"attributes":{{}},"domain":"{}"}}"#, "x".repeat(TEXT_BYTES_MAX + 1));
+        assert_eq!(refused(&domain).0, "domain");
         let wide = |len: usize| {
             let pairs: Vec<_> = (0..len).map(|n| format!(r#""a{n}":"x""#)).collect();
             format!(r#"{{"attributes":{{{}}}}}"#, pairs.join(","))

@@ -1,6 +1,6 @@
 //! Answers as HTTP: bodies, their types, and refusals.
 
-use http::header::{ALLOW, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
 use http_body_util::Full;
 use serde::Serialize;
@@ -54,6 +54,9 @@ pub(in crate::api) fn refusal(refusal: &Refusal) -> Reply {
     match refusal.code {
         Code::Unauthorized => {
             reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        Code::Head => {
+            reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         Code::TooManyAttempts => {
             reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("60"));

@@ -169,7 +169,7 @@ mod tests {
     }
 
     fn request(cost: Cost) -> Request<'static> {
-        Request { domain: "d", attributes: Attributes::new(), cost, limit: None }
+        Request::new("d", Attributes::new(), cost)
     }
 
     fn decoded(requests: &[Request<'_>], decisions: &[Decision]) -> RateLimitResponse {

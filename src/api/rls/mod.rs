@@ -4,6 +4,7 @@
 //! write. A call gets a task of its own only where its message is still arriving or the store has to be waited for.
 
 mod answer;
+mod authority;
 mod message;
 mod others;
 mod question;
@@ -20,20 +21,25 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Ping, PingPong, RecvStream};
 use http::header::{CONTENT_TYPE, HeaderName};
-use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use super::Doors;
 use super::asker::Asker;
-use super::connection::LOOK_EVERY;
+use super::connection::{END_WITHIN, LOOK_EVERY};
 use super::error::{Code, GRPC_OK, Refusal};
-use super::listener::{Accepted, Socket};
+use super::listener::Accepted;
+use super::unsent::{Counted, UnreadLooks, Unsent};
+use crate::core::decision::Decision;
 use crate::core::request::{Cost, Request as Question};
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
 use answer::{encode, over_limit};
+use authority::Mended;
 use message::Message;
+use question::{Asked, Questions};
 
 pub(super) use others::Others;
 
@@ -55,48 +61,96 @@ const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 /// Calls that are taken up before any of them is answered.
 const TURN_LEN_MAX: usize = 256;
 
-type Call = (Request<RecvStream>, SendResponse<Bytes>);
-type Connection = h2::server::Connection<Socket, Bytes>;
+type Respond = SendResponse<Counted>;
+type Call = (Request<RecvStream>, Respond);
+type Connection = h2::server::Connection<Mended, Counted>;
+
+/// What the calls of one connection share.
+struct Line {
+    doors: Arc<Doors>,
+    closing: CancellationToken,
+    unsent: Arc<Unsent>,
+    others: others::Share,
+}
+
+/// What a call keeps of its connection that gets a task of its own.
+struct OwnCall {
+    doors: Arc<Doors>,
+    closing: CancellationToken,
+    unsent: Arc<Unsent>,
+}
+
+impl Line {
+    fn call(&self) -> OwnCall {
+        OwnCall {
+            doors: Arc::clone(&self.doors),
+            closing: self.closing.clone(),
+            unsent: Arc::clone(&self.unsent),
+        }
+    }
+}
 
 /// Serves one connection until its client closes it, it falls silent, or the door drains and what is in flight is
 /// answered.
 pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
-    let Accepted { socket, drain, .. } = accepted;
+    let Accepted { socket, shutdown, place, .. } = accepted;
     let mut builder = h2::server::Builder::new();
     builder
         .max_concurrent_streams(STREAMS_MAX)
         .max_header_list_size(HEADERS_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_window_size(WINDOW_BYTES);
-    let handshake = builder.handshake::<_, Bytes>(socket);
+    let handshake = builder.handshake::<_, Counted>(Mended::new(socket));
     // Who speaks no HTTP/2, or not in time, is let go.
-    let Ok(Ok(mut connection)) = tokio::time::timeout(HANDSHAKE_WITHIN, handshake).await else { return };
+    let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
+    let shaken = tokio::select! {
+        biased;
+        shaken = handshake => shaken,
+        () = place.end.cancelled() => return,
+        () = shutdown.stop.cancelled() => return,
+    };
+    let Ok(Ok(mut connection)) = shaken else { return };
+    let unsent = doors.rls.unsent.connection();
+    let line = Line { doors, closing: shutdown.closing.clone(), unsent, others: others::Share::default() };
     let mut watch = Watch { pings: connection.ping_pong(), calls: 0, waiting: false };
     let mut look = tokio::time::interval(LOOK_EVERY);
-    let mut drained = pin!(drain.cancelled());
-    let mut draining = false;
+    let mut unread = UnreadLooks::default();
+    let mut closing = pin!(shutdown.closing.cancelled());
+    let mut ending = pin!(place.end.cancelled());
+    let mut closes = false;
     let mut turn: Vec<Call> = Vec::new();
     loop {
         let event = std::future::poll_fn(|cx| {
-            if let Some(event) = poll_calls(&mut connection, &mut turn, cx) {
+            if let Some(event) = poll_calls(&mut connection, &mut turn, &line.unsent, cx) {
                 return Poll::Ready(event);
             }
-            if !draining && drained.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Event::Drain);
+            if !closes && closing.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Event::Close);
+            }
+            if ending.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Event::MakeRoom);
             }
             look.poll_tick(cx).map(|_| Event::Look)
         });
         match event.await {
             Event::Calls => {
                 watch.calls = watch.calls.saturating_add(turn.len());
+                place.touch();
                 for (request, respond) in turn.drain(..) {
-                    take_up(&doors, &drain, request, respond);
+                    take_up(&line, request, respond);
                 }
             }
-            Event::Drain => {
-                draining = true;
+            Event::Close => {
+                closes = true;
                 connection.graceful_shutdown();
             }
+            Event::MakeRoom => {
+                connection.abrupt_shutdown(h2::Reason::NO_ERROR);
+                let ended = std::future::poll_fn(|cx| connection.poll_closed(cx));
+                let _ = tokio::time::timeout(END_WITHIN, ended).await;
+                return;
+            }
+            Event::Look if line.unsent.is_unread(&mut unread) => return place.count_unread(),
             Event::Look if watch.is_silent() => return,
             Event::Look => {}
             Event::Closed => return,
@@ -107,12 +161,28 @@ pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
 enum Event {
     Calls,
     Closed,
-    Drain,
+    Close,
     Look,
+    MakeRoom,
 }
 
 /// Moves the connection on, and takes every call that has arrived. `None`: nothing happened.
-fn poll_calls(connection: &mut Connection, turn: &mut Vec<Call>, cx: &mut Context<'_>) -> Option<Event> {
+///
+/// From a client that does not read its answers no further calls are taken.
+fn poll_calls(
+    connection: &mut Connection,
+    turn: &mut Vec<Call>,
+    unsent: &Unsent,
+    cx: &mut Context<'_>,
+) -> Option<Event> {
+    if !unsent.has_room() {
+        if connection.poll_closed(cx).is_ready() {
+            return Some(Event::Closed);
+        }
+        if !unsent.has_room() {
+            return None;
+        }
+    }
     while turn.len() < TURN_LEN_MAX {
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok(call))) => turn.push(call),
@@ -146,17 +216,17 @@ impl Watch {
 }
 
 /// Answers a call at once where it can be.
-fn take_up(
-    doors: &Arc<Doors>,
-    drain: &CancellationToken,
-    request: Request<RecvStream>,
-    respond: SendResponse<Bytes>,
-) {
+fn take_up(line: &Line, request: Request<RecvStream>, respond: Respond) {
+    let (doors, unsent) = (&line.doors, &line.unsent);
     if request.uri().path() != SHOULD_RATE_LIMIT {
-        tokio::spawn(others::answer(Arc::clone(doors), drain.clone(), request, respond));
+        let Some(place) = doors.others.place(&line.others, request.uri().path()) else {
+            let sentence = "as many calls besides decisions are open as may be";
+            return refuse(doors, respond, &Refusal::new(Code::Overloaded, sentence));
+        };
+        tokio::spawn(others::answer(line.call(), request, respond, place));
         return;
     }
-    if let Err(refusal) = check_head(&request) {
+    if let Err(refusal) = check_head(&request).and_then(|()| doors.knows_rules()) {
         return refuse(doors, respond, &refusal);
     }
     let mut message = Message::new(request.into_body());
@@ -164,12 +234,12 @@ fn take_up(
     let mut nobody = Context::from_waker(Waker::noop());
     match message.poll(doors, &mut nobody) {
         Poll::Ready(Ok(bytes)) => match decide_now(doors, &bytes) {
-            Ok(Some(answer)) => reply(respond, answer),
-            Ok(None) => drop(tokio::spawn(wait_for_store(Arc::clone(doors), bytes, respond))),
+            Ok(Some(answer)) => reply(unsent, respond, answer),
+            Ok(None) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond))),
             Err(refusal) => refuse(doors, respond, &refusal),
         },
         Poll::Ready(Err(refusal)) => refuse(doors, respond, &refusal),
-        Poll::Pending => drop(tokio::spawn(wait_for_message(Arc::clone(doors), message, respond))),
+        Poll::Pending => drop(tokio::spawn(wait_for_message(line.call(), message, respond))),
     }
 }
 
@@ -186,11 +256,17 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
 
 /// The answer, if nothing has to be waited for.
 fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
-    let questions = question::read(message)?;
+    let mut room = Vec::new();
+    let Asked { questions, denied } = question::read(message, &mut room)?;
     let asker = Asker::read(doors, &questions);
-    let questions = question::of(&asker, questions)?;
-    if mixed(&questions) {
+    let questions = asker.put(questions);
+    // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
+    if refunds_apart(&questions, &denied) || asker.refused().is_some() {
+        return Ok(None);
+    }
+    if !denied.is_empty() || mixed(&questions) {
         let Answer::Now(asked) = doors.engine.ask(&questions) else { return Ok(None) };
+        let asked = deny(asked, &denied, None);
         if any_over(&questions, &asked) {
             return Ok(Some(encode(&questions, &asked)));
         }
@@ -204,17 +280,76 @@ fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
 }
 
 async fn decide(doors: &Doors, message: &[u8]) -> Result<Bytes, Refusal> {
-    let questions = question::read(message)?;
+    let mut room = Vec::new();
+    let Asked { questions, mut denied } = question::read(message, &mut room)?;
     let asker = Asker::read(doors, &questions);
-    let questions = question::of(&asker, questions)?;
-    if mixed(&questions) {
-        let asked = doors.engine.ask(&questions).get().await;
-        if any_over(&questions, &asked) {
-            return Ok(encode(&questions, &asked));
+    let questions = asker.put(questions);
+    let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());
+    if invalid.is_some() {
+        denied = (0..questions.len()).collect();
+    }
+    let decisions = if refunds_apart(&questions, &denied) {
+        refund_and_charge(doors, &questions, &denied).await
+    } else {
+        charge(doors, &questions, &denied).await
+    };
+    let decisions = deny(decisions, &denied, invalid);
+    Ok(encode(&questions, &decisions))
+}
+
+/// Decides questions as one: charges all of them, or none where one is denied.
+async fn charge(doors: &Doors, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
+    if !denied.is_empty() {
+        return doors.engine.ask(questions).get().await;
+    }
+    if mixed(questions) {
+        let asked = doors.engine.ask(questions).get().await;
+        if any_over(questions, &asked) {
+            return asked;
         }
     }
-    let decisions = doors.engine.decide(&questions).get().await;
-    Ok(encode(&questions, &decisions))
+    doors.engine.decide(questions).get().await
+}
+
+/// Gives back what is to be given back, whatever becomes of the other questions: Envoy never says it again.
+async fn refund_and_charge(doors: &Doors, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
+    let gives_back = |place: usize| {
+        let refund = questions.get(place).is_some_and(|question| matches!(question.cost, Cost::Refund(_)));
+        refund && !denied.contains(&place)
+    };
+    let places = 0..questions.len();
+    let (back, others): (Vec<usize>, Vec<usize>) = places.partition(|place| gives_back(*place));
+    let of = |places: &[usize]| -> Questions<'_> {
+        places.iter().filter_map(|place| questions.get(*place)).cloned().collect()
+    };
+    let refunded = doors.engine.decide(&of(&back)).get().await;
+    let charged = charge(doors, &of(&others), denied).await;
+    let mut all: Vec<_> = back.into_iter().zip(refunded).chain(others.into_iter().zip(charged)).collect();
+    all.sort_by_key(|(place, _)| *place);
+    all.into_iter().map(|(_, decision)| decision).collect()
+}
+
+/// Whether a call gives back beside what may be denied.
+fn refunds_apart(questions: &[Question<'_>], denied: &[usize]) -> bool {
+    let refunds = questions.iter().filter(|question| matches!(question.cost, Cost::Refund(_))).count();
+    refunds > 0 && (refunds < questions.len() || !denied.is_empty())
+}
+
+/// The same decisions with a denial for each question that could not be judged.
+fn deny(mut decisions: Decisions, denied: &[usize], message: Option<Arc<str>>) -> Decisions {
+    for place in denied {
+        if let Some(decision) = decisions.get_mut(*place) {
+            *decision = Decision {
+                allowed: false,
+                rules: SmallVec::new(),
+                tightest: None,
+                status: StatusCode::TOO_MANY_REQUESTS.as_u16(),
+                message: message.clone(),
+                lease: None,
+            };
+        }
+    }
+    decisions
 }
 
 /// Whether some descriptors peek while others take. A peek that finds nothing left denies the call, which then must not
@@ -228,37 +363,38 @@ fn any_over(questions: &[Question<'_>], decisions: &Decisions) -> bool {
     questions.iter().zip(decisions).any(|(question, decision)| over_limit(question, decision))
 }
 
-async fn wait_for_message(doors: Arc<Doors>, mut message: Message, respond: SendResponse<Bytes>) {
-    let whole = std::future::poll_fn(|cx| message.poll(&doors, cx));
+async fn wait_for_message(call: OwnCall, mut message: Message, respond: Respond) {
+    let doors = &call.doors;
+    let whole = std::future::poll_fn(|cx| message.poll(doors, cx));
     let bytes = match tokio::time::timeout(MESSAGE_WITHIN, whole).await {
         Ok(Ok(bytes)) => bytes,
-        Ok(Err(refusal)) => return refuse(&doors, respond, &refusal),
+        Ok(Err(refusal)) => return refuse(doors, respond, &refusal),
         Err(_) => {
             return refuse(
-                &doors,
+                doors,
                 respond,
                 &Refusal::new(Code::Incomplete, "the message did not arrive in time"),
             );
         }
     };
-    wait_for_store(doors, bytes, respond).await;
+    wait_for_store(call, bytes, respond).await;
 }
 
-async fn wait_for_store(doors: Arc<Doors>, message: Bytes, respond: SendResponse<Bytes>) {
-    match decide(&doors, &message).await {
-        Ok(answer) => reply(respond, answer),
-        Err(refusal) => refuse(&doors, respond, &refusal),
+async fn wait_for_store(call: OwnCall, message: Bytes, respond: Respond) {
+    match decide(&call.doors, &message).await {
+        Ok(answer) => reply(&call.unsent, respond, answer),
+        Err(refusal) => refuse(&call.doors, respond, &refusal),
     }
 }
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// Sends an answer. A client that is gone by now is no news.
-fn reply(mut respond: SendResponse<Bytes>, answer: Bytes) {
+fn reply(unsent: &Arc<Unsent>, mut respond: Respond, answer: Bytes) {
     let mut head = Response::new(());
     head.headers_mut().insert(CONTENT_TYPE, GRPC);
     let Ok(mut stream) = respond.send_response(head, false) else { return };
-    if stream.send_data(answer, false).is_err() {
+    if stream.send_data(Counted::new(answer, unsent), false).is_err() {
         return;
     }
     let mut trailers = HeaderMap::with_capacity(1);
@@ -267,7 +403,7 @@ fn reply(mut respond: SendResponse<Bytes>, answer: Bytes) {
 }
 
 /// Sends a refusal: headers alone.
-fn refuse(doors: &Doors, mut respond: SendResponse<Bytes>, refusal: &Refusal) {
+fn refuse(doors: &Doors, mut respond: Respond, refusal: &Refusal) {
     doors.rls.rejected.increment(1);
     let text = match &refusal.field {
         Some(field) => format!("{field}: {}", refusal.message),

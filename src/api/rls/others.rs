@@ -1,7 +1,9 @@
-//! The other services of the gRPC door: health and reflection, which tonic serves.
+//! The other services of the gRPC listener: health and reflection, which tonic serves.
 //!
-//! Rarely asked, so nothing here is fast; it only carries requests and answers between HTTP/2 streams and tonic.
+//! Rarely asked, so nothing here is fast; it only carries requests and answers between HTTP/2 streams and tonic. A call
+//! ends when its client resets it or its connection ends, and only so many may be open.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -9,12 +11,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_core::Stream;
-use h2::server::SendResponse;
+use futures_util::stream;
 use h2::{RecvStream, SendStream};
 use http::Request;
 use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Frame};
-use tokio::sync::{mpsc, watch};
+use metrics::Gauge;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Response, Status};
@@ -23,59 +27,129 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 use tower_service::Service as _;
 
-use super::reflection;
-use crate::api::{Doors, Readiness};
+use super::{OwnCall, Respond, reflection};
+use crate::api::Readiness;
+use crate::api::unsent::{Counted, Unsent};
+use crate::telemetry::Metrics;
 
 /// What health knows besides the empty name, which is the daemon.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
-/// How long streams may stay once the door drains: a watcher of health never ends by itself.
+/// A single question about health, which is answered at once. It has places of its own, so that open watches never keep
+/// a gateway from finding this daemon healthy.
+const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+/// Calls besides decisions that one connection may have open.
+const CONNECTION_CALLS_MAX: usize = 64;
+/// Open watches of health and reflections, over all connections.
+const STREAMS_MAX: usize = 4_096;
+/// Single questions about health that are being answered, over all connections.
+const CHECKS_MAX: usize = 4_096;
+/// How long streams may stay once the listener drains: a watcher of health never ends by itself.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long a call may take to begin its answer: its message must have come by then.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
+/// How long a client may leave an answer unread.
+const READ_WITHIN: Duration = Duration::from_secs(20);
 
 /// Health and reflection, ready to be asked.
-pub(in crate::api) struct Others(Routes);
+pub(in crate::api) struct Others {
+    routes: Routes,
+    streams: Arc<Semaphore>,
+    checks: Arc<Semaphore>,
+    open: Gauge,
+}
+
+/// The places for other calls of one connection.
+pub(super) struct Share(Arc<Semaphore>);
+
+/// The places that an open call takes: one of its connection's and one of the listener's.
+pub(super) struct Place {
+    _own: OwnedSemaphorePermit,
+    _shared: OwnedSemaphorePermit,
+    open: Gauge,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.open.decrement(1);
+    }
+}
 
 impl Others {
     /// Services of a daemon with this readiness.
-    pub(in crate::api) fn new(readiness: &watch::Receiver<Readiness>) -> Self {
+    pub(in crate::api) fn new(readiness: &watch::Receiver<Readiness>, metrics: &Metrics) -> Self {
         let routes = Routes::new(HealthServer::new(Follows(readiness.clone())));
-        Self(reflection::add(routes).prepare())
+        Self {
+            routes: reflection::add(routes).prepare(),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX)),
+            checks: Arc::new(Semaphore::new(CHECKS_MAX)),
+            open: metrics.plain_gauge("grpc_other_calls"),
+        }
+    }
+
+    /// A place for a call to this path; `None` where the connection or the listener has as many open as it may.
+    pub(super) fn place(&self, share: &Share, path: &str) -> Option<Place> {
+        let shared = if path == HEALTH_CHECK { &self.checks } else { &self.streams };
+        let own = Arc::clone(&share.0).try_acquire_owned().ok()?;
+        let shared = Arc::clone(shared).try_acquire_owned().ok()?;
+        self.open.increment(1);
+        Some(Place { _own: own, _shared: shared, open: self.open.clone() })
     }
 }
 
-/// Answers one call.
-pub(super) async fn answer(
-    doors: Arc<Doors>,
-    drain: CancellationToken,
-    request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
-) {
-    let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
-    let ended = async {
-        drain.cancelled().await;
-        tokio::time::sleep(GRACE).await;
-    };
-    let carry = async {
-        // Never fails: what goes wrong is an answer too.
-        let Ok(response) = doors.others.0.clone().call(request).await;
-        let (head, mut body) = response.into_parts();
-        let head = http::Response::from_parts(head, ());
-        let Ok(mut stream) = respond.send_response(head, body.is_end_stream()) else { return };
-        while let Some(frame) = body.frame().await {
-            let Ok(frame) = frame else { return stream.send_reset(h2::Reason::INTERNAL_ERROR) };
-            if send(&mut stream, frame).await.is_err() {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        biased;
-        () = carry => {}
-        () = ended => respond.send_reset(h2::Reason::CANCEL),
+impl Default for Share {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(CONNECTION_CALLS_MAX)))
     }
+}
+
+/// Answers one call, until its answer ends or its client is gone.
+pub(super) async fn answer(call: OwnCall, request: Request<RecvStream>, mut respond: Respond, _place: Place) {
+    let OwnCall { doors, closing, unsent } = call;
+    let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
+    let mut routes = doors.others.routes.clone();
+    let begun = tokio::select! {
+        biased;
+        begun = timeout(BEGIN_WITHIN, routes.call(request)) => begun,
+        _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
+        () = ended(&closing) => return respond.send_reset(h2::Reason::CANCEL),
+    };
+    let Ok(response) = begun else { return respond.send_reset(h2::Reason::CANCEL) };
+    // Never fails: what goes wrong is an answer too.
+    let Ok(response) = response;
+    let (head, mut body) = response.into_parts();
+    let head = http::Response::from_parts(head, ());
+    let Ok(mut stream) = respond.send_response(head, body.is_end_stream()) else { return };
+    loop {
+        let frame = tokio::select! {
+            biased;
+            frame = body.frame() => frame,
+            // Also when the connection ends.
+            _ = poll_fn(|cx| stream.poll_reset(cx)) => return,
+            () = ended(&closing) => return stream.send_reset(h2::Reason::CANCEL),
+        };
+        match frame {
+            None => return,
+            Some(Err(_)) => return stream.send_reset(h2::Reason::INTERNAL_ERROR),
+            Some(Ok(frame)) => match timeout(READ_WITHIN, send(&unsent, &mut stream, frame)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return,
+                Err(_) => return stream.send_reset(h2::Reason::CANCEL),
+            },
+        }
+    }
+}
+
+async fn ended(closing: &CancellationToken) {
+    closing.cancelled().await;
+    tokio::time::sleep(GRACE).await;
 }
 
 /// Sends a frame as the client makes room for it.
-async fn send(stream: &mut SendStream<Bytes>, frame: Frame<Bytes>) -> Result<(), h2::Error> {
+async fn send(
+    unsent: &Arc<Unsent>,
+    stream: &mut SendStream<Counted>,
+    frame: Frame<Bytes>,
+) -> Result<(), h2::Error> {
     let mut data = match frame.into_data() {
         Ok(data) => data,
         Err(frame) => {
@@ -84,9 +158,10 @@ async fn send(stream: &mut SendStream<Bytes>, frame: Frame<Bytes>) -> Result<(),
     };
     while !data.is_empty() {
         stream.reserve_capacity(data.len());
-        let room = std::future::poll_fn(|cx| stream.poll_capacity(cx)).await;
+        let room = poll_fn(|cx| stream.poll_capacity(cx)).await;
         let room = room.ok_or(h2::Error::from(h2::Reason::CANCEL))??;
-        stream.send_data(data.split_to(room.min(data.len())), false)?;
+        let part = data.split_to(room.min(data.len()));
+        stream.send_data(Counted::new(part, unsent), false)?;
     }
     Ok(())
 }
@@ -125,7 +200,7 @@ struct Follows(watch::Receiver<Readiness>);
 fn told(readiness: Readiness) -> HealthCheckResponse {
     let status = match readiness {
         Readiness::Serving => ServingStatus::Serving,
-        Readiness::Starting | Readiness::Draining => ServingStatus::NotServing,
+        Readiness::Starting | Readiness::Impaired | Readiness::Draining => ServingStatus::NotServing,
     };
     HealthCheckResponse {
         status: tonic_health::pb::health_check_response::ServingStatus::from(status).into(),
@@ -136,20 +211,28 @@ fn is_known(service: &str) -> bool {
     service.is_empty() || service == SERVICE
 }
 
-/// What a watcher of health is told.
-struct Told(mpsc::Receiver<HealthCheckResponse>);
+type Statuses = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-impl Stream for Told {
-    type Item = Result<HealthCheckResponse, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(cx).map(|told| told.map(Ok))
-    }
+/// The state now, and again whenever it changes.
+fn statuses(known: bool, readiness: watch::Receiver<Readiness>) -> Statuses {
+    Box::pin(stream::unfold((readiness, true), move |(mut readiness, first)| async move {
+        if !first && readiness.changed().await.is_err() {
+            // The daemon ends; its connections do so in their own time.
+            std::future::pending::<()>().await;
+        }
+        let status = if known {
+            told(*readiness.borrow_and_update())
+        } else {
+            let unknown = tonic_health::pb::health_check_response::ServingStatus::ServiceUnknown;
+            HealthCheckResponse { status: unknown.into() }
+        };
+        Some((Ok(status), (readiness, false)))
+    }))
 }
 
 #[tonic::async_trait]
 impl Health for Follows {
-    type WatchStream = Told;
+    type WatchStream = Statuses;
 
     async fn check(
         &self,
@@ -162,33 +245,8 @@ impl Health for Follows {
         }
     }
 
-    async fn watch(&self, request: tonic::Request<HealthCheckRequest>) -> Result<Response<Told>, Status> {
-        let (tell, listen) = mpsc::channel(1);
+    async fn watch(&self, request: tonic::Request<HealthCheckRequest>) -> Result<Response<Statuses>, Status> {
         let known = is_known(&request.get_ref().service);
-        let mut readiness = self.0.clone();
-        tokio::spawn(async move {
-            loop {
-                let status = if known {
-                    told(*readiness.borrow_and_update())
-                } else {
-                    HealthCheckResponse {
-                        status: tonic_health::pb::health_check_response::ServingStatus::ServiceUnknown.into(),
-                    }
-                };
-                if tell.send(status).await.is_err() {
-                    return;
-                }
-                let changed = async {
-                    if readiness.changed().await.is_err() {
-                        std::future::pending::<()>().await;
-                    }
-                };
-                tokio::select! {
-                    () = tell.closed() => return,
-                    () = changed => {}
-                }
-            }
-        });
-        Ok(Response::new(Told(listen)))
+        Ok(Response::new(statuses(known, self.0.clone())))
     }
 }

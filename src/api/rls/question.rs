@@ -2,14 +2,22 @@
 
 use smallvec::SmallVec;
 
-use super::wire::{Asked, DESCRIPTORS_MAX, Descriptor, Undecodable, decode};
-use crate::api::asker::Asker;
+use super::wire::{self, DESCRIPTORS_MAX, Descriptor, Undecodable, decode, repaired};
 use crate::api::error::{Code, Refusal};
 use crate::core::request::{ATTRIBUTES_MAX, Cost, LimitOverride, Request, TEXT_BYTES_MAX};
 use crate::core::time::Span;
 
 /// The questions of one call, in the order of its descriptors.
 pub(super) type Questions<'b> = SmallVec<[Request<'b>; 1]>;
+
+/// What one call asks.
+#[derive(Debug)]
+pub(super) struct Asked<'b> {
+    /// One for each descriptor.
+    pub(super) questions: Questions<'b>,
+    /// Places of descriptors that cannot be judged. They are denied: to Envoy an error would mean that all may pass.
+    pub(super) denied: SmallVec<[usize; 1]>,
+}
 
 /// What Envoy calls the client's address, and what rules call it.
 const REMOTE_ADDRESS: &str = "remote_address";
@@ -19,70 +27,52 @@ const DAY: Span = Span::from_secs(86_400);
 
 impl From<Undecodable> for Refusal {
     fn from(error: Undecodable) -> Self {
-        Self::new(Code::Malformed, format!("the message is no RateLimitRequest: {}", error.0))
+        Self::new(Code::Malformed, format!("the message is no RateLimitRequest: {error}"))
     }
 }
 
-/// The same questions with what `asker` puts into the place of some attributes.
-pub(super) fn of<'b>(asker: &'b Asker, questions: Questions<'b>) -> Result<Questions<'b>, Refusal> {
-    asker.stand_in(questions)
-}
-
-/// Reads the questions of a message.
-pub(super) fn read(message: &[u8]) -> Result<Questions<'_>, Refusal> {
-    let asked = decode(message)?;
+/// Reads the questions of a message. `room` holds another spelling of it where its texts are not UTF-8.
+///
+/// # Errors
+/// Only for what a gateway itself has got wrong: Envoy lets a request pass whose call is refused.
+pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<Asked<'b>, Refusal> {
+    let asked = match decode(message) {
+        Err(Undecodable::Text) => {
+            *room = repaired(message)?;
+            decode(room)?
+        }
+        asked => asked?,
+    };
     check_domain(&asked)?;
-    let mut questions = Questions::new();
-    for (index, descriptor) in asked.descriptors.into_iter().enumerate() {
-        let at = |part: &str| format!("descriptors[{index}]{part}");
+    let mut call = Asked { questions: Questions::new(), denied: SmallVec::new() };
+    let overfull = asked.descriptors_len > DESCRIPTORS_MAX;
+    for (place, descriptor) in asked.descriptors.into_iter().enumerate() {
         let cost = cost(&descriptor, asked.hits_addend);
-        let limit =
-            descriptor.limit.map(limit).transpose().map_err(|why| Refusal::of_field(at(".limit"), why))?;
-        let mut question = Request { domain: asked.domain, attributes: descriptor.entries, cost, limit };
-        check_entries(&mut question, &at)?;
-        questions.push(question);
+        let limit = descriptor.limit.map(limit);
+        let mut attributes = descriptor.entries;
+        if overfull || attributes.len() > ATTRIBUTES_MAX || limit == Some(None) {
+            call.denied.push(place);
+            attributes.clear();
+        }
+        for (name, _) in &mut attributes {
+            if *name == REMOTE_ADDRESS {
+                *name = IP;
+            }
+        }
+        let question = Request::new(asked.domain, attributes, cost);
+        call.questions.push(Request { limit: limit.flatten(), ..question });
     }
-    Ok(questions)
+    Ok(call)
 }
 
-fn check_domain(asked: &Asked<'_>) -> Result<(), Refusal> {
+fn check_domain(asked: &wire::Asked<'_>) -> Result<(), Refusal> {
     if !(1..=TEXT_BYTES_MAX).contains(&asked.domain.len()) {
         let message =
             format!("a domain has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", asked.domain.len());
         return Err(Refusal::of_field("domain", message));
     }
-    if !(1..=DESCRIPTORS_MAX).contains(&asked.descriptors_len) {
-        let message = format!(
-            "a request has 1 to {DESCRIPTORS_MAX} descriptors, this one has {}",
-            asked.descriptors_len
-        );
-        return Err(Refusal::of_field("descriptors", message));
-    }
-    Ok(())
-}
-
-/// Names have 1 to 1,024 bytes and values no more; what has an empty value is not there.
-fn check_entries(question: &mut Request<'_>, at: &dyn Fn(&str) -> String) -> Result<(), Refusal> {
-    if question.attributes.len() > ATTRIBUTES_MAX {
-        let message = format!("a descriptor has at most {ATTRIBUTES_MAX} entries");
-        return Err(Refusal::of_field(at(".entries"), message));
-    }
-    let mut some_empty = false;
-    for (entry, (name, value)) in question.attributes.iter_mut().enumerate() {
-        for (what, text) in [("key", &*name), ("value", &*value)] {
-            if text.len() > TEXT_BYTES_MAX || (text.is_empty() && what == "key") {
-                let message =
-                    format!("a {what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len());
-                return Err(Refusal::of_field(at(&format!(".entries[{entry}].{what}")), message));
-            }
-        }
-        some_empty |= value.is_empty();
-        if *name == REMOTE_ADDRESS {
-            *name = IP;
-        }
-    }
-    if some_empty {
-        question.attributes.retain(|(_, value)| !value.is_empty());
+    if asked.descriptors_len == 0 {
+        return Err(Refusal::of_field("descriptors", "a request has at least one descriptor"));
     }
     Ok(())
 }
@@ -99,8 +89,8 @@ fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
     }
 }
 
-/// The limit that stands in for the rule's. Months have 30 days and years 365.
-fn limit((permits, unit): (u32, i32)) -> Result<LimitOverride, String> {
+/// The limit that stands in for the rule's; `None` for a unit that is unknown. Months have 30 days and years 365.
+fn limit((permits, unit): (u32, i32)) -> Option<LimitOverride> {
     let window = match unit {
         1 => Span::from_secs(1),
         2 => Span::from_secs(60),
@@ -108,9 +98,10 @@ fn limit((permits, unit): (u32, i32)) -> Result<LimitOverride, String> {
         4 => DAY,
         5 => Span(30 * DAY.micros()),
         6 => Span(365 * DAY.micros()),
-        other => return Err(format!("an override needs a unit from SECOND to YEAR, {other} is none")),
+        7 => Span(7 * DAY.micros()),
+        _ => return None,
     };
-    Ok(LimitOverride { permits, window })
+    Some(LimitOverride { permits, window })
 }
 
 #[cfg(test)]
@@ -125,14 +116,8 @@ mod tests {
     use envoy_types::pb::google::protobuf::UInt64Value;
     use prost::Message as _;
 
-    fn with_questions<R>(
-        message: &[u8],
-        prefix: u8,
-        then: impl FnOnce(&[Request<'_>]) -> R,
-    ) -> Result<R, Refusal> {
-        let questions = read(message)?;
-        let asker = Asker::of_addresses(&questions, prefix);
-        of(&asker, questions).map(|questions| then(&questions))
+    fn with_call<R>(message: &[u8], then: impl FnOnce(Asked<'_>) -> R) -> Result<R, Refusal> {
+        read(message, &mut Vec::new()).map(then)
     }
 
     fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
@@ -145,12 +130,17 @@ mod tests {
     }
 
     fn costs(request: &RateLimitRequest) -> Vec<Cost> {
-        let costs = |questions: &[Request<'_>]| questions.iter().map(|question| question.cost).collect();
-        with_questions(&request.encode_to_vec(), 64, costs).unwrap()
+        let costs = |call: Asked<'_>| call.questions.iter().map(|question| question.cost).collect();
+        with_call(&request.encode_to_vec(), costs).unwrap()
+    }
+
+    /// Places of descriptors that are denied, and how many there are in all.
+    fn denied(request: &RateLimitRequest) -> (Vec<usize>, usize) {
+        with_call(&request.encode_to_vec(), |call| (call.denied.to_vec(), call.questions.len())).unwrap()
     }
 
     fn refused(request: &RateLimitRequest) -> String {
-        let refusal = with_questions(&request.encode_to_vec(), 64, |_| ()).unwrap_err();
+        let refusal = with_call(&request.encode_to_vec(), |_| ()).unwrap_err();
         assert_eq!(refusal.grpc_status(), 3);
         refusal.field.unwrap()
     }
@@ -176,64 +166,62 @@ mod tests {
     }
 
     #[test]
-    fn remote_addresses_are_ips_grouped_by_their_prefix() {
+    fn remote_addresses_are_ips_and_values_stay_what_they_are() {
         let asked = request(vec![
             descriptor(&[("remote_address", "1.2.3.4")]),
-            descriptor(&[("a", "b"), ("remote_address", "2001:db8::1")]),
-            descriptor(&[("remote_address", "no address: at all")]),
+            descriptor(&[("a", ""), ("remote_address", "2001:db8::1"), ("a", "b")]),
         ]);
-        let ips = |questions: &[Request<'_>]| {
-            questions.iter().map(|question| question.attribute("ip").unwrap().to_owned()).collect::<Vec<_>>()
+        let entries = |call: Asked<'_>| {
+            let entries = |question: &Request<'_>| {
+                question.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
+            };
+            call.questions.iter().map(entries).collect::<Vec<_>>()
         };
-        let ips = with_questions(&asked.encode_to_vec(), 64, ips).unwrap();
-        assert_eq!(ips, ["1.2.3.4", "2001:db8::", "no address: at all"]);
+        let entries = with_call(&asked.encode_to_vec(), entries).unwrap();
+        assert_eq!(entries, [vec!["ip=1.2.3.4"], vec!["a=", "ip=2001:db8::1", "a=b"]]);
     }
 
     #[test]
-    fn an_empty_value_is_as_if_it_were_not_there() {
-        let asked = request(vec![descriptor(&[("a", ""), ("b", "x")])]);
-        let has = |questions: &[Request<'_>]| {
-            (questions[0].attribute("a").is_some(), questions[0].attribute("b").is_some())
-        };
-        assert_eq!(with_questions(&asked.encode_to_vec(), 64, has), Ok((false, true)));
-    }
-
-    #[test]
-    fn an_override_needs_a_unit_that_is_known() {
-        let mut asked = request(vec![descriptor(&[("a", "b")])]);
-        for (unit, good) in [(0, false), (1, true), (6, true), (7, false), (-1, false), (i32::MAX, false)] {
+    fn an_override_of_a_unit_that_is_unknown_denies_its_descriptor_alone() {
+        let mut asked = request(vec![descriptor(&[("a", "b")]), descriptor(&[("c", "d")])]);
+        for (unit, good) in [(0, false), (1, true), (7, true), (8, false), (-1, false), (i32::MAX, false)] {
             asked.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 5, unit });
-            let window =
-                |questions: &[Request<'_>]| questions[0].limit.map(|limit| (limit.permits, limit.window));
-            match with_questions(&asked.encode_to_vec(), 64, window) {
-                Ok(Some((permits, window))) => assert!(good && permits == 5 && window.micros() > 0, "{unit}"),
-                Ok(None) => panic!("{unit} was dropped"),
-                Err(refusal) => {
-                    assert!(!good && refusal.field.as_deref() == Some("descriptors[0].limit"), "{unit}")
-                }
-            }
+            let places: &[usize] = if good { &[] } else { &[0] };
+            assert_eq!(denied(&asked), (places.to_vec(), 2), "{unit}");
         }
         asked.descriptors[0].limit =
             Some(RateLimitOverride { requests_per_unit: 5, unit: RateLimitUnit::Month.into() });
-        let days = |questions: &[Request<'_>]| questions[0].limit.unwrap().window.micros() / DAY.micros();
-        assert_eq!(with_questions(&asked.encode_to_vec(), 64, days), Ok(30));
+        let days = |call: Asked<'_>| call.questions[0].limit.unwrap().window.micros() / DAY.micros();
+        assert_eq!(with_call(&asked.encode_to_vec(), days), Ok(30));
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_invalid_argument_with_its_place() {
+    fn only_what_a_gateway_has_got_wrong_is_an_invalid_argument() {
         assert_eq!(
             refused(&RateLimitRequest { domain: String::new(), ..request(vec![descriptor(&[])]) }),
             "domain"
         );
         assert_eq!(refused(&request(vec![])), "descriptors");
-        assert_eq!(refused(&request(vec![descriptor(&[]); DESCRIPTORS_MAX + 1])), "descriptors");
-        assert_eq!(refused(&request(vec![descriptor(&[("", "x")])])), "descriptors[0].entries[0].key");
+    }
+
+    #[test]
+    fn too_many_of_anything_is_denied_and_too_long_is_read() {
+        let (places, len) = denied(&request(vec![descriptor(&[]); DESCRIPTORS_MAX + 1]));
+        assert_eq!((places.len(), len), (DESCRIPTORS_MAX, DESCRIPTORS_MAX));
+        let wide = request(vec![descriptor(&[("a", "b")]), descriptor(&[("a", "b"); 65])]);
+        assert_eq!(denied(&wide), (vec![1], 2));
         let long = "x".repeat(TEXT_BYTES_MAX + 1);
-        assert_eq!(
-            refused(&request(vec![descriptor(&[]), descriptor(&[("a", "b"), ("c", &long)])])),
-            "descriptors[1].entries[1].value"
-        );
-        assert_eq!(refused(&request(vec![descriptor(&[(&long, "x")])])), "descriptors[0].entries[0].key");
-        assert_eq!(refused(&request(vec![descriptor(&[("a", "b"); 65])])), "descriptors[0].entries");
+        let odd = [descriptor(&[("", "x")]), descriptor(&[("c", &long)]), descriptor(&[(&long, "x")])];
+        assert_eq!(denied(&request(odd.to_vec())), (vec![], 3));
+    }
+
+    #[test]
+    fn texts_that_are_not_utf8_are_read_too() {
+        let mut message = request(vec![descriptor(&[("user", "u1#"), ("#", "x")])]).encode_to_vec();
+        for byte in message.iter_mut().filter(|byte| **byte == b'#') {
+            *byte = 0xff;
+        }
+        let user = |call: Asked<'_>| call.questions[0].attribute("user").map(str::to_owned);
+        assert_eq!(with_call(&message, user).unwrap().as_deref(), Some("u1%FF"));
     }
 }

@@ -3,10 +3,13 @@
 //! Means exactly what the generated types mean; a property test holds one against the other.
 
 use prost::DecodeError;
-use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint, skip_field,
+};
 use smallvec::SmallVec;
 
 use crate::core::request::ATTRIBUTES_MAX;
+use crate::core::uri::escaped;
 
 /// Most descriptors that are read of one request.
 pub(super) const DESCRIPTORS_MAX: usize = 256;
@@ -44,12 +47,19 @@ struct Field {
 }
 
 /// Why bytes are no request. The texts are those of the generated types' own errors, or near them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Undecodable(pub(super) String);
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Undecodable {
+    /// Its form is right, but a text is not UTF-8; see [`repaired`].
+    #[error("invalid string value: data is not UTF-8 encoded")]
+    Text,
+    /// It is no request.
+    #[error("{0}")]
+    Malformed(String),
+}
 
 impl From<DecodeError> for Undecodable {
     fn from(error: DecodeError) -> Self {
-        Self(error.to_string())
+        Self::Malformed(error.to_string())
     }
 }
 
@@ -139,7 +149,7 @@ fn expect(field: &Field, wire: WireType) -> Decoded<()> {
     if field.wire == wire {
         return Ok(());
     }
-    Err(Undecodable(format!("invalid wire type: {:?} (expected {wire:?})", field.wire)))
+    Err(Undecodable::Malformed(format!("invalid wire type: {:?} (expected {wire:?})", field.wire)))
 }
 
 fn varint(field: &Field, message: &mut &[u8]) -> Decoded<u64> {
@@ -151,14 +161,70 @@ fn bytes<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
     expect(field, WireType::LengthDelimited)?;
     let len = usize::try_from(decode_varint(message)?).unwrap_or(usize::MAX);
     let (bytes, rest) =
-        message.split_at_checked(len).ok_or_else(|| Undecodable("buffer underflow".to_owned()))?;
+        message.split_at_checked(len).ok_or_else(|| Undecodable::Malformed("buffer underflow".to_owned()))?;
     *message = rest;
     Ok(bytes)
 }
 
 fn text<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b str> {
-    std::str::from_utf8(bytes(field, message)?)
-        .map_err(|_| Undecodable("invalid string value: data is not UTF-8 encoded".to_owned()))
+    std::str::from_utf8(bytes(field, message)?).map_err(|_| Undecodable::Text)
+}
+
+/// The same message with every text in UTF-8: bytes that are none become `%` and two hexadecimal digits.
+pub(super) fn repaired(mut message: &[u8]) -> Decoded<Vec<u8>> {
+    let mut whole = Vec::with_capacity(message.len() + 64);
+    while let Some(field) = copied(&mut message, &mut whole)? {
+        match field.number {
+            2 => put(field.number, &repaired_descriptor(field.bytes)?, &mut whole),
+            number => put(number, escaped(field.bytes).as_bytes(), &mut whole),
+        }
+    }
+    Ok(whole)
+}
+
+fn repaired_descriptor(mut message: &[u8]) -> Decoded<Vec<u8>> {
+    let mut whole = Vec::with_capacity(message.len() + 64);
+    while let Some(field) = copied(&mut message, &mut whole)? {
+        match field.number {
+            1 => put(field.number, &repaired_entry(field.bytes)?, &mut whole),
+            number => put(number, field.bytes, &mut whole),
+        }
+    }
+    Ok(whole)
+}
+
+fn repaired_entry(mut message: &[u8]) -> Decoded<Vec<u8>> {
+    let mut whole = Vec::with_capacity(message.len() + 64);
+    while let Some(field) = copied(&mut message, &mut whole)? {
+        put(field.number, escaped(field.bytes).as_bytes(), &mut whole);
+    }
+    Ok(whole)
+}
+
+/// A field that holds bytes.
+struct Bytes<'b> {
+    number: u32,
+    bytes: &'b [u8],
+}
+
+/// Copies fields as they are up to one that holds bytes, and gives that one; `None` at the end of the message.
+fn copied<'b>(message: &mut &'b [u8], whole: &mut Vec<u8>) -> Decoded<Option<Bytes<'b>>> {
+    loop {
+        let before = *message;
+        let Some(field) = next(message)? else { return Ok(None) };
+        if field.wire == WireType::LengthDelimited {
+            let bytes = bytes(&field, message)?;
+            return Ok(Some(Bytes { number: field.number, bytes }));
+        }
+        skip(&field, message)?;
+        whole.extend_from_slice(before.get(..before.len() - message.len()).unwrap_or_default());
+    }
+}
+
+fn put(number: u32, bytes: &[u8], whole: &mut Vec<u8>) {
+    encode_key(number, WireType::LengthDelimited, whole);
+    encode_varint(u64::try_from(bytes.len()).unwrap_or(u64::MAX), whole);
+    whole.extend_from_slice(bytes);
 }
 
 fn skip(field: &Field, message: &mut &[u8]) -> Decoded<()> {
@@ -272,6 +338,37 @@ mod tests {
             message.extend(b.encode_to_vec());
             agree(&message);
         }
+    }
+
+    proptest! {
+        #[test]
+        fn a_repaired_request_says_the_same_where_nothing_was_wrong(request in request()) {
+            let message = repaired(&request.encode_to_vec()).unwrap();
+            prop_assert_eq!(RateLimitRequest::decode(&*message).unwrap(), request);
+        }
+
+        #[test]
+        fn what_is_repaired_holds_text_alone(message in near_fields()) {
+            if let Ok(message) = repaired(&message) {
+                prop_assert_ne!(decode(&message), Err(Undecodable::Text));
+            }
+        }
+    }
+
+    #[test]
+    fn texts_that_are_not_utf8_are_read_in_another_spelling() {
+        let mut request = RateLimitRequest { domain: "d".to_owned(), hits_addend: 3, ..Default::default() };
+        let entry = Entry { key: "user".to_owned(), value: "u1#".to_owned() };
+        let limit = Some(RateLimitOverride { requests_per_unit: 4, unit: 2 });
+        request.descriptors.push(RateLimitDescriptor { entries: vec![entry], limit, ..Default::default() });
+        let mut message = request.encode_to_vec();
+        for byte in message.iter_mut().filter(|byte| **byte == b'#') {
+            *byte = 0xff;
+        }
+        assert_eq!(decode(&message), Err(Undecodable::Text));
+        request.descriptors[0].entries[0].value = "u1%FF".to_owned();
+        let message = repaired(&message).unwrap();
+        assert_eq!(as_generated(decode(&message).unwrap()), request);
     }
 
     #[test]

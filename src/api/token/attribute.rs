@@ -41,10 +41,12 @@ pub(in crate::api) fn apply<'b>(questions: &mut [Request<'b>], found: &'b Found)
     for (place, user) in found {
         let Some(question) = questions.get_mut(*place) else { continue };
         question.attributes.retain(|(name, _)| *name != AUTHORIZATION);
-        if let Some(user) = user
-            && question.attribute(USER).is_none()
-        {
-            question.attributes.push((USER, user));
+        let Some(user) = user else { continue };
+        match question.attributes.iter_mut().find(|(name, _)| *name == USER) {
+            None => question.attributes.push((USER, user)),
+            // A gateway that has nothing to say of the user says so by an empty text.
+            Some((_, named)) if named.is_empty() => *named = user,
+            Some(_) => {}
         }
     }
 }

@@ -21,6 +21,7 @@ const TRIED_MAX: usize = 8;
 pub struct KeyProblem(String);
 
 /// Keys that check signatures.
+#[derive(Default)]
 pub struct KeySet {
     keys: Vec<Key>,
     skipped: Vec<String>,
@@ -62,7 +63,7 @@ impl KeySet {
     /// Reads a JWKS document. Keys for other purposes or algorithms are skipped.
     ///
     /// # Errors
-    /// When it is none, or holds no key that can be used.
+    /// When it is none, or holds keys of which none can be used.
     pub fn from_json(text: &str) -> Result<Self, KeyProblem> {
         let file: File = serde_json::from_str(text)
             .map_err(|error| KeyProblem(format!("expected a JWKS document, {{\"keys\": […]}}: {error}")))?;
@@ -80,9 +81,9 @@ impl KeySet {
                 Err(why) => skipped.push(format!("keys[{place}]: {why}")),
             }
         }
-        if keys.is_empty() {
-            let why = if skipped.is_empty() { "it is empty".to_owned() } else { skipped.join("; ") };
-            return Err(KeyProblem(format!("it holds no key that can be used: {why}")));
+        // None at all is an answer: the last key was withdrawn.
+        if keys.is_empty() && !skipped.is_empty() {
+            return Err(KeyProblem(format!("it holds no key that can be used: {}", skipped.join("; "))));
         }
         Ok(Self { keys, skipped })
     }

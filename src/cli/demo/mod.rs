@@ -109,7 +109,7 @@ impl Demo {
             self.load,
             super::table::span(self.demand().stay().millis_up()),
         ));
-        let daemons = self.start(mode).await?;
+        let daemons = Box::pin(self.start(mode)).await?;
         self.introduce(&daemons);
         let counts = self.load(&daemons);
         self.watch(mode, &daemons, &counts).await?;

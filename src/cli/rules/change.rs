@@ -27,7 +27,12 @@ pub(super) fn apply(file: &Path, prune: bool, dry_run: bool, reason: &str, serve
             rules.insert(rule["name"].as_str().unwrap_or_default().to_owned(), rule.clone());
         }
     }
-    rules.extend(written);
+    rules.extend(written.rules);
+    if !server.json {
+        for warning in &written.warnings {
+            say(format_args!("warning: {warning}"));
+        }
+    }
     let body = json!({ "rules": rules.into_values().collect::<Vec<_>>() });
     let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };
     let reply = server.put(&format!("/v1/rules{query}"), &body, revision)?;
@@ -124,8 +129,28 @@ pub(in crate::cli) fn finish(reply: &crate::cli::client::Reply, server: &Server,
     Ok(ExitCode::SUCCESS)
 }
 
+/// Fields by their whole name: those of tables, such as `global`, one by one, so that a line shows what differs and no more.
+fn flat(fields: &Map<String, Value>) -> Map<String, Value> {
+    fn add(into: &mut Map<String, Value>, name: String, value: &Value) {
+        match value {
+            Value::Object(fields) if !fields.is_empty() => {
+                for (field, value) in fields {
+                    add(into, format!("{name}.{field}"), value);
+                }
+            }
+            value => drop(into.insert(name, value.clone())),
+        }
+    }
+    let mut flat = Map::new();
+    for (name, value) in fields {
+        add(&mut flat, name.clone(), value);
+    }
+    flat
+}
+
 /// The fields that differ, a line each.
 fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Vec<String> {
+    let (before, after) = (flat(before), flat(after));
     let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
     names.sort_unstable();
     names.dedup();
@@ -161,6 +186,11 @@ mod tests {
             differences(&before, &after),
             ["limit: 1 → 2", "status: 429 → (default)", "window: \"1s\""]
         );
+        let shares = json!({ "ap-south": 1, "eu-west": 2, "us-east": 3 });
+        let with =
+            of(json!({ "global": { "minimums": { "ap-south": 25 }, "mode": "split", "shares": shares } }));
+        let without = of(json!({ "global": { "mode": "split", "shares": shares } }));
+        assert_eq!(differences(&with, &without), ["global.minimums.ap-south: 25 → (default)"]);
         assert!(differences(&after, &after).is_empty());
         assert_eq!(short(&json!({ "rule": "r", "before": null, "after": {} })), "+r");
         assert_eq!(short(&json!({ "rule": "r", "region": "eu", "before": {}, "after": {} })), "~r in eu");

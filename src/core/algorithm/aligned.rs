@@ -70,6 +70,68 @@ impl Share {
     }
 }
 
+/// What one window holds, and what is owed beyond it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Account {
+    /// Permits counted in the window.
+    pub(super) count: u32,
+    /// Permits reported beyond what was free: later windows begin with them already used.
+    pub(super) debt: u32,
+}
+
+impl Account {
+    /// Both together.
+    pub(super) fn used(self) -> u64 {
+        u64::from(self.count) + u64::from(self.debt)
+    }
+
+    /// Counts `cost` more permits. What finds no `room` in the window is owed, up to `debt_max` in all. Returns the permits that
+    /// were charged. A debt that is larger already is paid, not forgiven.
+    pub(super) fn report(&mut self, room: u64, cost: u64, debt_max: u32) -> u64 {
+        // More than any bucket holds, and far from overflowing.
+        let cost = cost.min(1 << 40);
+        let owed = u64::from(self.debt) + cost;
+        let paid = owed.min(room);
+        let beyond = owed - paid;
+        let kept = beyond.min(u64::from(debt_max).max(u64::from(self.debt).saturating_sub(paid)));
+        self.count = self.count.saturating_add(u32::try_from(paid).unwrap_or(u32::MAX));
+        self.debt = u32::try_from(kept).unwrap_or(u32::MAX);
+        cost - (beyond - kept)
+    }
+
+    /// Counts what is owed, as far as there is `room`.
+    pub(super) fn settle(&mut self, room: u64) {
+        self.report(room, 0, 0);
+    }
+}
+
+/// Permits of a debt that one window pays where nothing else uses it: all that a region may admit in it.
+pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&View>) -> u64 {
+    u64::from(view.map_or(limit.permits, |view| view.next_budget.min(limit.permits)))
+}
+
+/// What a window at its end has still room for. What a region was left of it is no longer known once it is over.
+fn room_at_the_end(limit: &Limit, view: Option<&View>, count: u32) -> u64 {
+    if view.is_some() { 0 } else { u64::from(limit.permits.saturating_sub(count)) }
+}
+
+/// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing else came.
+pub(super) fn carried(limit: &Limit, view: Option<&View>, account: Account, windows: u64) -> u32 {
+    let between = paid_by_a_window(limit, view).saturating_mul(windows.saturating_sub(1));
+    let paid = room_at_the_end(limit, view, account.count).saturating_add(between);
+    u32::try_from(u64::from(account.debt).saturating_sub(paid)).unwrap_or(0)
+}
+
+/// After how many windows more than the next one `asked` permits fit beside what is owed at its beginning.
+pub(super) fn windows_to_pay(limit: &Limit, view: Option<&View>, owed: u32, asked: u64) -> u64 {
+    let each = match paid_by_a_window(limit, view) {
+        0 => u64::from(limit.permits),
+        each => each,
+    };
+    let needed = u64::from(owed) + asked.min(each);
+    needed.div_ceil(each.max(1)).saturating_sub(1)
+}
+
 /// `amount` scaled by `left / length`, rounded up: what is left of a window's count when only that part still matters.
 pub(super) fn faded(amount: u64, left: u64, length: u64) -> u64 {
     if amount == 0 {

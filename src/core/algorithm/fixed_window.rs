@@ -1,77 +1,156 @@
 //! `fixed_window`: one count for each window aligned to the epoch.
 //!
 //! Bound: in any aligned window at most `limit` permits are admitted. An interval of a window's length that straddles an
-//! edge may see up to twice that: half before the edge and half after it.
+//! edge may see up to twice that: half before the edge and half after it. A report is charged beyond the limit; what exceeds
+//! it is owed, and the windows after it begin with that already used.
 
-use super::aligned::{Place, Share};
+use std::cmp::Ordering;
+
+use super::aligned::{Account, Place, Share, carried, windows_to_pay};
 use super::{Limit, Verdict, View};
+use crate::core::request::Report;
 use crate::core::time::{Span, Timestamp};
 
-/// The count of one window, and the newest instant seen, which says which window that is.
+/// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FixedWindow {
     at: Timestamp,
     count: u32,
+    debt: u32,
 }
 
 impl FixedWindow {
     /// Holds what another process wrote down.
-    pub(super) const fn from_parts(at: Timestamp, count: u32) -> Self {
-        Self { at, count }
+    pub(super) const fn from_parts(at: Timestamp, count: u32, debt: u32) -> Self {
+        Self { at, count, debt }
     }
 
-    fn place(&self, limit: &Limit, now: Timestamp) -> (Place, u32) {
+    /// Where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
+    fn place(&self, limit: &Limit, view: Option<&View>, now: Timestamp) -> (Place, Account) {
         let place = Place::of(limit.window, now.max(self.at));
-        let used = if place.windows_since(self.at.0) == 0 { self.count } else { 0 };
-        (place, used)
+        let Self { count, debt, .. } = *self;
+        if place.windows_since(self.at.0) == 0 {
+            return (place, Account { count, debt });
+        }
+        let debt = if debt == 0 {
+            0
+        } else {
+            carried(limit, view, Account { count, debt }, place.index - self.at.window_index(limit.window))
+        };
+        (place, Account { count: 0, debt })
+    }
+
+    fn budget(limit: &Limit, view: Option<&View>, place: &Place) -> u64 {
+        u64::from(Share::of(limit, view, place.index).budget)
     }
 
     pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let (place, used) = self.place(limit, now);
-        let free = u64::from(Share::of(limit, view, place.index).budget.saturating_sub(used));
+        let (place, account) = self.place(limit, view, now);
+        let free = Self::budget(limit, view, &place).saturating_sub(account.used());
         let asked = cost.max(1);
         let admitted = asked <= free;
-        let left = Span(place.left());
+        let until = |asked: u64| {
+            let left = place.left();
+            if account.debt == 0 || limit.permits == 0 {
+                return Span(left);
+            }
+            let owed = carried(limit, view, account, 1);
+            let more = windows_to_pay(limit, view, owed, asked);
+            Span(left.saturating_add(place.length.saturating_mul(more)))
+        };
         Verdict {
             admitted,
             remaining: if admitted { free - cost } else { free },
-            reset: left,
-            retry: (!admitted && asked <= u64::from(limit.permits)).then_some(left),
+            reset: if free == 0 { until(1) } else { Span(place.left()) },
+            retry: (!admitted && asked <= u64::from(limit.permits)).then(|| until(asked)),
             delay: Span::ZERO,
         }
     }
 
+    fn hold(&mut self, now: Timestamp, account: Account) {
+        Account { count: self.count, debt: self.debt } = account;
+        self.at = self.at.max(now);
+    }
+
     pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         if cost > 0 {
-            let (_, used) = self.place(limit, now);
-            self.count = used.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
-            self.at = self.at.max(now);
+            let (_, mut account) = self.place(limit, None, now);
+            account.settle(u64::from(limit.permits.saturating_sub(account.count)));
+            account.count = account.count.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+            self.hold(now, account);
         }
     }
 
+    /// Charges `cost` whatever is left. Returns the permits charged.
+    pub(super) fn report(
+        &mut self,
+        limit: &Limit,
+        view: Option<&View>,
+        now: Timestamp,
+        report: &Report,
+    ) -> u64 {
+        let (place, mut account) = self.place(limit, view, now);
+        let room = Self::budget(limit, view, &place).saturating_sub(u64::from(account.count));
+        let charged = account.report(room, report.permits, report.debt_max);
+        self.hold(now, account);
+        charged
+    }
+
+    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later one now.
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp) -> u64 {
+        let before = self.at.window_index(limit.window);
+        self.report(limit, view, now, &Report { permits: 0, debt_max: 0 });
+        let turned = self.at.window_index(limit.window) > before;
+        if turned { u64::from(self.count) } else { 0 }
+    }
+
+    pub(super) const fn debt(&self) -> u32 {
+        self.debt
+    }
+
+    /// Takes from what is owed first: it would have mattered longest.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        let (_, used) = self.place(limit, now);
-        let returned = used.min(u32::try_from(cost).unwrap_or(u32::MAX));
-        if returned > 0 {
-            self.count = used - returned;
-            self.at = self.at.max(now);
+        let (_, Account { count, debt }) = self.place(limit, None, now);
+        let owed = debt.min(u32::try_from(cost).unwrap_or(u32::MAX));
+        let counted = count.min(u32::try_from(cost - u64::from(owed)).unwrap_or(u32::MAX));
+        if owed > 0 || counted > 0 {
+            self.hold(now, Account { count: count - counted, debt: debt - owed });
         }
-        u64::from(returned)
+        u64::from(owed) + u64::from(counted)
+    }
+
+    /// What of the `budget` of a window is used, what is owed included.
+    pub(super) fn used_of(&self, limit: &Limit, view: Option<&View>, window: u64, budget: u64) -> u64 {
+        let (own, account) =
+            (self.at.window_index(limit.window), Account { count: self.count, debt: self.debt });
+        match own.cmp(&window) {
+            Ordering::Equal => {
+                let count = u64::from(account.count);
+                count + u64::from(account.debt).min(budget.saturating_sub(count))
+            }
+            Ordering::Less if account.debt > 0 => {
+                u64::from(carried(limit, view, account, window - own)).min(budget)
+            }
+            _ => 0,
+        }
     }
 
     pub(super) fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
-        self.place(limit, now).0.index
+        Place::of(limit.window, now.max(self.at)).index
     }
 
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        u64::from(self.place(limit, now).1)
+        self.place(limit, None, now).1.used()
     }
 
     pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        if self.count == 0 {
+        if self.count == 0 && self.debt == 0 {
             return self.at;
         }
-        Timestamp(Place::of(limit.window, self.at).start) + limit.window
+        let windows = u64::from(self.debt).div_ceil(u64::from(limit.permits.max(1)));
+        let windows = if limit.permits == 0 { 1 } else { windows + 1 };
+        let lasts = Span(limit.window.0.saturating_mul(windows));
+        Timestamp(Place::of(limit.window, self.at).start) + lasts
     }
 }
 

@@ -105,6 +105,14 @@ impl Level {
         }
     }
 
+    /// Puts in what was used already, up to `most` permits in use in all. Returns the permits charged.
+    pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, cost: u64, most: u64) -> u64 {
+        let most = amount_of(most.min(u64::from(u32::MAX)), limit);
+        let charged = cost.min(permits_in(most.saturating_sub(self.amount(limit, now)), limit));
+        self.put(limit, now, charged);
+        charged
+    }
+
     /// Counts as at least `permits` in use.
     pub(super) fn raise(&mut self, limit: &Limit, now: Timestamp, permits: u64) {
         let least = amount_of(permits, limit);
@@ -144,6 +152,19 @@ macro_rules! counts_in_level {
         impl $machine {
             pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
                 self.0.put(limit, now, cost);
+            }
+
+            /// Charges `cost` whatever is left: the level rises above its capacity, and drains as usual.
+            pub(super) fn report(
+                &mut self,
+                limit: &Limit,
+                view: Option<&View>,
+                now: Timestamp,
+                report: &$crate::core::request::Report,
+            ) -> u64 {
+                let capacity = capacity(limit).saturating_add(View::kept_of(view));
+                let most = capacity.saturating_add(u64::from(report.debt_max));
+                self.0.report(limit, now, report.permits, most)
             }
 
             pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {

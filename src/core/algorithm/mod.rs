@@ -1,11 +1,11 @@
 //! The seven ways to count. Each file is one pure state machine on integer time and exact integer amounts.
 //!
-//! All of them share these promises. A denied check consumes nothing. A cost of zero (a peek) changes nothing. A refund
+//! All of them share these promises. A denied check consumes nothing. A report is charged whatever is left, up to a bound. A cost of zero (a peek) changes nothing. A refund
 //! stops at zero usage. A `now` before an earlier call's is read as that earlier instant: nothing refills twice and
 //! nothing is forgotten. No limit, cost, window or instant makes the arithmetic overflow or drift.
 
 use super::hold::{Hold, Holder};
-use super::request::Cost;
+use super::request::{Cost, Report};
 use super::time::{Span, Timestamp};
 
 mod aligned;
@@ -17,6 +17,8 @@ mod level;
 #[cfg(test)]
 mod oracle;
 mod packed;
+#[cfg(test)]
+mod reports;
 mod sliding_log;
 mod sliding_window;
 mod token_bucket;
@@ -145,7 +147,8 @@ pub struct Verdict {
     pub admitted: bool,
     /// Permits that would still be admitted at once, after this one if it is admitted.
     pub remaining: u64,
-    /// Until the bucket is unused again if nothing more comes (`fixed_window`, `sliding_window`: until the window ends).
+    /// Until the bucket is unused again if nothing more comes. `fixed_window`: until the window ends. `sliding_window`: until
+    /// as much may be asked for again; the window's end where that may be at once.
     pub reset: Span,
     /// When denied: until this cost would be admitted if nothing else comes; `None` if it never can be.
     pub retry: Option<Span>,
@@ -243,6 +246,35 @@ impl State {
         each!(self, machine => machine.take(limit, now, cost));
     }
 
+    /// Charges what was used already, whatever is left. What exceeds the limit is owed: a window begins with it already used, a
+    /// level drains it, and the log's entries leave as usual. What exceeds [`Report::debt_max`] beyond the limit is not charged.
+    /// Returns the permits charged. `concurrency` charges nothing: its places are held by somebody. So does a limit of zero,
+    /// which admits nothing that could pay.
+    pub fn report(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp, report: &Report) -> u64 {
+        if limit.permits == 0 {
+            return 0;
+        }
+        match self {
+            Self::FixedWindow(machine) => machine.report(limit, view, now, report),
+            Self::SlidingWindow(machine) => machine.report(limit, view, now, report),
+            Self::SlidingLog(machine) => machine.report(limit, now, report),
+            Self::TokenBucket(machine) => machine.report(limit, view, now, report),
+            Self::LeakyBucket(machine) => machine.report(limit, view, now, report),
+            Self::Gcra(machine) => machine.report(limit, view, now, report),
+            Self::Concurrency(_) => 0,
+        }
+    }
+
+    /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of `now`. Only windows
+    /// keep what is owed apart. Returns what of earlier windows is counted in a later one now.
+    pub fn settle(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp) -> u64 {
+        match self {
+            Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
+            Self::SlidingWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
+            _ => 0,
+        }
+    }
+
     /// Gives `cost` permits back; usage stops at zero. Returns how many were really given back.
     pub fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
         each!(self, machine => machine.refund(limit, now, cost))
@@ -275,6 +307,16 @@ impl State {
         match self {
             Self::FixedWindow(machine) => machine.window_at(limit, now),
             _ => now.window_index(limit.window),
+        }
+    }
+
+    /// What of a region's `budget` in a window is used, what is owed included. Only of `fixed_window`, whose rights move by the
+    /// window.
+    #[must_use]
+    pub fn used_of(&self, limit: &Limit, view: Option<&View>, window: u64, budget: u64) -> u64 {
+        match self {
+            Self::FixedWindow(machine) => machine.used_of(limit, view, window, budget),
+            _ => 0,
         }
     }
 
@@ -333,7 +375,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_numbers_at_all_make_the_arithmetic_overflow(
-            steps in proptest::collection::vec((limits(), any::<u64>(), any::<u64>(), any::<(u64, u32, u32, u64, u64)>(), 0..4_u8), 1..12),
+            steps in proptest::collection::vec((limits(), any::<u64>(), any::<u64>(), any::<(u64, u32, u32, u64, u64)>(), 0..6_u8), 1..12),
         ) {
             for algorithm in ALL {
                 let mut state = State::new(algorithm);
@@ -347,6 +389,11 @@ mod tests {
                     match act {
                         3 => { state.refund(limit, now, cost); }
                         2 => state.debit(limit, now, cost),
+                        4 | 5 => {
+                            let report = Report { permits: cost, debt_max: *budget };
+                            let charged = state.report(limit, Some(&view).filter(|_| *act == 4), now, &report);
+                            prop_assert!(charged <= cost);
+                        }
                         _ if verdict.admitted => state.take(limit, now, cost),
                         _ => {}
                     }

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::{Algorithm, Limit, State, Verdict, View};
+use crate::core::request::Report;
 use crate::core::time::{Span, Timestamp};
 
 /// Something that was charged, or given back (negative).
@@ -22,6 +23,8 @@ pub(super) struct Judge {
     algorithm: Algorithm,
     events: Vec<Event>,
     newest: u64,
+    /// Reported beyond what was free, where windows count: as of the newest instant.
+    owed: i128,
 }
 
 fn wide(number: u64) -> i128 {
@@ -30,11 +33,94 @@ fn wide(number: u64) -> i128 {
 
 impl Judge {
     pub(super) fn new(algorithm: Algorithm) -> Self {
-        Self { algorithm, events: Vec::new(), newest: 0 }
+        Self { algorithm, events: Vec::new(), newest: 0, owed: 0 }
     }
 
     fn counts_by_level(&self) -> bool {
         matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra)
+    }
+
+    fn counts_by_windows(&self) -> bool {
+        matches!(self.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow)
+    }
+
+    /// The same at `now`, if nothing came meanwhile: window after window has paid what it could of what is owed.
+    fn caught_up(&self, limit: &Limit, view: Option<&View>, now: u64) -> Self {
+        let mut judge = self.clone();
+        let (window, permits) = (limit.window.0, i128::from(limit.permits));
+        let (mut index, target) = (self.newest / window, now / window);
+        if judge.owed == 0 || index >= target {
+            return judge;
+        }
+        if view.is_none() {
+            let counted = judge.sum(|at| at / window == index);
+            judge.pay(self.newest, permits - counted, limit.permits);
+        }
+        let each = view.map_or(permits, |view| i128::from(view.next_budget).min(permits));
+        index += 1;
+        while index < target && judge.owed > 0 && each > 0 {
+            let alike = i128::from(target - index - 1).min(judge.owed / each - 2);
+            if alike > 0 {
+                // As many windows that all pay as much as they can.
+                judge.owed -= alike * each;
+                index += u64::try_from(alike).unwrap();
+            }
+            judge.pay(index * window, each, limit.permits);
+            index += 1;
+        }
+        judge
+    }
+
+    /// Counts what is owed at `at`, as far as there is room.
+    fn pay(&mut self, at: u64, room: i128, rate: u32) {
+        let permits = self.owed.min(room).max(0);
+        self.owed -= permits;
+        self.events.push(Event { at, permits, rate });
+    }
+
+    /// How many permits, what is owed put aside, still fit at `now`.
+    fn room(&self, limit: &Limit, view: Option<&View>, now: u64) -> i128 {
+        let without = Self { owed: 0, ..self.clone() };
+        let (mut fits, mut too_many) = (0_u64, self.capacity(limit) + 1);
+        while too_many - fits > 1 {
+            let middle = fits + (too_many - fits) / 2;
+            if without.fits(limit, view, now, middle) { fits = middle } else { too_many = middle }
+        }
+        wide(fits)
+    }
+
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&View>, now: u64) {
+        if self.owed > 0 {
+            *self = self.caught_up(limit, view, now.max(self.newest));
+            self.newest = self.newest.max(now);
+            self.pay(self.newest, self.room(limit, view, self.newest), limit.permits);
+        }
+    }
+
+    /// Charges what was used already. Returns what was charged.
+    pub(super) fn report(&mut self, limit: &Limit, view: Option<&View>, now: u64, report: &Report) -> u64 {
+        let (cost, debt_max) = (wide(report.permits), i128::from(report.debt_max));
+        let now = now.max(self.newest);
+        if limit.permits == 0 {
+            return 0;
+        }
+        if self.counts_by_windows() {
+            self.settle(limit, view, now);
+            self.newest = now;
+            let (before, room) = (self.owed, self.room(limit, view, now));
+            self.owed += cost;
+            self.pay(now, room, limit.permits);
+            let lost = self.owed - self.owed.min(debt_max.max(before - before.min(room)));
+            self.owed -= lost;
+            return u64::try_from(cost - lost).unwrap();
+        }
+        let window = wide(limit.window.0);
+        let most = (wide(self.capacity(limit)) + debt_max) * window;
+        let most = if self.counts_by_level() { most.min(i128::from(u32::MAX) * window) } else { most };
+        let room = (most - self.usage(limit, now).0).max(0) / window;
+        let charged = u64::try_from(cost.min(room)).unwrap();
+        self.take(limit, None, now, charged);
+        charged
     }
 
     /// Permits of the events that `wanted` picks by their time.
@@ -62,7 +148,7 @@ impl Judge {
         let window = limit.window.0;
         let index = now / window;
         let left = wide(window - now % window);
-        let current = self.sum(|at| at / window == index);
+        let current = self.sum(|at| at / window == index) + self.owed;
         let before = self.sum(|at| at / window + 1 == index);
         let usage = match self.algorithm {
             Algorithm::FixedWindow => current * wide(window),
@@ -92,6 +178,10 @@ impl Judge {
         if cost > capacity {
             return false;
         }
+        if self.owed > 0 && self.newest / limit.window.0 < now / limit.window.0 {
+            let judge = self.caught_up(limit, view, now);
+            return Self { newest: now, ..judge }.fits(limit, view, now, cost);
+        }
         let window = wide(limit.window.0);
         let (usage, current) = self.usage(limit, now);
         let (Some(view), false) = (view, self.counts_by_level()) else {
@@ -117,13 +207,14 @@ impl Judge {
             _ => {
                 let faded = (wide(others_before) * left + window - 1) / window;
                 let in_use = usage / window + faded + wide(others);
-                in_use + wide(cost) <= wide(capacity) && current + wide(cost) <= budget
+                in_use + wide(cost) <= wide(capacity) && usage / window + wide(cost) <= budget
             }
         }
     }
 
-    pub(super) fn take(&mut self, limit: &Limit, now: u64, cost: u64) {
+    pub(super) fn take(&mut self, limit: &Limit, view: Option<&View>, now: u64, cost: u64) {
         if cost > 0 {
+            self.settle(limit, view, now);
             self.newest = self.newest.max(now);
             self.events.push(Event { at: self.newest, permits: wide(cost), rate: limit.permits });
         }
@@ -141,7 +232,9 @@ impl Judge {
             }
             return u64::try_from(returned / wide(window)).unwrap();
         }
-        let mut left = wide(cost);
+        let owed = self.owed.min(wide(cost));
+        self.owed -= owed;
+        let mut left = wide(cost) - owed;
         for event in self.events.iter_mut().rev() {
             let reach = match self.algorithm {
                 Algorithm::FixedWindow => event.at / window == now / window,
@@ -160,8 +253,9 @@ impl Judge {
     }
 
     pub(super) fn used(&self, limit: &Limit, now: u64) -> u64 {
-        let window = wide(limit.window.0);
-        u64::try_from((self.usage(limit, now.max(self.newest)).0 + window - 1) / window).unwrap()
+        let (window, now) = (wide(limit.window.0), now.max(self.newest));
+        let usage = self.caught_up(limit, None, now).usage(limit, now).0;
+        u64::try_from((usage + window - 1) / window).unwrap()
     }
 }
 
@@ -285,12 +379,16 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
         let cost = step.permits(&limit, peek.remaining);
         match step.act {
             0 => assert_verdict(&judge, &state, &limit, view.as_ref(), now, 0),
-            1..12 => {
+            1..10 => {
                 let verdict = state.check(&limit, view.as_ref(), at, cost);
                 assert_verdict(&judge, &state, &limit, view.as_ref(), now, cost);
                 if verdict.admitted {
+                    // A charge of nothing pays nothing that is owed.
+                    if cost > 0 {
+                        state.settle(&limit, view.as_ref(), at);
+                    }
                     state.take(&limit, at, cost);
-                    judge.take(&limit, now, cost);
+                    judge.take(&limit, view.as_ref(), now, cost);
                     assert_eq!(verdict.remaining, state.check(&limit, view.as_ref(), at, 0).remaining);
                 } else {
                     retry_at =
@@ -298,7 +396,21 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
                     retry_at = if step.amount % 3 == 0 { retry_at.saturating_sub(1) } else { retry_at };
                 }
             }
+            10 | 11 => {
+                let permits = u64::from(limit.permits);
+                let most = [0, 1, permits / 2, permits, permits * 3 + 5][usize::from(step.move_by % 5)];
+                let report = Report { permits: cost, debt_max: u32::try_from(most).unwrap_or(u32::MAX) };
+                assert_eq!(
+                    state.report(&limit, view.as_ref(), at, &report),
+                    judge.report(&limit, view.as_ref(), now, &report),
+                    "{report:?} to {state:?}"
+                );
+                let verdict = state.check(&limit, view.as_ref(), at, 1);
+                retry_at = verdict.retry.map_or(now, |retry| now.max(judge.newest).saturating_add(retry.0));
+            }
             12 | 13 => {
+                state.settle(&limit, view.as_ref(), at);
+                judge.settle(&limit, view.as_ref(), now);
                 assert_eq!(
                     state.refund(&limit, at, cost),
                     judge.refund(&limit, now, cost),
@@ -309,7 +421,7 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
                 let debt = step.amount % 5_000;
                 if judge.used(&limit, now) + debt < u64::from(u32::MAX) {
                     state.debit(&limit, at, debt);
-                    judge.take(&limit, now, debt);
+                    judge.take(&limit, None, now, debt);
                 }
             }
             _ => {
@@ -332,12 +444,12 @@ fn assert_verdict(judge: &Judge, state: &State, limit: &Limit, view: Option<&Vie
     assert_eq!(verdict, state.check(limit, view, Timestamp(now), cost), "a past instant: {context}");
     let mut after = judge.clone();
     if verdict.admitted {
-        after.take(limit, now, cost);
+        after.take(limit, view, now, cost);
     }
     let remaining = verdict.remaining;
     assert!(remaining == 0 || after.fits(limit, view, now, remaining), "remaining too high: {context}");
     assert!(!after.fits(limit, view, now, remaining + 1), "remaining too low: {context}");
-    assert_reset(&after, limit, now, &verdict, &context);
+    assert_reset(&after, &Asked { limit, view, now, permits: asked }, &verdict, &context);
     if verdict.admitted {
         assert_eq!(verdict.retry, None, "{context}");
         assert_delay(judge, limit, now, cost, &verdict, &context);
@@ -365,6 +477,10 @@ fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &s
     if now.checked_add(retry).is_none_or(|then| then == u64::MAX) {
         return;
     }
+    if view.is_some() && judge.owed > 0 {
+        // How fast a debt is paid in windows to come is only as good as a guess at what they leave.
+        return;
+    }
     let window_end = limit.window.0 - now % limit.window.0;
     let latest = match judge.algorithm {
         _ if view.is_none() => None,
@@ -385,12 +501,34 @@ fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &s
     assert!(!judge.fits(limit, view, now + retry - 1, asked), "a microsecond late: {context}");
 }
 
-fn assert_reset(after: &Judge, limit: &Limit, now: u64, verdict: &Verdict, context: &str) {
+fn assert_reset(after: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &str) {
+    let Asked { limit, view, now, permits: asked } = *asked;
     let reset = verdict.reset.0;
+    let owes = after.owed > 0 && verdict.remaining == 0 && limit.permits > 0;
     match after.algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow => {
+        _ if owes && view.is_some() => {}
+        // Who owes is told when one permit is free again.
+        Algorithm::FixedWindow if owes && after.caught_up(limit, None, now).owed > 0 => {
+            let Some(end) = now.checked_add(reset).filter(|end| *end < u64::MAX) else { return };
+            assert!(after.fits(limit, None, end, 1), "reset too early: {context}");
+            assert!(!after.fits(limit, None, end - 1, 1), "reset too late: {context}");
+        }
+        Algorithm::FixedWindow => {
             assert_eq!((now + reset) % limit.window.0, 0, "{context}");
             assert!(reset > 0 && reset <= limit.window.0, "{context}");
+        }
+        Algorithm::SlidingWindow => {
+            let left = limit.window.0 - now % limit.window.0;
+            // A debt may fill more windows than these two.
+            assert!(reset > 0 && (after.owed > 0 || reset <= left + limit.window.0), "{context}");
+            assert!(verdict.retry.is_none_or(|retry| retry == verdict.reset), "{context}");
+            // What a window to come is told of others is not known yet.
+            let known = view.is_none() && limit.permits > 0;
+            let Some(then) = now.checked_add(reset).filter(|then| known && *then < u64::MAX) else { return };
+            let again = if asked > limit.permits.into() { 1 } else { asked };
+            assert!(after.fits(limit, None, then, again), "reset too early: {context}");
+            let early = || !after.fits(limit, None, then - 1, again);
+            assert!(reset == left || early(), "reset too late: {context}");
         }
         _ if limit.permits == 0 && after.counts_by_level() => {
             assert!(reset == 0 || reset == limit.window.0, "{context}");

@@ -23,8 +23,8 @@ impl Algorithm {
 
 impl State {
     /// Reads a bucket from bytes: the newest instant seen (7 bytes), then for `fixed_window` its count (4), for
-    /// `sliding_window` this window's count and the one's before (4, 4), for the others whole permits and the part of one
-    /// (4, 6), all big-endian. `None` if the length is another, and always for a
+    /// `sliding_window` this window's count and the one's before (4, 4), for both what is owed (4) where something is, for the
+    /// others whole permits and the part of one (4, 6), all big-endian. `None` if the length is another, and always for a
     /// `sliding_log` and for `concurrency`.
     #[must_use]
     pub fn unpack(algorithm: Algorithm, bytes: &[u8]) -> Option<Self> {
@@ -36,14 +36,18 @@ impl State {
             let (part, rest) = number(rest, 6)?;
             rest.is_empty().then(|| Level::from_parts(at, first, part))
         };
+        let debt = |rest: &[u8]| {
+            let (debt, rest) = if rest.is_empty() { (0, rest) } else { number(rest, 4)? };
+            u32::try_from(debt).ok().filter(|_| rest.is_empty())
+        };
         match algorithm {
             Algorithm::FixedWindow => {
-                rest.is_empty().then(|| Self::FixedWindow(FixedWindow::from_parts(at, first)))
+                Some(Self::FixedWindow(FixedWindow::from_parts(at, first, debt(rest)?)))
             }
             Algorithm::SlidingWindow => {
                 let (previous, rest) = number(rest, 4)?;
                 let previous = u32::try_from(previous).ok()?;
-                rest.is_empty().then(|| Self::SlidingWindow(SlidingWindow::from_parts(at, first, previous)))
+                Some(Self::SlidingWindow(SlidingWindow::from_parts(at, first, previous, debt(rest)?)))
             }
             Algorithm::SlidingLog | Algorithm::Concurrency => None,
             Algorithm::TokenBucket => Some(Self::TokenBucket(TokenBucket::from_level(level(rest)?))),

@@ -1,12 +1,13 @@
 //! `sliding_log`: the time and cost of every admission that still lies in the window, so that nothing is estimated.
 //!
 //! Bound: no interval `(t - W, t]` of the window's length ever holds more than `limit` admitted permits. Its memory is at
-//! most 32 bytes for each permit of the limit, and is given back as the log empties.
+//! most 32 bytes for each permit of the limit and of the largest debt, and is given back as the log empties.
 
 use std::collections::VecDeque;
 
 use super::aligned::{Place, Share, faded};
 use super::{Limit, Verdict, View};
+use crate::core::request::Report;
 use crate::core::time::{Span, Timestamp};
 
 /// Entries that a log may hold room for without having them.
@@ -62,11 +63,6 @@ impl Entries {
         self.total().wrapping_sub(self.total_before(self.gone(window, now)))
     }
 
-    /// What was admitted at `start` or later.
-    fn since(&self, start: u64) -> u64 {
-        self.total().wrapping_sub(self.total_before(self.queue.partition_point(|entry| entry.at < start)))
-    }
-
     fn forget(&mut self, count: usize) {
         self.base = self.total_before(count);
         self.queue.drain(..count);
@@ -102,19 +98,24 @@ impl SlidingLog {
         u64::from(limit.permits).saturating_sub(used)
     }
 
-    /// What the region's budget leaves in the aligned window at `now`: what it may use while others use theirs unheard. A
-    /// limit that nobody narrows leaves more than the log does.
+    /// What the region's budget leaves at `now`: what it may use while others use theirs unheard. Budgets add up to the limit,
+    /// so while each region keeps to its own in the whole interval that ends now, all of them keep to the limit in it.
     fn budgeted_at(&self, limit: &Limit, view: Option<&View>, now: u64) -> u64 {
         if view.is_none() {
             return u64::from(limit.permits);
         }
         let place = Place::of(limit.window, Timestamp(now));
         let budget = Share::of(limit, view, place.index).budget;
-        if budget == limit.permits {
-            return u64::from(budget);
+        u64::from(budget).saturating_sub(self.used_at(limit, now))
+    }
+
+    /// From when on `left` permits are the most that is in use here, not before `now`.
+    fn down_to(&self, limit: &Limit, now: u64, left: u64) -> u64 {
+        if self.used_at(limit, now) <= left {
+            return now;
         }
-        let used = self.entries.as_ref().map_or(0, |entries| entries.since(place.start));
-        u64::from(budget).saturating_sub(used)
+        let down = self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0));
+        down.map_or(now, |down| down.max(now))
     }
 
     pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
@@ -162,12 +163,14 @@ impl SlidingLog {
     fn budgeted_from(&self, limit: &Limit, view: &View, now: u64, from: u64, asked: u64) -> u64 {
         let place = Place::of(limit.window, Timestamp(now));
         let next = place.start.saturating_add(place.length);
-        if from < next && asked <= self.budgeted_at(limit, Some(view), now) {
-            return from;
-        }
         let after = next.saturating_add(place.length);
-        let budget = Share::of(limit, Some(view), place.index.saturating_add(1)).budget;
-        if from < after && asked > u64::from(budget) { after } else { from.max(next) }
+        let fits_from = |index: u64, from: u64| {
+            let budget = Share::of(limit, Some(view), index).budget;
+            Some(self.down_to(limit, from, u64::from(budget).checked_sub(asked)?))
+        };
+        let here = fits_from(place.index, from).filter(|at| *at < next);
+        let there = || fits_from(place.index.saturating_add(1), from.max(next)).filter(|at| *at < after);
+        here.or_else(there).unwrap_or(from.max(after))
     }
 
     /// Moves to `now`, forgets what has left the window and says what is still used.
@@ -196,6 +199,15 @@ impl SlidingLog {
             Some(last) if last.at == self.at.0 => last.total = total,
             _ => entries.queue.push_back(Entry { at: self.at.0, total }),
         }
+    }
+
+    /// Charges `cost` whatever is left. What exceeds the limit is an entry like any other, and leaves the window as usual.
+    /// Returns the permits charged.
+    pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, report: &Report) -> u64 {
+        let most = u64::from(limit.permits) + u64::from(report.debt_max);
+        let charged = report.permits.min(most.saturating_sub(self.used(limit, now)));
+        self.take(limit, now, charged);
+        charged
     }
 
     /// Takes from the newest admissions first: they would have mattered longest.

@@ -2,18 +2,22 @@
 //! evenly: `previous * (W - elapsed) / W + current <= limit`, compared exactly.
 //!
 //! Bound: that estimate never exceeds `limit`; no aligned window admits more than `limit`; and any interval of length W
-//! admits less than twice `limit`, however unevenly the window before was used.
+//! admits less than twice `limit`, however unevenly the window before was used. A report is charged beyond the limit; what
+//! exceeds it is owed, and the windows after it begin with that already used.
 
-use super::aligned::{Place, Share, faded};
+use super::aligned::{Account, Place, Share, carried, faded, paid_by_a_window, windows_to_pay};
 use super::{Limit, Verdict, View};
+use crate::core::request::Report;
 use crate::core::time::{Span, Timestamp};
 
-/// The counts of two neighbouring windows, and the newest instant seen, which says which windows they are.
+/// The counts of two neighbouring windows, what is owed beyond them, and the newest instant seen, which says which windows they
+/// are. Bytes rather than a wide integer: the state beside its tag must fit 24 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlidingWindow {
-    at: Timestamp,
+    at: [u8; 8],
     current: u32,
     previous: u32,
+    debt: u32,
 }
 
 /// What weighs on one window: all that decides how much of it may still be used.
@@ -56,79 +60,166 @@ impl Load {
 
 impl SlidingWindow {
     /// Holds what another process wrote down.
-    pub(super) const fn from_parts(at: Timestamp, current: u32, previous: u32) -> Self {
-        Self { at, current, previous }
+    pub(super) const fn from_parts(at: Timestamp, current: u32, previous: u32, debt: u32) -> Self {
+        Self { at: at.0.to_ne_bytes(), current, previous, debt }
     }
 
-    fn place(&self, limit: &Limit, now: Timestamp) -> (Place, u32, u32) {
-        let place = Place::of(limit.window, now.max(self.at));
-        match place.windows_since(self.at.0) {
-            0 => (place, self.current, self.previous),
-            1 => (place, 0, self.current),
-            _ => (place, 0, 0),
+    const fn at(&self) -> Timestamp {
+        Timestamp(u64::from_ne_bytes(self.at))
+    }
+
+    /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how fast a debt is paid.
+    fn place(&self, limit: &Limit, view: Option<&View>, now: Timestamp) -> (Place, Account, u32) {
+        let at = self.at();
+        let place = Place::of(limit.window, now.max(at));
+        let account = Account { count: self.current, debt: self.debt };
+        match place.windows_since(at.0) {
+            0 => (place, account, self.previous),
+            1 => {
+                let debt = carried(limit, view, account, 1);
+                (place, Account { count: 0, debt }, account.count + (account.debt - debt))
+            }
+            _ if account.debt == 0 => (place, Account { count: 0, debt: 0 }, 0),
+            _ => {
+                let windows = place.index - at.window_index(limit.window);
+                // The window before this one has paid what it could.
+                let owed = carried(limit, view, account, windows - 1);
+                let debt = carried(limit, view, account, windows);
+                (place, Account { count: 0, debt }, owed - debt)
+            }
         }
     }
 
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
-        let (place, current, previous) = self.place(limit, now);
+    fn load(
+        limit: &Limit,
+        view: Option<&View>,
+        (place, account, previous): &(Place, Account, u32),
+    ) -> (Load, u64) {
         let share = Share::of(limit, view, place.index);
         let load = Load {
             budget: share.budget,
-            current: u64::from(current),
-            before: u128::from(previous) + u128::from(share.others_before),
+            current: account.used(),
+            before: u128::from(*previous) + u128::from(share.others_before),
         };
         let room = load.room(limit.permits, place.left(), place.length);
+        (load, room)
+    }
+
+    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+        let placed = self.place(limit, view, now);
+        let (load, room) = Self::load(limit, view, &placed);
+        let (place, account, _) = placed;
         let free = room.saturating_sub(load.current);
         let asked = cost.max(1);
         let admitted = asked <= free;
-        Verdict {
-            admitted,
-            remaining: if admitted { free - cost } else { free },
-            reset: Span(place.left()),
-            retry: if admitted { None } else { retry(limit, view, &place, &load, asked) },
-            delay: Span::ZERO,
-        }
+        let remaining = if admitted { free - cost } else { free };
+        let retry = if admitted { None } else { until_fits(limit, view, &place, &load, (account, asked)) };
+        // Who waits for the reset may ask for as much again, or for one permit where that much never fits.
+        let again = if asked > u64::from(limit.permits) { 1 } else { asked };
+        let reset = match retry {
+            Some(retry) => retry,
+            None if again <= remaining => Span(place.left()),
+            None => {
+                let taken = if admitted { cost } else { 0 };
+                let after = Load { current: load.current.saturating_add(taken), ..load };
+                let counted = u32::try_from(taken).unwrap_or(u32::MAX);
+                let mut account = account;
+                // A charge counts first what is owed and has room.
+                if taken > 0 {
+                    account.settle(room.saturating_sub(u64::from(account.count)));
+                }
+                account.count = account.count.saturating_add(counted);
+                until_fits(limit, view, &place, &after, (account, again)).unwrap_or(Span(place.left()))
+            }
+        };
+        Verdict { admitted, remaining, reset, retry, delay: Span::ZERO }
+    }
+
+    fn hold(&mut self, now: Timestamp, account: Account, previous: u32) {
+        let at = self.at().max(now);
+        *self = Self::from_parts(at, account.count, previous, account.debt);
     }
 
     pub(super) fn take(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         if cost > 0 {
-            let (_, current, previous) = self.place(limit, now);
-            self.current = current.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
-            self.previous = previous;
-            self.at = self.at.max(now);
+            let (_, mut account, previous) = self.place(limit, None, now);
+            account.settle(u64::from(limit.permits.saturating_sub(account.count)));
+            account.count = account.count.saturating_add(u32::try_from(cost).unwrap_or(u32::MAX));
+            self.hold(now, account, previous);
         }
     }
 
-    /// Takes from the running window first and the rest from the one before.
+    /// Charges `cost` whatever is left. Returns the permits charged.
+    pub(super) fn report(
+        &mut self,
+        limit: &Limit,
+        view: Option<&View>,
+        now: Timestamp,
+        report: &Report,
+    ) -> u64 {
+        let placed = self.place(limit, view, now);
+        let (_, room) = Self::load(limit, view, &placed);
+        let (_, mut account, previous) = placed;
+        let room = room.saturating_sub(u64::from(account.count));
+        let charged = account.report(room, report.permits, report.debt_max);
+        self.hold(now, account, previous);
+        charged
+    }
+
+    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later one now.
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp) -> u64 {
+        let before = self.at().window_index(limit.window);
+        self.report(limit, view, now, &Report { permits: 0, debt_max: 0 });
+        let turned = self.at().window_index(limit.window) > before;
+        if turned { u64::from(self.current) } else { 0 }
+    }
+
+    pub(super) const fn debt(&self) -> u32 {
+        self.debt
+    }
+
+    /// Takes from what is owed first, then from the running window and the rest from the one before.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        let (_, current, previous) = self.place(limit, now);
-        let newer = current.min(u32::try_from(cost).unwrap_or(u32::MAX));
-        let older = previous.min(u32::try_from(cost - u64::from(newer)).unwrap_or(u32::MAX));
-        if newer > 0 || older > 0 {
-            self.current = current - newer;
-            self.previous = previous - older;
-            self.at = self.at.max(now);
+        let (_, Account { count, debt }, previous) = self.place(limit, None, now);
+        let part = |of: u32, left: u64| of.min(u32::try_from(left).unwrap_or(u32::MAX));
+        let owed = part(debt, cost);
+        let newer = part(count, cost - u64::from(owed));
+        let older = part(previous, cost - u64::from(owed) - u64::from(newer));
+        if owed > 0 || newer > 0 || older > 0 {
+            self.hold(now, Account { count: count - newer, debt: debt - owed }, previous - older);
         }
-        u64::from(newer) + u64::from(older)
+        u64::from(owed) + u64::from(newer) + u64::from(older)
     }
 
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
-        let (place, current, previous) = self.place(limit, now);
-        u64::from(current) + faded(u64::from(previous), place.left(), place.length)
+        let (place, account, previous) = self.place(limit, None, now);
+        account.used() + faded(u64::from(previous), place.left(), place.length)
     }
 
     pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        let end = Timestamp(Place::of(limit.window, self.at).start) + limit.window;
-        match (self.current, self.previous) {
-            (0, 0) => self.at,
-            (0, _) => end,
-            _ => end + limit.window,
+        let end = Timestamp(Place::of(limit.window, self.at()).start) + limit.window;
+        match (self.current, self.previous, self.debt) {
+            (0, 0, 0) => self.at(),
+            (0, _, 0) => end,
+            (.., 0) => end + limit.window,
+            (.., debt) => {
+                let windows = u64::from(debt).div_ceil(u64::from(limit.permits.max(1)));
+                let windows = if limit.permits == 0 { 1 } else { windows + 1 };
+                end + Span(limit.window.0.saturating_mul(windows))
+            }
         }
     }
 }
 
-/// Until `asked` permits fit if nothing else comes: in this window, in the next, or at the end of that at the latest.
-fn retry(limit: &Limit, view: Option<&View>, place: &Place, load: &Load, asked: u64) -> Option<Span> {
+/// Until `asked` permits fit if nothing else comes: in this window, in the next, or at the end of that at the latest, unless a
+/// debt has to be paid before.
+fn until_fits(
+    limit: &Limit,
+    view: Option<&View>,
+    place: &Place,
+    load: &Load,
+    (account, asked): (Account, u64),
+) -> Option<Span> {
     if asked > u64::from(limit.permits) {
         return None;
     }
@@ -136,12 +227,23 @@ fn retry(limit: &Limit, view: Option<&View>, place: &Place, load: &Load, asked: 
     if let Some(into) = load.first_fit(limit.permits, asked, length) {
         return Some(Span(into.saturating_sub(place.elapsed)));
     }
+    let owed = carried(limit, view, account, 1);
+    let paid = account.used() - u64::from(owed);
+    let more = windows_to_pay(limit, view, owed, asked);
     let next_index = place.index.saturating_add(1);
-    let share = Share::of(limit, view, next_index);
-    let before = u128::from(load.current) + u128::from(share.others_before);
-    let next = Load { budget: share.budget, current: 0, before };
+    let next = if more == 0 {
+        let share = Share::of(limit, view, next_index);
+        let before = u128::from(paid) + u128::from(share.others_before);
+        Load { budget: share.budget, current: u64::from(owed), before }
+    } else {
+        // The windows until then pay as much as they can, and so does the one before it.
+        let each = paid_by_a_window(limit, view).max(1);
+        let left = |windows: u64| u64::from(owed).saturating_sub(each.saturating_mul(windows));
+        let share = Share::of(limit, view, next_index.saturating_add(more));
+        Load { budget: share.budget, current: left(more), before: u128::from(left(more - 1) - left(more)) }
+    };
     let into = next.first_fit(limit.permits, asked, length).unwrap_or(length);
-    Some(Span(place.left().saturating_add(into)))
+    Some(Span(place.left().saturating_add(length.saturating_mul(more)).saturating_add(into)))
 }
 
 #[cfg(test)]
@@ -179,6 +281,11 @@ mod tests {
         let verdict = state.check(&limit, None, half, 6);
         assert!(!verdict.admitted);
         assert_eq!((verdict.remaining, verdict.retry), (5, Some(Span::from_secs(6))));
-        assert!(state.check(&limit, None, half, 5).admitted);
+        assert_eq!(verdict.reset, Span::from_secs(6), "who waits for the reset is admitted");
+        let last = state.check(&limit, None, half, 5);
+        assert!(last.admitted);
+        // Five more pass once five are left of the ten before: at the end of this window, where five of now remain.
+        assert_eq!((last.remaining, last.reset), (0, Span::from_secs(30)));
+        assert_eq!(state.check(&limit, None, half, 2).reset, Span::from_secs(30), "two more pass at once");
     }
 }

@@ -4,9 +4,11 @@
 //! database, the sums by minute) reads those bytes. [`usage`] adds records up; [`Histogram`] keeps their latencies so
 //! that sums of sums still know percentiles.
 
+mod distinct;
 mod histogram;
 mod record;
 pub mod usage;
 
+pub use distinct::{Distinct, DistinctMax, OTHERS};
 pub use histogram::{BUCKETS, Histogram};
 pub use record::{Outcome, Record, Records, pieces, storable};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::domain::Domain;
 use super::splice::{Splice, precedence};
-use super::{Compiled, Conflict, Named, RuleSet, Shapes};
+use super::{Compiled, Conflict, Named, RuleSet, Shapes, unruled};
 use crate::core::rule::Rule;
 
 /// What goes from a domain and what comes, each in order of precedence.
@@ -61,6 +61,7 @@ impl RuleSet {
             worldwide: exchanged(&self.worldwide, &gone, &added, |rule| rule.global.is_some()),
             by_name,
             numbers,
+            unruled: self.unruled.clone().or_else(|| unruled(shapes)),
             domains: self.domains_after(&gone, &added),
             ..Self::default()
         };

@@ -1,5 +1,6 @@
 //! The rules of one domain: which of them take part in a decision, and with which bucket.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::index::{Anchored, Candidates, Place};
 use super::pattern::Test;
-use super::seen::{AddressText, Names, Seen, Surplus, canonical_address};
+use super::seen::{AddressText, Names, Seen, Surplus, bucket_address};
 use super::splice::{Splice, precedence};
 use super::{Compiled, Match, Named, Reason, limit_of, shape};
 use crate::core::algorithm::{Algorithm, Limit};
@@ -299,7 +300,14 @@ impl Selector {
         (!self.holds || seen.holds())
             && self.tests.iter().all(|test| test.holds(seen) == Some(true))
             && self.identifies(seen)
-            && !(self.exact && seen.surplus(&self.named).is_some())
+            && !(self.exact && (seen.surplus(&self.named).is_some() || self.unlisted(seen).is_some()))
+    }
+
+    /// An attribute whose several values an exact rule does not list.
+    fn unlisted(&self, seen: &Seen<'_>) -> Option<u32> {
+        let listed =
+            |number: u32| self.tests.iter().any(|test| test.attribute == number && test.lists_all(seen));
+        seen.all_repeated().find(|number| !listed(*number))
     }
 
     /// Whether the request has every attribute that names the bucket.
@@ -328,7 +336,8 @@ impl Selector {
         if let Some(missing) = self.per.iter().find(|attribute| seen.value(**attribute).is_none()) {
             return Some(lacks(missing));
         }
-        let surplus = if rule.exact { seen.surplus(&self.named) } else { None };
+        let unlisted = || self.unlisted(seen).map(Surplus::Known);
+        let surplus = if rule.exact { seen.surplus(&self.named).or_else(unlisted) } else { None };
         let surplus = surplus.map(|surplus| match surplus {
             Surplus::Known(number) => Reason::Surplus(names.name(number).to_owned()),
             Surplus::Foreign(name) => Reason::Surplus(name.to_owned()),
@@ -360,12 +369,31 @@ impl Selector {
         let mut buffer = AddressText::new();
         let address =
             self.address.and_then(|place| self.per.get(place)).and_then(|number| seen.value(*number));
-        let address = address.map(|text| canonical_address(text, &mut buffer));
+        let address = address.map(|text| bucket_address(text, seen.ipv6_prefix(), &mut buffer));
         let values = self.per.iter().enumerate().map(|(place, number)| match address {
             Some(address) if self.address == Some(place) => address,
             _ => seen.value(*number).unwrap_or_default(),
         });
-        Key::new(shape, values)
+        let further = self.further(seen);
+        Key::new(shape, values.chain(further.iter().map(|value| &**value)))
+    }
+
+    /// What tells apart the buckets of requests whose attributes have several values: behind the first ones, each further
+    /// one with its place in `per`.
+    fn further<'r>(&self, seen: &Seen<'r>) -> Vec<Cow<'r, str>> {
+        let mut further = Vec::new();
+        if !seen.repeats() {
+            return further;
+        }
+        for (place, number) in self.per.iter().enumerate() {
+            for value in seen.more(*number) {
+                let grouped = (self.address == Some(place))
+                    .then(|| bucket_address(value, seen.ipv6_prefix(), &mut AddressText::new()).to_owned());
+                further.push(Cow::Owned(place.to_string()));
+                further.push(grouped.map_or(Cow::Borrowed(value), Cow::Owned));
+            }
+        }
+        further
     }
 }
 

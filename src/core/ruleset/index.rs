@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::net::IpAddr;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
@@ -167,32 +168,50 @@ impl Index {
             if let Some(value) = seen.value(*attribute) {
                 values.find(*attribute, value, seen, found);
             }
+            if seen.repeats() {
+                let further: Vec<&str> = seen.more(*attribute).collect();
+                further.into_iter().for_each(|value| values.find_further(value, seen, found));
+            }
         }
     }
 }
 
 impl Values {
-    fn find(&self, attribute: u32, value: &str, seen: &mut Seen<'_>, found: &mut Candidates) {
+    fn find<'r>(&self, attribute: u32, value: &'r str, seen: &mut Seen<'r>, found: &mut Candidates) {
         if let Some(place) = &self.present {
             place.find(seen, found);
         }
+        self.find_text(value, seen, found);
+        if !self.networks.is_empty()
+            && let Some(address) = seen.address(attribute)
+        {
+            self.networks.walk(address, |place| place.find(seen, found));
+        }
+    }
+
+    /// Adds the rules that may match by a value behind the attribute's first.
+    fn find_further<'r>(&self, value: &'r str, seen: &mut Seen<'r>, found: &mut Candidates) {
+        self.find_text(value, seen, found);
+        if !self.networks.is_empty()
+            && let Ok(address) = value.parse::<IpAddr>()
+        {
+            self.networks.walk(address.to_canonical(), |place| place.find(seen, found));
+        }
+    }
+
+    fn find_text<'r>(&self, value: &'r str, seen: &mut Seen<'r>, found: &mut Candidates) {
         if !self.exact.is_empty() {
             let hash = hash(value);
             for (_, place) in self.exact.iter_hash(hash).filter(|(own, _)| *own == hash) {
                 place.find(seen, found);
             }
         }
-        let bytes = value.as_bytes();
+        let bytes = seen.written(value).as_bytes();
         if !self.prefixes.is_empty() {
             self.prefixes.walk(bytes.len(), |n| bytes[n], |place| place.find(seen, found));
         }
         if !self.suffixes.is_empty() {
             self.suffixes.walk(bytes.len(), |n| bytes[bytes.len() - 1 - n], |place| place.find(seen, found));
-        }
-        if !self.networks.is_empty()
-            && let Some(address) = seen.address(attribute)
-        {
-            self.networks.walk(address, |place| place.find(seen, found));
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Conditions made ready: comparing one value with one condition, in time linear in the value.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
 use super::seen::Seen;
 use crate::core::rule::{Condition, Pattern};
+use crate::core::uri;
 
 /// A text with `*` for any run of characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +62,18 @@ impl Glob {
     }
 }
 
+impl Pattern {
+    /// Whether a text is what the pattern asks for; a network asks for no text. For questions beside the common path.
+    #[must_use]
+    pub fn matches_text(&self, text: &str) -> bool {
+        match self {
+            Self::Exact(own) => own == text,
+            Self::Glob(own) => Glob::new(own).matches(text),
+            Self::Network(_) => false,
+        }
+    }
+}
+
 /// A condition made ready.
 #[derive(Debug)]
 pub(super) struct Test {
@@ -88,7 +102,8 @@ pub(super) struct AnyOf {
 
 impl Test {
     pub(super) fn new(attribute: u32, condition: &Condition) -> Self {
-        let wanted = match &*condition.any_of {
+        let any_of = spelled_as_requests_are(condition);
+        let wanted = match &*any_of {
             [Pattern::Exact(text)] => Wanted::Text(text.as_str().into()),
             [Pattern::Glob(text)] => Wanted::Glob(Glob::new(text)),
             [Pattern::Network(network)] => Wanted::Network(canonical_network(*network)),
@@ -101,14 +116,72 @@ impl Test {
     #[inline]
     pub(super) fn holds(&self, seen: &mut Seen<'_>) -> Option<bool> {
         let value = seen.value(self.attribute)?;
-        Some(match &self.wanted {
+        let holds = match &self.wanted {
             Wanted::Text(text) => **text == *value,
-            Wanted::Glob(glob) => glob.matches(value),
+            Wanted::Glob(glob) => glob.matches(seen.written(value)),
             Wanted::Network(network) => {
                 seen.address(self.attribute).is_some_and(|own| network.contains(&own))
             }
-            Wanted::AnyOf(any) => any.matches(value, || seen.address(self.attribute)),
-        })
+            Wanted::AnyOf(any) => any.matches(value, seen.written(value), || seen.address(self.attribute)),
+        };
+        Some(holds || (seen.repeats() && self.holds_further(seen)))
+    }
+
+    /// Whether a value behind the first meets the condition.
+    fn holds_further(&self, seen: &Seen<'_>) -> bool {
+        seen.more(self.attribute).any(|value| self.wanted.admits(value, seen.written(value)))
+    }
+
+    /// Whether the condition is a list in which every value of the request's is: all that an exact rule lets repeat.
+    pub(super) fn lists_all(&self, seen: &Seen<'_>) -> bool {
+        let admits = |value| self.wanted.admits(value, seen.written(value));
+        matches!(self.wanted, Wanted::AnyOf(_))
+            && seen.value(self.attribute).into_iter().chain(seen.more(self.attribute)).all(admits)
+    }
+}
+
+impl Wanted {
+    /// Whether one value, which stands for `written`, is what it must be.
+    fn admits(&self, value: &str, written: &str) -> bool {
+        let address = || value.parse::<IpAddr>().ok().map(|address| address.to_canonical());
+        match self {
+            Self::Text(text) => **text == *value,
+            Self::Glob(glob) => glob.matches(written),
+            Self::Network(network) => address().is_some_and(|own| network.contains(&own)),
+            Self::AnyOf(any) => any.matches(value, written, address),
+        }
+    }
+}
+
+/// The patterns of a condition and, for the path and the host, those that mean the same in the form that requests have: a
+/// rule may say `/caf%C3%A9` or `Shop.Example`.
+fn spelled_as_requests_are(condition: &Condition) -> Cow<'_, [Pattern]> {
+    let normal: fn(&Pattern) -> Option<Pattern> = match condition.attribute.as_str() {
+        "path" => |pattern| {
+            respelled(pattern, |text| match uri::letters(text) {
+                Cow::Owned(letters) => Some(letters),
+                Cow::Borrowed(_) => None,
+            })
+        },
+        "host" => |pattern| {
+            respelled(pattern, |text| {
+                text.bytes().any(|byte| byte.is_ascii_uppercase()).then(|| text.to_ascii_lowercase())
+            })
+        },
+        _ => return Cow::Borrowed(&condition.any_of),
+    };
+    let others: Vec<Pattern> = condition.any_of.iter().filter_map(normal).collect();
+    if others.is_empty() {
+        return Cow::Borrowed(&condition.any_of);
+    }
+    Cow::Owned(condition.any_of.iter().cloned().chain(others).collect())
+}
+
+fn respelled(pattern: &Pattern, spell: impl Fn(&str) -> Option<String>) -> Option<Pattern> {
+    match pattern {
+        Pattern::Exact(text) => spell(text).filter(|other| other != text).map(Pattern::Exact),
+        Pattern::Glob(text) => spell(text).filter(|other| other != text).map(Pattern::Glob),
+        Pattern::Network(_) => None,
     }
 }
 
@@ -126,9 +199,9 @@ impl AnyOf {
         any
     }
 
-    fn matches(&self, value: &str, address: impl FnOnce() -> Option<IpAddr>) -> bool {
+    fn matches(&self, value: &str, written: &str, address: impl FnOnce() -> Option<IpAddr>) -> bool {
         self.texts.binary_search_by(|own| (**own).cmp(value)).is_ok()
-            || self.globs.iter().any(|glob| glob.matches(value))
+            || self.globs.iter().any(|glob| glob.matches(written))
             || (!self.networks.is_empty()
                 && address().is_some_and(|own| self.networks.iter().any(|network| network.contains(&own))))
     }

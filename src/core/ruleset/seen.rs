@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::net::IpAddr;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use foldhash::fast::FixedState;
@@ -115,6 +116,12 @@ impl Names {
 #[derive(Debug, Default)]
 pub(super) struct Seen<'r> {
     values: SmallVec<[(u32, &'r str); 8]>,
+    /// Further values of attributes that the request brought more than once.
+    more: Vec<(u32, &'r str)>,
+    /// Values that stand for longer texts, and those.
+    whole: &'r [(&'r str, &'r str)],
+    /// Leading bits by which addresses of IPv6 share a bucket; zero: all of them.
+    ipv6_prefix: u8,
     /// An attribute that no rule of the domain names.
     foreign: Option<&'r str>,
     /// What was looked up rather than brought: the user of a key, the tier.
@@ -128,19 +135,25 @@ pub(super) struct Seen<'r> {
 impl<'r> Seen<'r> {
     /// Reads the request; what is known of `who` stands in for what it does not bring.
     #[inline]
-    pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &Request<'q>, who: &Who<'r>) {
+    pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &'r Request<'q>, who: &Who<'r>) {
         self.holds = matches!(request.cost, Cost::Hold(_));
+        self.whole = &request.forms.whole;
+        self.ipv6_prefix = request.forms.ipv6_prefix;
         for (name, value) in &request.attributes {
             match names.number(name) {
                 Some(number) if self.value(number).is_none() => self.values.push((number, *value)),
-                Some(_) => {}
+                Some(number) => self.more.push((number, *value)),
                 None => self.foreign = self.foreign.or(Some(name)),
             }
         }
         self.added = [("user", who.user), ("tier", who.tier)].map(|(name, value)| {
-            let value = value?;
-            let number = names.number(name).filter(|number| self.value(*number).is_none())?;
-            self.values.push((number, value));
+            let (value, number) = (value?, names.number(name)?);
+            match self.values.iter_mut().find(|(own, _)| *own == number) {
+                None => self.values.push((number, value)),
+                // Somebody who is known is not hidden by an empty text.
+                Some((_, brought)) if brought.is_empty() => *brought = value,
+                Some(_) => return None,
+            }
             Some(number)
         });
     }
@@ -153,6 +166,33 @@ impl<'r> Seen<'r> {
     #[inline]
     pub(super) fn value(&self, number: u32) -> Option<&'r str> {
         self.values.iter().find(|(own, _)| *own == number).map(|(_, value)| *value)
+    }
+
+    /// Whether some attribute has several values.
+    #[inline]
+    pub(super) fn repeats(&self) -> bool {
+        !self.more.is_empty()
+    }
+
+    /// The values of an attribute behind the first.
+    pub(super) fn more(&self, number: u32) -> impl Iterator<Item = &'r str> + use<'r, '_> {
+        self.more.iter().filter(move |(own, _)| *own == number).map(|(_, value)| *value)
+    }
+
+    /// The attributes with several values, once for each further one.
+    pub(super) fn all_repeated(&self) -> impl Iterator<Item = u32> + use<'_> {
+        self.more.iter().map(|(number, _)| *number)
+    }
+
+    /// What globs look at: the value, or the text that it stands for.
+    #[inline]
+    pub(super) fn written(&self, value: &'r str) -> &'r str {
+        let stands_for = |(stand_in, _): &&(&str, &str)| *stand_in == value;
+        self.whole.iter().find(stands_for).map_or(value, |(_, whole)| whole)
+    }
+
+    pub(super) const fn ipv6_prefix(&self) -> u8 {
+        self.ipv6_prefix
     }
 
     /// The attribute's value as an address, parsed once; an IPv4-mapped one is IPv4.
@@ -188,15 +228,19 @@ pub(super) enum Surplus<'r> {
     Foreign(&'r str),
 }
 
-/// One spelling for all spellings of an address, so that they share a bucket; any other text as it is.
-pub(super) fn canonical_address<'a>(text: &'a str, buffer: &'a mut AddressText) -> &'a str {
-    match text.parse::<IpAddr>() {
-        // Only one spelling of an IPv4 address parses.
-        Ok(IpAddr::V4(_)) | Err(_) => text,
-        Ok(address) => {
-            buffer.len = 0;
-            if write!(buffer, "{}", address.to_canonical()).is_ok() { buffer.text() } else { text }
+/// One spelling for all addresses that share a bucket: IPv4 as it is, also where it came mapped into IPv6; of IPv6 the
+/// first `prefix` bits, since one client commands all that follow (zero: all bits). Any other text as it is.
+pub(super) fn bucket_address<'a>(text: &'a str, prefix: u8, buffer: &'a mut AddressText) -> &'a str {
+    match text.parse::<IpAddr>().map(|address| address.to_canonical()) {
+        Ok(IpAddr::V6(address)) => {
+            let shift = 128 - u32::from(if prefix == 0 { 128 } else { prefix.min(128) });
+            let mask = u128::MAX.checked_shl(shift).unwrap_or(0);
+            buffer.write(IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))).unwrap_or(text)
         }
+        // Only one spelling of an IPv4 address parses.
+        Ok(IpAddr::V4(_)) if !text.contains(':') => text,
+        Ok(address) => buffer.write(address).unwrap_or(text),
+        Err(_) => text,
     }
 }
 
@@ -213,6 +257,12 @@ impl AddressText {
 
     pub(super) const fn new() -> Self {
         Self { bytes: [0; Self::LEN], len: 0 }
+    }
+
+    fn write(&mut self, address: IpAddr) -> Option<&str> {
+        self.len = 0;
+        write!(self, "{address}").ok()?;
+        Some(self.text())
     }
 
     fn text(&self) -> &str {
@@ -233,6 +283,19 @@ impl Write for AddressText {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn addresses_share_a_bucket_by_their_prefix_and_mapped_ones_are_ipv4() {
+        let group = |text: &str, prefix| bucket_address(text, prefix, &mut AddressText::new()).to_owned();
+        assert_eq!(group("2001:db8:1:2:3:4:5:6", 64), "2001:db8:1:2::");
+        assert_eq!(group("2001:DB8:1:2:3:4:5:6", 48), "2001:db8:1::");
+        assert_eq!(group("2001:db8:0::1", 128), "2001:db8::1");
+        assert_eq!(group("2001:db8:0::1", 0), "2001:db8::1");
+        assert_eq!(group("2001:db8::1", 1), "::");
+        assert_eq!(group("::ffff:1.2.3.4", 64), "1.2.3.4");
+        assert_eq!(group("1.2.3.4", 64), "1.2.3.4");
+        assert_eq!(group("a:b", 64), "a:b");
+    }
 
     proptest! {
         #[test]

@@ -53,7 +53,7 @@ fn set(rules: Vec<Rule>) -> RuleSet {
 
 pub(super) fn request<'a>(attributes: &[(&'a str, &'a str)]) -> Request<'a> {
     let attributes: Attributes<'a> = attributes.iter().copied().collect();
-    Request { domain: "default", attributes, cost: Cost::Take(1), limit: None }
+    Request::new("default", attributes, Cost::Take(1))
 }
 
 fn names(set: &RuleSet, attributes: &[(&str, &str)]) -> Vec<String> {
@@ -74,10 +74,109 @@ fn every_condition_must_hold() {
 }
 
 #[test]
-fn the_first_of_a_repeated_attribute_counts() {
+fn an_attribute_that_comes_twice_has_two_values() {
+    let set = set(vec![
+        when(rule("r"), "path", &["/a"]),
+        exact(when(rule("exact"), "path", &["/a", "/b"])),
+        exact(per(rule("exact-per"), &["path"])),
+        when(rule("net"), "ip", &["10.0.0.0/8"]),
+    ]);
+    assert_eq!(names(&set, &[("path", "/a"), ("path", "/b")]), ["exact", "r"]);
+    assert_eq!(names(&set, &[("path", "/b"), ("path", "/a")]), ["exact", "r"]);
+    assert_eq!(names(&set, &[("path", "/a"), ("path", "/c")]), ["r"]);
+    assert_eq!(names(&set, &[("path", "/c")]), ["exact-per"]);
+    assert_eq!(names(&set, &[("ip", "1.1.1.1"), ("ip", "::ffff:10.1.1.1")]), ["net"]);
+    assert_eq!(reason(&set, "exact", &[("path", "/a"), ("path", "/c")]), Reason::Surplus("path".to_owned()));
+}
+
+#[test]
+fn buckets_of_several_values_are_told_apart_by_all_of_them() {
+    let set = set(vec![per(rule("r"), &["k", "ip"])]);
+    let key = |attributes: &[(&str, &str)]| {
+        let mut asked = request(attributes);
+        asked.forms.ipv6_prefix = 64;
+        set.matches(&asked)[0].key.clone().unwrap()
+    };
+    let ip = ("ip", "2001:db8::1");
+    let keys = [
+        key(&[("k", "a"), ip]),
+        key(&[("k", "a"), ("k", "b"), ip]),
+        key(&[("k", "a"), ("k", "c"), ip]),
+        key(&[("k", "a"), ip, ("ip", "2001:db8:1::1")]),
+    ];
+    for (place, one) in keys.iter().enumerate() {
+        assert!(keys.iter().skip(place + 1).all(|other| other != one), "{keys:?}");
+    }
+    assert_eq!(key(&[("k", "a"), ip, ("ip", "2001:db8:1::2")]), keys[3], "one client commands its prefix");
+}
+
+#[test]
+fn a_rule_meets_one_address_of_a_group_and_counts_the_group() {
+    let set = set(vec![
+        acting(when(rule("ban"), "ip", &["2001:db8:1:2::5"]), Action::Block),
+        acting(when(rule("narrow"), "ip", &["2001:db8:9:9:8000::/65"]), Action::Block),
+        per(rule("each"), &["ip"]),
+    ]);
+    let asked = |address| {
+        let mut asked = request(&[("ip", address)]);
+        asked.forms.ipv6_prefix = 64;
+        let found = set.matches(&asked);
+        let bucket = found.iter().find_map(|found| found.key.clone()).unwrap();
+        let names: Vec<_> = found.iter().map(|found| found.rule.rule.name.clone()).collect();
+        (names, bucket)
+    };
+    let (banned, bucket) = asked("2001:db8:1:2::5");
+    assert_eq!(banned, ["ban", "each"]);
+    assert_eq!(asked("2001:db8:1:2::6"), (vec!["each".to_owned()], bucket.clone()));
+    assert_eq!(crate::core::key::identity_values(bucket.identity()), Some(vec!["2001:db8:1:2::"]));
+    assert_eq!(asked("2001:db8:9:9:8000::1").0, ["each", "narrow"]);
+    assert_eq!(asked("2001:db8:9:9::1").0, ["each"]);
+}
+
+#[test]
+fn globs_look_at_the_text_that_a_value_stands_for() {
+    let set = set(vec![
+        when(rule("prefix"), "path", &["/api/*"]),
+        when(rule("suffix"), "path", &["*.php"]),
+        when(rule("text"), "path", &["/api/~short"]),
+    ]);
+    let mut asked = request(&[("path", "/api/~short")]);
+    asked.forms.whole.push(("/api/~short", "/api/long.php"));
+    let found = set.matches(&asked);
+    let names: Vec<_> = found.iter().map(|found| found.rule.rule.name.as_str()).collect();
+    assert_eq!(names, ["prefix", "suffix", "text"]);
+}
+
+#[test]
+fn a_rule_may_spell_a_path_and_a_host_as_requests_do_not() {
+    let set = set(vec![
+        when(rule("path"), "path", &["/caf%C3%A9/*"]),
+        when(rule("host"), "host", &["Shop.Example"]),
+        when(rule("other"), "user", &["%41"]),
+    ]);
+    assert_eq!(
+        names(&set, &[("path", "/café/x"), ("host", "shop.example"), ("user", "A")]),
+        ["host", "path"]
+    );
+}
+
+#[test]
+fn a_limit_of_its_own_counts_a_request_that_no_rule_counts() {
     let set = set(vec![when(rule("r"), "path", &["/a"])]);
-    assert_eq!(names(&set, &[("path", "/a"), ("path", "/b")]), ["r"]);
-    assert!(names(&set, &[("path", "/b"), ("path", "/a")]).is_empty());
+    let found = |domain, path, descriptor| {
+        let mut asked = request(&[("path", path)]);
+        asked.domain = domain;
+        asked.limit = Some(LimitOverride { permits: 3, window: Span::from_secs(60) });
+        asked.forms.descriptor = descriptor;
+        let found = set.matches(&asked);
+        found.iter().map(|found| (found.rule.rule.name.clone(), found.key.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(found("default", "/a", Some("path=/a"))[0].0, "r");
+    assert!(found("default", "/b", None).is_empty());
+    let one = found("default", "/b", Some("path=/b"));
+    assert_eq!((one.len(), one[0].0.as_str()), (1, "descriptor"));
+    assert_ne!(found("other", "/b", Some("path=/b")), one);
+    assert_ne!(found("default", "/c", Some("path=/c")), one);
 }
 
 #[test]
@@ -326,11 +425,25 @@ fn naive_matches(rule: &Rule, request: &Request<'_>) -> bool {
     let named = |name: &str| {
         rule.per.iter().any(|own| own == name) || rule.conditions.iter().any(|c| c.attribute == name)
     };
-    rule.conditions.iter().all(|condition| {
-        let value = request.attribute(&condition.attribute);
-        value.is_some_and(|value| condition.any_of.iter().any(|pattern| naive_pattern(pattern, value)))
-    }) && rule.per.iter().all(|name| request.attribute(name).is_some())
-        && (!rule.exact || request.attributes.iter().all(|(name, _)| named(name)))
+    let values = |name: &str| {
+        let own = |(own, _): &&(&str, &str)| *own == name;
+        request.attributes.iter().filter(own).map(|(_, value)| *value).collect::<Vec<_>>()
+    };
+    let meets =
+        |condition: &Condition, value| condition.any_of.iter().any(|pattern| naive_pattern(pattern, value));
+    let listed = |name: &str| {
+        let lists = |condition: &&Condition| condition.attribute == name && condition.any_of.len() > 1;
+        rule.conditions.iter().filter(lists).any(|c| values(name).into_iter().all(|value| meets(c, value)))
+    };
+    rule.conditions
+        .iter()
+        .all(|condition| values(&condition.attribute).into_iter().any(|value| meets(condition, value)))
+        && rule.per.iter().all(|name| request.attribute(name).is_some())
+        && (!rule.exact
+            || request
+                .attributes
+                .iter()
+                .all(|(name, _)| named(name) && (values(name).len() == 1 || listed(name))))
 }
 
 fn naive_pattern(pattern: &Pattern, value: &str) -> bool {

@@ -62,6 +62,11 @@ impl Keys {
         self.gaps += len;
     }
 
+    /// Bytes of the keys.
+    pub(super) const fn live(&self) -> usize {
+        self.live
+    }
+
     pub(super) fn worth_packing(&self) -> bool {
         self.gaps > self.live / 4 + GAPS_MIN
     }

@@ -7,7 +7,8 @@
 //! ```text
 //! frame   := incarnation seq sent slowest seen? count report*     seen? := 0 | 1 incarnation seq before lag±
 //! report  := flags label [subject] [stamp±] [window] amounts demand
-//! subject := domain name identity (0 | 1 region) count (node since±)*    text := length bytes; since against sent
+//! subject := domain name identity (0 | 1 region) count (node since±)* own?   text := length bytes; since against sent
+//! own     := permits burst queue, where the flags say so
 //! amounts := one admitted | count (admitted returned)*            demand := two bytes, eleven significant bits
 //! ```
 //! A stamp is told as the time from there to `sent`, and left out with the window where both are as in the report before.
@@ -17,8 +18,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Amount, COUNTS_MAX, Counter, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName,
-    Scope, Seen, Subject,
+    Amount, COUNTS_MAX, Counter, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report,
+    RuleName, Scope, Seen, Subject,
 };
 use crate::core::time::{Span, Timestamp};
 
@@ -33,6 +34,8 @@ const NAMED: u8 = 1;
 const SAME_TIME: u8 = 2;
 /// One amount, nothing given back.
 const PLAIN: u8 = 4;
+/// The subject ends with the bucket's own limit.
+const OWN: u8 = 8;
 
 /// Why bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +78,9 @@ pub fn write_report(sent: Timestamp, before: Option<&Report>, report: &Report, b
     let same = before.is_some_and(|before| (before.stamp, before.window) == (report.stamp, report.window));
     let plain = matches!(report.amounts.as_slice(), [amount] if amount.returned == 0);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
-    bytes.push(flag(report.subject.is_some(), NAMED) | flag(same, SAME_TIME) | flag(plain, PLAIN));
+    let own = report.subject.as_ref().is_some_and(|subject| subject.own.is_some());
+    let named = flag(report.subject.is_some(), NAMED) | flag(own, OWN);
+    bytes.push(named | flag(same, SAME_TIME) | flag(plain, PLAIN));
     put(bytes, report.label);
     if let Some(subject) = &report.subject {
         write_subject(sent, subject, bytes);
@@ -111,6 +116,11 @@ fn write_subject(sent: Timestamp, subject: &Subject, bytes: &mut Vec<u8>) {
     for counter in &subject.counters {
         put_text(bytes, counter.node.as_bytes());
         put_time(bytes, sent, counter.since);
+    }
+    if let Some(OwnLimit { permits, burst, queue }) = subject.own {
+        for number in [permits, burst, queue] {
+            put(bytes, u64::from(number));
+        }
     }
 }
 
@@ -197,11 +207,11 @@ impl<'a> Rest<'a> {
 
     fn report(&mut self, sent: Timestamp, before: Option<&Report>) -> Result<Report, Unreadable> {
         let flags = self.byte()?;
-        if flags > NAMED | SAME_TIME | PLAIN {
+        if flags > NAMED | SAME_TIME | PLAIN | OWN || flags & (NAMED | OWN) == OWN {
             return Err(Unreadable::Malformed);
         }
         let label = self.number()?;
-        let subject = if flags & NAMED == 0 { None } else { Some(self.subject(sent)?) };
+        let subject = if flags & NAMED == 0 { None } else { Some(self.subject(sent, flags & OWN > 0)?) };
         let (stamp, window) = if flags & SAME_TIME == 0 {
             (self.time(sent)?, self.number()?)
         } else {
@@ -219,7 +229,7 @@ impl<'a> Rest<'a> {
         Ok(Report { label, subject, window, stamp, amounts, demand })
     }
 
-    fn subject(&mut self, sent: Timestamp) -> Result<Subject, Unreadable> {
+    fn subject(&mut self, sent: Timestamp, has_own: bool) -> Result<Subject, Unreadable> {
         let domain = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
         let name = self.text(RULE_NAME_BYTES_MAX)?.to_owned();
         let identity = self.bytes(IDENTITY_BYTES_MAX)?.to_vec();
@@ -231,7 +241,17 @@ impl<'a> Rest<'a> {
             let node = Arc::from(self.text(NAME_BYTES_MAX)?);
             counters.push(Counter { node, since: self.time(sent)? });
         }
-        Ok(Subject { rule: RuleName { domain, name }, identity, scope, counters })
+        let own = if has_own {
+            let (permits, burst, queue) = (self.permits()?, self.permits()?, self.permits()?);
+            Some(OwnLimit { permits, burst, queue })
+        } else {
+            None
+        };
+        Ok(Subject { rule: RuleName { domain, name }, identity, scope, counters, own })
+    }
+
+    fn permits(&mut self) -> Result<u32, Unreadable> {
+        u32::try_from(self.number()?).map_err(|_| Unreadable::Malformed)
     }
 }
 

@@ -3,7 +3,7 @@
 //! Everything in them is cumulative and carries its window and its sessions, so that loss, duplication, reordering and
 //! any delay do nothing.
 
-use super::RuleName;
+use super::{OwnLimit, RuleName};
 use crate::core::time::Timestamp;
 
 /// Most statements and transfers in one frame, together.
@@ -49,6 +49,18 @@ pub struct Statement {
     pub given: Vec<Total>,
     /// What was admitted in the window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,
+    /// By which limit the sender counts the bucket.
+    #[serde(skip)]
+    pub limit: Held,
+}
+
+/// By which limit a bucket counts. It follows the statements and transfers of a frame, where any is not the usual.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+pub struct Held {
+    /// The bucket's own, in place of the rule's.
+    pub own: Option<OwnLimit>,
+    /// Whether others only said so: the sender's region itself decides nothing.
+    pub hearsay: bool,
 }
 
 /// Rights that went from one region to another in one window, all together.
@@ -77,4 +89,7 @@ pub struct Transfer {
     pub to_session: u64,
     /// Permits given to it in this window, all together.
     pub permits: u64,
+    /// By which limit the sender counts the bucket.
+    #[serde(skip)]
+    pub limit: Held,
 }

@@ -6,16 +6,19 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::algorithm::{Algorithm, View};
+use super::super::algorithm::{Algorithm, Limit, View};
 use super::super::time::{Span, Timestamp};
-use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, rounded};
+use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
 use super::budget::Account;
 use super::by_region::ByRegion;
+use super::care::Care;
 use super::counts::{Count, Counts, Merged};
 use super::credit::{BELIEVED_TIMES, Credit};
 use super::cut::{Cut, Ground, Reading};
 use super::demand::Demand;
+use super::own::Own;
 use super::partition::{Standing, standing};
+use super::parts::Given;
 use super::pool::{Pool, Statement};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
@@ -23,13 +26,20 @@ use super::voice::Voices;
 use super::{WorldKey, WorldRule};
 
 mod doubt;
+mod former;
 mod look;
 mod news;
+mod trail;
+
+use doubt::Agreed;
 
 pub use doubt::Doubt;
+use trail::Trail;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
 const PERIODS_MAX: usize = 3;
+/// A report that comes so long after its window, or before it, is only late or early.
+const LATELY: Span = Span::from_secs(10);
 /// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the past.
 const JOINING: Span = Span::from_secs(1);
 
@@ -37,7 +47,9 @@ const JOINING: Span = Span::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) key: WorldKey,
+    /// With the bucket's own limit in place of the rule's, where it has one.
     pub(super) rule: Arc<WorldRule>,
+    own: Own,
     /// When this daemon began to count it.
     pub(super) since: Timestamp,
     /// By window, ascending.
@@ -47,6 +59,10 @@ pub(super) struct Bucket {
     pub(super) siblings: Vec<Sibling>,
     /// What was last told, and when.
     pub(super) told: Option<Telling>,
+    /// Since when all regions know of it.
+    agreed: Agreed,
+    /// Without windows: the most that each region may have used lately without telling.
+    given: Given,
     /// Whether it waits to be told at the next cut.
     pub(super) waiting: bool,
     /// Whether its effect waits to be taken.
@@ -138,9 +154,13 @@ pub(super) struct Period {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Told {
     pub(super) stamp: Timestamp,
+    /// The stamp of the newest report that told of more than those before it.
+    pub(super) grown: Timestamp,
     pub(super) demand: u64,
     pub(super) counts: Counts,
     version: u32,
+    /// How its count grew, where a window is not over at its end: of a `sliding_log`.
+    trail: Option<Box<Trail>>,
 }
 
 /// Who asks: what a bucket must know of the daemon that follows it.
@@ -155,15 +175,20 @@ pub(super) struct Here<'a> {
     /// After this long a report has reached everyone.
     pub(super) horizon: Span,
     pub(super) policy: Policy,
+    pub(super) care: Care,
     /// Whether nothing is told of buckets far from their limit.
     pub(super) thrift: bool,
     /// Whether there is so much to tell that only what others would guess wrong is told.
     pub(super) busy: bool,
+    /// Whether for long all came in time, so that every region divides by the same reports.
+    pub(super) settled: bool,
+    /// The longest that any region was not heard since that was so.
+    pub(super) silence: Span,
 }
 
 impl Here<'_> {
     /// How many daemons a region has, at least one.
-    fn daemons(&self, region: RegionId) -> u64 {
+    pub(super) fn daemons(&self, region: RegionId) -> u64 {
         let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
         u64::try_from(nodes).unwrap_or(u64::MAX).max(1)
     }
@@ -179,11 +204,14 @@ impl Bucket {
         Self {
             key,
             rule,
+            own: Own::default(),
             since,
             periods: SmallVec::new(),
             demand,
             siblings: Vec::new(),
             told: None,
+            agreed: Agreed::default(),
+            given: Given::default(),
             waiting: false,
             queued: false,
             enforced: None,
@@ -209,6 +237,11 @@ impl Bucket {
         )
     }
 
+    /// How long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
+    fn slides(&self) -> Option<Span> {
+        (self.rule.algorithm == Algorithm::SlidingLog).then_some(self.rule.limit.window)
+    }
+
     /// The window that contains `now`; zero for algorithms without windows.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
         if self.windowed() { now.window_index(self.rule.limit.window) } else { 0 }
@@ -224,14 +257,22 @@ impl Bucket {
         }
     }
 
+    /// Whether this window was over a short time ago, or begins soon: so late, or so early, honest reports come.
+    pub(super) fn was_lately(&self, window: u64, now: Timestamp) -> bool {
+        let length = self.rule.limit.window;
+        let begins = Timestamp::window_start(window, length);
+        let ends = Timestamp::window_start(window.saturating_add(1), length);
+        self.windowed() && now.since(ends) <= LATELY && begins.since(now) <= LATELY
+    }
+
     pub(super) fn period(&self, window: u64) -> Option<&Period> {
         self.periods.iter().find(|period| period.window == window)
     }
 
     /// Whose it is, what is known of a window, and under which labels it is told.
-    pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Period, &mut Voices)> {
+    pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut Voices)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
-        Some((&self.key, period, &mut self.voices))
+        Some((&self.key, &self.own, period, &mut self.voices))
     }
 
     pub(super) fn periods(&self) -> impl Iterator<Item = &Period> {
@@ -309,13 +350,15 @@ impl Bucket {
             && self.period(0).and_then(|period| period.told(region)).is_none()
             && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
         self.changed = now;
+        self.agreed.note(heard.stamp.min(now), self.agreed_for());
+        let slides = self.slides();
         let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
         let told = period.told_mut(region);
         let (mut changed, mut full, mut backwards) = (false, false, false);
         for count in &heard.counts {
             backwards |= heard.stamp > told.stamp && told.counts.runs_backwards(count);
             match told.counts.merge(count) {
-                Merged::Changed => changed = true,
+                Merged::Changed => (changed, told.grown) = (true, told.grown.max(heard.stamp)),
                 Merged::Known => {}
                 Merged::Full => full = true,
             }
@@ -324,6 +367,9 @@ impl Bucket {
             changed |= told.demand != heard.demand;
             told.stamp = heard.stamp;
             told.demand = heard.demand.min(DEMAND_MAX);
+            if let Some(length) = slides {
+                told.note(heard.window, length);
+            }
         }
         if changed {
             told.version = told.version.wrapping_add(1);
@@ -371,7 +417,8 @@ impl Bucket {
     /// is believed bit by bit, as [`Credit`] has it.
     fn believed(&self, net: u64) -> u64 {
         if self.windowed() {
-            net.min(u64::from(self.rule.limit.permits).saturating_mul(BELIEVED_TIMES))
+            let most = self.rule.limit.permits.max(self.own.before());
+            net.min(u64::from(most).saturating_mul(BELIEVED_TIMES))
         } else {
             net
         }
@@ -395,9 +442,10 @@ impl Bucket {
         let window = self.window_at(now);
         let demand = rounded(self.demand_at(now));
         let mut windows = SmallVec::new();
+        let slides = self.slides();
         self.period_mut(window);
         for period in &mut self.periods {
-            let current = period.window == window;
+            let (index, current) = (period.window, period.window == window);
             let live = period.live.clone();
             let told = period.told_mut(Regions::OWN);
             if current || told.counts != live {
@@ -405,10 +453,14 @@ impl Bucket {
                 told.stamp = now;
                 told.demand = demand;
                 told.version = told.version.wrapping_add(1);
-                windows.push(period.window);
+                if let Some(length) = slides {
+                    told.note(index, length);
+                }
+                windows.push(index);
             }
         }
         let net = self.own_net(window);
+        self.agreed.note(now, self.agreed_for());
         self.told = Some(Telling { at: now, window, net, demand });
         let account = Account { stamp: now, admitted: net, demand };
         self.read(now, Regions::OWN, window, Statement { account, past: false }, here);
@@ -433,7 +485,7 @@ impl Bucket {
             return false;
         }
         let standing = self.standing(window, here);
-        let ground = self.ground(&standing, here);
+        let ground = self.ground(&standing, here, &[]);
         self.cut.hear(now, region, Reading { window, account }, ground)
     }
 
@@ -446,7 +498,12 @@ impl Bucket {
         standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
     }
 
-    fn ground<'a>(&self, standing: &'a Standing, here: Here<'_>) -> Ground<'a> {
+    fn ground<'a>(
+        &self,
+        standing: &'a Standing,
+        here: Here<'_>,
+        lingering: &'a [(RegionId, u64)],
+    ) -> Ground<'a> {
         Ground {
             limit: standing.limit,
             window: self.rule.limit.window,
@@ -456,7 +513,39 @@ impl Bucket {
             whole: standing.whole,
             policy: here.policy,
             lot: self.lot,
+            lingering,
         }
+    }
+
+    /// By which limit `region` decides requests for it. Whether another is in force now: then it has to [`Self::follow`].
+    pub(super) fn hear_limit(
+        &mut self,
+        times: (Timestamp, Timestamp),
+        region: RegionId,
+        own: Option<OwnLimit>,
+        rule: &Limit,
+    ) -> bool {
+        let (limit, from) = (self.own.limit(), self.own.from());
+        self.own.hear(times, region, own, (rule, &self.rule.limit));
+        let changed = limit != self.own.limit();
+        if changed || from != self.own.from() {
+            // It is said with the name, so the bucket has to be named anew.
+            self.voices = Voices::default();
+        }
+        if changed {
+            self.told = None;
+        }
+        changed
+    }
+
+    /// Whether it has, or had, another limit than its rule's.
+    pub(super) const fn has_own_limit(&self) -> bool {
+        self.own.is_known()
+    }
+
+    /// The limit by which it is decided, where that is not the rule's.
+    pub(super) fn own_limit(&self) -> Option<OwnLimit> {
+        self.own.limit()
     }
 
     /// Another rule is in force, or other regions are there: everything is worked out anew.
@@ -464,12 +553,19 @@ impl Bucket {
         self.cut.unsettle();
     }
 
+    /// This daemon stood still for longer than it takes to be heard by others.
+    pub(super) fn stood_still(&mut self) {
+        self.pool.stood_still();
+    }
+
     /// The clock went back to `now`.
     pub(super) fn clock_went_back(&mut self, now: Timestamp) {
         if let Some(told) = &mut self.told {
             told.at = told.at.min(now);
         }
+        self.agreed = Agreed::default();
         self.changed = self.changed.min(now);
+        self.own.clock_went_back(now);
         self.unsettle();
     }
 
@@ -490,10 +586,16 @@ impl Bucket {
     pub(super) fn pressure(&self, now: Timestamp) -> u64 {
         let window = self.window_at(now);
         let Some(period) = self.period(window) else { return 0 };
-        let own = period.live.net();
-        if own == 0 && self.demand_at(now) == 0 {
+        if period.live.net() == 0 && self.demand_at(now) == 0 {
             return 0;
         }
+        self.in_use(now)
+    }
+
+    /// The part of its limit that all regions have in use now, in thousandths.
+    pub(super) fn in_use(&self, now: Timestamp) -> u64 {
+        let Some(period) = self.period(self.window_at(now)) else { return 0 };
+        let own = period.live.net();
         let (used, whole) = if self.windowed() {
             (own.saturating_add(self.told_by_others(period)), u64::from(self.rule.limit.permits))
         } else {
@@ -512,6 +614,20 @@ impl Bucket {
 
     pub(super) const fn view(&self) -> Option<(View, u64)> {
         self.enforced
+    }
+}
+
+impl Told {
+    /// Remembers how the count of `window` has grown.
+    fn note(&mut self, window: u64, length: Span) {
+        let start = Timestamp::window_start(window, length);
+        self.trail.get_or_insert_default().note(start, length, self.stamp, self.counts.net());
+    }
+
+    /// What of its count still lies in an interval as long as the window, once so much of the next one has passed.
+    fn lingering(&self, passed: u64, length: Span) -> u64 {
+        let gone = self.trail.as_ref().map_or(0, |trail| trail.at(passed, length));
+        self.counts.net().saturating_sub(gone)
     }
 }
 

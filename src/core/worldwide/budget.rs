@@ -24,6 +24,8 @@ pub struct Stake {
     pub before: u64,
     /// What it has used, where that is known exactly.
     pub exact: Option<u64>,
+    /// What it admitted in the window before that still counts: of a `sliding_log`.
+    pub lingering: u64,
 }
 
 /// What a region told of itself.
@@ -82,7 +84,11 @@ pub fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     let claims: SmallVec<[Claim; 8]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
-    let parts: SmallVec<[i128; 8]> = if used >= limit {
+    let lingers = stakes.iter().any(|stake| stake.lingering > 0);
+    let parts: SmallVec<[i128; 8]> = if used >= limit && lingers {
+        // What lingers is partly guessed, and leaves soon: nobody may admit more before it has.
+        claims.iter().map(|claim| claim.used * limit / used.max(1)).collect()
+    } else if used >= limit {
         claims.iter().map(|claim| claim.used).collect()
     } else if wanted <= limit {
         with_reserve(limit - wanted, &claims)
@@ -94,7 +100,8 @@ pub fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
 
 fn claim(estate: Estate, stake: &Stake) -> Claim {
     let (weight, reserve) = (i128::from(stake.weight.max(1)), i128::from(stake.reserve.max(1)));
-    let Some(told) = stake.told else { return Claim { weight, reserve, used: 0, wanted: 0 } };
+    let lingering = i128::from(stake.lingering) * UNIT;
+    let Some(told) = stake.told else { return Claim { weight, reserve, used: lingering, wanted: lingering } };
     let (admitted, from) = if told.stamp >= estate.start {
         (i128::from(told.admitted) * UNIT, told.stamp)
     } else {
@@ -102,8 +109,9 @@ fn claim(estate: Estate, stake: &Stake) -> Claim {
     };
     let demand = i128::from(told.demand.min(DEMAND_MAX));
     let asked = |until: Timestamp| demand * i128::from(until.since(from).0) / UNIT;
-    let guessed = admitted.max((admitted + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
-    let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT);
+    let known = admitted + lingering;
+    let guessed = known.max((known + asked(estate.cut)).min(i128::from(stake.before) * UNIT));
+    let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT + lingering);
     let rest = asked(estate.end);
     let wanted = used.max(admitted + rest + (rest * UNIT).isqrt() * i128::from(estate.caution) / 1_000);
     Claim { weight, reserve, used, wanted }
@@ -214,6 +222,7 @@ mod tests {
                     }),
                     before: vector.prev[k],
                     exact: None,
+                    lingering: 0,
                 })
                 .collect();
             let estate = Estate {
@@ -233,8 +242,9 @@ mod tests {
     fn stakes() -> impl Strategy<Value = Vec<Stake>> {
         let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX])
             .prop_map(|(ago, admitted, demand)| Account { stamp: Timestamp(START + ago), admitted, demand });
-        let one = (1..10_u64, proptest::option::of(told), 0..200_u64)
-            .prop_map(|(weight, told, before)| Stake { weight, reserve: weight, told, before, exact: None });
+        let one = (1..10_u64, proptest::option::of(told), 0..200_u64).prop_map(|(weight, told, before)| {
+            Stake { weight, reserve: weight, told, before, exact: None, lingering: 0 }
+        });
         proptest::collection::vec(one, 1..8)
     }
 
@@ -266,7 +276,7 @@ mod tests {
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
             let told = Some(Account { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit, exact: None }).collect();
+            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit, exact: None, lingering: 0 }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
             let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
         }

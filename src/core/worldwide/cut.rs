@@ -1,7 +1,8 @@
 //! Common cuts: what every region told of one bucket, used by all of them at the same instant.
 //!
 //! A report counts only once it can have reached everyone, its stamp plus the horizon. Then all regions divide the limit by
-//! the same reports and get the same answer. What arrived sooner may only shrink a budget, never raise it.
+//! the same reports and get the same answer. What arrived sooner may only shrink a budget, never raise it: not even what
+//! another report has shrunk, for until the later one is used the others may use what the earlier one gives them.
 
 use std::collections::VecDeque;
 
@@ -10,6 +11,7 @@ use smallvec::SmallVec;
 use super::super::time::{Span, Timestamp};
 use super::budget::{Account, Estate, Stake, budgets, common_cut};
 use super::by_region::ByRegion;
+use super::parts::{COMING_MEMORY, GIVEN_MEMORY, Given, Parts};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 
@@ -55,41 +57,8 @@ pub(super) struct Ground<'a> {
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
     pub(super) lot: u64,
-}
-
-/// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the sum. Small:
-/// every bucket keeps several, with a place for each region of the world.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Parts(SmallVec<[u32; 4]>);
-
-impl Parts {
-    /// Stands for no part.
-    const NONE: u32 = u32::MAX;
-
-    fn get(&self, region: RegionId) -> Option<u64> {
-        self.0.get(region).filter(|part| **part != Self::NONE).map(|part| u64::from(*part))
-    }
-
-    /// More than any limit is as good as the largest.
-    fn set(&mut self, region: RegionId, part: u64) {
-        if self.0.len() <= region {
-            self.0.resize(region + 1, Self::NONE);
-        }
-        if let Some(place) = self.0.get_mut(region) {
-            *place = u32::try_from(part).unwrap_or(u32::MAX).min(Self::NONE - 1);
-        }
-    }
-
-    fn sum(&self) -> u64 {
-        self.0.iter().filter(|part| **part != Self::NONE).map(|part| u64::from(*part)).sum()
-    }
-
-    /// Of each region the smaller part, where both have one.
-    fn lower(&mut self, other: &Self) {
-        for (part, other) in self.0.iter_mut().zip(&other.0) {
-            *part = (*part).min(*other);
-        }
-    }
+    /// What regions admitted in the window before that still counts: of a `sliding_log`.
+    pub(super) lingering: &'a [(RegionId, u64)],
 }
 
 /// What the own region may admit.
@@ -110,6 +79,11 @@ pub(super) struct Cut {
     window: u64,
     /// What the last cut of this window gave.
     before: Parts,
+    /// The same of the window before.
+    ended: Parts,
+    /// The most that each region may hold in this window, and in the next one.
+    most: Given,
+    to_come: Given,
     /// Whether that was more than the limit: more was admitted already.
     over: bool,
     /// What the last cut gave in which all could be heard and any was in play.
@@ -118,6 +92,29 @@ pub(super) struct Cut {
     steps: VecDeque<Step>,
     /// What the own region may admit until something changes.
     lasting: Option<Allowance>,
+    /// What all reports that had arrived gave when last looked at.
+    foreseen: Option<Foreseen>,
+    /// The same before later reports arrived, until the first of those is used.
+    held: VecDeque<(Timestamp, Foreseen)>,
+}
+
+/// What the reports that have arrived will give the own region.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Foreseen {
+    window: u64,
+    /// When the last of them is used.
+    at: Timestamp,
+    allowance: Allowance,
+}
+
+impl Foreseen {
+    fn of(&self, window: u64) -> Option<u64> {
+        match window.checked_sub(self.window) {
+            Some(0) => Some(self.allowance.now),
+            Some(1) => Some(self.allowance.next),
+            _ => None,
+        }
+    }
 }
 
 /// One cut.
@@ -182,6 +179,11 @@ impl Cut {
         register.waiting.insert(place, (at, reading));
         self.waiting += 1;
         self.lasting = None;
+        let foreseen = self.foreseen.take().filter(|before| at > now.max(before.at));
+        self.held.extend(foreseen.map(|before| (at, before)));
+        if self.held.len() > STEPS_MAX {
+            self.held.pop_front();
+        }
         if register.waiting.len() > WAITING_MAX
             && let Some((_, early)) = register.waiting.pop_front()
         {
@@ -219,8 +221,10 @@ impl Cut {
     fn turn(&mut self, at: Timestamp, ground: Ground<'_>) {
         let window = at.window_index(ground.window);
         if window > self.window {
+            let follows = self.window + 1 == window;
             self.window = window;
-            self.before = Parts::default();
+            self.ended = std::mem::take(&mut self.before);
+            self.most = Given::begin(at, &self.to_come, follows);
             self.settle(at, ground);
         }
     }
@@ -232,7 +236,9 @@ impl Cut {
         if ground.whole && self.any_in_play(Known::InForce, self.window, ground) {
             self.settled.clone_from(&self.before);
         }
+        self.most.note(at, &self.before, GIVEN_MEMORY);
         let next = self.divide(Known::InForce, self.window + 1, ground);
+        self.to_come.note(at, &next, COMING_MEMORY);
         let next = next.get(Regions::OWN).unwrap_or(ground.limit);
         let mut usable = self.before.clone();
         let recent = self.steps.partition_point(|step| step.at + GROWTH_DELAY <= at).saturating_sub(1);
@@ -266,6 +272,11 @@ impl Cut {
         self.before.get(region)
     }
 
+    /// The most that a region may hold in this window since it told last; nothing where that is not known.
+    pub(super) fn most_of(&self, region: RegionId) -> Option<u64> {
+        self.most.of(region)
+    }
+
     /// What a region was given when all could still be heard.
     pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
         if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }
@@ -274,11 +285,22 @@ impl Cut {
     /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now, whether or
     /// not it told.
     pub(super) fn allowance(&mut self, own: Account, ground: Ground<'_>) -> Allowance {
-        let allowance = Allowance {
-            now: self.in_window(own, self.window, ground),
-            next: self.in_window(own, self.window + 1, ground),
+        let settled = self.is_settled(own.stamp);
+        let windows = (self.window, self.window + 1);
+        let allowance = if ground.policy == Policy::Sum {
+            let left = |window| self.left_by_others(own.stamp, window, ground);
+            Allowance { now: left(windows.0), next: left(windows.1) }
+        } else {
+            let now = self.foreseen(own, windows.0, ground, settled);
+            let foreseen = Allowance { now, next: self.foreseen(own, windows.1, ground, settled) };
+            self.held.retain(|(until, _)| *until > own.stamp);
+            let at = self.registers.iter().filter_map(|(_, register)| register.waiting.back());
+            let at = at.map(|(at, _)| *at).fold(own.stamp, Timestamp::max);
+            self.foreseen = Some(Foreseen { window: self.window, at, allowance: foreseen });
+            let least = |window| self.in_window(own.stamp, window, ground, foreseen);
+            Allowance { now: least(windows.0), next: least(windows.1) }
         };
-        let lasts = ground.whole && ground.policy != Policy::Sum && self.is_settled(own.stamp);
+        let lasts = ground.whole && ground.policy != Policy::Sum && settled && ground.lingering.is_empty();
         self.lasting = lasts.then_some(allowance);
         allowance
     }
@@ -300,18 +322,30 @@ impl Cut {
         self.waiting == 0 && !self.over && !held_back && !self.steps.is_empty()
     }
 
-    fn in_window(&self, own: Account, window: u64, ground: Ground<'_>) -> u64 {
+    /// What all reports that have arrived give the own region of a window.
+    fn foreseen(&mut self, own: Account, window: u64, ground: Ground<'_>, settled: bool) -> u64 {
         let now = own.stamp;
-        if ground.policy == Policy::Sum {
-            return self.left_by_others(now, window, ground);
-        }
-        let part = |known| self.divide(known, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
-        match self.in_force(now, window) {
+        if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
             // What has arrived is what is in force. No other region is taken to have used more than it was given, and what
             // each wants is what it told: to divide once more could only give more.
-            Some(in_force) if self.is_settled(now) => in_force,
-            in_force => in_force.unwrap_or_else(|| part(Known::InForce)).min(part(Known::Arrived(own))),
+            return in_force;
         }
+        let arrived = self.divide(Known::Arrived(own), window, ground);
+        // A clock that is a little ahead uses them sooner.
+        if window == self.window {
+            self.most.note(now, &arrived, GIVEN_MEMORY);
+        }
+        arrived.get(Regions::OWN).unwrap_or(ground.limit)
+    }
+
+    /// What the own region may admit of a window: the least of what is in force now and of what will be.
+    fn in_window(&self, now: Timestamp, window: u64, ground: Ground<'_>, foreseen: Allowance) -> u64 {
+        let foreseen = if window == self.window { foreseen.now } else { foreseen.next };
+        let held = self.held.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
+        let in_force = self.in_force(now, window);
+        let divided =
+            || self.divide(Known::InForce, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
+        in_force.unwrap_or_else(divided).min(held)
     }
 
     /// The least that the cuts of the last [`GROWTH_DELAY`] gave for a window.
@@ -385,8 +419,12 @@ impl Cut {
                     Known::InForce => register.and_then(|register| register.in_force),
                     Known::Arrived(_) => register.and_then(Register::newest).copied(),
                 };
+                let lingering = ground.lingering.iter().find(|(of, _)| *of == id && window == self.window);
+                let lingering = lingering.map_or(0, |(_, permits)| *permits);
                 let before = if window == self.window { self.usable(id) } else { None };
-                let before = before.unwrap_or(ground.limit);
+                // Where what lingers counts, the turn of a window gives nothing back.
+                let ended = if lingering > 0 { self.ended.get(id) } else { None };
+                let before = before.or(ended).unwrap_or(ground.limit);
                 let told = reading.map(|reading| Account {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },
                     ..reading.account
@@ -396,7 +434,8 @@ impl Cut {
                     Known::Arrived(own) if id == Regions::OWN && window == self.window => Some(own.admitted),
                     _ => None,
                 };
-                Stake { weight, reserve: weight.saturating_add(at_home), told, before, exact }
+                let reserve = weight.saturating_add(at_home);
+                Stake { weight, reserve, told, before, exact, lingering }
             })
             .collect();
         let estate = Estate {
@@ -434,255 +473,4 @@ fn stirs(reading: &Reading, window: Span) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const WINDOW: Span = Span::from_secs(1);
-    const START: Timestamp = Timestamp(1_700_000_000_000_000);
-    const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
-
-    fn ground(limit: u64, policy: Policy) -> Ground<'static> {
-        let horizon = Span::from_millis(60);
-        Ground {
-            limit,
-            window: WINDOW,
-            horizon,
-            parties: &PARTIES,
-            silent: &[],
-            whole: true,
-            policy,
-            lot: 77,
-        }
-    }
-
-    fn reading(at: Timestamp, admitted: u64, per_second: u64) -> Reading {
-        let account = Account { stamp: at, admitted, demand: per_second * 1_000_000 };
-        Reading { window: at.window_index(WINDOW), account }
-    }
-
-    /// A region that does nothing.
-    fn still(at: Timestamp) -> Account {
-        Account { stamp: at, admitted: 0, demand: 0 }
-    }
-
-    /// Hears every report after a delay of its own (below the horizon) and looks at its own pace.
-    fn follow(
-        reports: &[(RegionId, Reading)],
-        delays: &[u64],
-        tick: u64,
-        end: Timestamp,
-        policy: Policy,
-    ) -> Vec<u32> {
-        let mut cut = Cut::default();
-        let mut arrivals: Vec<_> = reports
-            .iter()
-            .zip(delays.iter().cycle())
-            .map(|(&(region, reading), &delay)| {
-                (reading.account.stamp + Span::from_millis(delay), region, reading)
-            })
-            .collect();
-        arrivals.sort_by_key(|&(at, region, reading)| (at, region, reading.account.stamp));
-        let mut arrivals = arrivals.into_iter().peekable();
-        let mut now = START;
-        while now < end {
-            now = (now + Span::from_millis(tick)).min(end);
-            while let Some((at, region, reading)) = arrivals.next_if(|(at, ..)| *at <= now) {
-                cut.hear(at, region, reading, ground(100, policy));
-            }
-            cut.advance(now, ground(100, policy));
-        }
-        cut.before.0.to_vec()
-    }
-
-    proptest! {
-        /// Every region numbers itself first.
-        #[test]
-        fn regions_that_number_the_others_in_other_orders_divide_alike(
-            limit in 1_u64..400,
-            history in proptest::collection::vec((0_usize..3, 0_u64..3, 0_u64..8, 0_u64..3_000), 1..60),
-        ) {
-            let given = |own: usize| {
-                let id = |place: usize| (place + 3 - own) % 3;
-                let parties = [0, 1, 2].map(|place| (id(place), 1));
-                let ground = Ground { parties: &parties, ..ground(limit, Policy::Tidegate) };
-                let (mut cut, mut at, mut admitted) = (Cut::default(), START, [0; 3]);
-                for &(place, pause, more, demand) in &history {
-                    at = at + Span::from_millis(pause * 5);
-                    admitted[place] += more;
-                    cut.hear(at, id(place), reading(at, admitted[place], demand), ground);
-                }
-                cut.advance(at + Span::from_millis(100), ground);
-                [0, 1, 2].map(|place| cut.given(id(place)))
-            };
-            prop_assert_eq!(given(0), given(1));
-            prop_assert_eq!(given(0), given(2));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn all_regions_divide_alike_whatever_came_first_and_however_they_tick(
-            steps in proptest::collection::vec((0..3_usize, 2..90_u64, 0..60_u64, 0..400_u64), 1..60),
-            delays in proptest::collection::vec(proptest::collection::vec(0..59_u64, 1..20), 3),
-            ticks in proptest::collection::vec(1..40_u64, 3),
-        ) {
-            let mut at = START;
-            let reports: Vec<_> = steps
-                .into_iter()
-                .map(|(region, step, admitted, demand)| {
-                    at = at + Span::from_millis(step);
-                    (region, reading(at, admitted, demand))
-                })
-                .collect();
-            let end = at + Span::from_millis(61);
-            for policy in [Policy::Tidegate, Policy::Cut] {
-                let views: Vec<_> =
-                    delays.iter().zip(&ticks).map(|(delays, &tick)| follow(&reports, delays, tick, end, policy)).collect();
-                for view in &views {
-                    prop_assert_eq!(view, &views[0]);
-                    let sum: u32 = view.iter().sum();
-                    // More than the limit only if more has probably been admitted already.
-                    prop_assert!(view.is_empty() || (100..=300).contains(&sum), "{:?}", view);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn a_region_that_asks_alone_has_the_whole_limit() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
-        cut.hear(START, 0, reading(START, 1, 500), ground);
-        let later = START + Span::from_millis(200);
-        cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground), Allowance { now: 100, next: 100 });
-    }
-
-    #[test]
-    fn a_region_that_is_new_has_its_part_of_what_nobody_asks_for() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Cut);
-        cut.hear(START, 1, reading(START, 40, 0), ground);
-        let later = START + Span::from_millis(100);
-        cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground).now, 20);
-    }
-
-    #[test]
-    fn what_nobody_asks_for_lies_mostly_where_the_bucket_is_at_home() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
-        cut.hear(START, 0, reading(START, 1, 1), ground);
-        let later = START + Span::from_millis(100);
-        cut.advance(later, ground);
-        assert!(cut.allowance(still(later), ground).now >= 90);
-        // Many windows later another region asks: it is at home in neither.
-        let at = START + Span::from_secs(3);
-        cut.hear(at, 1, reading(at, 1, 1), ground);
-        let later = at + Span::from_millis(100);
-        cut.advance(later, ground);
-        assert!(cut.allowance(still(later), ground).now <= 40);
-    }
-
-    #[test]
-    fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
-        // Their first words come one by one: for some milliseconds each cut knows of one of them only.
-        for policy in [Policy::Tidegate, Policy::Cut] {
-            let mut views = [Cut::default(), Cut::default(), Cut::default()];
-            let ground = ground(90, policy);
-            for step in 0..200_u64 {
-                let now = START + Span::from_millis(step);
-                for (own, cut) in views.iter_mut().enumerate() {
-                    for region in 0..3_usize {
-                        let begun = u64::try_from(region).unwrap() * 6;
-                        let at = |told: u64| START + Span::from_millis(begun + told);
-                        for told in [0, 20, 40] {
-                            let delay = if region == own { 0 } else { 50 };
-                            if now == at(told) + Span::from_millis(delay) {
-                                let id = (region + 3 - own) % 3;
-                                cut.hear(now, id, reading(at(told), 0, 100 + told * 40), ground);
-                            }
-                        }
-                    }
-                    cut.advance(now, ground);
-                }
-                let budgets = views.iter_mut().map(|cut| cut.allowance(still(now), ground).now);
-                let sum: u64 = budgets.sum();
-                assert!(sum <= 90 + 3, "{sum} at {step} ms");
-            }
-        }
-    }
-
-    #[test]
-    fn what_lasts_is_what_would_be_found_anew() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
-        for region in [0, 1, 2] {
-            cut.hear(START, region, reading(START, 0, 20 + 70 * region as u64), ground);
-        }
-        let at = |ms| START + Span::from_millis(ms);
-        cut.advance(at(61), ground);
-        // What the last cut gave may be held back yet.
-        cut.allowance(still(at(61)), ground);
-        assert_eq!(cut.lasting(cut.window), None);
-        cut.advance(at(100), ground);
-        let found = cut.allowance(Account { admitted: 7, ..still(at(100)) }, ground);
-        assert_eq!(cut.lasting(cut.window), Some(found));
-        assert_eq!(cut.lasting(cut.window + 1), None);
-        assert_eq!(cut.allowance(Account { admitted: 11, ..still(at(900)) }, ground), found);
-        cut.hear(at(910), 1, reading(at(905), 30, 500), ground);
-        assert_eq!(cut.lasting(cut.window), None);
-    }
-
-    #[test]
-    fn two_regions_that_want_too_much_get_half_each_also_in_the_next_window() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
-        for region in [0, 1] {
-            cut.hear(START, region, reading(START, 0, 500), ground);
-        }
-        let later = START + Span::from_millis(100);
-        cut.advance(later, ground);
-        assert_eq!(cut.allowance(still(later), ground), Allowance { now: 50, next: 50 });
-    }
-
-    #[test]
-    fn what_has_arrived_shrinks_a_budget_at_once_and_raises_it_only_when_all_have_it() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
-        cut.hear(START, 0, reading(START, 0, 100), ground);
-        let later = START + Span::from_millis(100);
-        cut.advance(later, ground);
-        cut.hear(later, 1, reading(later, 0, 500), ground);
-        assert_eq!(cut.allowance(still(later), ground).now, 50);
-        let after = later + Span::from_millis(70);
-        cut.advance(after, ground);
-        cut.hear(after, 1, reading(after, 10, 0), ground);
-        assert_eq!(cut.allowance(still(after), ground).now, 50);
-        let last = after + Span::from_millis(60);
-        cut.advance(last, ground);
-        assert_eq!(cut.allowance(still(last), ground).now, 50);
-        let last = last + GROWTH_DELAY;
-        cut.advance(last, ground);
-        assert!(cut.allowance(still(last), ground).now >= 60, "{:?}", cut.allowance(still(last), ground));
-    }
-
-    #[test]
-    fn a_region_that_has_not_asked_for_two_windows_is_out_of_play() {
-        let mut cut = Cut::default();
-        let ground = ground(100, Policy::Tidegate);
-        for region in [0, 1] {
-            cut.hear(START, region, reading(START, 0, 500), ground);
-        }
-        let mut at = START;
-        for _ in 0..3 {
-            at = at + WINDOW;
-            cut.hear(at, 0, reading(at, 0, 500), ground);
-            cut.hear(at, 1, reading(at, 0, 0), ground);
-            cut.advance(at + Span::from_millis(60), ground);
-        }
-        assert_eq!(cut.allowance(still(at + Span::from_millis(60)), ground).now, 100);
-    }
-}
+mod tests;

@@ -1,7 +1,8 @@
 //! How much is asked of one bucket: a smoothed rate that jumps when the demand does.
 //!
 //! A slow average is told to others; a fast one beside it notices when the two differ by more than chance, and then the
-//! slow one takes the fast one's value. Without the jump every onset would be believed seconds too late.
+//! slow one takes the fast one's value. Without the jump every onset would be believed seconds too late. A third one between
+//! the two notices smaller changes, less soon: a demand that rises and falls all the time is followed by it.
 
 use super::super::time::{Span, Timestamp};
 
@@ -15,8 +16,10 @@ const TOLD_EVERY: Span = Span::from_millis(20);
 #[derive(Debug, Clone)]
 pub(super) struct Demand {
     slow: u64,
+    middle: u64,
     fast: u64,
     slow_span: Span,
+    middle_span: Span,
     fast_span: Span,
     /// After this long without any request nothing is asked for any more.
     silence_max: Span,
@@ -29,23 +32,34 @@ impl Demand {
         let cautious = 20 * window.0.min(u64::MAX / 20) / u64::from(permits.max(1));
         let slow_span = Span((window.0 / 2).clamp(200_000, cautious.max(2_000_000)));
         let fast_span = Span((slow_span.0 / 10).max(20_000));
+        let middle_span = Span((slow_span.0 / 10 * 3).max(60_000));
         let silence_max = Span(window.0.saturating_mul(2));
-        Self { slow: 0, fast: 0, slow_span, fast_span, silence_max, at: Timestamp::default(), last: None }
+        let at = Timestamp::default();
+        Self { slow: 0, middle: 0, fast: 0, slow_span, middle_span, fast_span, silence_max, at, last: None }
     }
 
     /// `permits` were asked for since the last call.
     pub(super) fn offered(&mut self, now: Timestamp, permits: u64) {
         let step = now.since(self.at);
         self.at = self.at.max(now);
-        self.slow = faded(self.slow, step, self.slow_span).saturating_add(part(permits, self.slow_span));
-        self.fast = faded(self.fast, step, self.fast_span).saturating_add(part(permits, self.fast_span));
+        let average = |rate, span| faded(rate, step, span).saturating_add(part(permits, span));
+        self.slow = average(self.slow, self.slow_span);
+        self.middle = average(self.middle, self.middle_span);
+        self.fast = average(self.fast, self.fast_span);
         if permits > 0 {
             self.last = Some(now);
         }
-        let larger = self.slow.max(self.fast).max(part(1, self.fast_span));
-        if self.fast.abs_diff(self.slow) > noise(larger, self.fast_span).saturating_mul(4) {
-            self.slow = self.fast;
+        if self.differs(self.fast, self.fast_span, 30) {
+            (self.slow, self.middle) = (self.fast, self.fast);
+        } else if self.differs(self.middle, self.middle_span, 25) {
+            self.slow = self.middle;
         }
+    }
+
+    /// Whether an average over `span` is more than so many tenths of a standard deviation away from the slow one.
+    fn differs(&self, average: u64, span: Span, tenths: u64) -> bool {
+        let larger = self.slow.max(average).max(part(1, span));
+        average.abs_diff(self.slow) > noise(larger, span).saturating_mul(tenths) / 10
     }
 
     /// The rate at `now`.
@@ -130,6 +144,14 @@ mod tests {
         let mut demand = Demand::new(SECOND, 100);
         let now = feed(&mut demand, Timestamp(1_000_000_000), 500, 30);
         assert!(demand.at(now + Span::from_millis(10)) > 2_500_000_000);
+    }
+
+    #[test]
+    fn a_fall_by_a_third_is_believed_within_a_quarter_of_a_second() {
+        let mut demand = Demand::new(SECOND, 1_000);
+        let now = feed(&mut demand, Timestamp(1_000_000_000), 500, 20);
+        let now = feed(&mut demand, now, 25, 13);
+        assert!(demand.at(now) < 1_650_000_000, "{}", demand.at(now));
     }
 
     #[test]

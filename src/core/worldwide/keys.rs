@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::super::time::Timestamp;
+use super::super::wire::RuleName;
 use super::WorldKey;
 use super::bucket::Bucket;
 
@@ -11,6 +12,9 @@ const SAMPLE: usize = 8;
 
 /// From this part of its limit on, in thousandths, a bucket is not forgotten for a new one.
 const PRESSURE_KEPT: u64 = 900;
+/// A bucket that is forgotten with at least this part of its limit in use, in thousandths, leaves its rule crowded: what is
+/// less need not be told to other regions either.
+const USE_MISSED: u64 = 100;
 
 /// A bucket's place in the table; never given to another bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,8 +34,10 @@ pub(super) struct Keys {
     keys_max: usize,
     born: u32,
     hand: usize,
-    /// Buckets forgotten before their time, or never followed, for want of room.
+    /// Buckets forgotten while they were in use, or never followed, for want of room.
     pub(super) dropped: u64,
+    /// The rule of a bucket that is now in use without being followed, by the last [`Self::insert`].
+    pub(super) missed: Option<RuleName>,
 }
 
 #[derive(Debug)]
@@ -52,6 +58,7 @@ impl Keys {
             born: 0,
             hand: 0,
             dropped: 0,
+            missed: None,
         }
     }
 
@@ -79,9 +86,22 @@ impl Keys {
 
     /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at matters more.
     pub(super) fn insert(&mut self, bucket: Bucket) -> Option<KeyId> {
+        let now = bucket.since;
+        if self.index.len() >= self.keys_max - self.keys_max / 20 {
+            // Just before there is no room the regions keep to their shares, so that none admits the whole limit meanwhile.
+            self.missed = self.least(now).and_then(|(_, least)| {
+                let bucket = self.get(least).filter(|bucket| bucket.in_use(now) >= USE_MISSED)?;
+                Some(bucket.key.rule.clone())
+            });
+        }
         if self.index.len() >= self.keys_max {
-            self.dropped = self.dropped.saturating_add(1);
-            let least = self.least(bucket.since)?;
+            let least = self.least(now);
+            let Some((pressure, least)) = least.filter(|&(pressure, _)| pressure < PRESSURE_KEPT) else {
+                self.dropped = self.dropped.saturating_add(1);
+                self.missed = Some(bucket.key.rule);
+                return None;
+            };
+            self.dropped = self.dropped.saturating_add(u64::from(pressure > 0));
             self.remove(least);
         }
         self.born = self.born.wrapping_add(1);
@@ -99,8 +119,8 @@ impl Keys {
         Some(id)
     }
 
-    /// The least urgent of the next few entries behind the moving hand.
-    fn least(&mut self, now: Timestamp) -> Option<KeyId> {
+    /// The least urgent of the next few entries behind the moving hand, with how much it would be missed.
+    fn least(&mut self, now: Timestamp) -> Option<(u64, KeyId)> {
         let mut least: Option<(u64, KeyId)> = None;
         for _ in 0..SAMPLE.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
@@ -110,7 +130,7 @@ impl Keys {
                 least = Some((pressure, slot.id));
             }
         }
-        least.filter(|&(pressure, _)| pressure < PRESSURE_KEPT).map(|(_, id)| id)
+        least
     }
 
     pub(super) fn remove(&mut self, id: KeyId) {

@@ -52,11 +52,15 @@ pub(super) struct Link {
     /// Its newest incarnation heard of.
     pub(super) incarnation: u64,
     pub(super) heard: Option<Timestamp>,
+    /// Whether it has acknowledged a frame of this process.
+    pub(super) answered: bool,
     /// The longest delay that it announced.
     pub(super) slowest: Span,
     rtt: Option<Span>,
     seq: u64,
     seen: Option<Seen>,
+    /// The newest frame of ours that it has, and since when that is known.
+    landed: Option<(u64, Timestamp)>,
     unanswered: u32,
     last_sent: Option<Timestamp>,
     urgent: VecDeque<Item>,
@@ -109,10 +113,12 @@ impl Link {
             live: false,
             incarnation: 0,
             heard: None,
+            answered: false,
             slowest: Span::ZERO,
             rtt: None,
             seq: 0,
             seen: None,
+            landed: None,
             unanswered: 0,
             last_sent: None,
             urgent: VecDeque::new(),
@@ -208,6 +214,11 @@ impl Link {
         }
     }
 
+    /// Whether it has all that it was to be told, as far as it can still be heard.
+    pub(super) fn has_all(&self) -> bool {
+        !self.live || (!self.owes() && self.flights.is_empty())
+    }
+
     pub(super) fn owes(&self) -> bool {
         !self.queued.is_empty()
     }
@@ -255,11 +266,15 @@ impl Link {
         }
     }
 
-    /// Takes in what it says it has received of ours: those frames have landed.
-    pub(super) fn landed(&mut self, own_incarnation: u64, seen: Seen) {
+    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is missing.
+    pub(super) fn landed(&mut self, now: Timestamp, own_incarnation: u64, seen: Seen) -> bool {
         if seen.incarnation != own_incarnation {
-            return;
+            return false;
         }
+        if self.landed.is_none_or(|(seq, _)| seq != seen.seq) {
+            self.landed = Some((seen.seq, now));
+        }
+        self.answered = true;
         let named = &mut self.named;
         self.flights.retain(|flight| {
             let back = match seen.seq.checked_sub(flight.seq) {
@@ -272,6 +287,15 @@ impl Link {
             }
             !landed
         });
+        !has_gaps(seen)
+    }
+
+    /// Whether all of its newest frames came, and ours are answered.
+    pub(super) fn is_sound(&self, now: Timestamp, patience: Span) -> bool {
+        let answered = |at: Option<Timestamp>| at.is_some_and(|at| now.since(at) <= patience);
+        answered(self.heard)
+            && answered(self.landed.map(|(_, at)| at + self.rtt.unwrap_or(RTT_DEFAULT)))
+            && self.seen.is_some_and(|seen| !has_gaps(seen))
     }
 
     /// Calls `lost` for everything that was in frames which must be taken for lost.
@@ -342,6 +366,23 @@ impl Link {
     pub(super) fn backlog(&self) -> usize {
         self.queued.len()
     }
+}
+
+/// Whether one of the newest frames is missing, but for the last two, which may have been overtaken.
+const fn has_gaps(seen: Seen) -> bool {
+    const OVERTAKEN: u64 = 1;
+    const JUDGED: u64 = 16;
+    // The first frame has the number one.
+    let sent = seen.seq - if seen.seq > 0 { 1 } else { 0 };
+    let judged = if sent < JUDGED { sent } else { JUDGED };
+    let mut back = OVERTAKEN;
+    while back < judged {
+        if seen.before & (1 << back) == 0 {
+            return true;
+        }
+        back += 1;
+    }
+    false
 }
 
 /// Whether a frame was received, or is too old to tell.
@@ -427,8 +468,8 @@ mod tests {
         for _ in 0..3 {
             link.depart(Timestamp(0), vec![Told { item: ITEM, version: 1, label: 4 }], 100);
         }
-        link.landed(8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
-        link.landed(8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
+        link.landed(Timestamp(1), 8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
+        link.landed(Timestamp(1), 8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
         let mut lost = Vec::new();
         link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, []);

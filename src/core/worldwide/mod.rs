@@ -6,11 +6,13 @@
 
 use super::algorithm::{Algorithm, Limit, View};
 use super::rule::Global;
-use super::wire::RuleName;
+use super::wire::{OwnLimit, RuleName};
 
 mod bucket;
 pub mod budget;
 mod by_region;
+mod care;
+pub mod compared;
 mod counts;
 mod credit;
 mod cut;
@@ -19,18 +21,24 @@ pub mod escrow;
 mod keys;
 mod labels;
 mod link;
+mod lives;
 mod member;
+mod own;
 mod partition;
+mod parts;
 mod pool;
 mod receive;
 mod regions;
 mod replica;
+mod settled;
 pub mod split;
 mod status;
 mod transmit;
+pub mod uncertainty;
 mod voice;
 
 pub use bucket::Doubt;
+pub use care::Care;
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;
@@ -87,6 +95,8 @@ pub struct Touched {
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,
+    /// By which limit it was decided, where that was not the rule's.
+    pub own: Option<OwnLimit>,
 }
 
 /// What the region's store must be told.
@@ -107,5 +117,7 @@ pub enum Effect {
         key: WorldKey,
         /// Permits.
         permits: u64,
+        /// By which limit the bucket is decided, where that is not the rule's.
+        own: Option<OwnLimit>,
     },
 }

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::super::rule::OnPartition;
 use super::WorldRule;
-use super::regions::{RegionId, Regions};
+use super::regions::{Region, RegionId, Regions};
 
 /// Weights are taken this many times, so that a region of weight zero still has the smallest part of a scrap.
 const SCALE: u64 = 1_000;
@@ -54,18 +54,47 @@ pub(super) fn standing(
     Standing { limit: limit.saturating_sub(kept), parties, silent: SmallVec::new(), whole: false }
 }
 
-/// The most that a region which is cut off may admit by the rule's own terms, as far as can be said from here.
-pub(super) fn most_of_silent(rule: &WorldRule, regions: &Regions, silent: RegionId) -> u64 {
+/// Who divides how much of a bucket without windows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Sides {
+    /// Of the limit's permits, those that are divided on this side.
+    pub(super) permits: u64,
+    /// The regions of this side.
+    pub(super) parties: Parties,
+    /// The others, which are cut off or were until just now: a bit for each [`RegionId`].
+    pub(super) apart: u64,
+}
+
+/// Works out who divides how much of a level and its refill. `by_demand` divides the limit among all by what each asked for
+/// last. What the last division gave is not remembered, so `freeze` is `share`.
+pub(super) fn sides(
+    rule: &WorldRule,
+    regions: &Regions,
+    by_demand: impl FnOnce(&Parties) -> Vec<u64>,
+) -> Sides {
     let limit = u64::from(rule.limit.permits);
-    match rule.global.on_partition {
-        OnPartition::Share => {
-            let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
-            let place = all.iter().position(|&(id, _)| id == silent);
-            place.and_then(|place| shares(limit, &all).get(place).copied()).unwrap_or(limit)
-        }
-        OnPartition::Deny => 0,
-        OnPartition::Freeze | OnPartition::LastKnown | OnPartition::Ignore => limit,
+    let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
+    let is_apart = |id: RegionId| regions.get(id).is_some_and(Region::is_apart);
+    let apart = all.iter().filter(|(id, _)| is_apart(*id)).fold(0, |mask, (id, _)| mask | bit(*id));
+    if apart == 0 {
+        return Sides { permits: limit, parties: all, apart };
     }
+    let of_the_others = |parts: &[u64]| -> u64 {
+        all.iter().zip(parts).filter(|((id, _), _)| is_apart(*id)).map(|(_, part)| *part).sum()
+    };
+    let kept = match rule.global.on_partition {
+        OnPartition::Share | OnPartition::Freeze => of_the_others(&shares(limit, &all)),
+        OnPartition::LastKnown => of_the_others(&by_demand(&all)),
+        OnPartition::Ignore => 0,
+        OnPartition::Deny => limit,
+    };
+    let parties = all.iter().copied().filter(|&(id, _)| !is_apart(id)).collect();
+    Sides { permits: limit.saturating_sub(kept), parties, apart }
+}
+
+/// The bit of a region in a set of them.
+pub(super) const fn bit(region: RegionId) -> u64 {
+    if region < 64 { 1 << region } else { 0 }
 }
 
 fn weight(rule: &WorldRule, region: &str) -> u64 {

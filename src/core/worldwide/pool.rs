@@ -5,6 +5,10 @@
 //! divided by demand, so that the parts add up to one bucket. Since the cut each region's part refills at its own rate, no higher
 //! than its part of the bucket, and what it admitted itself is taken out. A level below zero is a debt: it is carried, and so the
 //! long-run rate is never exceeded.
+//!
+//! While regions are cut off the level is in two parts, of which each side has one: it refills at that side's part of the rate, no
+//! higher than that side's part of the bucket. Otherwise what the others use unheard would be used on this side too. What they tell
+//! when they are heard again comes out of their part; what is left of it then is everybody's again.
 
 use std::collections::VecDeque;
 
@@ -14,6 +18,7 @@ use super::super::algorithm::{Limit, View};
 use super::super::time::{Span, Timestamp};
 use super::budget::{Account, Estate, Stake, UNIT, budgets};
 use super::credit::Credit;
+use super::partition::bit;
 use super::regions::{RegionId, Regions};
 
 /// Most reports of one region that wait for their instant. Full: the oldest is used early.
@@ -25,6 +30,10 @@ const OWN_MAX: usize = 64;
 /// kept there.
 const HOME_WINDOWS: u64 = 16;
 const HOME_PARTS: u64 = 9;
+/// After so long without a report a region may have used what seemed to refill into a full bucket.
+const UNHEARD: Span = Span::from_millis(450);
+/// For no longer than this before a cut was noticed is guessed what the silent have used since they told last.
+const PATIENCE: Span = Span::from_secs(1);
 /// For so long beyond the horizon a part of the level must last: until the next report is in force.
 const AHEAD: Span = Span::from_millis(100);
 
@@ -34,14 +43,45 @@ pub(super) struct Pool {
     registers: Vec<Register>,
     /// Since when it is followed here.
     since: Timestamp,
-    /// What the reports in force leave, in millionths, as of `at`, the newest stamp of them; below zero is debt.
+    /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of them; below zero is
+    /// debt. In a cut the rest is in `apart`.
     level: i128,
     at: Timestamp,
+    apart: Option<Apart>,
+    /// What refilled into a full bucket during a cut, in millionths, and so was used by nobody: what is heard later of that time
+    /// comes out of it first.
+    spare: i128,
     /// What the own store holds as used, in millionths, as of `used_at`.
     used: i128,
     used_at: Timestamp,
     /// What the own region had admitted in all, at instants since the cut before the present.
     own: VecDeque<(Timestamp, u64)>,
+}
+
+/// The part of the level that is kept for regions that are cut off.
+#[derive(Debug, Clone, Copy)]
+struct Apart {
+    /// Which regions: a bit for each.
+    regions: u64,
+    /// What they may have left, in millionths, as of the same instant as the level of this side. It may lie above what their part
+    /// of the bucket holds until they have told what they used.
+    level: i128,
+    /// Their part of the refill, in permits a window, and of the bucket, in millionths.
+    rate: u64,
+    most: i128,
+}
+
+impl Apart {
+    /// What is left of the limit for this side.
+    fn rest(&self, share: Share<'_>) -> Limit {
+        let permits = u64::from(share.limit.permits).saturating_sub(self.rate);
+        Limit { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..share.limit }
+    }
+
+    /// What is left of the bucket for this side, in millionths.
+    fn room(&self, share: Share<'_>) -> i128 {
+        i128::from(share.capacity) * UNIT - self.most
+    }
 }
 
 /// The own part of what all know of the bucket.
@@ -65,6 +105,8 @@ struct Register {
     credit: Credit,
     /// When a report in force last showed that something was asked for.
     stirred: Option<Timestamp>,
+    /// This daemon stood still since the last report: of what the next one tells no debt is made.
+    missed: bool,
 }
 
 /// What a region told of a bucket without windows.
@@ -79,11 +121,16 @@ pub(super) struct Statement {
 impl Register {
     const fn new(since: Timestamp) -> Self {
         let credit = Credit::since(since);
-        Self { in_force: None, waiting: VecDeque::new(), counted: 0, credit, stirred: None }
+        Self { in_force: None, waiting: VecDeque::new(), counted: 0, credit, stirred: None, missed: false }
     }
 
     fn newest(&self) -> Option<&Account> {
         self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
+    }
+
+    /// Whether nothing was told for so long before these words that what they tell has been refilled in part.
+    fn is_unheard(&self, statement: Statement) -> bool {
+        self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
     }
 
     /// How much the level falls by these words, and what is believed of the region after them.
@@ -93,7 +140,8 @@ impl Register {
         let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
         let fewer = self.counted.saturating_sub(statement.account.admitted);
         let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
-        (if statement.past { taken.min(level.max(0)) } else { taken }, credit)
+        let missed = self.missed && self.is_unheard(statement);
+        (if statement.past || missed { taken.min(level.max(0)) } else { taken }, credit)
     }
 }
 
@@ -107,11 +155,23 @@ pub(super) struct Share<'a> {
     /// Of the limit's permits, those that are divided here: less where some are kept for regions that are cut off.
     pub(super) permits: u64,
     pub(super) parties: &'a [(RegionId, u64)],
+    /// The regions that are cut off: a bit for each.
+    pub(super) apart: u64,
     pub(super) horizon: Span,
     pub(super) tip: u64,
 }
 
 impl Share<'_> {
+    /// What this side's part of the bucket holds, in millionths.
+    fn most(&self) -> i128 {
+        self.of_this_side(i128::from(self.capacity) * UNIT)
+    }
+
+    /// This side's part of an amount.
+    fn of_this_side(&self, amount: i128) -> i128 {
+        amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
+    }
+
     /// Permits that are worth no message to the store: half a hundredth of the bucket.
     pub(super) const fn little(&self) -> u64 {
         self.capacity / 200
@@ -126,7 +186,24 @@ impl Pool {
 
     /// It holds another number of permits at most: what is used of it stays used.
     pub(super) fn resize(&mut self, before: u64, after: u64) {
-        self.level += (i128::from(after) - i128::from(before)) * UNIT;
+        let more = (i128::from(after) - i128::from(before)) * UNIT;
+        let held = self.apart.map_or(0, |apart| apart.most).clamp(0, i128::from(before) * UNIT);
+        let aside = more * held / (i128::from(before) * UNIT).max(1);
+        self.level += more - aside;
+        if let Some(apart) = &mut self.apart {
+            apart.level += aside;
+            apart.most += aside;
+        }
+    }
+
+    /// This daemon stood still: what the others used meanwhile it hears all at once, when most of it has refilled.
+    pub(super) fn stood_still(&mut self) {
+        self.registers.iter_mut().skip(1).for_each(|register| register.missed = true);
+    }
+
+    /// Whether something that is heard now may be of a time in which it could not be heard.
+    pub(super) fn catches_up(&self) -> bool {
+        self.apart.is_some() || self.spare > 0 || self.registers.iter().any(|register| register.missed)
     }
 
     /// What the own store holds as used, in permits.
@@ -173,6 +250,39 @@ impl Pool {
         }
     }
 
+    /// The own region admitted `more` before this process began, the last of it by an instant: it is known from now on. Returns how
+    /// much of it may be missing still: no more than the bucket holds, less what refilled since then.
+    pub(super) fn former(
+        &mut self,
+        now: Timestamp,
+        (more, until): (u64, Timestamp),
+        limit: Limit,
+        capacity: u64,
+    ) -> u64 {
+        if self.registers.is_empty() {
+            self.registers.push(Register::new(self.since));
+        }
+        if let Some(own) = self.registers.get_mut(Regions::OWN) {
+            let waiting = own.waiting.iter_mut().map(|(_, statement)| &mut statement.account);
+            let counts = waiting.chain(&mut own.in_force).map(|account| &mut account.admitted);
+            counts.chain([&mut own.counted]).for_each(|count| *count = count.saturating_add(more));
+        }
+        self.own.iter_mut().for_each(|(_, own)| *own = own.saturating_add(more));
+        let room = i128::from(capacity) * UNIT;
+        let level = (self.level + refill(limit, now.since(self.at))).min(room);
+        let left = level - refill(limit, now.since(until)).min(room);
+        let drawn = u64::try_from(left / UNIT).unwrap_or(0).min(more);
+        self.level -= i128::from(drawn) * UNIT;
+        drawn
+    }
+
+    /// The own store holds so much more as used than was known here.
+    pub(super) fn holds(&mut self, now: Timestamp, permits: u64, limit: Limit) {
+        let used = (self.used - refill(limit, now.since(self.used_at))).max(0);
+        self.used = used + i128::from(permits) * UNIT;
+        self.used_at = self.used_at.max(now);
+    }
+
     /// The own store took `permits` in: admitted here, or charged for others; given back if negative.
     pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: Share<'_>) {
         self.used = (self.used_now(now, share) + permits * UNIT).max(0);
@@ -192,13 +302,20 @@ impl Pool {
                 register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
             });
             let Some((at, _, id)) = due.min() else { break };
-            let stamp = cut(at, share);
-            self.level = self.level_at(stamp, share);
-            self.at = self.at.max(stamp);
+            self.refill(cut(at, share), share);
             let Some(register) = self.registers.get_mut(id) else { break };
             let Some((_, statement)) = register.waiting.pop_front() else { break };
-            let (taken, credit) = register.takes(statement, self.level, share);
-            self.level -= taken;
+            let level = match &mut self.apart {
+                Some(apart) if apart.regions & bit(id) != 0 => &mut apart.level,
+                _ => &mut self.level,
+            };
+            let (taken, credit) = register.takes(statement, *level, share);
+            // A region that was not heard for long may have used what seemed to refill into a full bucket.
+            let unheard =
+                register.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp);
+            let spared = if unheard { self.spare.min(taken.max(0)) } else { 0 };
+            self.spare -= spared;
+            *level -= taken - spared;
             register.credit = credit;
             let account = statement.account;
             if account.demand > 0 || account.admitted != register.counted {
@@ -207,11 +324,118 @@ impl Pool {
             register.counted = account.admitted;
             register.in_force = Some(account);
         }
+        let sided = self.apart.map_or(0, |apart| apart.regions);
+        if sided != 0 || share.apart != 0 {
+            let at = cut(now, share).max(self.at);
+            self.refill(at, share);
+            self.side(at, share);
+        }
+    }
+
+    /// Time passes until `now`, for both parts of the level.
+    fn refill(&mut self, now: Timestamp, share: Share<'_>) {
+        let span = now.since(self.at);
+        if let Some(apart) = &mut self.apart {
+            let full = self.level + refill(apart.rest(share), span) - apart.room(share);
+            self.spare += full.max(0);
+            let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
+            apart.level += refill(rate, span);
+        }
+        self.level = self.level_at(now, share);
+        self.at = self.at.max(now);
+    }
+
+    /// Regions are cut off, or heard again: the level is divided between the sides, or made one again.
+    fn side(&mut self, now: Timestamp, share: Share<'_>) {
+        let kept = u64::from(share.limit.permits).saturating_sub(share.permits);
+        let most = i128::from(share.capacity) * UNIT - share.most();
+        if let Some(apart) = self.apart.as_mut().filter(|apart| apart.regions == share.apart) {
+            (apart.rate, apart.most) = (kept, most);
+            return;
+        }
+        if let Some(apart) = self.apart.take() {
+            let mut level = apart.level;
+            if level < 0 {
+                let spared = self.spare.min(-level);
+                (self.spare, level) = (self.spare - spared, level + spared);
+            }
+            self.level += level.min(apart.most);
+            self.spare += (level - apart.most).max(0);
+        }
+        if share.apart == 0 {
+            return;
+        }
+        // What the silent have probably used since they told last.
+        let silent = self.registers.iter().enumerate().filter(|(id, _)| share.apart & bit(*id) != 0);
+        let told = silent.filter_map(|(_, register)| register.in_force);
+        let guessed = told.map(|told| i128::from(told.demand) * i128::from(now.since(told.stamp).0) / UNIT);
+        let unheard = refill(share.limit, PATIENCE).min(self.level.max(0));
+        let level = self.level - guessed.sum::<i128>().min(unheard);
+        let own = share.of_this_side(level);
+        self.apart = Some(Apart { regions: share.apart, level: self.level - own, rate: kept, most });
+        (self.level, self.spare) = (own, 0);
     }
 
     fn level_at(&self, now: Timestamp, share: Share<'_>) -> i128 {
-        let capacity = i128::from(share.capacity) * UNIT;
-        (self.level + refill(share.limit, now.since(self.at))).min(capacity)
+        let (limit, most) = match &self.apart {
+            Some(apart) => (apart.rest(share), apart.room(share)),
+            None => (share.limit, i128::from(share.capacity) * UNIT),
+        };
+        (self.level + refill(limit, now.since(self.at))).min(most)
+    }
+
+    /// What all regions are known to have in use, in permits.
+    pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: Share<'_>) -> u64 {
+        let mut level = self.level_at(now, share);
+        if let Some(apart) = &self.apart {
+            let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
+            level += (apart.level + refill(rate, now.since(self.at))).min(apart.most);
+        }
+        for register in self.registers.iter().skip(1) {
+            let Some((_, statement)) = register.waiting.back() else { continue };
+            level -= register.takes(*statement, level, share).0;
+        }
+        let counted = self.registers.first().map_or(0, |register| register.counted);
+        level -= (i128::from(own) - i128::from(counted)) * UNIT;
+        u64::try_from((i128::from(share.capacity) * UNIT - level) / UNIT).unwrap_or(0)
+    }
+
+    /// What each of these regions would have of the limit, by what it asked for last.
+    pub(super) fn by_demand(
+        &self,
+        now: Timestamp,
+        parties: &[(RegionId, u64)],
+        limit: Limit,
+        tip: u64,
+    ) -> Vec<u64> {
+        let stakes = self.stakes(now, false, None, parties);
+        let (end, limit) = (now + limit.window, u64::from(limit.permits));
+        budgets(Estate { limit, start: now, end, cut: now, caution: 1_000, tip }, &stakes).to_vec()
+    }
+
+    fn stakes(
+        &self,
+        now: Timestamp,
+        arrived: bool,
+        home: Option<RegionId>,
+        parties: &[(RegionId, u64)],
+    ) -> SmallVec<[Stake; 4]> {
+        let weights: u64 = parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
+        let stake = |&(id, weight): &(RegionId, u64)| {
+            let register = self.registers.get(id);
+            let known = register.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
+            let told = known.map(|known| Account { stamp: now, admitted: 0, demand: known.demand });
+            let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
+            Stake {
+                weight,
+                reserve: weight.saturating_add(at_home),
+                told,
+                before: 0,
+                exact: None,
+                lingering: 0,
+            }
+        };
+        parties.iter().map(stake).collect()
     }
 
     /// The region that alone asked for the bucket lately, as all know it.
@@ -231,8 +455,13 @@ impl Pool {
     }
 
     /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own region
-    /// admitted in all until now.
-    pub(super) fn view(&self, now: Timestamp, own: u64, share: Share<'_>) -> Option<View> {
+    /// admitted in all until now, and `renewed` how long it may take until this is asked again.
+    pub(super) fn view(&self, now: Timestamp, own: u64, renewed: Span, share: Share<'_>) -> Option<View> {
+        if share.permits == 0 {
+            // Nothing may be taken here, whatever the store has counted.
+            let most = u32::try_from(share.capacity).unwrap_or(u32::MAX);
+            return Some(View { window: now.0, budget: most, others: u64::from(most), ..View::default() });
+        }
         let counted = self.registers.first().map_or(0, |register| register.counted);
         let (in_force, arrived) = (self.part(now, false, share), self.part(now, true, share));
         let rate = in_force.rate;
@@ -250,9 +479,16 @@ impl Pool {
         let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).sum::<u64>().max(1);
         let weight =
             share.parties.iter().find(|(id, _)| *id == Regions::OWN).map_or(0, |&(_, weight)| weight);
-        // Without news it stays with the fixed share.
-        let kept = u128::from(share.capacity) * u128::from(weight) / u128::from(weights);
-        let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(held);
+        // Without news it stays with the fixed share. Until it is looked at again it must not refill any faster than its part: the
+        // store itself refills at the whole rate.
+        let side = u64::try_from(share.most() / UNIT).unwrap_or(0);
+        let kept = u128::from(side) * u128::from(weight) / u128::from(weights);
+        let until =
+            refill(Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit }, renewed);
+        // What may be taken at once stays there for who asks only now and then.
+        let ready = u64::from(capacity).saturating_sub(u64::try_from(tokens / UNIT).unwrap_or(0));
+        let grown = held.saturating_add(u64::try_from(until / UNIT).unwrap_or(u64::MAX)).min(ready).max(held);
+        let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(grown);
         Some(View {
             window: now.0,
             budget: u32::try_from(most).unwrap_or(u32::MAX),
@@ -260,6 +496,30 @@ impl Pool {
             others: held,
             ..View::default()
         })
+    }
+
+    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then.
+    pub(super) fn given(
+        &self,
+        now: Timestamp,
+        untold: Span,
+        share: Share<'_>,
+    ) -> SmallVec<[(RegionId, u64); 4]> {
+        let stakes = self.stakes(now, false, self.home(share), share.parties);
+        let divide = |limit: u64, lasting: Span| {
+            let estate =
+                Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };
+            budgets(estate, &stakes)
+        };
+        let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
+        let levels = divide(level, share.horizon + AHEAD);
+        let rates = divide(share.permits, share.limit.window);
+        let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, _), level), rate)| {
+            let rate = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
+            let refilled = u64::try_from(refill(rate, untold) / UNIT).unwrap_or(u64::MAX);
+            (id, level.saturating_add(refilled).saturating_add(share.little() + 2))
+        });
+        parts.collect()
     }
 
     /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the own part of the
@@ -283,27 +543,14 @@ impl Pool {
     fn part(&self, now: Timestamp, arrived: bool, share: Share<'_>) -> Part {
         let mut level = self.level_at(cut(now, share), share);
         if arrived {
-            for register in self.registers.iter().skip(1) {
+            let here =
+                self.registers.iter().enumerate().skip(1).filter(|(id, _)| share.apart & bit(*id) == 0);
+            for (_, register) in here {
                 let Some((_, statement)) = register.waiting.back() else { continue };
                 level -= register.takes(*statement, level, share).0;
             }
         }
-        // What is kept for regions that are cut off is no part of it.
-        level = level * i128::from(share.permits) / i128::from(share.limit.permits.max(1));
-        let home = self.home(share);
-        let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
-        let stakes: SmallVec<[Stake; 4]> = share
-            .parties
-            .iter()
-            .map(|&(id, weight)| {
-                let register = self.registers.get(id);
-                let known =
-                    register.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
-                let told = known.map(|known| Account { stamp: now, admitted: 0, demand: known.demand });
-                let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
-                Stake { weight, reserve: weight.saturating_add(at_home), told, before: 0, exact: None }
-            })
-            .collect();
+        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
         let divide = |limit: u64, lasting: Span| {
             let estate =
@@ -315,9 +562,8 @@ impl Pool {
             Ok(whole) if level > 0 => i128::from(divide(whole, share.horizon + AHEAD)) * UNIT,
             _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
         };
-        let whole =
-            u128::from(share.capacity) * u128::from(share.permits) / u128::from(share.limit.permits.max(1));
-        let most = divide(u64::try_from(whole).unwrap_or(u64::MAX), share.horizon + AHEAD);
+        let whole = u64::try_from(share.most() / UNIT).unwrap_or(0);
+        let most = divide(whole, share.horizon + AHEAD);
         Part { level, rate, most: i128::from(most) * UNIT }
     }
 
@@ -339,157 +585,4 @@ pub(super) fn refill(limit: Limit, span: Span) -> i128 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const START: Timestamp = Timestamp(1_700_000_000_000_000);
-    const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
-    const LIMIT: Limit = Limit { permits: 90, window: Span::from_secs(1), burst: 90, queue: 0 };
-
-    fn share() -> Share<'static> {
-        let horizon = Span::from_millis(50);
-        Share { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, tip: 0 }
-    }
-
-    fn told(ms: u64, admitted: u64, demand: u64) -> Statement {
-        let account = Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
-        Statement { account, past: false }
-    }
-
-    #[test]
-    fn a_full_bucket_that_nobody_asks_for_is_shared_by_weight() {
-        let pool = Pool::full(90, START);
-        let view = pool.view(START, 0, share()).unwrap();
-        assert_eq!((view.others, view.next_budget), (60, 60));
-    }
-
-    #[test]
-    fn who_alone_asks_has_all_of_it_once_that_is_in_force() {
-        let mut pool = Pool::full(90, START);
-        pool.hear(START, 0, told(0, 0, 10_000), share().horizon);
-        let now = START + Span::from_millis(60);
-        pool.advance(now, share());
-        assert_eq!(pool.view(now, 0, share()), None);
-    }
-
-    #[test]
-    fn a_bucket_that_refills_while_words_travel_is_used_whole() {
-        let limit = Limit { permits: 1_000, burst: 50, ..LIMIT };
-        let share = Share { limit, capacity: 50, permits: 1_000, horizon: Span::from_millis(70), ..share() };
-        let mut pool = Pool::full(50, START);
-        for tick in 1..=100 {
-            let (now, own) = (START + Span::from_millis(tick * 10), tick * 10);
-            pool.stored(now, 10, share);
-            pool.admitted(now, own, share.horizon);
-            pool.hear(now, 0, told(tick * 10, own, 1_000), share.horizon);
-            pool.advance(now, share);
-            // It alone asks, and all that it took has refilled.
-            assert!(tick < 20 || pool.view(now, own, share).is_none(), "at {tick}");
-        }
-    }
-
-    #[test]
-    fn a_longer_horizon_refills_nothing_again() {
-        let mut pool = Pool::full(90, START);
-        pool.hear(START, 0, told(0, 0, 1_000), share().horizon);
-        pool.hear(START, 1, told(0, 60, 0), share().horizon);
-        let now = START + Span::from_millis(60);
-        pool.advance(now, share());
-        let later = Share { horizon: Span::from_millis(500), ..share() };
-        // Of the thirty that were left and what refilled since.
-        assert!(pool.view(now, 0, later).unwrap().others >= 90 - 30 - 6);
-    }
-
-    #[test]
-    fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
-        let mut pool = Pool::full(90, START);
-        let now = START + Span::from_secs(5);
-        pool.stored(now, 30, share());
-        pool.admitted(now, 30, share().horizon);
-        pool.advance(now, share());
-        // Its part was 30 of 90, and 60 of 90 are in the store.
-        assert_eq!(pool.view(now, 30, share()).unwrap().others, 60);
-    }
-
-    #[test]
-    fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
-        let mut pool = Pool::full(90, START);
-        for region in 0..3 {
-            pool.hear(START, region, told(0, 60, 1_000), share().horizon);
-        }
-        let now = START + Span::from_millis(50);
-        pool.advance(now, share());
-        assert_eq!(pool.permits(now, share()), -90);
-        pool.stored(now, 180, share());
-        // Half the debt is paid after half a second; then nothing may be taken yet.
-        let later = now + Span::from_millis(500);
-        assert_eq!(pool.permits(later, share()), -45);
-        let view = pool.view(later, 60, share()).unwrap();
-        assert!(view.next_budget == 60, "{view:?}");
-    }
-
-    #[test]
-    fn a_claim_beyond_all_measure_is_a_debt_of_two_buckets() {
-        let mut pool = Pool::full(90, START);
-        pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
-        for ms in 1..=20 {
-            pool.hear(START, 1, told(ms, u64::MAX / 100 * ms, 1_000), share().horizon);
-        }
-        let now = START + Span::from_millis(70);
-        pool.advance(now, share());
-        // What it held, what refills in these milliseconds, and twice of both from the one that is not believed.
-        let level = pool.permits(now, share());
-        assert!((-95..=-85).contains(&level), "{level}");
-    }
-
-    #[test]
-    fn what_was_admitted_long_before_a_daemon_began_is_no_debt() {
-        let mut pool = Pool::full(90, START);
-        let statement = told(0, 1_000_000, 50);
-        pool.hear(START, 1, Statement { past: true, ..statement }, share().horizon);
-        pool.hear(START, 1, told(10, 1_000_009, 50), share().horizon);
-        let now = START + Span::from_millis(60);
-        pool.advance(now, share());
-        let level = pool.permits(now, share());
-        assert!((-9..=0).contains(&level), "{level}");
-    }
-
-    #[test]
-    fn parts_of_the_refill_add_up_to_the_rate() {
-        let demands = [[1_000, 1_000, 1_000], [1_000, 10, 0], [30, 30, 30], [0, 0, 0], [5, 1_000, 40]];
-        for demand in demands {
-            // Each region sees the same, itself first.
-            let rates = (0..3).map(|own: usize| {
-                let mut pool = Pool::full(90, START);
-                for (region, wanted) in demand.into_iter().enumerate() {
-                    let id = if region == own {
-                        0
-                    } else if region < own {
-                        region + 1
-                    } else {
-                        region
-                    };
-                    pool.hear(START, id, told(0, 0, wanted), share().horizon);
-                }
-                let now = START + Span::from_millis(60);
-                pool.advance(now, share());
-                let order: Vec<(RegionId, u64)> = (0..3)
-                    .map(|one| {
-                        (
-                            if one == own {
-                                0
-                            } else if one < own {
-                                one + 1
-                            } else {
-                                one
-                            },
-                            1,
-                        )
-                    })
-                    .collect();
-                pool.part(now, false, Share { parties: &order, ..share() }).rate
-            });
-            assert_eq!(rates.sum::<u64>(), 90, "{demand:?}");
-        }
-    }
-}
+mod tests;

@@ -16,6 +16,8 @@ use super::{NodeName, WorldKey};
 
 /// Farther ahead of the own clock nothing is believed.
 pub(super) const FUTURE_MAX: Span = Span::from_secs(10);
+/// Clocks that differ by no more than this are taken to agree.
+const CLOCKS_AGREE: Span = Span::from_millis(20);
 
 /// Why a frame was refused. Nothing of it was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +43,10 @@ pub enum Refused {
 }
 
 impl Refused {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::OwnName, Self::UnknownRegion, Self::Foreign, Self::Future, Self::TooLarge, Self::NoRoom];
+
     /// A short name for a metric's label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -73,16 +79,26 @@ impl Replica {
             return Ok(());
         }
         link.slowest = frame.slowest.min(Span::from_secs(1));
-        if let (Some(seen), Some(_)) = (frame.seen, arrival) {
-            link.landed(own_incarnation, seen);
-        }
+        let landed = match (frame.seen, arrival) {
+            (Some(seen), Some(_)) => link.landed(now, own_incarnation, seen),
+            _ => false,
+        };
+        let trip = link.rtt().unwrap_or(Span::ZERO);
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
         let Some(place) = place else { return Err(Refused::NoRoom) };
-        if arrival == Some(Arrival::Restarted) {
-            self.introduce(place);
-        }
         if region != Regions::OWN {
             self.regions.heard(region, now, now.since(frame.sent));
+            // A clock that is further off than the time until a report is used makes regions use it at other instants.
+            let lag = lag.unsigned_abs();
+            let off = if frame.sent > now { lag } else { lag.saturating_sub(trip.0) };
+            if !landed || off > CLOCKS_AGREE.0 {
+                self.unsettle(now);
+            }
+        }
+        if arrival == Some(Arrival::Restarted) {
+            self.introduce(place);
+            self.regions.began_again(region, Timestamp(frame.incarnation.saturating_mul(1_000)));
+            self.look_at_all(now);
         }
         self.tally.frames_in = self.tally.frames_in.saturating_add(1);
         let mut understood = true;
@@ -104,7 +120,7 @@ impl Replica {
         self.tally.reports_in = self.tally.reports_in.saturating_add(1);
         let meaning = match &report.subject {
             Some(subject) => {
-                let meaning = self.meaning_of(now, place, subject);
+                let meaning = self.meaning_of((now, report.stamp), place, subject);
                 if current && let Some(link) = self.links.get_mut(place) {
                     link.labels.name(report.label, meaning.clone());
                 }
@@ -129,10 +145,15 @@ impl Replica {
         true
     }
 
-    fn meaning_of(&mut self, now: Timestamp, place: usize, subject: &Subject) -> Meaning {
+    fn meaning_of(
+        &mut self,
+        (now, said): (Timestamp, Timestamp),
+        place: usize,
+        subject: &Subject,
+    ) -> Meaning {
         let key = WorldKey { rule: subject.rule.clone(), identity: subject.identity.clone() };
         let id = if self.rules.contains_key(&key.rule) {
-            self.follow(now, &key)
+            self.follow(now, &key, subject.own)
         } else {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
             None
@@ -144,6 +165,9 @@ impl Replica {
                 None => (None, None),
             },
         };
+        if let Some(id) = id {
+            self.hear_limit((now, said), id, speaker.unwrap_or(Regions::OWN), subject.own);
+        }
         let node = self.links.get(place).map(|link| &link.node);
         Meaning::new(id, speaker, &subject.counters, node)
     }
@@ -191,14 +215,14 @@ impl Replica {
         Ok(region)
     }
 
-    /// A daemon speaks for itself to its siblings; its owner speaks for a region to other regions; and inside a region
-    /// the owner passes on what other regions said.
+    /// A daemon speaks for itself to its siblings; its owner speaks for a region to other regions, and says to a region what that
+    /// told it once; and inside a region the owner passes on what other regions said.
     fn may_say(&self, from: &NodeName, subject: &Subject) -> bool {
         let sibling = from.region == self.config.name.region;
         match &subject.scope {
             Scope::Node => sibling && subject.counters.iter().all(|counter| *counter.node == *from.node),
             Scope::Region(region) if sibling => self.regions.find(region).is_some(),
-            Scope::Region(region) => *region == from.region,
+            Scope::Region(region) => *region == from.region || *region == self.config.name.region,
         }
     }
 
@@ -208,7 +232,14 @@ impl Replica {
         let (node, region) = (std::sync::Arc::clone(&link.node), link.region);
         let Some(bucket) = self.keys.get_mut(id) else { return };
         if !bucket.speaks_of(word.window, now) {
-            self.tally.other_windows = self.tally.other_windows.saturating_add(1);
+            // A report is told again until it is acknowledged, so many come for a window that is just over.
+            let tally = &mut self.tally;
+            let count = if bucket.was_lately(word.window, now) {
+                &mut tally.past_windows
+            } else {
+                &mut tally.other_windows
+            };
+            *count = count.saturating_add(1);
             return;
         }
         match speaker {
@@ -223,6 +254,14 @@ impl Replica {
                     self.owe_everything(id, Some(place));
                 }
             }
+            Some(Regions::OWN) if region != Regions::OWN => {
+                let (here, keys) = self.here();
+                let Some(bucket) = keys.get_mut(id) else { return };
+                if here.care.hears_former && bucket.hear_former(now, word, here) {
+                    self.look(now, id);
+                }
+                self.changed(now, id);
+            }
             Some(speaker) => {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
@@ -233,6 +272,9 @@ impl Replica {
                 self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.tally.backwards = self.tally.backwards.saturating_add(u64::from(heard.backwards));
                 self.tally.beyond = self.tally.beyond.saturating_add(u64::from(heard.beyond));
+                if heard.late || heard.full || heard.beyond {
+                    self.unsettle(now);
+                }
                 self.look(now, id);
                 // A sibling may know what this owner did not: then all siblings must hear it.
                 let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));

@@ -36,6 +36,10 @@ pub(super) struct Region {
     pub(super) left: bool,
     /// Whether it has been silent for too long.
     pub(super) cut_off: bool,
+    /// After it was cut off: until when all that it admitted meanwhile has been heard.
+    mending: Option<Timestamp>,
+    /// When the newest process of a daemon of it began that followed another one.
+    pub(super) reborn: Option<Timestamp>,
     /// Since when it is expected to speak.
     pub(super) expected: Timestamp,
     delay: Delay,
@@ -81,6 +85,8 @@ impl Regions {
             heard: None,
             left: false,
             cut_off: false,
+            mending: None,
+            reborn: None,
             expected: now,
             delay: Delay::default(),
         });
@@ -163,6 +169,18 @@ impl Regions {
         }
     }
 
+    /// A daemon of this region began anew at `begun`.
+    pub(super) fn began_again(&mut self, id: RegionId, begun: Timestamp) {
+        if let Some(region) = self.list.get_mut(id) {
+            region.reborn = region.reborn.max(Some(begun));
+        }
+    }
+
+    /// Whether all regions are heard.
+    pub(super) fn are_whole(&self) -> bool {
+        self.list.iter().skip(1).all(|region| !region.is_apart())
+    }
+
     /// A round trip to this region was measured.
     pub(super) fn round_trip(&mut self, id: RegionId, now: Timestamp, rtt: Span) {
         if let Some(region) = self.list.get_mut(id) {
@@ -175,13 +193,19 @@ impl Regions {
         self.list.iter().skip(1).map(|region| region.delay.longest(now)).max().unwrap_or(Span::ZERO)
     }
 
-    /// Marks regions that were silent for longer than `patience`, and those that speak again. Whether any changed.
-    pub(super) fn judge(&mut self, now: Timestamp, patience: Span) -> bool {
+    /// Marks regions that were silent for longer than `patience`, and those that speak again: `mending` later all that they
+    /// admitted meanwhile has been heard. Whether any changed.
+    pub(super) fn judge(&mut self, now: Timestamp, patience: Span, mending: Span) -> bool {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {
             let silent = now.since(region.heard.unwrap_or(region.expected)) > patience;
             let cut_off = silent && !region.left;
             changed |= cut_off != region.cut_off;
+            if region.cut_off && !cut_off {
+                region.mending = Some(now + mending);
+            } else if cut_off || region.mending.is_some_and(|until| until <= now) {
+                changed |= region.mending.take().is_some();
+            }
             region.cut_off = cut_off;
         }
         changed
@@ -190,7 +214,9 @@ impl Regions {
     /// When [`Self::judge`] would next find a region silent for too long.
     pub(super) fn next_judgement(&self, patience: Span) -> Option<Timestamp> {
         let waiting = self.list.iter().skip(1).filter(|region| !region.cut_off && !region.left);
-        waiting.map(|region| region.heard.unwrap_or(region.expected) + patience + Span(1)).min()
+        let silent = waiting.map(|region| region.heard.unwrap_or(region.expected) + patience + Span(1));
+        let mended = self.list.iter().filter_map(|region| region.mending);
+        silent.chain(mended).min()
     }
 
     /// The clock went back to `now`: who was heard later than that was heard now.
@@ -198,6 +224,7 @@ impl Regions {
         for region in &mut self.list {
             region.heard = region.heard.map(|heard| heard.min(now));
             region.expected = region.expected.min(now);
+            region.mending = region.mending.map(|_| now);
             region.delay.turned = region.delay.turned.min(now);
         }
     }
@@ -211,6 +238,11 @@ impl Regions {
 }
 
 impl Region {
+    /// Whether it is cut off, or was until just now, so that some of what it admitted is not known yet.
+    pub(super) const fn is_apart(&self) -> bool {
+        self.cut_off || self.mending.is_some()
+    }
+
     /// How long its newest frame took, clock offset included.
     pub(super) const fn delay(&self) -> Option<Span> {
         self.delay.latest

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use super::super::rule::Mode;
 use super::super::time::{Span, Timestamp};
-use super::super::wire::RuleName;
+use super::super::wire::{OwnLimit, RuleName};
 use super::bucket::{Bucket, Here};
+use super::care::Care;
 use super::keys::{KeyId, Keys};
 use super::link::{Item, Link};
+use super::own::Variants;
 use super::regions::{RegionId, Regions};
 use super::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
 
@@ -29,8 +31,12 @@ const BUSY_ABOVE: usize = 64;
 const STEPPED_BACK: Span = Span::from_millis(50);
 /// A region counts as cut off after at least this long without a frame.
 const PATIENCE_MIN: Span = Span::from_millis(450);
+/// What is added to the time that news of a cut take: a link may have to be dialled first, and something be said twice.
+const MENDING: Span = Span::from_millis(300);
 /// What is added to the longest delay: the time that clocks and ticks differ by.
 const DELAY_MARGIN: Span = Span::from_millis(5);
+/// A rule stays crowded for so long after a bucket of it last found no room.
+const CROWDED_FOR: Span = Span::from_secs(10);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
 const DELAY_STEP: Span = Span::from_millis(5);
 
@@ -51,6 +57,8 @@ pub struct ReplicaConfig {
     pub shared_store: bool,
     /// How budgets are worked out.
     pub policy: Policy,
+    /// Rules that only simulations switch off.
+    pub care: Care,
     /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are far from their
     /// limit. Without it everything is told at once.
     pub thrift: bool,
@@ -80,6 +88,7 @@ impl ReplicaConfig {
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
             policy: Policy::Tidegate,
+            care: Care::ALL,
             thrift: true,
         }
     }
@@ -93,6 +102,8 @@ pub struct Replica {
     pub(super) node: Arc<str>,
     pub(super) regions: Regions,
     pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
+    /// The same with own limits in place of theirs, by the limit.
+    pub(super) variants: Variants<WorldRule>,
     revision: u64,
     pub(super) keys: Keys,
     pub(super) links: Vec<Link>,
@@ -105,17 +116,27 @@ pub struct Replica {
     effects: VecDeque<KeyId>,
     next_cut: Timestamp,
     /// The instant that it was last told.
-    newest: Timestamp,
+    pub(super) newest: Timestamp,
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
     /// Whether the last cut had more to tell than all of it is worth.
     busy: bool,
     /// After this long a report has reached everyone; worked out anew at each timeout.
-    horizon: Span,
+    pub(super) horizon: Span,
     pub(super) tally: Tally,
     /// Permits above the limit in closed windows, by rule, of the buckets that this daemon speaks for.
     pub(super) overshoot: BTreeMap<RuleName, u64>,
+    /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded by the rules.
+    crowded: BTreeMap<RuleName, Timestamp>,
+    /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
+    pub(super) crowd_changed: bool,
+    /// Until when it waits to hear what its former life admitted; see [`super::lives`].
+    pub(super) waits: Option<Timestamp>,
+    /// Until then regions may divide by other reports than this one.
+    pub(super) unsettled: Timestamp,
+    /// The longest that a region was not heard since then.
+    pub(super) silence: Span,
 }
 
 /// What the replica has seen since it began, for metrics.
@@ -135,6 +156,8 @@ pub struct Tally {
     pub unknown_rules: u64,
     /// Reports of windows that are over, or too far ahead.
     pub other_windows: u64,
+    /// Reports of windows that were over, or had not begun, by a little.
+    pub past_windows: u64,
     /// Reports that found no room.
     pub no_room: u64,
     /// Reports under a label that was not understood; they come again with their name.
@@ -145,7 +168,7 @@ pub struct Tally {
     pub backwards: u64,
     /// Reports of more than a region is believed to have admitted; they count for no more than that.
     pub beyond: u64,
-    /// Buckets forgotten before their time, or never followed, for want of room.
+    /// Buckets forgotten while they were in use, or never followed, for want of room.
     pub dropped_keys: u64,
     /// Reports not told because too many waited already.
     pub dropped_reports: u64,
@@ -163,6 +186,7 @@ impl Replica {
             node: Arc::from(config.name.node.as_str()),
             config,
             rules: HashMap::new(),
+            variants: Variants::default(),
             revision: 0,
             links: Vec::new(),
             waiting: Vec::new(),
@@ -176,24 +200,31 @@ impl Replica {
             horizon: DELAY_STEP,
             tally: Tally::default(),
             overshoot: BTreeMap::new(),
+            crowded: BTreeMap::new(),
+            crowd_changed: false,
+            waits: None,
+            unsettled: Timestamp::default(),
+            silence: Span::ZERO,
         }
     }
 
     /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are forgotten.
     pub fn handle_rules(&mut self, now: Timestamp, revision: u64, rules: Vec<WorldRule>) {
         self.begin(now);
+        self.unsettle(now);
         self.revision = revision;
         let gossiped = rules.into_iter().filter(|rule| rule.global.mode == Mode::Gossip);
         self.rules = gossiped.map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
+        self.variants = Variants::default();
+        self.crowded.retain(|rule, _| self.rules.contains_key(rule));
+        self.crowd_changed = true;
         self.links.iter_mut().for_each(|link| link.labels.retry_unfollowed());
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
+            let counts = |rule: &WorldRule| (rule.algorithm, rule.limit.window);
             match self.rules.get(&bucket.rule.name) {
-                Some(rule)
-                    if rule.algorithm == bucket.rule.algorithm
-                        && rule.limit.window == bucket.rule.limit.window =>
-                {
-                    bucket.follow(Arc::clone(rule));
+                Some(rule) if counts(rule) == counts(&bucket.rule) => {
+                    bucket.follow(self.variants.with(rule, bucket.own_limit()));
                     self.look(now, id);
                     // What was too little to tell may be much of a smaller limit.
                     self.changed(now, id);
@@ -201,6 +232,11 @@ impl Replica {
                 _ => self.keys.remove(id),
             }
         }
+    }
+
+    /// Other rules are in force from now on.
+    pub const fn set_care(&mut self, care: Care) {
+        self.config.care = care;
     }
 
     /// The revision of the rules in force.
@@ -212,7 +248,8 @@ impl Replica {
     /// What this region did with one bucket since it was last told. Buckets of unknown rules are ignored.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
         self.begin(now);
-        let Some(id) = self.follow(now, &touched.key) else { return };
+        let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
+        self.hear_limit((now, now), id, Regions::OWN, touched.own);
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, &self.node, touched);
         if !self.changed(now, id) {
@@ -250,6 +287,7 @@ impl Replica {
             }
         }
         if !changed.is_empty() {
+            self.unsettle(now);
             self.look_at_all(now);
         }
     }
@@ -261,17 +299,21 @@ impl Replica {
         if let Some(link) = self.link_to(peer) {
             link.set_rtt(rtt);
         }
-        self.horizon = self.horizon(now);
+        self.measure(now);
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.begin(now);
-        self.horizon = self.horizon(now);
-        if self.regions.judge(now, self.patience()) {
+        self.measure(now);
+        if self.regions.judge(now, self.patience(), self.mending()) {
             self.look_at_all(now);
         }
         self.resend_lost(now);
+        self.wait_for_word(now);
+        let crowded = self.crowded.len();
+        self.crowded.retain(|_, until| now < *until);
+        self.crowd_changed |= self.crowded.len() != crowded;
         if now >= self.next_cut {
             let interval = self.config.interval.0.max(1_000);
             self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
@@ -292,6 +334,17 @@ impl Replica {
                 None => {}
             }
         }
+    }
+
+    /// The rules whose buckets are to be held to this region's share, because some in use find no room to be followed, or all
+    /// because this daemon has just begun; `None` where they are the same as when this was last asked. Regions whose tables are
+    /// full alike then admit no more than the limit together, although they cannot tell each other what they admitted.
+    pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
+        let all = self.waits.is_some();
+        let held = || {
+            if all { self.rules.keys().cloned().collect() } else { self.crowded.keys().cloned().collect() }
+        };
+        std::mem::take(&mut self.crowd_changed).then(held)
     }
 
     /// The next thing that the region's store must be told, or `None`.
@@ -316,7 +369,8 @@ impl Replica {
             .min();
         let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
         let silence = self.regions.next_judgement(patience);
-        [links, cut, self.keys.next_alarm(), silence].into_iter().flatten().min()
+        let crowd = self.crowded.values().min().copied();
+        [links, cut, self.keys.next_alarm(), silence, crowd, self.waits].into_iter().flatten().min()
     }
 
     /// Looks at a bucket because its time has come.
@@ -432,41 +486,20 @@ impl Replica {
         }
     }
 
-    /// Owes one daemon all that is known of a bucket and that it may be told.
+    /// Owes one daemon all that is known of a bucket and that it may be told: a region also what it told itself in a former life.
     pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
         let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
         else {
             return;
         };
-        let sibling = link.region == Regions::OWN;
+        let (theirs, sibling) = (link.region, link.region == Regions::OWN);
         for period in bucket.periods() {
-            for region in period.tellers().filter(|&region| region == Regions::OWN || sibling) {
+            for region in period.tellers().filter(|region| sibling || [Regions::OWN, theirs].contains(region))
+            {
                 link.owe(Item { key: id, region: Some(region), window: period.window }, false);
             }
             if sibling {
                 link.owe(Item { key: id, region: None, window: period.window }, false);
-            }
-        }
-    }
-
-    /// A daemon has just begun and knows nothing: owes it everything that it should know.
-    pub(super) fn introduce(&mut self, link: usize) {
-        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone()))
-        else {
-            return;
-        };
-        for id in self.keys.ids() {
-            let Some(bucket) = self.keys.get(id) else { continue };
-            let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
-            let owes = if owner == Some(&node) {
-                region == Regions::OWN || self.owns(bucket)
-            } else {
-                region == Regions::OWN
-                    && self.owns(bucket)
-                    && bucket.siblings.iter().any(|one| one.node == node)
-            };
-            if owes {
-                self.owe_everything(id, Some(link));
             }
         }
     }
@@ -478,21 +511,27 @@ impl Replica {
             link.lose(now, self.config.interval, |item, version| lost.push((item, version)));
             for (item, version) in lost.drain(..) {
                 let period = self.keys.get(item.key).and_then(|bucket| bucket.period(item.window));
-                if period.and_then(|period| period.version(item.region)) == Some(version) {
+                // A region is not told again of its own counts when they change.
+                let theirs = link.region != Regions::OWN && item.region == Some(link.region);
+                let newest = period.and_then(|period| period.version(item.region));
+                if newest == Some(version) || (theirs && newest.is_some()) {
                     link.owe(item, true);
                 }
             }
         }
     }
 
-    /// Finds a bucket, or begins to follow it.
-    pub(super) fn follow(&mut self, now: Timestamp, key: &WorldKey) -> Option<KeyId> {
+    /// Finds a bucket, or begins to follow it, with this own limit.
+    pub(super) fn follow(&mut self, now: Timestamp, key: &WorldKey, own: Option<OwnLimit>) -> Option<KeyId> {
         if let Some(id) = self.keys.find(key) {
             return Some(id);
         }
-        let rule = self.rules.get(&key.rule)?;
-        let id = self.keys.insert(Bucket::new(key.clone(), Arc::clone(rule), now));
+        let rule = self.variants.with(self.rules.get(&key.rule)?, own);
+        let id = self.keys.insert(Bucket::new(key.clone(), rule, now));
         self.tally.dropped_keys = self.keys.dropped;
+        if let Some(rule) = self.keys.missed.take() {
+            self.crowd_changed |= self.crowded.insert(rule, now + CROWDED_FOR).is_none();
+        }
         if id.is_none() {
             self.tally.no_room = self.tally.no_room.saturating_add(1);
         }
@@ -511,16 +550,22 @@ impl Replica {
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
-        let here = here(&self.config, &self.node, &self.regions, self.horizon, self.busy);
+        let (settled, silence) = (self.is_settled(), self.silence);
+        let here = Here {
+            settled,
+            silence,
+            ..here(&self.config, &self.node, &self.regions, self.horizon, self.busy)
+        };
         (here, &mut self.keys)
     }
 
     /// The same where nothing is changed.
     pub(super) fn standpoint(&self) -> Here<'_> {
-        here(&self.config, &self.node, &self.regions, self.horizon, self.busy)
+        let (settled, silence) = (self.is_settled(), self.silence);
+        Here { settled, silence, ..here(&self.config, &self.node, &self.regions, self.horizon, self.busy) }
     }
 
-    fn look_at_all(&mut self, now: Timestamp) {
+    pub(super) fn look_at_all(&mut self, now: Timestamp) {
         for id in self.keys.ids() {
             if let Some(bucket) = self.keys.get_mut(id) {
                 bucket.unsettle();
@@ -567,6 +612,12 @@ impl Replica {
         Span(self.heartbeat().0.saturating_mul(4)).max(PATIENCE_MIN) + self.horizon_of(Span::ZERO)
     }
 
+    /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this side first, and
+    /// then tell.
+    pub(super) fn mending(&self) -> Span {
+        Span(self.heartbeat().0.saturating_mul(2).saturating_add(self.horizon.0.saturating_mul(3))) + MENDING
+    }
+
     /// The longest that a report takes to anyone: after this long everybody has it, so that all may use it at once.
     pub(super) fn horizon(&self, now: Timestamp) -> Span {
         self.horizon_of(self.regions.slowest(now))
@@ -582,8 +633,18 @@ impl Replica {
         if !self.begun {
             self.begun = true;
             self.regions.expect_from(now);
+            self.begin_to_wait(now);
+            self.unsettle(now);
         } else if now + STEPPED_BACK < self.newest {
             self.clock_went_back(now);
+            self.unsettle(now);
+        } else if self.newest + PATIENCE_MIN < now {
+            self.unsettle(now);
+            for id in self.keys.ids() {
+                if let Some(bucket) = self.keys.get_mut(id) {
+                    bucket.stood_still();
+                }
+            }
         }
         self.newest = now;
     }
@@ -591,6 +652,8 @@ impl Replica {
     /// What was noted of an instant that is to come again was now: else everything would wait until it has come.
     fn clock_went_back(&mut self, now: Timestamp) {
         self.next_cut = Timestamp::default();
+        self.waits = self.waits.map(|_| now);
+        self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
         self.regions.clock_went_back(now);
         self.links.iter_mut().for_each(|link| link.clock_went_back(now));
         for id in self.keys.ids() {
@@ -616,7 +679,10 @@ fn here<'a>(
         regions,
         horizon,
         policy: config.policy,
+        care: config.care,
         thrift: config.thrift,
         busy: config.thrift && busy,
+        settled: false,
+        silence: Span::ZERO,
     }
 }

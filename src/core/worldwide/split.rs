@@ -9,8 +9,12 @@
 //! 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to it only with the same
 //! digest and no smaller stamp, so a word from before an earlier change of mind never counts. See `docs/regions.md` for the
 //! proof.
+//!
+//! A daemon that has no memory of an agreement, as at its first start, cannot know whether the others list its region. It
+//! spends nothing until a daemon of every listed region has said the same list of regions and the same weights
+//! ([`Split::among`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
@@ -44,13 +48,41 @@ pub struct SplitRule {
     pub recall: Span,
 }
 
+/// What a daemon spends of the weights that it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+pub enum Phase {
+    /// Nothing, and it never did: it waits for the others to say the same.
+    Waiting,
+    /// The smaller of several shares, or it did so until just now.
+    Changing,
+    /// Its share by these weights, and nothing of rules that it still waits with.
+    Settled,
+}
+
+impl Phase {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Waiting, Self::Changing, Self::Settled];
+
+    /// The word that travels.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Changing => "changing",
+            Self::Settled => "settled",
+        }
+    }
+}
+
 /// What a daemon says of the weights it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Word {
     /// Orders what is said.
     pub stamp: u64,
-    /// Names all of its weights.
+    /// Names all of its weights, and its list of regions.
     pub digest: u64,
+    /// What it spends of them.
+    pub phase: Phase,
 }
 
 /// The weights one rule is held to: the least share by any of them.
@@ -58,9 +90,18 @@ pub struct Word {
 pub struct InForce {
     /// The newest last; empty: nothing may be spent.
     weights: Vec<Weights>,
+    /// Whether the other regions have not said yet that they hold the same.
+    waits: bool,
 }
 
 impl InForce {
+    /// Whether nothing may be spent because the regions have not agreed yet. Then the store is not to be asked at all: it
+    /// would remember a share of nothing.
+    #[must_use]
+    pub const fn waits(&self) -> bool {
+        self.waits
+    }
+
     /// What `region` may spend of `total` permits.
     #[must_use]
     pub fn of(&self, total: u64, region: &str) -> u64 {
@@ -74,6 +115,9 @@ pub struct Saved {
     stamp: u64,
     digest: u64,
     rules: Vec<SavedRule>,
+    /// The list of regions that all of them have agreed on.
+    #[serde(default)]
+    regions: Option<BTreeSet<String>>,
 }
 
 impl Saved {
@@ -89,10 +133,24 @@ struct SavedRule {
     domain: String,
     name: String,
     weights: Vec<Weights>,
+    #[serde(default)]
+    waits: bool,
+}
+
+/// Whether a rule may be spent from, before any change of its weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Start {
+    /// No: the regions have not agreed.
+    Waits,
+    /// They have, and it is not safe on disk yet.
+    Agreed,
+    /// Yes.
+    Done,
 }
 
 #[derive(Debug, Clone)]
 struct Held {
+    start: Start,
     /// `None` for a rule that was removed.
     rule: Option<SplitRule>,
     /// Oldest first; the target last. One alone is settled.
@@ -111,16 +169,21 @@ impl Held {
     /// Nothing at all to go by stands for more than is kept.
     const fn new(weights: Vec<Weights>) -> Self {
         let overrun = weights.is_empty();
-        Self { rule: None, weights, overrun, from: None, grown: None, earliest: Timestamp(0) }
+        let start = Start::Done;
+        Self { start, rule: None, weights, overrun, from: None, grown: None, earliest: Timestamp(0) }
     }
 
-    const fn settled(&self) -> bool {
-        self.weights.len() <= 1 && !self.overrun
+    fn settled(&self) -> bool {
+        self.weights.len() <= 1 && !self.overrun && self.start != Start::Waits
     }
 
     /// Takes the target alone if its time has come. Whether it has.
     fn grow(&mut self, now: Timestamp) -> bool {
         let Some(from) = self.from.filter(|from| *from <= now && !self.settled()) else { return false };
+        if self.start == Start::Waits {
+            self.start = Start::Agreed;
+            self.overrun = true;
+        }
         let target = self.weights.last().cloned().into_iter().collect();
         let before = std::mem::replace(&mut self.weights, target);
         self.grown = Some((from, if self.overrun { Vec::new() } else { before }));
@@ -150,6 +213,8 @@ pub struct Standing {
     pub rule: RuleName,
     /// Whether the share is what the rules in force say.
     pub settled: bool,
+    /// Whether nothing is spent at all until the regions have agreed.
+    pub waits: bool,
     /// Regions and daemons that have not said yet that they hold the same weights; at most eight.
     pub waiting_for: Vec<String>,
 }
@@ -158,6 +223,10 @@ pub struct Standing {
 #[derive(Debug)]
 pub struct Split {
     name: NodeName,
+    /// The list of regions that must have agreed once; `None`: whatever is loaded first is trusted as it is.
+    regions: Option<BTreeSet<String>>,
+    /// The list that they have agreed on.
+    agreed: Option<BTreeSet<String>>,
     held: BTreeMap<RuleName, Held>,
     others: BTreeMap<NodeName, Option<Word>>,
     /// The stamp at which the present weights were loaded.
@@ -172,16 +241,31 @@ impl Split {
     pub fn new(name: NodeName, saved: Option<Saved>) -> Self {
         let saved = saved.unwrap_or_default();
         let held = |rule: SavedRule| {
-            let held = Held::new(rule.weights);
+            let start = if rule.waits { Start::Waits } else { Start::Done };
+            let held = Held { start, ..Held::new(rule.weights) };
             (RuleName { domain: rule.domain, name: rule.name }, held)
         };
         Self {
             name,
+            regions: None,
+            agreed: saved.regions,
             held: saved.rules.into_iter().map(held).collect(),
             others: BTreeMap::new(),
             loaded: saved.stamp,
-            word: Word { stamp: saved.stamp, digest: saved.digest },
+            word: Word { stamp: saved.stamp, digest: saved.digest, phase: Phase::Waiting },
         }
+    }
+
+    /// The same for a daemon that speaks with daemons of these regions: it spends nothing of a rule that it loads before all
+    /// of them have said the same list and the same weights. An agreement on the same list that an earlier process has
+    /// left holds.
+    #[must_use]
+    pub fn among(mut self, regions: impl IntoIterator<Item = String>) -> Self {
+        let mut regions: BTreeSet<String> = regions.into_iter().collect();
+        regions.insert(self.name.region.clone());
+        self.agreed = self.agreed.filter(|agreed| *agreed == regions);
+        self.regions = Some(regions);
+        self
     }
 
     /// These rules are in force now. Shares that shrink do so at once.
@@ -189,10 +273,17 @@ impl Split {
         for held in self.held.values_mut() {
             held.rule = None;
         }
+        let start = if self.has_agreed() { Start::Done } else { Start::Waits };
         for rule in rules {
-            let held =
-                self.held.entry(rule.name.clone()).or_insert_with(|| Held::new(vec![rule.weights.clone()]));
-            if held.weights.last() != Some(&rule.weights) || held.overrun {
+            let fresh = || Held { start, ..Held::new(vec![rule.weights.clone()]) };
+            let held = self.held.entry(rule.name.clone()).or_insert_with(fresh);
+            if held.start == Start::Waits {
+                // Nothing was spent by the weights before.
+                if held.weights.last() != Some(&rule.weights) {
+                    held.weights = vec![rule.weights.clone()];
+                    held.from = None;
+                }
+            } else if held.weights.last() != Some(&rule.weights) || held.overrun {
                 held.weights.retain(|weights| *weights != rule.weights);
                 if held.weights.len() >= PENDING_MAX {
                     held.weights.clear();
@@ -208,11 +299,12 @@ impl Split {
         if digest != self.word.digest {
             let seen = self.others.values().flatten().map(|word| word.stamp).max().unwrap_or(0);
             self.loaded = self.word.stamp.max(seen).max(now.micros()).saturating_add(1);
-            self.word = Word { stamp: self.loaded, digest };
+            self.word = Word { stamp: self.loaded, digest, ..self.word };
             for held in self.held.values_mut() {
                 held.from = None;
             }
         }
+        self.word.phase = self.phase();
     }
 
     /// Who is known now, and what each last said. `None`: it says nothing of shares.
@@ -239,7 +331,22 @@ impl Split {
         for held in self.held.values_mut() {
             moved |= held.grow(now);
         }
+        self.word.phase = self.phase();
         moved
+    }
+
+    /// This is safe on disk: what waited for that may be spent, if it is still what must be there. `true`: some share is
+    /// another than before.
+    pub fn handle_saved(&mut self, saved: &Saved) -> bool {
+        let waiting = self.held.values().any(|held| held.start == Start::Agreed);
+        if !waiting || self.saved() != *saved {
+            return false;
+        }
+        for held in self.held.values_mut().filter(|held| held.start == Start::Agreed) {
+            held.start = Start::Done;
+        }
+        self.word.phase = self.phase();
+        true
     }
 
     /// What to say to the others, once [`Self::saved`] is safe on disk.
@@ -252,7 +359,11 @@ impl Split {
     #[must_use]
     pub fn in_force(&self, rule: &RuleName) -> Option<InForce> {
         let held = self.held.get(rule)?;
-        Some(InForce { weights: if held.overrun { Vec::new() } else { held.weights.clone() } })
+        let waits = held.start != Start::Done;
+        Some(InForce {
+            weights: if held.overrun || waits { Vec::new() } else { held.weights.clone() },
+            waits,
+        })
     }
 
     /// What must outlive the process.
@@ -262,8 +373,14 @@ impl Split {
             domain: name.domain.clone(),
             name: name.name.clone(),
             weights: if held.overrun { Vec::new() } else { held.weights.clone() },
+            waits: held.start == Start::Waits,
         });
-        Saved { stamp: self.word.stamp, digest: self.word.digest, rules: rules.collect() }
+        Saved {
+            stamp: self.word.stamp,
+            digest: self.word.digest,
+            rules: rules.collect(),
+            regions: self.agreed.clone(),
+        }
     }
 
     /// How each rule stands.
@@ -274,40 +391,107 @@ impl Split {
             .map(|(name, held)| Standing {
                 rule: name.clone(),
                 settled: held.settled(),
+                waits: held.start == Start::Waits,
                 waiting_for: if held.settled() { Vec::new() } else { self.missing(held).take(8).collect() },
             })
             .collect()
     }
 
+    /// Whether all regions have once said the same list of regions as this daemon, or need not.
+    #[must_use]
+    pub fn has_agreed(&self) -> bool {
+        self.regions.is_none() || self.regions == self.agreed
+    }
+
     /// Notes which pending rules everybody agrees on, and from when they may grow.
     fn agree(&mut self, now: Timestamp) {
+        if !self.has_agreed() && self.missing_at_start().next().is_none() {
+            self.agreed.clone_from(&self.regions);
+        }
+        // Where nobody's share has shrunk lately, nothing was spent that a first share could count together with.
+        let calm = self.others.values().flatten().all(|word| word.phase != Phase::Changing);
         let pending: Vec<RuleName> =
             self.held.iter().filter(|(_, held)| !held.settled()).map(|(name, _)| name.clone()).collect();
         for name in pending {
             let Some(held) = self.held.get(&name) else { continue };
             let agreed = self.missing(held).next().is_none();
+            let at_once = calm && held.start == Start::Waits;
             let from = held.rule.as_ref().filter(|_| agreed).map(|rule| growth(rule, now));
             if let Some(held) = self.held.get_mut(&name) {
-                held.from = from.map(|from| held.from.unwrap_or(from).max(held.earliest));
+                let later = from.map(|from| held.from.unwrap_or(from).max(held.earliest));
+                held.from = if at_once { later.map(|_| Timestamp(0)) } else { later };
             }
         }
     }
 
+    /// What this daemon spends of what it says.
+    fn phase(&self) -> Phase {
+        let mut held = self.held.values().filter(|held| held.rule.is_some());
+        let changes = |held: &Held| held.start == Start::Done && !held.settled();
+        if held.clone().any(changes) {
+            Phase::Changing
+        } else if !self.has_agreed() && held.all(|held| held.start == Start::Waits) {
+            Phase::Waiting
+        } else {
+            Phase::Settled
+        }
+    }
+
     /// Whose word is missing before this rule's share may grow.
-    fn missing<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = String> + 'a {
-        let regions = held.weights.iter().flat_map(Weights::regions);
-        let absent = regions
-            .filter(|region| *region != self.name.region)
-            .filter(|region| !self.others.keys().any(|name| name.region == *region))
-            .map(str::to_owned);
+    fn missing<'a>(&'a self, held: &'a Held) -> Box<dyn Iterator<Item = String> + 'a> {
+        if held.start == Start::Waits {
+            return Box::new(self.missing_at_start());
+        }
+        // A region without a part by any of the weights has nothing that could count together with what grows. Of more
+        // weights than are kept it is not known who had one.
+        let parts = held.weights.iter().flat_map(Weights::parts);
+        let regions: BTreeSet<&str> = parts
+            .filter(|(_, weight, minimum)| *weight > 0 || *minimum > 0)
+            .map(|(region, ..)| region)
+            .collect();
+        let counts = {
+            let regions = regions.clone();
+            move |region: &str| held.overrun || region == self.name.region || regions.contains(region)
+        };
         let silent = self
             .others
             .iter()
-            .filter(|(_, word)| {
-                !word.is_some_and(|word| word.digest == self.word.digest && word.stamp >= self.loaded)
-            })
-            .map(|(name, _)| format!("{}/{}", name.region, name.node));
-        absent.chain(silent)
+            .filter(move |(name, word)| counts(&name.region) && !self.says_the_same(**word));
+        Box::new(self.absent(regions).chain(silent.map(|(name, _)| path(name))))
+    }
+
+    /// Whose word is missing before anything is spent at the first start: every listed region's and that of all of its
+    /// daemons. A daemon of a region that is not listed must not have spent anything.
+    fn missing_at_start(&self) -> impl Iterator<Item = String> + '_ {
+        let rules = self.held.values().filter_map(|held| held.rule.as_ref());
+        let named = rules.flat_map(|rule| rule.weights.regions());
+        let listed = self.regions.iter().flatten().map(String::as_str).chain(named);
+        let listed: BTreeSet<&str> = listed.chain([self.name.region.as_str()]).collect();
+        let differs = {
+            let listed = listed.clone();
+            move |name: &NodeName, word: Option<Word>| {
+                if listed.contains(name.region.as_str()) {
+                    !self.says_the_same(word)
+                } else {
+                    word.is_some_and(|word| word.phase != Phase::Waiting)
+                }
+            }
+        };
+        let silent = self.others.iter().filter(move |(name, word)| differs(name, **word));
+        self.absent(listed).chain(silent.map(|(name, _)| path(name)))
+    }
+
+    /// Those of these regions that no daemon is known of.
+    fn absent<'a>(&'a self, regions: BTreeSet<&'a str>) -> impl Iterator<Item = String> + 'a {
+        regions
+            .into_iter()
+            .filter(|region| *region != self.name.region)
+            .filter(|region| !self.others.keys().any(|name| name.region == *region))
+            .map(str::to_owned)
+    }
+
+    fn says_the_same(&self, word: Option<Word>) -> bool {
+        word.is_some_and(|word| word.digest == self.word.digest && word.stamp >= self.loaded)
     }
 
     fn forget_removed(&mut self) {
@@ -318,13 +502,16 @@ impl Split {
         }
     }
 
-    /// The same in every daemon that holds the same weights for the same rules.
+    /// The same in every daemon that holds the same weights for the same rules, and lists the same regions.
     fn digest(&self) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(0x7469_6465, 0x6761_7465);
         let mut text = |text: &str| {
             hasher.write_usize(text.len());
             hasher.write(text.as_bytes());
         };
+        for region in self.regions.iter().flatten() {
+            text(region);
+        }
         for (name, held) in &self.held {
             let Some(rule) = &held.rule else { continue };
             text(&name.domain);
@@ -357,6 +544,10 @@ fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
             now + times(window, fill.saturating_mul(2).saturating_add(1)) + rule.recall
         }
     }
+}
+
+fn path(name: &NodeName) -> String {
+    format!("{}/{}", name.region, name.node)
 }
 
 const fn times(span: Span, factor: u64) -> Span {

@@ -21,8 +21,8 @@ pub struct Status {
     pub peers: Vec<PeerView>,
     /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
     pub keys: Vec<KeyStatus>,
-    /// For each rule: how far the worldwide count of any of its buckets may lie above what is believed, and what most of
-    /// that is due to.
+    /// For each rule: how far the worldwide count of any of its buckets that regions tell each other of may lie above what is
+    /// believed, and what most of that is due to.
     pub error_bounds: Vec<(RuleName, u64, Doubt)>,
     /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks for.
     pub overshoot: Vec<(RuleName, u64)>,
@@ -80,6 +80,18 @@ pub struct KeyStatus {
 }
 
 impl Replica {
+    /// How many buckets are followed.
+    #[must_use]
+    pub fn keys_len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// How many regions there are, the own one included.
+    #[must_use]
+    pub fn regions_len(&self) -> usize {
+        self.regions.len()
+    }
+
     /// What this replica knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> Status {
@@ -87,6 +99,9 @@ impl Replica {
         let mut hottest: Vec<(Reverse<u64>, &WorldKey, &Bucket)> = Vec::with_capacity(self.keys.len());
         for bucket in self.keys.iter() {
             hottest.push((Reverse(bucket.pressure(now)), &bucket.key, bucket));
+            if !bucket.is_told_of(now) {
+                continue;
+            }
             let found = bucket.error_bound(now, self.standpoint());
             let worst = bounds.entry(&bucket.key.rule).or_insert(found);
             if found.0 > worst.0 {

@@ -9,6 +9,8 @@ use crate::core::wire::{Amount, Counter, Frame, Report, Scope, Subject, compact}
 
 mod bounds;
 mod doubt;
+mod former;
+mod own;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const TICK: Span = Span::from_millis(10);
@@ -62,6 +64,10 @@ fn key(user: &str) -> WorldKey {
         rule: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
         identity: user.as_bytes().to_vec(),
     }
+}
+
+fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
+    Touched { key: key(user), window, offered, admitted, returned: 0, refused: 0, own: None }
 }
 
 impl Table {
@@ -119,10 +125,7 @@ impl Table {
     }
 
     fn admit(&mut self, who: &NodeName, user: &str, window: u64, permits: u64) {
-        self.touch(
-            who,
-            &Touched { key: key(user), window, offered: permits, admitted: permits, returned: 0, refused: 0 },
-        );
+        self.touch(who, &touched(user, window, permits, permits));
     }
 
     fn touch(&mut self, who: &NodeName, touched: &Touched) {
@@ -258,7 +261,7 @@ fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is()
         let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
         let ask = |table: &mut Table, who: &NodeName| {
             let window = table.now.window_index(second);
-            let touched = Touched { key: key("u"), window, offered: 1, admitted: 0, returned: 0, refused: 1 };
+            let touched = Touched { refused: 1, ..touched("u", window, 1, 0) };
             table.touch(who, &touched);
             window
         };
@@ -445,10 +448,7 @@ fn what_is_given_back_is_given_back_everywhere() {
     let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
     table.admit(&name("a", "1"), "u", window, 30);
     table.run(Span::from_millis(200));
-    table.touch(
-        &name("a", "1"),
-        &Touched { key: key("u"), window, offered: 0, admitted: 0, returned: 10, refused: 0 },
-    );
+    table.touch(&name("a", "1"), &Touched { returned: 10, ..touched("u", window, 0, 0) });
     table.run(Span::from_millis(200));
     assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 20)]));
 }
@@ -479,8 +479,7 @@ fn the_table_of_buckets_stays_within_its_bound() {
     let mut replica = Replica::new(config);
     replica.handle_rules(START, 1, vec![rule]);
     for n in 0..5_000 {
-        let touched =
-            Touched { key: key(&format!("u{n}")), window, offered: 1, admitted: 1, returned: 0, refused: 0 };
+        let touched = touched(&format!("u{n}"), window, 1, 1);
         replica.handle_touched(START, &touched);
     }
     let status = replica.status(START);
@@ -498,7 +497,7 @@ fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
     let counters = vec![Counter { node: node.into(), since: START }];
     Report {
         label: 1,
-        subject: Some(Subject { rule, identity, scope, counters }),
+        subject: Some(Subject { rule, identity, scope, counters, own: None }),
         window: minute().1,
         stamp,
         amounts: std::iter::once(Amount { admitted: 5, returned: 0 }).collect(),
@@ -517,7 +516,7 @@ fn a_frame_that_says_what_its_sender_may_not_say_is_refused_whole() {
     let good = report(region("b"), "1", START);
     let cases = [
         (name("c", "1"), vec![report(region("c"), "1", START)], Refused::UnknownRegion),
-        (name("b", "1"), vec![good.clone(), report(region("a"), "1", START)], Refused::Foreign),
+        (name("b", "1"), vec![good.clone(), report(region("c"), "1", START)], Refused::Foreign),
         (name("b", "1"), vec![good.clone(), report(Scope::Node, "1", START)], Refused::Foreign),
         (name("a", "2"), vec![report(Scope::Node, "1", START)], Refused::Foreign),
         (name("b", "1"), vec![good.clone(), report(region("b"), "1", far)], Refused::Future),
@@ -582,10 +581,7 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
             for who in &names {
                 // Thirty are admitted at the beginning of each window, the rest is refused.
                 let admitted = u64::from(step % 100 < 10) * 3;
-                table.touch(
-                    who,
-                    &Touched { key: key("u"), window, offered: 3, admitted, returned: 0, refused: 0 },
-                );
+                table.touch(who, &touched("u", window, 3, admitted));
             }
             table.run(TICK);
         }
@@ -607,17 +603,7 @@ fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
         for _ in 0..steps {
             let window = table.now.window_index(second);
             for (who, offered) in &demand {
-                table.touch(
-                    who,
-                    &Touched {
-                        key: key("u"),
-                        window,
-                        offered: *offered,
-                        admitted: 0,
-                        returned: 0,
-                        refused: 0,
-                    },
-                );
+                table.touch(who, &touched("u", window, *offered, 0));
             }
             table.run(TICK);
         }

@@ -3,6 +3,7 @@
 use super::super::time::Timestamp;
 use super::super::wire::{Frame, REPORTS_MAX, Report, Scope, Subject, compact, rounded};
 use super::link::{Item, Told};
+use super::regions::Regions;
 use super::replica::Replica;
 use super::{NodeName, WorldKey};
 
@@ -66,10 +67,11 @@ impl Replica {
 
     /// What is to be said to a link of an item now, and its version; `None` if it is not known any more.
     fn report(&mut self, now: Timestamp, place: usize, item: Item) -> Option<(Report, u32)> {
-        let named = &self.links.get(place)?.named;
+        let link = self.links.get(place)?;
+        let (named, listener) = (&link.named, link.region);
         let bucket = self.keys.get_mut(item.key)?;
         let own_demand = bucket.own_demand_at(now);
-        let (key, period, voices) = bucket.tell_of(item.window)?;
+        let (key, limits, period, voices) = bucket.tell_of(item.window)?;
         let version = period.version(item.region)?;
         let own;
         let (scope, stamp, counts, demand) = match item.region {
@@ -80,7 +82,10 @@ impl Replica {
             Some(region) => {
                 let told = period.told(region)?;
                 let scope = Scope::Region(self.regions.name(region).to_owned());
-                (scope, told.stamp, told.counts.entries(), told.demand)
+                // Of its former life a region wants to know when it admitted something last.
+                let own = region == listener && region != Regions::OWN;
+                let stamp = if own { told.grown } else { told.stamp };
+                (scope, stamp, told.counts.entries(), told.demand)
             }
         };
         let voice = voices.speak(item.region, counts, &mut self.labels)?;
@@ -90,7 +95,8 @@ impl Replica {
         } else {
             let counters = voice.counters.to_vec();
             let WorldKey { rule, identity } = key.clone();
-            Some(Subject { rule, identity, scope, counters })
+            let own = limits.said_by(item.region.unwrap_or(Regions::OWN));
+            Some(Subject { rule, identity, scope, counters, own })
         };
         let demand = rounded(demand);
         Some((Report { label, subject, window: item.window, stamp, amounts, demand }, version))

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 
 use super::segment::Batch;
 use super::step::{Ended, Step, Steps};
-use super::sums::{Unsummed, sums_of};
+use super::sums::Unsummed;
 use super::tables::add_sums;
 use super::{copy, seconds};
 use crate::core::audit::Records;
@@ -131,8 +131,8 @@ impl Deliverer {
         copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
         self.steps.done(Step::RowsCopied)?;
         if span.is_scattered() {
-            let (own, region) = (batch.clone(), &batch.node.region);
-            let sums = spawn_blocking(move || sums_of(&own)).await.unwrap_or_default();
+            let (own, region, unsummed) = (batch.clone(), &batch.node.region, self.unsummed.clone());
+            let sums = spawn_blocking(move || unsummed.sums_of(&own)).await.unwrap_or_default();
             add_sums(&self.database, &mut transaction, region, &sums).await?;
         }
         read(&self.database, transaction.commit().await)?;

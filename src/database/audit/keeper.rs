@@ -25,6 +25,29 @@ const MONTH: Span = Span::from_secs(27 * 86_400);
 /// How long a batch's id is remembered at least: no batch waits longer in a spool without people noticing.
 const BATCHES_KEPT: Span = Span::from_secs(35 * 86_400);
 
+/// Rows that one statement forgets, and statements for one table at a time.
+const FORGOTTEN_AT_ONCE: u64 = 20_000;
+const ROUNDS_MAX: u32 = 50;
+
+macro_rules! old {
+    ($table:literal, $which:literal) => {
+        concat!(
+            "DELETE FROM ",
+            $table,
+            " WHERE ctid = ANY (ARRAY(SELECT ctid FROM ",
+            $table,
+            " WHERE bucket < to_timestamp($1::double precision)",
+            $which,
+            " LIMIT 20000))"
+        )
+    };
+}
+
+const OLD_HOURS: &str = old!("usage_hour", "");
+/// The database keeps `usage_denied` by them.
+const OLD_DAYS: &str = old!("usage_day", "");
+const OLD_TOTALS: &str = old!("usage_total", " AND step <> 'minute'");
+
 /// What the audit log's tables are kept by.
 #[derive(Debug, Clone)]
 pub struct Settings {
@@ -32,6 +55,8 @@ pub struct Settings {
     pub node: NodeName,
     /// How long decisions stay.
     pub retain: Span,
+    /// How long sums by hour and day stay.
+    pub retain_sums: Span,
     /// Where they go then; `None`: they stay.
     pub archive: Option<String>,
     /// A folder for files on their way to the archive.
@@ -56,7 +81,7 @@ impl Keeper {
     }
 
     /// Looks now and then until `stop`.
-    pub async fn run(self, stop: CancellationToken) {
+    pub async fn run(self: Arc<Self>, stop: CancellationToken) {
         let mut failing = false;
         loop {
             let now = Clock::System.now();
@@ -111,7 +136,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Forgets ids of batches and sums by minute that are old, a bounded part at a time.
+    /// Forgets ids of batches and sums that are old, a bounded part at a time.
     async fn forget(&self, now: Timestamp) -> Result<(), Failure> {
         let before = |kept: Span| seconds(Timestamp(now.micros().saturating_sub(kept.micros())));
         let batches = sqlx::query(
@@ -135,6 +160,15 @@ impl Keeper {
         .bind(before(self.settings.retain))
         .execute(self.database.pool());
         self.database.within(minutes).await?;
+        for statement in [OLD_HOURS, OLD_DAYS, OLD_TOTALS] {
+            for _ in 0..ROUNDS_MAX {
+                let old = sqlx::query(statement).bind(before(self.settings.retain_sums));
+                let forgotten = self.database.within(old.execute(self.database.pool())).await?;
+                if forgotten.rows_affected() < FORGOTTEN_AT_ONCE {
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use metrics::Counter;
 use tokio::sync::Notify;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 
 use super::deliver::{DeliverError, Delivered, Deliverer};
@@ -20,11 +20,12 @@ use super::segment::{Batch, BatchId};
 use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
 use super::sums::{Summer, Unsummed};
-use crate::core::audit::{Records, pieces};
+use crate::core::audit::{DistinctMax, Records, pieces};
 use crate::core::worldwide::NodeName;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, Taken};
 use crate::engine::clock::{Deadline, Stopwatch};
+use crate::engine::tasks::Tasks;
 use crate::telemetry::Metrics;
 
 /// Batches that wait in memory while the spool cannot be written. Full: the newest is dropped and counted.
@@ -37,6 +38,8 @@ const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// Attempts for a batch that the database takes exception to, before it is set aside.
 const REFUSALS_MAX: u32 = 8;
+/// Attempts for a file that cannot be read, before it is set aside: about ten seconds.
+const READS_MAX: u32 = 7;
 
 /// Shortest and longest pause between two writings of sums; in between, a pause is so many times as long as the writing.
 const SUMS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
@@ -61,6 +64,8 @@ pub struct PipelineSetup {
     pub database: Database,
     /// How long they are collected.
     pub flush: Duration,
+    /// How many users and paths get sums of their own.
+    pub distinct: DistinctMax,
     /// What tests are told.
     pub steps: Steps,
     /// Where it is counted.
@@ -94,6 +99,8 @@ struct Counts {
     spool_full: Counter,
     spool_failed: Counter,
     damaged: Counter,
+    unreadable: Counter,
+    removed: Counter,
     refused: Counter,
     delivered: Counter,
     repeated: Counter,
@@ -114,6 +121,8 @@ impl Counts {
             spool_full: dropped("spool_full"),
             spool_failed: dropped("spool_failed"),
             damaged: dropped("damaged"),
+            unreadable: dropped("unreadable"),
+            removed: dropped("removed"),
             refused: dropped("refused"),
             delivered: batches("delivered"),
             repeated: batches("repeated"),
@@ -124,7 +133,7 @@ impl Counts {
 
 impl Pipeline {
     /// Starts the tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the next start.
-    pub fn start(setup: PipelineSetup, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Self {
+    pub fn start(setup: PipelineSetup, stop: &CancellationToken, tasks: &Tasks) -> Self {
         let shared = Arc::new(Shared {
             node: setup.node,
             incarnation: setup.incarnation,
@@ -133,19 +142,28 @@ impl Pipeline {
             spool: setup.spool,
             held: Mutex::default(),
             changed: Notify::new(),
-            unsummed: Unsummed::default(),
+            unsummed: Unsummed::new(setup.distinct),
             arrived: Notify::new(),
             hurry: Notify::new(),
             draining: AtomicBool::new(false),
             counts: Counts::new(&setup.metrics),
             metrics: setup.metrics,
         });
-        tasks.spawn(collect(Arc::clone(&shared), setup.flush, stop.clone()));
-        let (unsummed, node) = (shared.unsummed.clone(), shared.node.clone());
-        let summer = Summer::new(setup.database.clone(), node, unsummed.clone(), setup.steps.clone());
-        tasks.spawn(add_up(Arc::clone(&shared), summer, stop.clone()));
-        let deliverer = Deliverer::new(setup.database, unsummed, setup.steps);
-        tasks.spawn(Courier::new(Arc::clone(&shared), deliverer).run(stop.clone()));
+        let (own, flush, ending) = (Arc::clone(&shared), setup.flush, stop.clone());
+        tasks.spawn("audit_spool", stop, move || collect(Arc::clone(&own), flush, ending.clone()));
+        let (own, database, steps) = (Arc::clone(&shared), setup.database.clone(), setup.steps.clone());
+        let ending = stop.clone();
+        tasks.spawn("audit_sums", stop, move || {
+            let (node, unsummed) = (own.node.clone(), own.unsummed.clone());
+            let summer = Summer::new(database.clone(), node, unsummed, steps.clone());
+            add_up(Arc::clone(&own), summer, ending.clone())
+        });
+        let (own, database, steps) = (Arc::clone(&shared), setup.database, setup.steps);
+        let ending = stop.clone();
+        tasks.spawn("audit_delivery", stop, move || {
+            let deliverer = Deliverer::new(database.clone(), own.unsummed.clone(), steps.clone());
+            Courier::new(Arc::clone(&own), deliverer).run(ending.clone())
+        });
         Self { shared }
     }
 
@@ -290,10 +308,16 @@ impl Shared {
         put
     }
 
+    /// Shows how many records wait in memory because the spool does not take them.
+    fn show_held(&self, held: &VecDeque<Batch>) {
+        gauge(&self.metrics.audit_held, held.iter().map(|batch| u64::from(batch.rows)).sum());
+    }
+
     fn hold(&self, batch: Batch, error: &SpoolError) {
         let mut held = self.held();
         if held.len() < HELD_MAX {
             held.push_back(batch);
+            self.show_held(&held);
             return;
         }
         let counter = match error {
@@ -321,12 +345,22 @@ struct Courier {
     deliverer: Deliverer,
     /// How often the database took exception to the batch at hand.
     refusals: u32,
+    /// How often the oldest file could not be read.
+    unread: u32,
     failing: bool,
+}
+
+/// What there is to deliver.
+enum Next {
+    Batch(Batch, Source),
+    Nothing,
+    /// The oldest file cannot be read just now.
+    Later,
 }
 
 impl Courier {
     const fn new(shared: Arc<Shared>, deliverer: Deliverer) -> Self {
-        Self { shared, deliverer, refusals: 0, failing: false }
+        Self { shared, deliverer, refusals: 0, unread: 0, failing: false }
     }
 
     async fn run(mut self, stop: CancellationToken) {
@@ -359,7 +393,12 @@ impl Courier {
 
     /// Delivers until nothing waits. `false`: the database does not take the oldest now.
     async fn everything(&mut self) -> bool {
-        while let Some((batch, source)) = self.next().await {
+        loop {
+            let (batch, source) = match self.next().await {
+                Next::Batch(batch, source) => (batch, source),
+                Next::Nothing => return true,
+                Next::Later => return false,
+            };
             match self.deliverer.deliver(&batch).await {
                 Ok(delivered) => self.arrived(&batch, delivered, source).await,
                 Err(error) => {
@@ -369,28 +408,64 @@ impl Courier {
                 }
             }
         }
-        true
     }
 
-    async fn next(&mut self) -> Option<(Batch, Source)> {
+    async fn next(&mut self) -> Next {
         // In its own order: what waits in memory came when the spool could take no more.
         while let Some(segment) = self.shared.spool.oldest() {
             let shared = Arc::clone(&self.shared);
             match spawn_blocking(move || shared.spool.read(segment)).await {
-                Ok(Ok(batch)) => return Some((batch, Source::Spool(segment))),
-                Ok(Err(error @ ReadError::Damaged { .. })) => {
-                    self.shared.counts.damaged.increment(1);
-                    tracing::error!("a batch of records is lost: {error}; it was set aside");
+                Ok(Ok(batch)) => {
+                    self.unread = 0;
+                    return Next::Batch(batch, Source::Spool(segment));
                 }
-                Ok(Err(error @ ReadError::Disk { .. })) => {
-                    tracing::error!("a batch of records cannot be read: {error}");
-                    break;
+                Ok(Err(error)) => {
+                    if !self.unreadable(segment, &error).await {
+                        return Next::Later;
+                    }
                 }
-                Err(_) => return None,
+                Err(_) => return Next::Later,
             }
         }
-        let batch = self.shared.held().front().cloned()?;
-        Some((batch, Source::Memory))
+        let batch = self.shared.held().front().cloned();
+        batch.map_or(Next::Nothing, |batch| Next::Batch(batch, Source::Memory))
+    }
+
+    /// Takes in that a file was not read. `false`: it is worth another attempt.
+    async fn unreadable(&mut self, segment: Segment, error: &ReadError) -> bool {
+        let shared = Arc::clone(&self.shared);
+        // One at least, where nobody knows how many.
+        let known = u64::from(segment.rows.max(1));
+        match error {
+            ReadError::Damaged { rows, .. } => {
+                shared.counts.damaged.increment(u64::from(*rows));
+                tracing::error!(rows, "a batch of records is lost: {error}; it was set aside");
+            }
+            ReadError::Removed { .. } => {
+                shared.counts.removed.increment(known);
+                tracing::error!(rows = known, "a batch of records is lost: {error}");
+            }
+            ReadError::Disk { .. } => {
+                self.unread += 1;
+                if self.unread < READS_MAX {
+                    if self.unread == 1 {
+                        tracing::warn!("a batch of records cannot be read, and is tried again: {error}");
+                    }
+                    return false;
+                }
+                shared.counts.unreadable.increment(known);
+                let BatchId { incarnation, sequence } = segment.id;
+                tracing::error!(
+                    rows = known,
+                    "a batch of records is lost: {error}; it was set aside as {incarnation:016x}-{sequence:016x}.unreadable"
+                );
+                let own = Arc::clone(&shared);
+                let _ = spawn_blocking(move || own.spool.set_aside(segment, "unreadable")).await;
+            }
+        }
+        self.unread = 0;
+        gauge(&shared.metrics.audit_spooled_bytes, shared.spool.bytes());
+        true
     }
 
     async fn arrived(&mut self, batch: &Batch, delivered: Delivered, source: Source) {
@@ -401,6 +476,7 @@ impl Courier {
         }
         shared.metrics.audit_rows.increment(u64::from(batch.rows));
         gauge(&shared.metrics.audit_unsummed, u64::try_from(shared.unsummed.len()).unwrap_or(u64::MAX));
+        shared.metrics.audit_merged.absolute(shared.unsummed.merged());
         shared.arrived.notify_one();
         if shared.unsummed.is_full() {
             shared.hurry.notify_one();
@@ -425,6 +501,7 @@ impl Courier {
                 if held.front().is_some_and(|front| front.id == batch.id) {
                     held.pop_front();
                 }
+                self.shared.show_held(&held);
             }
         }
     }
@@ -447,7 +524,9 @@ impl Courier {
             // The spool may have room by now, where it is safer.
             let id = batch.id;
             if self.shared.put(batch).await.is_ok() {
-                self.shared.held().retain(|held| held.id != id);
+                let mut held = self.shared.held();
+                held.retain(|held| held.id != id);
+                self.shared.show_held(&held);
             }
         }
         false
@@ -466,7 +545,9 @@ impl Courier {
                 let _ = spawn_blocking(move || shared.spool.set_aside(segment, "refused")).await;
             }
             Source::Memory => {
-                self.shared.held().retain(|held| held.id != batch.id);
+                let mut held = self.shared.held();
+                held.retain(|held| held.id != batch.id);
+                self.shared.show_held(&held);
             }
         }
     }

@@ -10,6 +10,9 @@ const MAGIC: [u8; 4] = *b"TGA1";
 /// Magic, checksum and length.
 const HEAD: usize = 12;
 
+/// No record is shorter.
+const RECORD_BYTES_MIN: usize = 32;
+
 /// Names a batch for ever. Two batches never share one: a daemon begins a new incarnation each time it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId {
@@ -65,6 +68,15 @@ impl Batch {
     /// It is anything else.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Damaged> {
         Self::read(bytes).ok_or(Damaged)
+    }
+
+    /// How many records a file that is not to be believed says it holds, if that is possible; one at least.
+    #[must_use]
+    pub fn rows_claimed(bytes: &[u8]) -> u32 {
+        let rows = bytes.get(HEAD + 16..).and_then(|rest| rest.split_first_chunk::<4>());
+        let possible =
+            |rows: &u32| usize::try_from(*rows).is_ok_and(|rows| rows <= bytes.len() / RECORD_BYTES_MIN);
+        rows.map(|(rows, _)| u32::from_le_bytes(*rows)).filter(possible).unwrap_or(1).max(1)
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
@@ -143,6 +155,16 @@ pub(super) mod tests {
         for rows in [0, 1, 100] {
             assert_eq!(Batch::from_bytes(&batch(3, rows).to_bytes()), Ok(batch(3, rows)));
         }
+    }
+
+    #[test]
+    fn a_damaged_file_still_tells_how_many_records_are_lost() {
+        let mut bytes = batch(3, 100).to_bytes();
+        *bytes.last_mut().unwrap() ^= 1;
+        assert_eq!(Batch::rows_claimed(&bytes), 100);
+        bytes[HEAD + 18] = 0xff;
+        assert_eq!(Batch::rows_claimed(&bytes), 1, "more than it has room for");
+        assert_eq!(Batch::rows_claimed(b"TGA1"), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use super::segment::{Batch, BatchId};
 use super::step::{Ended, Step, Steps};
+use crate::database::private;
 
 const WHOLE: &str = "batch";
 const PART: &str = "part";
@@ -49,6 +50,8 @@ pub struct Segment {
     pub id: BatchId,
     /// Its size.
     pub bytes: u64,
+    /// How many records it holds; 0 where an earlier process wrote it.
+    pub rows: u32,
 }
 
 /// What is wrong with a file.
@@ -57,6 +60,14 @@ pub enum ReadError {
     /// It holds no whole batch. It was set aside.
     #[error("{}: {}", path.display(), super::segment::Damaged)]
     Damaged {
+        /// Which.
+        path: PathBuf,
+        /// How many records are lost, as far as is known.
+        rows: u32,
+    },
+    /// Somebody took it away. It is forgotten.
+    #[error("{} is gone: somebody removed it", path.display())]
+    Removed {
         /// Which.
         path: PathBuf,
     },
@@ -90,7 +101,7 @@ impl Spool {
     /// error yet: nothing is in it, and putting something there will say why not.
     #[must_use]
     pub fn open(folder: &Path, bytes_max: u64, steps: Steps) -> Self {
-        let _ = fs::create_dir_all(folder);
+        let _ = private::create_folder(folder);
         let mut waiting: Vec<Segment> = Vec::new();
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -99,7 +110,7 @@ impl Spool {
                 Some(PART) => drop(fs::remove_file(&path)),
                 Some(WHOLE) => {
                     let bytes = entry.metadata().map_or(0, |found| found.len());
-                    waiting.extend(id_of(&path).map(|id| Segment { id, bytes }));
+                    waiting.extend(id_of(&path).map(|id| Segment { id, bytes, rows: 0 }));
                 }
                 _ => {}
             }
@@ -157,17 +168,17 @@ impl Spool {
         }
         let mut index = self.lock();
         index.bytes += len;
-        index.waiting.push_back(Segment { id: batch.id, bytes: len });
+        index.waiting.push_back(Segment { id: batch.id, bytes: len, rows: batch.rows });
         Ok(())
     }
 
     fn write(&self, part: &Path, id: BatchId, bytes: &[u8]) -> Result<(), SpoolError> {
         let disk = |why| SpoolError::Disk { folder: self.folder.clone(), why };
-        let mut file = match File::create(part) {
+        let mut file = match private::create(part) {
             // The folder may have been away when the daemon started.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                fs::create_dir_all(&self.folder).map_err(disk)?;
-                File::create(part).map_err(disk)?
+                private::create_folder(&self.folder).map_err(disk)?;
+                private::create(part).map_err(disk)?
             }
             created => created.map_err(disk)?,
         };
@@ -193,16 +204,17 @@ impl Spool {
         let path = self.path(segment.id, WHOLE);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
-            // Somebody took it away: it will not come back.
+            // It will not come back.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.forget(segment);
-                return Err(ReadError::Disk { path, why: error });
+                return Err(ReadError::Removed { path });
             }
             Err(why) => return Err(ReadError::Disk { path, why }),
         };
         Batch::from_bytes(&bytes).map_err(|_| {
             self.set_aside(segment, "damaged");
-            ReadError::Damaged { path }
+            let rows = if segment.rows > 0 { segment.rows } else { Batch::rows_claimed(&bytes) };
+            ReadError::Damaged { path, rows }
         })
     }
 
@@ -336,6 +348,17 @@ mod tests {
             "{error}"
         );
         assert_eq!(spool.bytes(), 0);
+    }
+
+    #[test]
+    fn only_the_daemons_user_reads_what_waits() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = TempDir::new().unwrap();
+        let spool = folder.path().join("spool");
+        open(&spool).put(&batch(1, 2)).unwrap();
+        let file = spool.join(format!("{:016x}-{:016x}.batch", 7, 1));
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&spool), mode(&file)), (0o700, 0o600));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::segment::Batch;
 use super::step::{Step, Steps};
 use super::tables::add_sums;
 use crate::core::audit::usage::{Sums, Usage, UsageKey};
-use crate::core::audit::{Outcome, Record, Records};
+use crate::core::audit::{Distinct, DistinctMax, Outcome, Record, Records};
 use crate::core::time::Timestamp;
 use crate::core::worldwide::NodeName;
 use crate::database::postgres::{Database, Failure};
@@ -36,6 +36,7 @@ pub struct Unsummed(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     waiting: Mutex<Waiting>,
+    distinct: Mutex<Distinct>,
     /// Batches of this daemon may wait in the database whose sums are not here.
     elsewhere: AtomicBool,
     writing: AtomicBool,
@@ -49,6 +50,30 @@ struct Waiting {
 }
 
 impl Unsummed {
+    /// Nothing yet, and so many users and paths with sums of their own.
+    #[must_use]
+    pub fn new(max: DistinctMax) -> Self {
+        let distinct = Mutex::new(Distinct::new(max));
+        Self(Arc::new(Shared { distinct, ..Shared::default() }))
+    }
+
+    fn distinct(&self) -> std::sync::MutexGuard<'_, Distinct> {
+        self.0.distinct.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records whose user or path has no sum of its own, since the start.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.distinct().merged()
+    }
+
+    /// The sums of one batch, sorted.
+    pub(super) fn sums_of(&self, batch: &Batch) -> Vec<(UsageKey, Usage)> {
+        let mut sums = Sums::default();
+        add_up(&mut sums, batch, &mut self.distinct());
+        sums.into_sorted()
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Waiting> {
         self.0.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +86,7 @@ impl Unsummed {
             self.look_elsewhere();
             return;
         }
-        add_up(&mut waiting.sums, batch);
+        add_up(&mut waiting.sums, batch, &mut self.distinct());
         waiting.batches.push(number);
     }
 
@@ -90,18 +115,12 @@ impl Unsummed {
     }
 }
 
-fn add_up(sums: &mut Sums, batch: &Batch) {
+fn add_up(sums: &mut Sums, batch: &Batch, distinct: &mut Distinct) {
     for mut record in Records::of(&batch.bytes) {
         record.at = copy::stored_at(record.at);
+        distinct.bound(&mut record);
         sums.add(&record);
     }
-}
-
-/// The sums of one batch, sorted.
-pub(super) fn sums_of(batch: &Batch) -> Vec<(UsageKey, Usage)> {
-    let mut sums = Sums::default();
-    add_up(&mut sums, batch);
-    sums.into_sorted()
 }
 
 /// Writes sums.
@@ -150,7 +169,7 @@ impl Summer {
                 none.insert(fresh)
             }
         };
-        let writer = Writer { database: &self.database, steps: &self.steps };
+        let writer = Writer { database: &self.database, steps: &self.steps, unsummed: &self.unsummed };
         if !batches.is_empty() {
             let sorted = spawn_blocking(move || sums.into_sorted()).await.unwrap_or_default();
             if !writer.add(connection, &self.node.region, &batches, &sorted).await? {
@@ -196,6 +215,7 @@ const ABANDONED: &str = unsummed!(" SKIP LOCKED");
 struct Writer<'a> {
     database: &'a Database,
     steps: &'a Steps,
+    unsummed: &'a Unsummed,
 }
 
 impl Writer<'_> {
@@ -280,17 +300,17 @@ impl Writer<'_> {
         .fetch(connection);
         let mut sums = Sums::default();
         while let Some(row) = read(self.database, rows.try_next().await)? {
-            read(self.database, add_row(&mut sums, &row))?;
+            read(self.database, add_row(&mut sums, &row, self.unsummed))?;
         }
         Ok(sums.into_sorted())
     }
 }
 
-fn add_row(sums: &mut Sums, row: &PgRow) -> Result<(), sqlx::Error> {
+fn add_row(sums: &mut Sums, row: &PgRow, unsummed: &Unsummed) -> Result<(), sqlx::Error> {
     let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
     let small = |number: i64| u32::try_from(number).unwrap_or(u32::MAX);
     let latency: Option<i64> = row.try_get("latency_us")?;
-    sums.add(&Record {
+    let mut record = Record {
         at: Timestamp(unsigned(row.try_get("at")?)),
         domain: "",
         rule: row.try_get("rule")?,
@@ -307,6 +327,8 @@ fn add_row(sums: &mut Sums, row: &PgRow) -> Result<(), sqlx::Error> {
         retry_ms: None,
         latency_us: small(latency.unwrap_or(0)),
         weight: small(row.try_get("weight")?),
-    });
+    };
+    unsummed.distinct().bound(&mut record);
+    sums.add(&record);
     Ok(())
 }

@@ -9,7 +9,8 @@ use crate::core::algorithm::{
 };
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 use crate::core::rule::{
-    Action, Condition, DOMAIN_DEFAULT, Global, Mode, OnFailure, OnPartition, PRIORITY_DEFAULT, Pattern, Rule,
+    Action, Charging, Condition, DOMAIN_DEFAULT, Debt, Global, Mode, OnFailure, OnPartition,
+    PRIORITY_DEFAULT, Pattern, Rule,
 };
 use crate::core::time::Span;
 use crate::core::written::{At, Entry, Fields, Node, Problems, Value, integer, suggestion, text};
@@ -37,6 +38,9 @@ const ACTIONS: [(&str, Action); 5] = [
     ("allow", Action::Allow),
     ("block", Action::Block),
 ];
+const CHARGES: [(&str, Charging); 2] = [("admitted", Charging::Admitted), ("always", Charging::Always)];
+/// Whether a debt is forgiven.
+const DEBTS: [(&str, bool); 2] = [("carry", false), ("forgive", true)];
 const FAILURES: [(&str, OnFailure); 3] =
     [("local", OnFailure::Local), ("open", OnFailure::Open), ("closed", OnFailure::Closed)];
 const MODES: [(&str, Mode); 3] = [("gossip", Mode::Gossip), ("split", Mode::Split), ("escrow", Mode::Escrow)];
@@ -91,6 +95,7 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
         problems.report(&entry.node.at, sentence);
     }
     let split_keys = read_split_keys(&mut fields, action, &counted, global.is_some(), problems);
+    let (charge, debt) = read_charge(&mut fields, action, counted.algorithm, problems);
     fields.refuse("penalty", "penalties are not supported by this version", problems);
     fields.finish(problems);
     let Counted { algorithm, limit, window, burst } = counted;
@@ -115,7 +120,44 @@ pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>)
         enabled,
         global,
         split_keys,
+        charge,
+        debt,
     })
+}
+
+/// Which calls are charged, and what becomes of what exceeds the limit.
+fn read_charge(
+    fields: &mut Fields<'_>,
+    action: Action,
+    algorithm: Algorithm,
+    problems: &mut Problems<'_>,
+) -> (Charging, Debt) {
+    let charge = fields.word("charge", &CHARGES, problems).unwrap_or_default();
+    let forgives = fields.word("debt", &DEBTS, problems).unwrap_or(false);
+    let most = if algorithm == Algorithm::SlidingLog { SLIDING_LOG_LIMIT_MAX } else { u32::MAX };
+    let max = fields.integer("debt_max", 0, i64::from(most), problems);
+    let max = max.and_then(|max| u32::try_from(max).ok());
+    let mut refuse = |name: &'static str, why: &str| {
+        if let Some(entry) = fields.take(name) {
+            problems.report(&entry.node.at, format!("{name} {why}"));
+        }
+    };
+    for name in ["charge", "debt", "debt_max"] {
+        if !action.counts() {
+            refuse(name, "belongs to rules that count; allow and block charge nothing");
+        } else if algorithm == Algorithm::Concurrency {
+            refuse(name, "does not go with concurrency, whose places are held and given back, not charged");
+        }
+    }
+    if charge == Charging::Always && action == Action::Throttle {
+        let why =
+            "does not go with action = \"throttle\": what is reported has happened, and cannot be delayed";
+        refuse("charge", &format!("= \"always\" {why}"));
+    }
+    if forgives {
+        refuse("debt_max", "does not go with debt = \"forgive\", which lets nothing be owed");
+    }
+    (charge, if forgives { Debt::Forgive } else { Debt::Carry { max } })
 }
 
 fn read_split_keys(
@@ -180,8 +222,22 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
     let sentence = "hold belongs to algorithm = \"concurrency\", whose places are held; what is charged over time has a window";
     fields.refuse("hold", sentence, problems);
     let window = fields.span("window", WINDOW_MIN, WINDOW_MAX, problems).unwrap_or(Span::from_secs(1));
-    let burst = fields.count("burst", 1, problems).unwrap_or(limit);
+    let written = fields.count("burst", 1, problems);
+    if has_windows(algorithm)
+        && let Some(entry) = fields.take("burst")
+        && written.is_some_and(|burst| burst != limit)
+    {
+        let sentence = "burst has no effect on windows, which admit limit at once: remove it, or write algorithm = \
+                        \"token_bucket\", \"leaky_bucket\" or \"gcra\"";
+        problems.report(&entry.node.at, sentence);
+    }
+    let burst = if has_windows(algorithm) { limit } else { written.unwrap_or(limit) };
     Counted { algorithm, limit, window, burst }
+}
+
+/// Whether an algorithm counts in windows, to which a burst means nothing.
+pub(super) const fn has_windows(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog)
 }
 
 /// How long a place of a `concurrency` rule is held without renewing.
@@ -239,6 +295,10 @@ fn read_max_delay(
 ) -> Span {
     let max_delay = fields.span("max_delay", Span::from_millis(1), MAX_DELAY_MAX, problems);
     if action != Action::Throttle {
+        if let (Some(_), Some(entry)) = (max_delay, fields.take("max_delay")) {
+            let sentence = "max_delay belongs to action = \"throttle\": no other action delays a request";
+            problems.report(&entry.node.at, sentence);
+        }
         return Span::ZERO;
     }
     if !fields.has("max_delay") {
@@ -340,6 +400,16 @@ fn read_global(
         );
     }
     let on_partition = global.word("on_partition", &PARTITIONS, problems).unwrap_or_default();
+    if mode != Mode::Gossip
+        && on_partition != OnPartition::Share
+        && let Some(entry) = global.take("on_partition")
+    {
+        let mode = word_of(mode);
+        let sentence = format!(
+            "on_partition belongs to mode = \"gossip\": with \"{mode}\" each side of a cut spends what it holds"
+        );
+        problems.report(&entry.node.at, sentence);
+    }
     let wait = read_wait(&mut global, mode, problems);
     global.finish(problems);
     Some(Global { mode, shares, minimums, on_partition, wait })

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
+use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
 use crate::core::written::format_span;
 
@@ -40,6 +40,12 @@ pub struct RuleDoc<'r> {
     pub enabled: bool,
     #[serde(skip_serializing_if = "is_one")]
     pub split_keys: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub charge: Option<Charging>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debt: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub debt_max: Option<u32>,
     pub per: &'r [String],
     #[serde(rename = "match")]
     pub conditions: BTreeMap<&'r str, MatchDoc>,
@@ -62,7 +68,8 @@ pub enum MatchDoc {
 #[expect(missing_docs, reason = "the fields are those of the rule, which documents them")]
 pub struct GlobalDoc<'r> {
     pub mode: Mode,
-    pub on_partition: OnPartition,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub on_partition: Option<OnPartition>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shares: BTreeMap<&'r str, u32>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -99,6 +106,12 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             exact: rule.exact,
             enabled: rule.enabled,
             split_keys: rule.split_keys,
+            charge: Some(rule.charge).filter(|charge| *charge != Charging::default()),
+            debt: (rule.debt == Debt::Forgive).then_some("forgive"),
+            debt_max: match rule.debt {
+                Debt::Carry { max } => max,
+                Debt::Forgive => None,
+            },
             per: &rule.per,
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
@@ -126,7 +139,8 @@ impl<'r> From<&'r Global> for GlobalDoc<'r> {
         }
         let (shares, minimums) = (by_region(&global.shares), by_region(&global.minimums));
         let wait = (global.wait > Span::ZERO).then(|| format_span(global.wait));
-        Self { mode: global.mode, on_partition: global.on_partition, shares, minimums, wait }
+        let on_partition = (global.mode == Mode::Gossip).then_some(global.on_partition);
+        Self { mode: global.mode, on_partition, shares, minimums, wait }
     }
 }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, Global, Mode, OnFailure, OnPartition, Pattern};
+use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern};
 use crate::core::time::Span;
 
 /// The rule of the manual, without what this version refuses.
@@ -14,13 +14,13 @@ name = "search-free"
 domain = "default"
 match = { tier = "free", path = "/api/search*", method = ["GET", "HEAD"], ip = ["10.0.0.0/8", "::1"] }
 per = ["user"]
-algorithm = "sliding_window"
+algorithm = "token_bucket"
 limit = 100
 window = "1m"
 burst = 120
 group = "user"
 priority = 100
-action = "reject"
+action = "throttle"
 max_delay = "500ms"
 status = 429
 message = "Search limit reached. Upgrade for more."
@@ -59,7 +59,7 @@ fn the_rule_of_the_manual_is_read() {
     let loaded = read(MANUAL).unwrap();
     let rule = &loaded.rules[0];
     assert_eq!((rule.name.as_str(), rule.limit, rule.burst), ("search-free", 100, 120));
-    assert_eq!((rule.algorithm, rule.window), (Algorithm::SlidingWindow, Span::from_secs(60)));
+    assert_eq!((rule.algorithm, rule.window), (Algorithm::TokenBucket, Span::from_secs(60)));
     let ip = rule.conditions.iter().find(|condition| condition.attribute == "ip").unwrap();
     let networks = ["10.0.0.0/8", "::1/128"].map(|text| Pattern::Network(text.parse().unwrap()));
     assert_eq!(ip.any_of, networks);
@@ -348,6 +348,80 @@ fn json_problems_name_the_field() {
 }
 
 #[test]
+fn an_option_without_effect_is_refused() {
+    for algorithm in ["fixed_window", "sliding_window", "sliding_log"] {
+        let told = problems_of(&format!("algorithm = \"{algorithm}\"\nburst = 9"));
+        assert!(told[0].starts_with("rules.toml:6:9: burst has no effect on windows"), "{told:?}");
+        let same = format!(
+            "[[rules]]\nname = \"r\"\nlimit = 5\nwindow = \"1s\"\nalgorithm = \"{algorithm}\"\nburst = 5"
+        );
+        assert_eq!(read(&same).unwrap().rules[0].burst, 5, "a burst of the limit says what is so");
+    }
+    let told = problems_of("max_delay = \"1s\"");
+    assert!(told[0].contains("max_delay belongs to action = \"throttle\""), "{told:?}");
+    for mode in ["split", "escrow"] {
+        let told = problems_of(&format!("[rules.global]\nmode = \"{mode}\"\non_partition = \"deny\""));
+        assert!(told[0].contains("on_partition belongs to mode = \"gossip\""), "{told:?}");
+    }
+    let own =
+        "algorithm = \"fixed_window\"\n[[users]]\nid = \"u\"\noverrides = { r = { limit = 9, burst = 12 } }";
+    let told = problems_of(own);
+    assert!(told[0].contains("burst has no effect on rule \"r\", which counts in windows"), "{told:?}");
+}
+
+/// The schema by which others make rules, against the reader that takes them.
+#[test]
+fn the_interface_describes_the_fields_of_a_rule_that_are_read_and_no_others() {
+    let schemas: serde_json::Value =
+        serde_json::from_str(include_str!("../../api/openapi/schemas.json")).unwrap();
+    let schema = &schemas["Rule"]["properties"];
+    let unknown = |rule: serde_json::Value| {
+        let problems = rule_from_json(&rule, &[]).err().unwrap_or_default();
+        let told = problems.iter().map(ToString::to_string);
+        told.filter(|text| text.contains("unknown") || text.contains("not supported")).collect::<Vec<_>>()
+    };
+    for field in schema.as_object().unwrap().keys() {
+        let told = unknown(serde_json::json!({ "name": "r", field.as_str(): 1 }));
+        assert!(told.is_empty(), "{field} is described and not read: {told:?}");
+    }
+    for field in schema["global"]["properties"].as_object().unwrap().keys() {
+        let told = unknown(serde_json::json!({ "name": "r", "global": { field.as_str(): 1 } }));
+        assert!(told.is_empty(), "global.{field} is described and not read: {told:?}");
+    }
+    assert!(!unknown(serde_json::json!({ "name": "r", "limt": 1 })).is_empty(), "a field that nobody knows");
+    let rules = [
+        Rule {
+            group: Some("g".to_owned()),
+            message: Some("m".to_owned()),
+            on_failure: Some(OnFailure::Closed),
+            action: Action::Throttle,
+            max_delay: Span::from_secs(1),
+            global: Some(Global {
+                shares: vec![("a".to_owned(), 1)],
+                minimums: vec![("a".to_owned(), 1)],
+                wait: Span::from_secs(1),
+                ..Global::new(Mode::Gossip)
+            }),
+            split_keys: 2,
+            ..Rule::new("r", Algorithm::TokenBucket, 5, Span::from_secs(1))
+        },
+        Rule::new("c", Algorithm::Concurrency, 5, Span::from_secs(1)),
+    ];
+    for rule in &rules {
+        let shown = serde_json::to_value(RuleDoc::from(rule)).unwrap();
+        for (name, value) in shown.as_object().unwrap() {
+            assert!(schema[name].is_object(), "{name} is shown and not described");
+            for inner in
+                value.as_object().into_iter().filter(|_| name == "global").flatten().map(|(key, _)| key)
+            {
+                let described = &schema["global"]["properties"][inner];
+                assert!(described.is_object(), "global.{inner} is shown and not described");
+            }
+        }
+    }
+}
+
+#[test]
 fn equal_texts_have_equal_hashes_in_every_build() {
     assert_eq!(hash(b""), 0xd1fb_a762_150c_532c);
     assert_ne!(read(MANUAL).unwrap().hash, read("").unwrap().hash);
@@ -374,7 +448,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
             };
             let global = Global {
                 shares: vec![("eu-west".to_owned(), limit.max(1))],
-                on_partition: OnPartition::Deny,
+                on_partition: if exact { OnPartition::Deny } else { OnPartition::Share },
                 wait: if exact { Span::ZERO } else { Span::from_millis(millis.min(5_000)) },
                 ..Global::new(if exact { Mode::Gossip } else { Mode::Escrow })
             };
@@ -413,6 +487,16 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                     1
                 },
                 global: (counts && limit.is_multiple_of(2)).then_some(global),
+                charge: if counts && exact && action != Action::Throttle {
+                    Charging::Always
+                } else {
+                    Charging::Admitted
+                },
+                debt: match limit % 3 {
+                    0 if counts => Debt::Forgive,
+                    1 if counts => Debt::Carry { max: Some(limit % 1_000_000) },
+                    _ => Debt::Carry { max: None },
+                },
             }
         })
 }
@@ -446,6 +530,34 @@ proptest! {
             let _ = from_json(&json, &regions());
         }
     }
+}
+
+#[test]
+fn a_debt_is_refused_where_it_has_no_effect() {
+    let concurrent = "name = \"r\"\nalgorithm = \"concurrency\"\nlimit = 5\nhold = \"30s\"\n";
+    let throttled = "name = \"r\"\nalgorithm = \"gcra\"\naction = \"throttle\"\nmax_delay = \"1s\"\n\
+                     limit = 5\nwindow = \"1s\"\n";
+    let blocked = "name = \"r\"\naction = \"block\"\n";
+    let counted = "name = \"r\"\nlimit = 5\nwindow = \"1s\"\n";
+    for (rule, line, why) in [
+        (concurrent, "charge = \"always\"", "charge does not go with concurrency"),
+        (concurrent, "debt = \"forgive\"", "debt does not go with concurrency"),
+        (throttled, "charge = \"always\"", "cannot be delayed"),
+        (blocked, "debt_max = 5", "debt_max belongs to rules that count"),
+        (counted, "debt = \"forgive\"\ndebt_max = 5", "debt_max does not go with debt = \"forgive\""),
+        (counted, "debt_max = -1", "debt_max must be"),
+        (counted, "charge = \"sometimes\"", "charge must be"),
+    ] {
+        let problems = read(&format!("[[rules]]\n{rule}{line}\n")).unwrap_err();
+        assert!(problems[0].to_string().contains(why), "{line}: {problems:?}");
+    }
+    let rules = read(&format!("[[rules]]\n{counted}charge = \"always\"\ndebt_max = 7\n")).unwrap().rules;
+    assert_eq!((rules[0].charge, rules[0].debt), (Charging::Always, Debt::Carry { max: Some(7) }));
+    assert_eq!(
+        (rules[0].debt_max(5, 5), rules[0].debt_max(2, 5)),
+        (7, 3),
+        "a part of the limit owes the same part"
+    );
 }
 
 #[test]

@@ -34,8 +34,13 @@ descriptors:
         rate_limit: { unit: second, requests_per_unit: 1 }
 ";
 
+fn files(files: &[(&str, &str)]) -> Result<Imported, Vec<Unread>> {
+    let owned: Vec<_> = files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+    import(&owned)
+}
+
 fn imported(text: &str) -> Imported {
-    import("f.yaml", text).unwrap()
+    files(&[("f.yaml", text)]).unwrap()
 }
 
 fn set(text: &str) -> RuleSet {
@@ -48,7 +53,7 @@ fn set(text: &str) -> RuleSet {
 /// The limits that hold for a descriptor, with the names of their rules.
 fn holds(set: &RuleSet, descriptor: &[(&str, &str)]) -> Vec<(u32, String)> {
     let attributes: Attributes<'_> = descriptor.iter().copied().collect();
-    let request = Request { domain: "shop", attributes, cost: Cost::Take(1), limit: None };
+    let request = Request::new("shop", attributes, Cost::Take(1));
     let matches = set.matches(&request);
     let counting = matches.iter().filter(|found| found.key.is_some());
     counting.map(|found| (found.limit.permits, found.rule.rule.name.clone())).collect()
@@ -114,6 +119,9 @@ descriptors:
   - key: f
     value: 1.50
     rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: s
+    share_threshold: true
+    rate_limit: { unlimited: true, unit: day }
   - key: g
     descriptors: [{ key: h, rate_limit: { unit: day, requests_per_unit: 1 } }]
   - key: h
@@ -131,19 +139,43 @@ descriptors:
         "descriptors[5]: has no key",
         "descriptors[6].value: is a number that is not whole",
         "limit_of_limits",
+        "descriptors[7].share_threshold: needs a value that ends in *",
+        "descriptors[7].rate_limit.unit: stands beside unlimited",
         "differ only in their order",
     ] {
         assert!(told.contains(part), "{part}\n{told}");
     }
     let names: Vec<_> = imported.rules.iter().map(|rule| rule.name.as_str()).collect();
-    assert_eq!(names, ["d.d", "d.g.h", "d.h.g"]);
+    assert_eq!(names, ["d.d", "d.g.h", "d.h.g", "d.s"]);
 }
 
 #[test]
 fn what_is_no_such_file_is_refused() {
-    assert!(import("f.yaml", "[1, 2]").unwrap_err().to_string().contains("a domain and descriptors"));
-    assert!(import("f.yaml", "descriptors: []").unwrap_err().to_string().contains("domain is missing"));
-    assert!(import("f.yaml", "domain: [").unwrap_err().to_string().contains("is no YAML"));
+    let refused = |text: &str| files(&[("f.yaml", text)]).unwrap_err()[0].to_string();
+    assert!(refused("[1, 2]").contains("a domain and descriptors"));
+    assert!(refused("descriptors: []").contains("domain is missing"));
+    assert!(refused("domain: [").contains("is no YAML"));
+}
+
+#[test]
+fn files_of_one_domain_are_one_tree() {
+    let any = "domain: shop\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1 } }]";
+    let one =
+        "domain: shop\ndescriptors: [{ key: a, value: x, rate_limit: { unit: day, requests_per_unit: 9 } }]";
+    let other = "domain: e\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 4 } }]";
+    let imported = files(&[("1.yaml", any), ("2.yaml", one), ("3.yaml", other)]).unwrap();
+    assert_eq!(imported.inexact, [""; 0]);
+    let toml = to_toml(imported.rules).unwrap();
+    let loaded = from_toml("rules.toml", &toml, &[]).unwrap();
+    let set = RuleSet::compile(loaded.rules, &mut Shapes::default()).unwrap();
+    assert_eq!(holds(&set, &[("a", "x")]), [(9, "shop.a_x".to_owned())], "the value stands before the key");
+    assert_eq!(holds(&set, &[("a", "y")]), [(1, "shop.a".to_owned())]);
+    let twice = files(&[("1.yaml", any), ("2.yaml", any)]).unwrap();
+    assert_eq!(
+        twice.inexact,
+        ["2.yaml: the descriptor a of domain shop stands in 1.yaml too: the first counts"]
+    );
+    assert_eq!(twice.rules.len(), 1);
 }
 
 #[test]

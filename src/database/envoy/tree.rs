@@ -74,6 +74,20 @@ impl Wanted {
 }
 
 impl Entry {
+    /// Whether both are for the same values of the same key.
+    pub(super) fn is_for_the_same(&self, other: &Self) -> bool {
+        self.key == other.key && self.wanted == other.wanted
+    }
+
+    /// How a sentence names it.
+    pub(super) fn shown(&self) -> String {
+        match &self.wanted {
+            Wanted::Value(value) => format!("the descriptor {}={value}", self.key),
+            Wanted::Prefix(prefix) => format!("the descriptor {}={prefix}*", self.key),
+            Wanted::Any => format!("the descriptor {}", self.key),
+        }
+    }
+
     /// Whether values that fit both find this one.
     pub(super) fn stands_before(&self, other: &Self) -> bool {
         let both = match (&self.wanted, &other.wanted) {
@@ -176,7 +190,7 @@ impl Reader<'_> {
                 break;
             }
             let Some(entry) = self.entry(&place, value, depth) else { continue };
-            if entries.iter().any(|own| own.key == entry.key && own.wanted == entry.wanted) {
+            if entries.iter().any(|own| own.is_for_the_same(&entry)) {
                 self.report(&place, "stands there twice: the first counts");
                 continue;
             }
@@ -202,6 +216,12 @@ impl Reader<'_> {
         };
         let shadow = self.flag(&format!("{place}.shadow_mode"), fields.remove("shadow_mode"));
         let shared = self.flag(&format!("{place}.share_threshold"), fields.remove("share_threshold"));
+        if shared && !matches!(wanted, Wanted::Prefix(_)) {
+            self.report(
+                &format!("{place}.share_threshold"),
+                "needs a value that ends in *, or the reference service does not start: read as if it had one",
+            );
+        }
         let limit = fields.remove("rate_limit").filter(|limit| !limit.is_null());
         let limit = limit.and_then(|limit| self.amount(&format!("{place}.rate_limit"), limit));
         let descriptors =
@@ -243,11 +263,17 @@ impl Reader<'_> {
         let requests = fields.remove("requests_per_unit").map_or(Some(0), |requests| requests.as_u64());
         fields.remove("name");
         if fields.remove("replaces").is_some_and(|replaces| !replaces.is_null()) {
-            let sentence = "a limit cannot take another one's place for one request here: both hold. Put both rules into one group";
+            let sentence = "a limit cannot take another one's place for one request here: both hold";
             self.report(&format!("{place}.replaces"), sentence);
         }
         self.foreign(place, &fields);
         if unlimited {
+            if unit.is_some_and(|unit| !unit.is_null()) {
+                self.report(
+                    &format!("{place}.unit"),
+                    "stands beside unlimited, or the reference service does not start: read as unlimited",
+                );
+            }
             return Some(Amount::Unlimited);
         }
         let unit = unit.and_then(|unit| self.text(&format!("{place}.unit"), unit)).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::database::document;
-use crate::database::saved;
+use crate::database::{private, saved};
 
 /// Revisions kept. Full: the oldest goes.
 const ENTRIES_MAX: usize = 200;
@@ -87,7 +87,7 @@ impl History {
     /// # Errors
     /// What the system says.
     pub fn record(&self, entry: &Entry) -> std::io::Result<()> {
-        std::fs::create_dir_all(&self.folder)?;
+        private::create_folder(&self.folder)?;
         saved::write(&self.path(entry.revision), &serde_json::to_vec(entry)?)?;
         for old in self.revisions().into_iter().skip(ENTRIES_MAX) {
             std::fs::remove_file(self.path(old))?;

@@ -96,6 +96,14 @@ pub enum Failure {
     /// Somebody else changed the same at the same time.
     #[error("somebody else changed the same at the same time: try again")]
     Conflict,
+    /// Somebody holds a lock for long.
+    #[error(
+        "PostgreSQL at {name}: somebody holds a lock on what is asked for, and has not let go of it in time: try again later"
+    )]
+    Locked {
+        /// Which.
+        name: String,
+    },
     /// Anything else.
     #[error("PostgreSQL at {name}: {why}")]
     Other {
@@ -141,7 +149,8 @@ impl Failure {
         match code {
             // statement_timeout.
             "57014" => Self::Slow { name, after: timeout },
-            "55P03" | "40001" | "40P01" => Self::Conflict,
+            "55P03" => Self::Locked { name },
+            "40001" | "40P01" => Self::Conflict,
             "25006" => Self::ReadOnly { name },
             "57P01" | "57P02" | "57P03" | "53300" => Self::NotServing { name, why },
             "42P01" | "3F000" | "42883" | "42703" => Self::SchemaTooOld { name },

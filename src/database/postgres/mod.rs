@@ -17,6 +17,8 @@ use std::time::Duration;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
+use crate::engine::names;
+
 pub use self::failure::Failure;
 pub use self::migrate::Migrated;
 
@@ -113,11 +115,41 @@ impl Database {
         longest: Duration,
         call: impl Future<Output = Result<T, sqlx::Error>> + Send,
     ) -> Result<T, Failure> {
+        // The driver looks names up itself, and could not be called off where the name service does not answer.
+        if self.pool.size() == 0 {
+            self.can_look_up(longest).await?;
+        }
         match tokio::time::timeout(longest, call).await {
             Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => Err(Failure::of(&error, &self.name, longest)),
+            Ok(Err(error)) => Err(self.failure(&error, longest)),
             Err(_) => Err(Failure::Slow { name: self.name.to_string(), after: longest }),
         }
+    }
+
+    async fn can_look_up(&self, longest: Duration) -> Result<(), Failure> {
+        if self.options.get_socket().is_some() {
+            return Ok(());
+        }
+        let known = names::shared().can_look_up(self.options.get_host(), longest).await;
+        known.map_err(|error| Failure::Away { name: self.name.to_string(), why: error.to_string() })
+    }
+
+    /// What an error of the driver means, where a call could take this long.
+    pub(in crate::database) fn failure(&self, error: &sqlx::Error, longest: Duration) -> Failure {
+        // The pool has a deadline of its own, whatever the call's is.
+        let longest = if matches!(error, sqlx::Error::PoolTimedOut) { self.timeout } else { longest };
+        Failure::of(error, &self.name, longest)
+    }
+
+    /// Whether it takes a connection, at most after this long.
+    ///
+    /// # Errors
+    /// Why not.
+    pub async fn answers_within(&self, longest: Duration) -> Result<(), Failure> {
+        let longest = longest.min(self.timeout);
+        let connection = self.at_most(longest, PgConnection::connect_with(&self.options)).await?;
+        let _ = tokio::time::timeout(longest, connection.close()).await;
+        Ok(())
     }
 
     /// Whether this server and its schema will do.
@@ -155,6 +187,7 @@ impl Database {
     /// # Errors
     /// It cannot be made in time.
     pub async fn connect(&self) -> Result<PgConnection, Failure> {
+        self.can_look_up(self.timeout).await?;
         self.within(PgConnection::connect_with(&self.options)).await
     }
 

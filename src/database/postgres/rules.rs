@@ -144,7 +144,7 @@ pub async fn edit(
         Failure::Refused { why, .. } => Refused::Impossible(why),
         other => Refused::Away(other.to_string()),
     };
-    let fail = |error: sqlx::Error| away(Failure::of(&error, database.name(), EDIT_DEADLINE));
+    let fail = |error: sqlx::Error| away(database.failure(&error, EDIT_DEADLINE));
     let work = async {
         let mut transaction = begin(database, &asked, in_force.version).await.map_err(fail)?;
         let (revision, generation): (i64, i64) =

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::lookups::Lookups;
@@ -55,9 +55,11 @@ pub(super) async fn run(
     lookups: Arc<Lookups>,
     source: Arc<dyn Source>,
     shelf: Option<Arc<dyn Shelf>>,
-    mut queue: mpsc::Receiver<Wanted>,
+    queue: Arc<Mutex<mpsc::Receiver<Wanted>>>,
     stop: CancellationToken,
 ) {
+    // Held for as long as the task lives; whoever comes after it waits for that.
+    let mut queue = queue.lock().await;
     let loader = Arc::new(Loader { lookups, source, shelf });
     let calls = Arc::new(Semaphore::new(CALLS_MAX));
     let mut shelf_barred_until = Duration::ZERO;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use smallvec::SmallVec;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::flight::{Boarded, FLIGHTS_MAX, Flights};
@@ -23,6 +23,7 @@ use crate::core::request::Request;
 use crate::core::rule::UserLimit;
 use crate::core::ruleset::RuleSet;
 use crate::engine::clock::{Deadline, Stopwatch};
+use crate::engine::tasks::Tasks;
 use crate::telemetry::{IdentityMetrics, Metrics};
 
 /// A fact that could not be looked up again is tried again after this long.
@@ -117,6 +118,19 @@ impl Lookups {
         metrics: &Metrics,
         stop: CancellationToken,
     ) -> Arc<Self> {
+        Self::start_in(&Tasks::default(), settings, source, shelf, metrics, stop)
+    }
+
+    /// The same, its task watched among these.
+    #[must_use]
+    pub fn start_in(
+        tasks: &Tasks,
+        settings: LookupSettings,
+        source: Arc<dyn Source>,
+        shelf: Option<Arc<dyn Shelf>>,
+        metrics: &Metrics,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
         // Room for every flight, and as many changes.
         let (queue, wanted) = mpsc::channel(2 * FLIGHTS_MAX);
         let entries = usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
@@ -130,7 +144,16 @@ impl Lookups {
             slow: AtomicBool::new(false),
             metrics: metrics.identity(),
         });
-        tokio::spawn(load::run(Arc::clone(&lookups), source, shelf, wanted, stop));
+        let (own, wanted, ending) = (Arc::clone(&lookups), Arc::new(Mutex::new(wanted)), stop.clone());
+        tasks.spawn("identity_lookups", &stop, move || {
+            load::run(
+                Arc::clone(&own),
+                Arc::clone(&source),
+                shelf.clone(),
+                Arc::clone(&wanted),
+                ending.clone(),
+            )
+        });
         lookups
     }
 
@@ -328,7 +351,8 @@ impl Directory<'_> {
                 }
             }
         }
-        let user = request.attribute("user").or_else(|| person.key.as_deref()?.user.as_deref());
+        let user = request.attribute("user").filter(|user| !user.is_empty());
+        let user = user.or_else(|| person.key.as_deref()?.user.as_deref());
         if let Some(id) = user
             && let Some(Fact::User(user)) = self.look(NameRef { kind: Kind::User, id }, soon)
         {

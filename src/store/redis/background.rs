@@ -12,10 +12,11 @@ use super::fallback::Owed;
 use super::lease::{Advice, Drawn, Leftover};
 use super::meter::Leased;
 use super::plan::bucket_of;
+use super::registry::BEAT;
 use super::replay::Answered;
 use super::slots::Slot;
 use crate::core::hold::{Hold, HoldStep};
-use crate::core::request::Cost;
+use crate::core::request::{Cost, Report};
 use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Charge, Outcome};
@@ -67,8 +68,7 @@ impl Core {
 
     /// Draws permits ahead, in the background: half of what is free at most, shared by the region's daemons.
     pub(super) fn draw(self: &Arc<Self>, charge: &Charge<'_>, permits: u64, sent: Duration) {
-        let live = self.live.load(std::sync::atomic::Ordering::Relaxed).max(1);
-        let share = u8::try_from(live.saturating_mul(2)).unwrap_or(u8::MAX);
+        let share = u8::try_from(self.daemons.count().saturating_mul(2)).unwrap_or(u8::MAX);
         let (slot, bucket) = bucket_of(charge);
         let item = Item { bucket: 0, cost: Cost::Take(permits), enforced: false, lease: Some(share) };
         let buckets = SmallVec::from_iter([bucket.clone()]);
@@ -102,6 +102,19 @@ impl Core {
             }
             for leftover in self.leases.sweep(self.started.elapsed(), false) {
                 self.give_back(leftover);
+            }
+        }
+    }
+
+    /// Notes every few seconds that this daemon is alive.
+    pub(super) async fn note_itself(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(BEAT);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop_noting.cancelled() => return,
+                _ = ticks.tick() => self.registry.beat(&self.lanes).await,
             }
         }
     }
@@ -149,7 +162,7 @@ impl Core {
         }
     }
 
-    /// Charges what was admitted without Redis.
+    /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted by itself.
     pub(super) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
         self.meter.untold(std::mem::take(&mut owed.untold));
         let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
@@ -158,7 +171,8 @@ impl Core {
         });
         let mut charges: SmallVec<[Item; 2]> = holds.collect();
         if charges.is_empty() {
-            charges.push(item(Cost::Take(owed.permits)));
+            let report = |debt_max| Cost::Report(Report { permits: owed.permits, debt_max });
+            charges.push(item(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
         }
         let part = Part {
             slot: owed.slot,
@@ -167,10 +181,19 @@ impl Core {
             charges,
         };
         let later = owed.clone();
-        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
-            if answer.is_err_and(|failure| !failure.is_uncertain()) {
-                core.fallback.owe(&owed, now);
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| match answer {
+            Ok(answered) => {
+                let state = answered.charges.into_iter().next().and_then(|charged| charged.state);
+                // Of logs and holders nothing is told here; the next decision tells.
+                let more = state.and_then(|state| {
+                    core.fallback.learn(&owed.key, owed.bucket.limit, Some(state), answered.now)
+                });
+                if let Some(more) = more {
+                    core.pay(more, now);
+                }
             }
+            Err(failure) if failure.is_uncertain() => {}
+            Err(_) => core.fallback.owe(&owed, now),
         };
         if !self.in_background(part, after) {
             self.fallback.owe(&later, now);

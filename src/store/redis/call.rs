@@ -101,19 +101,41 @@ pub(super) struct Told {
     pub(super) moved: u64,
 }
 
+/// What became of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartFate {
+    /// Everything enforced fitted.
+    Admitted,
+    /// Something did not.
+    Denied,
+    /// It would have made a key that the server has no room for. Nothing was changed, and nothing is told.
+    Crowded,
+}
+
 /// A whole reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Reply {
     /// The server's time.
     pub(super) now: Timestamp,
-    /// Whether each part was admitted.
-    pub(super) admitted: Vec<bool>,
+    /// What became of each part.
+    pub(super) fates: Vec<PartFate>,
     /// Each bucket, as in [`Call::buckets`].
     pub(super) before: Vec<Before>,
     /// For logs and leases, in the order of the charges.
     pub(super) told: Vec<Told>,
     /// A stint that was not known; else empty.
     pub(super) stint: Vec<u8>,
+}
+
+/// What a call is decided by beside its parts.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms<'a> {
+    /// A test's clock in place of the server's.
+    pub(super) clock: Option<Timestamp>,
+    /// The stints that this daemon knows.
+    pub(super) stints: &'a Stints,
+    /// Keys that the server may hold before no new ones are made.
+    pub(super) keys_bound: Option<u64>,
 }
 
 /// Several parts that go as one call, decided in order.
@@ -167,18 +189,13 @@ impl Call {
     }
 
     /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn write(
-        &self,
-        into: &mut Vec<u8>,
-        script: &Script,
-        whole: bool,
-        clock: Option<Timestamp>,
-        stints: &Stints,
-    ) {
+    pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, terms: Terms<'_>) {
+        let Terms { clock, stints, keys_bound } = terms;
         let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
         let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
         let keys = self.buckets.len() + views().count();
-        resp::begin(into, keys + 6 + usize::from(escrowed));
+        let arguments = if keys_bound.is_some() { 2 } else { usize::from(escrowed) };
+        resp::begin(into, keys + 6 + arguments);
         if whole {
             resp::word(into, b"EVAL");
             resp::word(into, script.text.as_bytes());
@@ -202,6 +219,11 @@ impl Call {
         resp::word(into, &self.packed_parts());
         if escrowed {
             resp::word(into, &stints.packed());
+        } else if keys_bound.is_some() {
+            resp::word(into, b"");
+        }
+        if let Some(bound) = keys_bound {
+            resp::word(into, itoa::Buffer::new().format(bound).as_bytes());
         }
     }
 
@@ -240,11 +262,15 @@ impl Call {
                     (None, Cost::Peek) => (0, 0, Holder::UNKNOWN),
                     (None, Cost::Take(permits)) => (1, permits, Holder::UNKNOWN),
                     (None, Cost::Refund(permits)) => (2, permits, Holder::UNKNOWN),
+                    (None, Cost::Report(report)) => (1, report.permits, Holder::UNKNOWN),
                     (None, Cost::Hold(Hold { step, holder, places })) => (step_code(step), places, holder),
                 };
-                let part = item.lease.unwrap_or(0).min(31) << 3;
+                let part = if item.cost.is_report() { 1 } else { item.lease.unwrap_or(0).min(31) } << 3;
                 bytes.push(kind | u8::from(item.enforced) << 2 | part);
                 push(&mut bytes, permits.min(COST_MAX), 5);
+                if let Cost::Report(report) = item.cost {
+                    push(&mut bytes, u64::from(report.debt_max), 4);
+                }
                 if self.buckets.get(place).is_some_and(|bucket| bucket.algorithm == Algorithm::Concurrency) {
                     bytes.extend_from_slice(&holder.0);
                 }
@@ -271,8 +297,14 @@ impl Call {
             });
             return Ok(Err(places.collect()));
         };
-        let admitted: Vec<bool> = head.iter().map(|mark| *mark == b'1').collect();
-        if admitted.len() != self.parts.len() {
+        let fate = |mark: &u8| match mark {
+            b'0' => Ok(PartFate::Denied),
+            b'1' => Ok(PartFate::Admitted),
+            b'2' => Ok(PartFate::Crowded),
+            _ => Err(unexpected()),
+        };
+        let fates = head.iter().map(fate).collect::<Result<Vec<_>, _>>()?;
+        if fates.len() != self.parts.len() {
             return Err(unexpected());
         }
         let mut before = Vec::with_capacity(self.buckets.len());
@@ -294,7 +326,7 @@ impl Call {
             }
             told.push(read_told(&bytes).ok_or_else(unexpected)?);
         }
-        Ok(Ok(Reply { now: Timestamp(now), admitted, before, told, stint }))
+        Ok(Ok(Reply { now: Timestamp(now), fates, before, told, stint }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! One decision from its charges to its outcome.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize};
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use redis::Value;
@@ -11,6 +11,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::background::BACKGROUND_PATIENCE;
+use super::breaker::Phase;
+use super::daemons::Daemons;
 use super::failure::Failure;
 use super::fallback::Fallback;
 use super::lanes::Lanes;
@@ -18,7 +20,9 @@ use super::lease::Leases;
 use super::meter::Meter;
 use super::names;
 use super::plan::{self, Planned};
+use super::registry::Registry;
 use super::replay::Answered;
+use super::slots::Slot;
 use crate::core::algorithm::Algorithm;
 use crate::core::key::Key;
 use crate::core::request::Cost;
@@ -33,7 +37,10 @@ pub(super) struct Core {
     pub(super) lanes: Arc<Lanes>,
     pub(super) fallback: Fallback,
     pub(super) leases: Leases,
-    pub(super) live: Arc<AtomicUsize>,
+    pub(super) daemons: Arc<Daemons>,
+    pub(super) registry: Registry,
+    /// Ends the notes of this daemon before the rest of it.
+    pub(super) stop_noting: CancellationToken,
     pub(super) started: Stopwatch,
     pub(super) meter: Arc<Meter>,
     pub(super) timeout: Duration,
@@ -58,6 +65,9 @@ impl Core {
             return Outcome { admitted: true, counted: SmallVec::new() };
         }
         let planned = self.planned(charges, intent);
+        if self.fallback.owes() {
+            self.pay_first(&planned, charges, now);
+        }
         let sent = self.started.elapsed();
         let answers = self.ask_all(&planned, deadline).await;
         let outcome = self.conclude(charges, &planned, answers, intent, now);
@@ -72,7 +82,8 @@ impl Core {
     /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free. Where Redis does
     /// not answer, what this daemon knows by itself.
     pub(super) async fn bucket(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
-        let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+        let charge =
+            Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Peek, enforced: true };
         let deadline = Deadline::after(self.timeout);
         let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
         let planned = planned.first()?;
@@ -97,7 +108,8 @@ impl Core {
 
     /// Forgets a bucket; see [`crate::engine::port::Store::reset`].
     pub(super) async fn reset(&self, rule: &Compiled, key: &Key) -> Option<bool> {
-        let charge = Charge { rule, key, limit: rule.limit, cost: Cost::Peek, enforced: true };
+        let charge =
+            Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Peek, enforced: true };
         let (slot, bucket) = plan::bucket_of(&charge);
         let mut command = redis::cmd("DEL");
         // Where daemons have two versions of the rule, either may stand beside the other.
@@ -116,6 +128,28 @@ impl Core {
     pub(super) fn planned(&self, charges: &[Charge<'_>], intent: Intent) -> SmallVec<[Planned; 1]> {
         let map = self.lanes.places().map();
         plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
+    }
+
+    /// Whether the server of a slot takes what it is owed.
+    pub(super) fn is_back(&self, slot: Slot) -> bool {
+        self.lanes.places().map().node(slot).is_some_and(|node| node.phase() == Phase::Closed)
+    }
+
+    /// The same of what it is owed for new keys.
+    pub(super) fn has_room(&self, slot: Slot) -> bool {
+        let map = self.lanes.places().map();
+        map.node(slot).is_some_and(|node| node.phase() == Phase::Closed && !node.is_crowded())
+    }
+
+    /// Puts what these buckets owe in line before the decision, so that Redis decides with it.
+    fn pay_first(self: &Arc<Self>, planned: &[Planned], charges: &[Charge<'_>], now: Timestamp) {
+        for planned in planned.iter().filter(|planned| self.is_back(planned.part.slot)) {
+            for charge in planned.places.iter().filter_map(|place| charges.get(*place)) {
+                if let Some(owed) = self.fallback.settle(charge.key, now) {
+                    self.pay(owed, now);
+                }
+            }
+        }
     }
 
     /// Asks all parts at once.
@@ -197,10 +231,11 @@ impl Core {
         answered: &Answered,
         now: Timestamp,
     ) {
+        self.fallback.hear_time(answered.now, now);
         for (place, charged) in planned.places.iter().zip(&answered.charges) {
             let Some(charge) = charges.get(*place) else { continue };
             let state = charged.state.clone();
-            if let Some(owed) = self.fallback.learn(charge.key, charge.limit, state, answered.now, now) {
+            if let Some(owed) = self.fallback.learn(charge.key, charge.limit, state, answered.now) {
                 self.pay(owed, now);
             }
         }

@@ -1,5 +1,6 @@
 //! Opens a connection: TCP, TLS where the address says so, the user's name, the database, and a proof that it answers.
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::RedisTls;
 use super::failure::Failure;
 use super::link::Link;
 use super::resp;
+use crate::engine::names;
 
 /// What a connection is read with once it is open.
 pub(super) enum Opened {
@@ -24,6 +26,12 @@ pub(super) enum Opened {
     /// Both halves of one with TLS.
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }
+
+/// For the handshake of TLS.
+const HANDSHAKE_MAX: Duration = Duration::from_millis(200);
+/// Told where it brings nothing: a plain server waits for the rest of what it takes for a command.
+const NO_TLS: &str =
+    "the server began no TLS in time; one that listens without TLS is written redis://, not rediss://";
 
 /// Whether addresses of this kind can be connected to, or why not.
 pub(super) fn can_dial(info: &ConnectionInfo) -> Result<(), &'static str> {
@@ -36,16 +44,41 @@ pub(super) fn can_dial(info: &ConnectionInfo) -> Result<(), &'static str> {
     }
 }
 
-/// Connects and greets. The greeting's last question has to be answered within `prompt`.
-pub(super) async fn dial(
+/// Longest time to look a server's name up for one attempt; the look-up itself goes on.
+const LOOK_UP_MAX: Duration = Duration::from_secs(2);
+
+/// Looks the name up, connects within `longest` and greets. The look-up has a deadline of its own: it may take longer than
+/// connecting does. The greeting's last question has to be answered within `prompt`.
+pub(super) async fn open(
     info: &ConnectionInfo,
+    tls: Option<&Arc<ClientConfig>>,
+    prompt: Duration,
+    longest: Duration,
+) -> Result<(Link, Opened), Failure> {
+    let addresses = names::shared().addresses(host_of(info), LOOK_UP_MAX).await;
+    let addresses = addresses.map_err(|error| Failure::Broken(error.to_string()))?;
+    timeout(longest, dial(info, &addresses, tls, prompt)).await.unwrap_or(Err(Failure::Timeout))
+}
+
+/// The host that an address names.
+fn host_of(info: &ConnectionInfo) -> &str {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host,
+        _ => "",
+    }
+}
+
+/// Connects at one of its host's addresses, and greets. The greeting's last question has to be answered within `prompt`.
+async fn dial(
+    info: &ConnectionInfo,
+    addresses: &[IpAddr],
     tls: Option<&Arc<ClientConfig>>,
     prompt: Duration,
 ) -> Result<(Link, Opened), Failure> {
     let broken = |error: std::io::Error| Failure::Broken(error.to_string());
     match info.addr() {
-        ConnectionAddr::Tcp(host, port) => {
-            let mut socket = connect(host, *port).await.map_err(broken)?;
+        ConnectionAddr::Tcp(_, port) => {
+            let mut socket = connect(addresses, *port).await.map_err(broken)?;
             greet(&mut socket, info, prompt).await?;
             let (reader, writer) = socket.into_split();
             Ok((Link::plain(writer), Opened::Plain(reader)))
@@ -55,9 +88,17 @@ pub(super) async fn dial(
             let config = tls.map_or_else(system, Ok)?;
             let name = ServerName::try_from(host.clone())
                 .map_err(|_| Failure::Broken(format!("{host} is no name that a certificate could hold")))?;
-            let socket = connect(host, *port).await.map_err(broken)?;
-            let secured = TlsConnector::from(Arc::clone(config)).connect(name, socket).await;
-            let mut socket = secured.map_err(broken)?;
+            let socket = connect(addresses, *port).await.map_err(broken)?;
+            let secured =
+                timeout(HANDSHAKE_MAX, TlsConnector::from(Arc::clone(config)).connect(name, socket));
+            let mut socket = match secured.await {
+                Ok(Ok(socket)) => socket,
+                Ok(Err(error)) if error.to_string().contains("corrupt message") => {
+                    return Err(Failure::Broken(NO_TLS.to_owned()));
+                }
+                Ok(Err(error)) => return Err(broken(error)),
+                Err(_) => return Err(Failure::Broken(NO_TLS.to_owned())),
+            };
             greet(&mut socket, info, prompt).await?;
             Ok((Link::tasked(), Opened::Tls(Box::new(socket))))
         }
@@ -65,8 +106,9 @@ pub(super) async fn dial(
     }
 }
 
-async fn connect(host: &str, port: u16) -> std::io::Result<TcpStream> {
-    let socket = TcpStream::connect((host, port)).await?;
+async fn connect(addresses: &[IpAddr], port: u16) -> std::io::Result<TcpStream> {
+    let all: Vec<SocketAddr> = addresses.iter().map(|address| SocketAddr::new(*address, port)).collect();
+    let socket = TcpStream::connect(&*all).await?;
     socket.set_nodelay(true)?;
     Ok(socket)
 }

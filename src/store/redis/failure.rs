@@ -33,6 +33,9 @@ pub(crate) enum Failure {
     /// Redis is at `maxmemory`.
     #[error("Redis has no memory left")]
     Full,
+    /// Redis is so near its bound that no new key is written.
+    #[error("Redis takes no new keys: it holds as many as its memory, or store.redis.max_keys, allows")]
+    Crowded,
     /// The user may not do that, or the password is wrong.
     #[error("not permitted: {0}")]
     Forbidden(String),
@@ -51,19 +54,21 @@ impl Failure {
             Self::NoNode | Self::Moved(_) | Self::Ask(_) | Self::TryAgain => "topology",
             Self::NotServing(_) => "not_serving",
             Self::Full => "full",
+            Self::Crowded => "crowded",
             Self::Forbidden(_) => "forbidden",
             Self::NoScript | Self::Unexpected(_) => "unexpected",
         }
     }
 
     /// Every value of the label.
-    pub(crate) const KINDS: [&'static str; 8] = [
+    pub(crate) const KINDS: [&'static str; 9] = [
         "timeout",
         "connection",
         "breaker_open",
         "topology",
         "not_serving",
         "full",
+        "crowded",
         "forbidden",
         "unexpected",
     ];

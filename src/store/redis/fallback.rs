@@ -1,78 +1,68 @@
 //! What this daemon does by itself while Redis does not answer: each rule's failure policy.
 //!
 //! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the same share of
-//! what the region had last used. What it admits is kept until it has been charged in Redis.
+//! what the region had last used. What it admits is kept until it has been charged in Redis. A key that finds no room
+//! shares a stand-in with others: nothing is admitted uncounted.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+mod entry;
+mod stand_in;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use foldhash::fast::RandomState;
-use hashbrown::HashMap;
 use smallvec::SmallVec;
 
+use self::entry::{Entry, Own, share};
+use self::stand_in::{StandIn, StandIns};
 use super::super::rights::is_escrowed;
+use super::super::spread::Spread;
 use super::call::Bucket;
+use super::daemons::Daemons;
 use super::slots::Slot;
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
-use crate::core::hold::{Hold, HoldStep, Holder};
+use crate::core::algorithm::{Limit, State, Verdict};
+use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
+use crate::core::ruleset::Compiled;
+use crate::core::table::{Place, Table};
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::{Charge, Counted, Intent};
+use crate::engine::port::{Charge, Counted, Intent, StoreLen};
 
-/// Buckets looked at, at most, to make room for one or in one sweep.
-const LOOKED_AT_MAX: usize = 64;
-const SWEPT_MAX: usize = 20_000;
-/// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as untold.
-const HOLDERS_MAX: usize = 1_000;
+pub(super) use self::entry::Owed;
+
+/// Entries of each table that one sweep looks at.
+const SWEEP_ENTRIES: usize = 256;
+/// Debtors looked at in one collection.
+const DEBTORS_LOOKED_AT: usize = 20_000;
 
 /// Decides from memory.
 #[derive(Debug)]
 pub(super) struct Fallback {
-    table: Mutex<HashMap<Key, Entry, RandomState>>,
+    shelves: Box<[Mutex<Shelf>]>,
+    spread: Spread,
+    /// Locked after shelves.
+    stand_ins: Mutex<StandIns>,
     keys_max: usize,
     policy: OnFailure,
-    live: Arc<AtomicUsize>,
+    daemons: Arc<Daemons>,
     /// The servers' time less this daemon's, in microseconds, as last heard.
     offset: AtomicI64,
+    /// Keys that wait to have their debts charged.
+    debtors: AtomicUsize,
+    /// Charges that found no room.
+    full: AtomicU64,
+    full_told: AtomicBool,
 }
 
-/// A bucket as far as this daemon knows it.
-#[derive(Debug, Clone)]
-struct Entry {
-    /// The region's, as Redis last told.
-    known: Option<State>,
-    limit: Limit,
-    /// This daemon's own while Redis is away.
-    own: Option<Own>,
-}
-
-#[derive(Debug, Clone)]
-struct Own {
-    state: State,
-    share: Limit,
-    /// Admitted and not yet charged in Redis.
-    owed: u64,
-    bucket: Bucket,
-    slot: Slot,
-}
-
-/// What one bucket owes Redis.
-#[derive(Debug, Clone)]
-pub(super) struct Owed {
-    /// The bucket's key in this process.
-    pub(super) key: Key,
-    /// Where it lies in Redis.
-    pub(super) slot: Slot,
-    /// The same in Redis.
-    pub(super) bucket: Bucket,
-    /// What was admitted without Redis and still matters.
-    pub(super) permits: u64,
-    /// Of `concurrency`, who holds it, at most [`HOLDERS_MAX`].
-    pub(super) holders: Vec<(Holder, u64)>,
-    /// How many more hold it.
-    pub(super) untold: usize,
+/// A part of the keys.
+#[derive(Debug)]
+struct Shelf {
+    entries: Table<Entry>,
+    /// Keys that owe, each at least once.
+    debtors: VecDeque<Key>,
+    evicted: u64,
 }
 
 /// A charge that Redis did not answer, with its bucket there.
@@ -91,13 +81,51 @@ pub(super) struct Policies {
     pub(super) counted: SmallVec<[Counted; 2]>,
 }
 
-impl Fallback {
-    pub(super) fn new(policy: OnFailure, live: Arc<AtomicUsize>, keys_max: usize) -> Self {
-        Self { table: Mutex::default(), keys_max, policy, live, offset: AtomicI64::new(0) }
-    }
+/// One charge as `local` tries it, before it is known whether all pass.
+struct Trial<'a> {
+    unanswered: &'a Unanswered<'a>,
+    shelf: usize,
+    hash: u64,
+    kept: Kept,
+    entry: Entry,
+}
 
-    fn table(&self) -> MutexGuard<'_, HashMap<Key, Entry, RandomState>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+/// Where a trial's bucket is kept.
+#[derive(Clone, Copy)]
+enum Kept {
+    /// In its shelf's table; `made` for this decision.
+    Here { place: Place, made: bool },
+    /// Nowhere: it was only asked about.
+    Nowhere,
+    /// It found no room.
+    InStandIn(StandIn),
+}
+
+/// Shelves by their index, locked.
+type Locked<'s> = SmallVec<[(usize, MutexGuard<'s, Shelf>); 2]>;
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Fallback {
+    pub(super) fn new(policy: OnFailure, daemons: Arc<Daemons>, keys_max: usize) -> Self {
+        let spread = Spread::new(keys_max.max(1));
+        let shelf = |keys_max| {
+            Mutex::new(Shelf { entries: Table::new(keys_max), debtors: VecDeque::new(), evicted: 0 })
+        };
+        Self {
+            shelves: spread.capacities(keys_max.max(1)).map(shelf).collect(),
+            spread,
+            stand_ins: Mutex::default(),
+            keys_max: keys_max.max(1),
+            policy,
+            daemons,
+            offset: AtomicI64::new(0),
+            debtors: AtomicUsize::new(0),
+            full: AtomicU64::new(0),
+            full_told: AtomicBool::new(false),
+        }
     }
 
     /// The servers' time when it is `now` here.
@@ -105,34 +133,48 @@ impl Fallback {
         Timestamp(now.0.saturating_add_signed(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Takes in what Redis said of a bucket. Gives back what the bucket owes, if it owes: the caller charges it.
+    /// Takes in the servers' time, as told when it was `now` here.
+    pub(super) fn hear_time(&self, server: Timestamp, now: Timestamp) {
+        let offset = i64::try_from(server.0).unwrap_or(i64::MAX) - i64::try_from(now.0).unwrap_or(i64::MAX);
+        self.offset.store(offset, Ordering::Relaxed);
+    }
+
+    /// Takes in what Redis said of a bucket at `server`. Gives back what the bucket owes, if it owes: the caller charges it.
     pub(super) fn learn(
         &self,
         key: &Key,
         limit: Limit,
         state: Option<State>,
         server: Timestamp,
-        now: Timestamp,
     ) -> Option<Owed> {
-        let offset = i64::try_from(server.0).unwrap_or(i64::MAX) - i64::try_from(now.0).unwrap_or(i64::MAX);
-        self.offset.store(offset, Ordering::Relaxed);
-        let mut table = self.table();
-        if let Some(entry) = table.get_mut(key) {
-            entry.known = state;
-            entry.limit = limit;
-            let own = entry.own.take()?;
-            return owed(key, own, server);
-        }
-        let state = state?;
-        if table.len() < self.keys_max || make_room(&mut table, server) {
-            table.insert(key.clone(), Entry { known: Some(state), limit, own: None });
-        }
-        None
+        let (index, hash) = self.spread.place(key);
+        let mut shelf = self.shelves.get(index).map(locked)?;
+        let shelf = &mut *shelf;
+        let place = match shelf.entries.find(hash, key.bytes()) {
+            Some(place) => place,
+            None => {
+                state.as_ref()?;
+                let inserted = shelf.entries.insert(hash, key.bytes(), Entry::default(), server, |_| false);
+                let inserted = inserted.ok()?;
+                shelf.evicted += u64::from(inserted.evicted);
+                inserted.place
+            }
+        };
+        let entry = shelf.entries.get_mut(place)?;
+        entry.known = state;
+        let own = entry.own.take();
+        let (expiry, weight) = entry.rating(&limit, server);
+        shelf.entries.rate(place, expiry, weight);
+        own?.settle(key, server)
     }
 
     /// Forgets a bucket.
     pub(super) fn forget(&self, key: &Key) {
-        self.table().remove(key);
+        let (index, hash) = self.spread.place(key);
+        let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
+        if let Some(place) = shelf.entries.find(hash, key.bytes()) {
+            shelf.entries.remove(place);
+        }
     }
 
     /// Decides charges by their policies, as one: all that are enforced pass, or none is counted.
@@ -145,61 +187,200 @@ impl Fallback {
         now: Timestamp,
         others_admit: bool,
     ) -> Policies {
-        let now = self.server_time(now);
-        let live = u32::try_from(self.live.load(Ordering::Relaxed).max(1)).unwrap_or(u32::MAX);
-        let mut table = self.table();
-        let mut trial: SmallVec<[(usize, Entry); 2]> = SmallVec::new();
+        let (asked, now) = (now, self.server_time(now));
+        let daemons = self.daemons.count();
+        let mut shelves = self.lock(charges);
+        let mut stand_ins = locked(&self.stand_ins);
+        let mut trials: SmallVec<[Trial<'_>; 2]> = SmallVec::new();
         let mut policies = Policies { admitted: others_admit, counted: SmallVec::new() };
-        for (index, unanswered) in charges.iter().enumerate() {
+        for unanswered in charges {
             let charge = unanswered.charge;
-            let policy = charge.rule.rule.on_failure.unwrap_or(self.policy);
-            let policy = if is_escrowed(charge.rule) { OnFailure::Closed } else { policy };
-            let counted = match policy {
+            let counted = match self.policy_of(charge.rule) {
                 OnFailure::Open => passed(charge),
                 OnFailure::Closed => refused(charge),
                 OnFailure::Local => {
-                    let tried = trial
-                        .iter()
-                        .rev()
-                        .find(|(at, _)| charges.get(*at).is_some_and(|other| other.charge.key == charge.key));
-                    let mut entry = tried.map(|(_, entry)| entry.clone()).unwrap_or_else(|| {
-                        table.get(charge.key).cloned().unwrap_or(Entry {
-                            known: None,
-                            limit: charge.limit,
-                            own: None,
-                        })
-                    });
-                    let counted = entry.charge(unanswered, live, now);
-                    trial.push((index, entry));
-                    counted
+                    let begun = self.begin(unanswered, &trials, intent, (&mut shelves, &mut stand_ins), now);
+                    match begun {
+                        Some(mut trial) => {
+                            let before = match trial.kept {
+                                Kept::InStandIn(_) => 0,
+                                _ if stand_ins.is_empty() => 0,
+                                _ => stand_ins.used(StandIn::of(charge.key.shape(), trial.hash), now),
+                            };
+                            let counted = trial.entry.charge(unanswered, daemons, before, now);
+                            trials.push(trial);
+                            counted
+                        }
+                        None => refused(charge),
+                    }
                 }
             };
             policies.admitted &= counted.verdict.admitted || !charge.enforced;
             policies.counted.push(counted);
         }
-        if policies.admitted && intent == Intent::Charge {
-            for (index, entry) in trial {
-                let Some(unanswered) = charges.get(index) else { continue };
-                let key = unanswered.charge.key;
-                if table.contains_key(key) || table.len() < self.keys_max || make_room(&mut table, now) {
-                    table.insert(key.clone(), entry);
-                }
+        let counts = policies.admitted && intent == Intent::Charge;
+        // In their order: of one key charged twice the last trial holds both.
+        for trial in trials {
+            let Some((_, shelf)) = shelves.iter_mut().find(|(index, _)| *index == trial.shelf) else {
+                continue;
+            };
+            match (trial.kept, counts) {
+                (Kept::InStandIn(name), true) => stand_ins.put(name, trial.entry),
+                (Kept::Here { place, .. }, true) => self.keep(shelf, place, trial, now),
+                (Kept::Here { place, made: true }, false) => drop(shelf.entries.remove(place)),
+                _ => {}
             }
+        }
+        drop(stand_ins);
+        drop(shelves);
+        if !policies.admitted && intent == Intent::Charge {
+            self.report(charges, asked);
         }
         policies
     }
 
-    /// All that is owed for slots of which `back` says that they are answered again.
-    pub(super) fn collect(&self, now: Timestamp, back: impl Fn(Slot) -> bool) -> Vec<Owed> {
-        let now = self.server_time(now);
-        let mut table = self.table();
-        let mut all = Vec::new();
-        for (key, entry) in table.iter_mut() {
-            if entry.own.as_ref().is_some_and(|own| back(own.slot)) {
-                all.extend(entry.own.take().and_then(|own| owed(key, own, now)));
+    /// Of a decision that is denied, charges what was reported: it has happened.
+    fn report(&self, charges: &[Unanswered<'_>], now: Timestamp) {
+        for unanswered in charges.iter().filter(|unanswered| unanswered.charge.cost.is_report()) {
+            // Nobody is asked, so nothing is denied.
+            let charge = Charge { enforced: false, ..*unanswered.charge };
+            let alone = Unanswered { charge: &charge, bucket: unanswered.bucket, slot: unanswered.slot };
+            self.decide(&[alone], Intent::Charge, now, true);
+        }
+    }
+
+    /// The policy of a rule.
+    pub(super) fn policy_of(&self, rule: &Compiled) -> OnFailure {
+        if is_escrowed(rule) {
+            return OnFailure::Closed;
+        }
+        rule.rule.on_failure.unwrap_or(self.policy)
+    }
+
+    /// Locks what `local` charges lie in, in one order for everyone, so that no two decisions wait for each other.
+    fn lock(&self, charges: &[Unanswered<'_>]) -> Locked<'_> {
+        let local = charges.iter().filter(|own| self.policy_of(own.charge.rule) == OnFailure::Local);
+        let mut wanted: SmallVec<[usize; 4]> = local.map(|own| self.spread.place(own.charge.key).0).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        wanted.into_iter().filter_map(|index| Some((index, self.shelves.get(index).map(locked)?))).collect()
+    }
+
+    /// The bucket that a charge is tried on; `None` where there is no room for it at all.
+    fn begin<'a>(
+        &self,
+        unanswered: &'a Unanswered<'a>,
+        trials: &[Trial<'_>],
+        intent: Intent,
+        (shelves, stand_ins): (&mut Locked<'_>, &mut StandIns),
+        now: Timestamp,
+    ) -> Option<Trial<'a>> {
+        let key = unanswered.charge.key;
+        let (index, hash) = self.spread.place(key);
+        let trial = |kept, entry| Some(Trial { unanswered, shelf: index, hash, kept, entry });
+        if let Some(same) = trials.iter().rev().find(|other| other.unanswered.charge.key == key) {
+            let kept = match same.kept {
+                Kept::Here { place, .. } => Kept::Here { place, made: false },
+                kept => kept,
+            };
+            return trial(kept, same.entry.clone());
+        }
+        let (_, shelf) = shelves.iter_mut().find(|(own, _)| *own == index)?;
+        if let Some(place) = shelf.entries.find(hash, key.bytes()) {
+            let entry = shelf.entries.get(place).cloned().unwrap_or_default();
+            return trial(Kept::Here { place, made: false }, entry);
+        }
+        if intent == Intent::Ask {
+            return trial(Kept::Nowhere, Entry::default());
+        }
+        let pinned = |place: Place| {
+            trials.iter().any(|other| {
+                other.shelf == index && matches!(other.kept, Kept::Here { place: own, .. } if own == place)
+            })
+        };
+        match shelf.entries.insert(hash, key.bytes(), Entry::default(), now, pinned) {
+            Ok(inserted) => {
+                shelf.evicted += u64::from(inserted.evicted);
+                trial(Kept::Here { place: inserted.place, made: true }, Entry::default())
             }
-            if all.len() >= SWEPT_MAX {
+            Err(_) => {
+                self.note_full();
+                let name = StandIn::of(key.shape(), hash);
+                // What an earlier charge of this decision took from it counts too.
+                let same = |other: &&Trial<'_>| matches!(other.kept, Kept::InStandIn(own) if own == name);
+                let entry = trials.iter().rev().find(same).map(|other| other.entry.clone());
+                trial(Kept::InStandIn(name), entry.or_else(|| stand_ins.get(name, now))?)
+            }
+        }
+    }
+
+    fn keep(&self, shelf: &mut Shelf, place: Place, trial: Trial<'_>, now: Timestamp) {
+        let Trial { unanswered, mut entry, .. } = trial;
+        if let Some(own) = entry.own.as_mut().filter(|own| own.owed > 0 && !own.listed) {
+            own.listed = true;
+            shelf.debtors.push_back(unanswered.charge.key.clone());
+            self.debtors.fetch_add(1, Ordering::Relaxed);
+        }
+        let (expiry, weight) = entry.rating(&unanswered.charge.limit, now);
+        if let Some(kept) = shelf.entries.get_mut(place) {
+            *kept = entry;
+            shelf.entries.rate(place, expiry, weight);
+        }
+    }
+
+    fn note_full(&self) {
+        self.full.fetch_add(1, Ordering::Relaxed);
+        if !self.full_told.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                keys_max = self.keys_max,
+                "redis does not answer, and this daemon counts as many keys by itself as store.max_keys allows: keys that find no room share their limit with others"
+            );
+        }
+    }
+
+    /// Whether any key owes.
+    pub(super) fn owes(&self) -> bool {
+        self.debtors.load(Ordering::Relaxed) > 0
+    }
+
+    /// What a key owes, which then owes nothing: the caller charges it, or owes it again.
+    pub(super) fn settle(&self, key: &Key, now: Timestamp) -> Option<Owed> {
+        let now = self.server_time(now);
+        let (index, hash) = self.spread.place(key);
+        let mut shelf = self.shelves.get(index).map(locked)?;
+        let place = shelf.entries.find(hash, key.bytes())?;
+        shelf.entries.get_mut(place)?.own.as_mut()?.settle(key, now)
+    }
+
+    /// What is owed for slots of which `back` says that they are answered again: that of `most` keys at most.
+    pub(super) fn collect(&self, now: Timestamp, most: usize, back: impl Fn(Slot) -> bool) -> Vec<Owed> {
+        let now = self.server_time(now);
+        let mut all = Vec::new();
+        let mut looked_at = 0;
+        for shelf in &self.shelves {
+            if !self.owes() || looked_at >= DEBTORS_LOOKED_AT {
                 break;
+            }
+            let mut shelf = locked(shelf);
+            for _ in 0..shelf.debtors.len() {
+                if all.len() >= most || looked_at >= DEBTORS_LOOKED_AT {
+                    return all;
+                }
+                looked_at += 1;
+                let Some(key) = shelf.debtors.pop_front() else { break };
+                let (_, hash) = self.spread.place(&key);
+                let place = shelf.entries.find(hash, key.bytes());
+                let own = place.and_then(|place| shelf.entries.get_mut(place)?.own.as_mut());
+                match own.filter(|own| own.listed) {
+                    Some(own) if !back(own.slot) => shelf.debtors.push_back(key),
+                    own => {
+                        self.debtors.fetch_sub(1, Ordering::Relaxed);
+                        all.extend(own.and_then(|own| {
+                            own.listed = false;
+                            own.settle(&key, now)
+                        }));
+                    }
+                }
             }
         }
         all
@@ -208,137 +389,65 @@ impl Fallback {
     /// Owes again what could not be charged.
     pub(super) fn owe(&self, owed: &Owed, now: Timestamp) {
         let now = self.server_time(now);
-        let mut table = self.table();
-        let Some(entry) = table.get_mut(&owed.key) else { return };
-        let live = u32::try_from(self.live.load(Ordering::Relaxed).max(1)).unwrap_or(u32::MAX);
-        let share = share(owed.bucket.limit, live);
-        let own = entry.own.get_or_insert_with(|| Own {
-            state: State::new(owed.bucket.algorithm),
-            share,
-            owed: 0,
-            bucket: owed.bucket.clone(),
-            slot: owed.slot,
-        });
-        for (holder, places) in &owed.holders {
-            let hold = Hold { step: HoldStep::Acquire, holder: *holder, places: *places };
-            own.state.step(&own.share, now, &hold);
-        }
-        if owed.holders.is_empty() {
-            own.state.take(&own.share, now, owed.permits);
-        }
+        let (index, hash) = self.spread.place(&owed.key);
+        let Some(mut shelf) = self.shelves.get(index).map(locked) else { return };
+        let shelf = &mut *shelf;
+        let Some(place) = shelf.entries.find(hash, owed.key.bytes()) else { return };
+        let Some(entry) = shelf.entries.get_mut(place) else { return };
+        let own = entry.own.get_or_insert_with(|| Box::new(forgotten(owed, self.daemons.count(), now)));
         own.owed = own.owed.saturating_add(owed.permits);
+        if !std::mem::replace(&mut own.listed, true) {
+            shelf.debtors.push_back(owed.key.clone());
+            self.debtors.fetch_add(1, Ordering::Relaxed);
+        }
+        let (expiry, weight) = entry.rating(&owed.bucket.limit, now);
+        shelf.entries.rate(place, expiry, weight);
     }
 
     /// Forgets what no longer matters.
     pub(super) fn sweep(&self, now: Timestamp) {
         let now = self.server_time(now);
-        let mut looked_at = 0;
-        self.table().retain(|_, entry| {
-            looked_at += 1;
-            looked_at > SWEPT_MAX || !entry.is_spent(now)
-        });
-    }
-
-    /// Buckets known, and the most there may be.
-    pub(super) fn len(&self) -> (usize, usize) {
-        (self.table().len(), self.keys_max)
-    }
-}
-
-/// A daemon's share of a limit: at least one permit, so that no limit becomes a ban. With more daemons than permits all of
-/// them together may so admit one each.
-fn share(limit: Limit, live: u32) -> Limit {
-    let part = |permits: u32| if permits == 0 { 0 } else { (permits / live).max(1) };
-    Limit { permits: part(limit.permits), burst: part(limit.burst), queue: limit.queue / live, ..limit }
-}
-
-fn owed(key: &Key, own: Own, now: Timestamp) -> Option<Owed> {
-    // What has drained or left its window meanwhile no longer matters to Redis either.
-    let mut permits = own.owed.min(own.state.used(&own.share, now));
-    let mut holders = own.state.holders(now);
-    let untold = holders.len().saturating_sub(HOLDERS_MAX);
-    holders.truncate(HOLDERS_MAX);
-    if own.bucket.algorithm == Algorithm::Concurrency {
-        permits = holders.iter().map(|(_, places)| places).sum();
-    }
-    let owed = || Owed { key: key.clone(), slot: own.slot, bucket: own.bucket, permits, holders, untold };
-    (permits > 0).then(owed)
-}
-
-/// Drops a few buckets that this daemon only knows of, or that no longer matter.
-fn make_room(table: &mut HashMap<Key, Entry, RandomState>, now: Timestamp) -> bool {
-    let spent = |entry: &Entry| entry.own.is_none() || entry.is_spent(now);
-    let gone: Vec<Key> = table
-        .iter()
-        .take(LOOKED_AT_MAX)
-        .filter(|(_, entry)| spent(entry))
-        .map(|(key, _)| key.clone())
-        .take(8)
-        .collect();
-    for key in &gone {
-        table.remove(key);
-    }
-    !gone.is_empty()
-}
-
-impl Entry {
-    fn is_spent(&self, now: Timestamp) -> bool {
-        let known = self.known.as_ref().is_none_or(|state| state.expiry(&self.limit) <= now);
-        let own = self.own.as_ref().is_none_or(|own| own.state.expiry(&own.share) <= now);
-        known && own
-    }
-
-    fn charge(&mut self, unanswered: &Unanswered<'_>, live: u32, now: Timestamp) -> Counted {
-        let charge = unanswered.charge;
-        let share = share(charge.limit, live);
-        let known = self.known.as_ref();
-        let own = self.own.get_or_insert_with(|| {
-            let mut state = State::new(unanswered.bucket.algorithm);
-            let used = known.map_or(0, |known| known.used(&charge.limit, now));
-            state.take(&share, now, used.div_ceil(u64::from(live)));
-            Own { state, share, owed: 0, bucket: unanswered.bucket.clone(), slot: unanswered.slot }
-        });
-        own.share = share;
-        let mut returned = 0;
-        let verdict = match charge.cost {
-            Cost::Refund(permits) => {
-                returned = own.state.refund(&share, now, permits);
-                own.owed = own.owed.saturating_sub(returned);
-                Verdict { admitted: true, retry: None, ..own.state.check(&share, None, now, 0) }
-            }
-            Cost::Hold(hold) => {
-                let verdict = own.state.check_hold(&share, now, &hold);
-                if verdict.admitted {
-                    returned = own.state.step(&share, now, &hold);
-                    own.owed = match hold.step {
-                        HoldStep::Acquire => own.owed.saturating_add(returned),
-                        HoldStep::Renew => own.owed,
-                        HoldStep::Release => own.owed.saturating_sub(returned),
-                    };
-                }
-                verdict
-            }
-            cost => {
-                let verdict = own.state.check(&share, None, now, cost.taken());
-                if verdict.admitted && cost.taken() > 0 {
-                    own.state.take(&share, now, cost.taken());
-                    own.owed = own.owed.saturating_add(cost.taken());
-                }
-                verdict
-            }
-        };
-        Counted {
-            verdict,
-            view: None,
-            error_bound: 0,
-            used: own.state.used(&share, now),
-            returned,
-            degraded: true,
+        let mut keys = 0;
+        for shelf in &self.shelves {
+            let mut shelf = locked(shelf);
+            shelf.entries.sweep(now, SWEEP_ENTRIES);
+            keys += shelf.entries.len();
+        }
+        locked(&self.stand_ins).sweep(now);
+        if keys < self.keys_max / 10 * 9 {
+            self.full_told.store(false, Ordering::Relaxed);
         }
     }
+
+    /// How full it is.
+    pub(super) fn len(&self) -> StoreLen {
+        let full = self.full.load(Ordering::Relaxed);
+        let mut len = StoreLen { keys_max: self.keys_max, full, ..StoreLen::default() };
+        for shelf in &self.shelves {
+            let shelf = locked(shelf);
+            len.keys += shelf.entries.len();
+            len.evicted += shelf.evicted;
+        }
+        len
+    }
 }
 
-fn passed(charge: &Charge<'_>) -> Counted {
+/// What a daemon counted by itself, as far as a debt tells of it.
+fn forgotten(owed: &Owed, daemons: u32, now: Timestamp) -> Own {
+    let share = share(owed.bucket.limit, daemons);
+    let mut state = State::new(owed.bucket.algorithm);
+    for (holder, places) in &owed.holders {
+        let hold = Hold { step: HoldStep::Acquire, holder: *holder, places: *places };
+        state.step(&share, now, &hold);
+    }
+    if owed.holders.is_empty() {
+        state.take(&share, now, owed.permits);
+    }
+    let (bucket, slot, debt_max) = (owed.bucket.clone(), owed.slot, owed.debt_max);
+    Own { state, share, owed: 0, debt_max, listed: false, bucket, slot }
+}
+
+pub(super) fn passed(charge: &Charge<'_>) -> Counted {
     answer(Verdict {
         admitted: true,
         remaining: u64::from(charge.limit.permits),
@@ -362,5 +471,14 @@ fn refused(charge: &Charge<'_>) -> Counted {
 }
 
 const fn answer(verdict: Verdict) -> Counted {
-    Counted { verdict, view: None, error_bound: 0, used: 0, returned: 0, degraded: true }
+    Counted {
+        verdict,
+        view: None,
+        error_bound: 0,
+        used: 0,
+        returned: 0,
+        reported: 0,
+        paid: 0,
+        degraded: true,
+    }
 }

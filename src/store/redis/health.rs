@@ -1,10 +1,12 @@
-//! The store as its operator sees it: every server, what it is for, and whether it is asked.
+//! The store as its operator sees it: every server, what it is for, whether it is asked, and what is wrong.
 
 use std::sync::Arc;
 
+use super::Topology;
 use super::breaker::Phase;
+use super::daemons::{Daemons, listed_apart};
 use super::node::Node;
-use super::topology::Places;
+use super::topology::{Map, Places};
 use crate::engine::status::{ServerHealth, StoreHealth, StoreState};
 
 /// The word for a breaker.
@@ -17,12 +19,24 @@ const fn word(phase: Phase) -> &'static str {
 }
 
 /// How the servers are, as last seen.
-pub(super) fn of(places: &Places) -> StoreHealth {
+pub(super) fn of(places: &Places, daemons: &Daemons) -> StoreHealth {
     let map = places.map();
     let closed = map.nodes().iter().filter(|node| node.phase() == Phase::Closed).count();
+    let mut problems: Vec<String> = map.nodes().iter().flat_map(|node| troubles(node)).collect();
+    problems.extend(unplaced(&map, places.topology()));
+    let mut well = closed == map.nodes().len() && problems.is_empty();
+    if places.topology() == Topology::Sentinel {
+        let sentinels = places.advisers();
+        let troubled = sentinels.iter().map(|sentinel| troubles(sentinel));
+        let troubled: Vec<Vec<String>> = troubled.filter(|troubles| !troubles.is_empty()).collect();
+        // Without any sentinel a failover would not be noticed.
+        well &= troubled.len() < sentinels.len();
+        problems.extend(troubled.into_iter().flatten());
+    }
+    problems.extend(listed_apart(&daemons.apart()));
     let state = match closed {
         0 => StoreState::Down,
-        all if all == map.nodes().len() && map.is_whole() => StoreState::Ok,
+        _ if well => StoreState::Ok,
         _ => StoreState::Degraded,
     };
     let mut servers: Vec<ServerHealth> =
@@ -44,7 +58,24 @@ pub(super) fn of(places: &Places) -> StoreHealth {
         .map(|adviser| server(adviser, places.topology().adviser(), None))
         .collect();
     servers.extend(advisers);
-    StoreHealth { state, topology: Some(places.topology().word()), servers }
+    let topology = Some(places.topology().word());
+    StoreHealth { state, topology, servers, daemons: Some(daemons.count()), problems }
+}
+
+fn troubles(node: &Node) -> Vec<String> {
+    node.troubles().into_iter().map(|trouble| format!("{}: {}", node.address, trouble.text)).collect()
+}
+
+/// What is wrong with the map itself.
+fn unplaced(map: &Map, topology: Topology) -> Option<String> {
+    if map.nodes().is_empty() {
+        let sentence = match topology {
+            Topology::Sentinel => "no sentinel names a primary",
+            _ => "no server of the cluster answers",
+        };
+        return Some(sentence.to_owned());
+    }
+    (!map.is_whole()).then(|| "some slots of the cluster have no server".to_owned())
 }
 
 fn server(node: &Node, role: &'static str, breaker: Option<&'static str>) -> ServerHealth {

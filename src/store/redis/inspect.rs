@@ -7,9 +7,10 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::call::{Action, Bucket, Call, Item, Part};
+use super::call::{Action, Bucket, Call, Item, Part, Terms};
 use super::failure::Failure;
 use super::node::Node;
+use super::notes::Memory;
 use super::rights::Stints;
 use super::scripts::DECIDE;
 use super::slots::{Slot, slot_of_tag};
@@ -24,6 +25,8 @@ use crate::core::time::Span;
 const VERSION_MIN: (u32, u32) = (6, 2);
 /// For each answer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// Told of a server whose keys cannot be counted.
+const NO_SIZE: &str = "this user may not run DBSIZE, so a flood of distinct keys is not bounded: grant it as deploy/redis/users.acl does";
 /// Names tried to find one that lies on a server; with a thousand servers one in a thousand does.
 const NAMES_MAX: u32 = 20_000;
 
@@ -36,11 +39,28 @@ pub(super) async fn identify(node: &Arc<Node>, topology: Topology) -> Result<(),
         // It went away: whoever connects anew asks anew.
         _ => return Ok(()),
     };
+    let before = node.notes.warning();
     node.notes.warn(policy_warning(&text));
-    if let Some(warning) = node.notes.warning() {
+    if let Some(warning) = node.notes.warning().filter(|warning| before.as_ref() != Some(warning)) {
         tracing::warn!(node = %node.address, "{warning}");
     }
+    node.take_in(&text);
     suits(&node.address, &text, topology)
+}
+
+/// What `INFO` tells of memory; of the keys, those in this database.
+pub(super) fn memory_of(info: &str, database: i64) -> Option<Memory> {
+    let number = |name: &str| field(info, name)?.trim().parse::<u64>().ok();
+    // "db0:keys=12,expires=12,avg_ttl=0"; absent where there are none.
+    let keys = field(info, &format!("db{database}"))
+        .and_then(|text| text.strip_prefix("keys=")?.split(',').next()?.parse().ok());
+    Some(Memory {
+        used: number("used_memory")?,
+        startup: number("used_memory_startup").unwrap_or(0),
+        max: number("maxmemory").unwrap_or(0),
+        evicted: number("evicted_keys").unwrap_or(0),
+        keys: keys.unwrap_or(0),
+    })
 }
 
 /// Reads `INFO`.
@@ -60,8 +80,17 @@ fn suits(address: &str, info: &str, topology: Topology) -> Result<(), StartError
             Err(StartError::IsCluster(address()))
         }
         (Topology::Single | Topology::Ring, Some("sentinel")) => Err(StartError::IsSentinel(address())),
+        (Topology::Single | Topology::Ring, _) if is_read_only(info) => {
+            let host = field(info, "master_host").unwrap_or("?");
+            let primary = format!("{host}:{}", field(info, "master_port").unwrap_or("?"));
+            Err(StartError::IsReplica(address(), primary))
+        }
         _ => Ok(()),
     }
+}
+
+fn is_read_only(info: &str) -> bool {
+    field(info, "role") == Some("slave") && field(info, "slave_read_only") != Some("0")
 }
 
 fn field<'i>(info: &'i str, name: &str) -> Option<&'i str> {
@@ -86,6 +115,10 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
     let mut clear = redis::cmd("DEL");
     clear.arg(trial_key(&tag, "level")).arg(trial_key(&tag, "log")).arg(trial_key(&tag, "held"));
     accept(node, &tag, node.upkeep(&clear, ANSWER_MAX).await).await?;
+    if let Err(Failure::Forbidden(_)) = node.upkeep(&redis::cmd("DBSIZE"), ANSWER_MAX).await {
+        node.notes.warn(Some(NO_SIZE.to_owned()));
+        tracing::warn!(node = %node.address, "{NO_SIZE}");
+    }
     // The second call finds the script and what the first has left, so that every command is used.
     for (costs, whole) in
         [([Cost::Take(2), Cost::Take(1)], true), ([Cost::Take(1), Cost::Refund(1_000_000)], false)]
@@ -96,7 +129,8 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
         let mut packed = Vec::new();
-        call.write(&mut packed, &DECIDE, whole, None, &Stints::default());
+        let terms = Terms { clock: None, stints: &Stints::default(), keys_bound: None };
+        call.write(&mut packed, &DECIDE, whole, terms);
         accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }
     Ok(())
@@ -230,6 +264,28 @@ mod tests {
         assert!(sentence(&info("standalone"), Topology::Cluster).contains("not part of a Redis Cluster"));
         assert!(sentence(&info("cluster"), Topology::Ring).contains("part of a Redis Cluster"));
         assert!(sentence(&info("sentinel"), Topology::Single).contains("sentinel"));
+    }
+
+    #[test]
+    fn a_read_only_replica_is_refused_and_its_primary_named() {
+        let info = |more: &str| {
+            format!(
+                "redis_version:7.0.15\r\nredis_mode:standalone\r\nrole:slave\r\nmaster_host:10.0.0.2\r\nmaster_port:6380\r\n{more}"
+            )
+        };
+        let told = sentence(&info("slave_read_only:1\r\n"), Topology::Single);
+        assert!(told.contains("read-only replica of 10.0.0.2:6380"), "{told}");
+        assert_eq!(sentence(&info("slave_read_only:0\r\n"), Topology::Single), "");
+        assert_eq!(sentence(&info("slave_read_only:1\r\n"), Topology::Sentinel), "");
+    }
+
+    #[test]
+    fn memory_is_read_and_keys_are_those_of_the_own_database() {
+        let info = "used_memory:1500\r\nmaxmemory:4000\r\nevicted_keys:7\r\ndb0:keys=9,expires=1,avg_ttl=0\r\ndb2:keys=12,expires=12,avg_ttl=0\r\n";
+        let memory = Memory { used: 1_500, startup: 0, max: 4_000, evicted: 7, keys: 12 };
+        assert_eq!(memory_of(info, 2), Some(memory));
+        assert_eq!(memory_of(info, 3), Some(Memory { keys: 0, ..memory }));
+        assert_eq!(memory_of("role:master", 0), None);
     }
 
     #[test]

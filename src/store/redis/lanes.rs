@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::call::{Call, Part};
+use super::call::{Call, Part, Terms};
 use super::failure::Failure;
 use super::lane::{Boarded, Waiting, expire_all};
 use super::link::{Landing, Link};
@@ -155,7 +155,7 @@ impl Lanes {
             return self.refuse(group.waiting, &Failure::Down);
         };
         let mut bytes = Vec::new();
-        group.call.write(&mut bytes, &DECIDE, false, self.clock(), &self.stints);
+        group.call.write(&mut bytes, &DECIDE, false, self.terms(wire.keys_bound()));
         let flown = Flown {
             lanes: Arc::clone(self),
             link: wire.link(),
@@ -175,10 +175,7 @@ impl Lanes {
             Ok(Ok(reply)) => {
                 self.stints.learn(&reply.stint);
                 let answers = replay(&group.call, &reply);
-                for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
-                    waiting.answer(Ok(answer));
-                }
-                return;
+                return self.answer(&mut group, answers);
             }
             Ok(Err(strangers)) => {
                 group.call.step_aside(&strangers);
@@ -194,17 +191,25 @@ impl Lanes {
         }
     }
 
+    fn answer(&self, group: &mut Group, answers: Vec<Result<Answered, Failure>>) {
+        for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
+            if let Err(failure) = &answer {
+                self.meter.failed(failure);
+                if let Some(node) = self.places.map().node(group.slot) {
+                    node.failed(failure);
+                }
+            }
+            waiting.answer(answer);
+        }
+    }
+
     /// Sends a call again and again, to wherever it belongs, until it is answered.
     async fn follow_up(self: Arc<Self>, mut group: Group, first: Option<Failure>) {
         let deadline = group.waiting.iter().map(|waiting| waiting.deadline).max();
         let deadline = deadline.unwrap_or_else(|| Deadline::after(Duration::ZERO));
         let answers = self.insist(&mut group.call, group.slot, first, deadline).await;
         match answers {
-            Ok(answers) => {
-                for (waiting, answer) in group.waiting.iter_mut().zip(answers) {
-                    waiting.answer(Ok(answer));
-                }
-            }
+            Ok(answers) => self.answer(&mut group, answers),
             Err(failure) => self.refuse(group.waiting, &failure),
         }
     }
@@ -215,12 +220,13 @@ impl Lanes {
         slot: Slot,
         mut before: Option<Failure>,
         deadline: Deadline,
-    ) -> Result<Vec<Answered>, Failure> {
+    ) -> Result<Vec<Result<Answered, Failure>>, Failure> {
         let mut whole = false;
         for _ in 0..TRIES_MAX {
             whole |= before == Some(Failure::NoScript);
             let mut packed = Vec::new();
-            call.write(&mut packed, &DECIDE, whole, self.clock(), &self.stints);
+            let bound = self.places.map().node(slot).and_then(|node| node.keys_bound());
+            call.write(&mut packed, &DECIDE, whole, self.terms(bound));
             match self.redirected(&packed, slot, before.take(), deadline).await {
                 Ok(value) => match call.reply(value)? {
                     Ok(reply) => {
@@ -307,6 +313,10 @@ impl Lanes {
         let node = self.places.named(address).ok_or(Failure::NoNode)?;
         node.connected(deadline.left()).await;
         Ok(node)
+    }
+
+    fn terms(&self, keys_bound: Option<u64>) -> Terms<'_> {
+        Terms { clock: self.clock(), stints: &self.stints, keys_bound }
     }
 
     fn clock(&self) -> Option<Timestamp> {

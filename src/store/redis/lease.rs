@@ -17,7 +17,7 @@ use super::call::Bucket;
 use super::slots::Slot;
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
 use crate::core::key::Key;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, Report};
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, Counted};
@@ -143,7 +143,9 @@ impl Leases {
 
     /// What to do with a check, and how many permits to draw now, if any.
     pub(super) fn check(&self, charge: &Charge<'_>, now: Duration) -> (Advice, Option<u64>) {
-        let Cost::Take(cost) = charge.cost else { return (Advice::Ask, None) };
+        let (Cost::Take(cost) | Cost::Report(Report { permits: cost, .. })) = charge.cost else {
+            return (Advice::Ask, None);
+        };
         if self.permits_max == 0 || !leasable(charge) {
             return (Advice::Ask, None);
         }
@@ -164,10 +166,15 @@ impl Leases {
             }
         }
         hot.measure(now);
-        if let Some(counted) = hot.denied(cost, now) {
+        // A report is charged all the same, unless nothing may be owed: then a bucket that is full stays as it is.
+        let stays = |cost| !matches!(cost, Cost::Report(Report { debt_max: 1.., .. }));
+        if let Some(counted) = hot.denied(cost, now).filter(|_| stays(charge.cost)) {
             return (Advice::Answer(counted), None);
         }
-        let answer = hot.take(cost, now);
+        let mut answer = hot.take(cost, now);
+        if let Some(counted) = answer.as_mut().filter(|_| charge.cost.is_report()) {
+            counted.reported = cost;
+        }
         let draw = hot.wants(self.permits_max, now);
         (answer.map_or(Advice::Ask, Advice::Answer), draw)
     }
@@ -211,7 +218,13 @@ impl Leases {
 
     /// Remembers that Redis denied a check that was sent at `sent`.
     pub(super) fn denied(&self, charge: &Charge<'_>, counted: &Counted, sent: Duration) {
-        let (Cost::Take(cost), Some(retry)) = (charge.cost, counted.verdict.retry) else { return };
+        let cost = match charge.cost {
+            Cost::Take(cost) => cost,
+            // It has taken what was left, so nothing more fits.
+            Cost::Report(Report { debt_max: 0, .. }) => 1,
+            _ => return,
+        };
+        let Some(retry) = counted.verdict.retry else { return };
         if self.permits_max == 0 || counted.verdict.admitted || !leasable(charge) {
             return;
         }
@@ -340,5 +353,5 @@ impl Held {
 }
 
 const fn counted(verdict: Verdict, used: u64) -> Counted {
-    Counted { verdict, view: None, error_bound: 0, used, returned: 0, degraded: false }
+    Counted { verdict, view: None, error_bound: 0, used, returned: 0, reported: 0, paid: 0, degraded: false }
 }

@@ -1,11 +1,14 @@
 //! What the store tells of itself.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use metrics::{Counter, Gauge, Histogram};
 
 use super::breaker::Phase;
+use super::condition::Cause;
 use super::failure::Failure;
+use super::node::Node;
 use crate::engine::clock::Stopwatch;
 use crate::telemetry::Metrics;
 
@@ -22,6 +25,9 @@ pub(super) struct Meter {
     reply_lost: Counter,
     untold: Counter,
     leases: [Counter; 4],
+    troubles: Vec<(Cause, Gauge)>,
+    daemons: Gauge,
+    metrics: Arc<Metrics>,
     turn: AtomicU32,
 }
 
@@ -49,7 +55,7 @@ impl std::fmt::Debug for Meter {
 }
 
 impl Meter {
-    pub(super) fn new(metrics: &Metrics) -> Self {
+    pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
         let error = |kind| metrics.counter("store_errors_total", "kind", kind);
         let breaker = |state| metrics.gauge("breaker_state", "state", state);
         let lease = |event| metrics.counter("lease_permits_total", "event", event);
@@ -65,6 +71,12 @@ impl Meter {
             undo_lost: error("undo_lost"),
             reply_lost: error("reply_lost"),
             untold: error("holders_untold"),
+            troubles: Cause::ALL
+                .iter()
+                .map(|cause| (*cause, metrics.gauge("store_trouble", "kind", cause.word())))
+                .collect(),
+            daemons: metrics.store_daemons.clone(),
+            metrics: Arc::clone(metrics),
             leases: ["drawn", "used", "returned", "lost"].map(lease),
             turn: AtomicU32::new(0),
         }
@@ -112,6 +124,24 @@ impl Meter {
             Leased::Lost => lost,
         };
         counter.increment(permits);
+    }
+
+    /// Publishes how many servers suffer from what, and how full each is.
+    pub(super) fn servers(&self, nodes: &[Arc<Node>]) {
+        let troubles: Vec<_> = nodes.iter().flat_map(|node| node.troubles()).collect();
+        for (cause, gauge) in &self.troubles {
+            let count = troubles.iter().filter(|trouble| trouble.cause == *cause).count();
+            gauge.set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        }
+        for node in nodes {
+            let Some(memory) = node.notes.memory() else { continue };
+            self.metrics.store_server(&node.address, [memory.used, memory.max, memory.keys], memory.evicted);
+        }
+    }
+
+    /// Publishes how many daemons count together.
+    pub(super) fn daemons(&self, count: u32) {
+        self.daemons.set(f64::from(count));
     }
 
     /// Publishes how many nodes' breakers stand where.

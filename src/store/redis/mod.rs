@@ -8,6 +8,8 @@
 mod background;
 mod breaker;
 mod call;
+mod condition;
+mod daemons;
 mod decide;
 mod dial;
 mod failure;
@@ -23,6 +25,7 @@ mod names;
 mod node;
 mod notes;
 mod plan;
+mod registry;
 mod replay;
 mod resp;
 mod rights;
@@ -30,6 +33,7 @@ mod ring;
 #[cfg(test)]
 mod sample;
 mod scripts;
+mod sentinel;
 mod settings;
 mod shelf;
 mod slots;
@@ -46,8 +50,8 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use self::background::{BACKGROUND_MAX, BACKGROUND_PATIENCE};
-use self::breaker::Phase;
 use self::call::{Action, Item, Part, pack_view};
+use self::daemons::Daemons;
 use self::decide::Core;
 use self::fallback::Fallback;
 use self::lanes::Lanes;
@@ -55,11 +59,13 @@ use self::lease::Leases;
 use self::meter::Meter;
 use self::node::{Common, Node};
 use self::plan::bucket_of;
+use self::registry::Registry;
 use self::topology::Places;
 use super::rights::has_rights;
 use crate::core::algorithm::{Algorithm, Limit, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
+use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::worldwide::escrow::{Ask, Balance};
@@ -102,7 +108,7 @@ impl RedisStore {
     pub async fn start(
         settings: RedisSettings,
         live: Arc<AtomicUsize>,
-        metrics: &Metrics,
+        metrics: &Arc<Metrics>,
     ) -> Result<Self, StartError> {
         let stop = CancellationToken::new();
         let started = Stopwatch::start();
@@ -113,29 +119,53 @@ impl RedisStore {
             trouble: Arc::clone(&trouble),
             started,
             timeout: settings.timeout,
+            keys_max: settings.server_keys_max,
             tls,
             stop: stop.clone(),
+            tasks: settings.tasks.clone(),
         };
         let places = Places::new(&settings, common)?;
         let meter = Arc::new(Meter::new(metrics));
+        let daemons = Arc::new(Daemons::new(live));
         let lanes = Lanes::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
+        let name = &settings.name;
+        let registry = Registry::new(name, settings.topology, &places.listed(), Arc::clone(&daemons));
         let core = Arc::new(Core {
             lanes,
-            fallback: Fallback::new(settings.on_failure, Arc::clone(&live), settings.keys_max),
+            registry,
+            fallback: Fallback::new(settings.on_failure, Arc::clone(&daemons), settings.keys_max),
             leases: Leases::new(settings.lease.permits_max, settings.lease.ttl),
-            live,
+            daemons,
             started,
             meter,
             timeout: settings.timeout,
             background: Arc::new(Semaphore::new(BACKGROUND_MAX)),
             turns: AtomicU32::new(0),
+            stop_noting: stop.child_token(),
             runtime: Handle::current(),
             stop: stop.clone(),
         });
         let store = Self { core };
         store.first_look(&places, settings.topology).await?;
-        tokio::spawn(Arc::clone(&places).watch(stop, trouble));
-        tokio::spawn(Arc::clone(&store.core).return_leases());
+        store.core.registry.beat(&store.core.lanes).await;
+        let core = Arc::clone(&store.core);
+        settings
+            .tasks
+            .spawn("redis_registry", &core.stop_noting.clone(), move || Arc::clone(&core).note_itself());
+        if settings.topology == Topology::Sentinel {
+            let places = Arc::clone(&places);
+            let ending = stop.clone();
+            settings
+                .tasks
+                .spawn("redis_sentinels", &stop, move || Arc::clone(&places).listen(ending.clone()));
+        }
+        let ending = stop.clone();
+        settings.tasks.spawn("redis_topology", &stop, move || {
+            Arc::clone(&places).watch(ending.clone(), Arc::clone(&trouble))
+        });
+        // Not the store itself: with it the task would keep alive what ends the task.
+        let core = Arc::clone(&store.core);
+        settings.tasks.spawn("redis_leases", &stop, move || Arc::clone(&core).return_leases());
         Ok(store)
     }
 
@@ -148,19 +178,24 @@ impl RedisStore {
                 inspect::identify(&node, topology).await?;
             }
         }
+        if topology == Topology::Sentinel {
+            places.try_sentinels().await?;
+        }
         while places.look().await.is_err() && !deadline.left().is_zero() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         let map = places.map().clone();
         for node in map.nodes() {
-            if reached(node, deadline).await? {
-                places.inspect(node, &map).await?;
+            if reached(node, deadline).await?
+                && let Some(inspected) = places.inspect(node, &map).await
+            {
+                inspected?;
             }
         }
         Ok(())
     }
 
-    /// Gives back every permit that was drawn ahead. For a daemon that drains.
+    /// Gives back every permit that was drawn ahead, and tells the other daemons that this one goes. For a daemon that drains.
     pub async fn drain(&self) {
         let now = self.core.started.elapsed();
         for leftover in self.core.leases.sweep(now, true) {
@@ -169,6 +204,9 @@ impl RedisStore {
             let answer = self.core.lanes.ask(Arc::new(part), deadline).await;
             self.core.returned(leftover.permits, answer.is_ok());
         }
+        // Last: a server that does not answer must not keep permits from going back to the others.
+        self.core.stop_noting.cancel();
+        self.core.registry.leave(&self.core.lanes).await;
     }
 
     /// Where the region's daemons keep facts for each other.
@@ -245,14 +283,14 @@ impl Store for RedisStore {
         }))
     }
 
-    fn debit(&self, rule: &Compiled, key: &Key, permits: u64, _: Timestamp) {
+    fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, _: Timestamp) {
         let takes_debts =
             matches!(rule.rule.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
         if !takes_debts || permits == 0 {
             return;
         }
         let cost = Cost::Take(permits);
-        let (slot, bucket) = bucket_of(&Charge { rule, key, limit: rule.limit, cost, enforced: false });
+        let (slot, bucket) = bucket_of(&Charge { rule, key, limit, whole: &limit, cost, enforced: false });
         let item = Item { bucket: 0, cost, enforced: false, lease: None };
         let buckets = SmallVec::from_iter([bucket]);
         let part = Part { slot, action: Action::Put, buckets, charges: SmallVec::from_iter([item]) };
@@ -263,19 +301,28 @@ impl Store for RedisStore {
         let core = &self.core;
         let map = core.lanes.places().map();
         core.meter.breakers(map.nodes().iter().map(|node| node.phase()));
-        let back = |slot| map.node(slot).is_some_and(|node| node.phase() == Phase::Closed);
-        for owed in core.fallback.collect(now, back) {
+        core.meter.servers(map.nodes());
+        core.meter.daemons(core.daemons.count());
+        for node in map.nodes().iter().chain(core.lanes.places().advisers()) {
+            node.review();
+        }
+        // More than can be under way would only be owed again.
+        let most = core.background.available_permits();
+        for owed in core.fallback.collect(now, most, |slot| core.has_room(slot)) {
             core.pay(owed, now);
         }
         core.fallback.sweep(now);
     }
 
+    fn policy(&self, rule: &Compiled) -> OnFailure {
+        self.core.fallback.policy_of(rule)
+    }
+
     fn health(&self) -> StoreHealth {
-        health::of(self.core.lanes.places())
+        health::of(self.core.lanes.places(), &self.core.daemons)
     }
 
     fn len(&self) -> StoreLen {
-        let (keys, keys_max) = self.core.fallback.len();
-        StoreLen { keys, keys_max, ..StoreLen::default() }
+        self.core.fallback.len()
     }
 }

@@ -3,6 +3,7 @@
 //! A call never waits for a connection: without one it fails at once. Every wait carries its caller's deadline, and a
 //! connection that fails is not repaired but replaced, in the background.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
@@ -14,14 +15,17 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::breaker::{Breaker, Phase};
-use super::dial::{Opened, dial};
+use super::condition::{Cause, Conditions, Trouble};
+use super::dial::{Opened, open};
 use super::failure::Failure;
+use super::inspect;
 use super::lane::Lane;
 use super::link::{Awaiting, Landing, Link};
 use super::notes::Notes;
 use super::resp;
 use crate::core::time::Span;
 use crate::engine::clock::{Deadline, Stopwatch};
+use crate::engine::tasks::Tasks;
 
 /// For a connection with its greeting.
 const CONNECT_MAX: Duration = Duration::from_millis(250);
@@ -29,6 +33,10 @@ const CONNECT_MAX: Duration = Duration::from_millis(250);
 const RECONNECT: Duration = Duration::from_millis(100);
 /// Between looks at whether it still answers, so that an idle daemon knows.
 const FEEL_EVERY: Duration = Duration::from_secs(1);
+/// Looks at its memory: at every second of those.
+const MEMORY_EVERY: u32 = 2;
+/// For one of them.
+const MEMORY_MAX: Duration = Duration::from_millis(500);
 
 /// One server.
 pub(super) struct Node {
@@ -40,6 +48,13 @@ pub(super) struct Node {
     tls: Option<Arc<ClientConfig>>,
     /// For its operator.
     pub(super) notes: Notes,
+    conditions: Conditions,
+    /// Keys that it may hold before no new ones are made; the largest number for no bound.
+    keys_bound: AtomicU64,
+    /// The same by configuration.
+    keys_max: Option<u64>,
+    /// In milliseconds since the start: until then nothing is decided there, since another server may take over.
+    paused_until: AtomicU64,
     link: ArcSwapOption<Link>,
     breaker: Mutex<Breaker>,
     broken: Notify,
@@ -63,9 +78,12 @@ pub(super) struct Common {
     pub(super) trouble: Arc<Notify>,
     pub(super) started: Stopwatch,
     pub(super) timeout: Duration,
+    /// Keys that one server may hold, where its operator says so.
+    pub(super) keys_max: Option<u64>,
     /// For `rediss://`, where the system's certificate authorities are not to be used.
     pub(super) tls: Option<Arc<ClientConfig>>,
     pub(super) stop: CancellationToken,
+    pub(super) tasks: Tasks,
 }
 
 /// `host:port` of an address.
@@ -101,6 +119,10 @@ impl Node {
             info,
             tls: common.tls.clone(),
             notes: Notes::default(),
+            conditions: Conditions::default(),
+            keys_bound: AtomicU64::new(common.keys_max.unwrap_or(u64::MAX)),
+            keys_max: common.keys_max,
+            paused_until: AtomicU64::new(0),
             link: ArcSwapOption::empty(),
             breaker: Mutex::default(),
             broken: Notify::new(),
@@ -109,7 +131,8 @@ impl Node {
             timeout: common.timeout,
             stop: common.stop.child_token(),
         });
-        tokio::spawn(Arc::clone(&node).tend());
+        let own = Arc::clone(&node);
+        common.tasks.spawn("redis_connection", &node.stop, move || Arc::clone(&own).tend());
         node
     }
 
@@ -123,10 +146,78 @@ impl Node {
 
     /// Where its breaker stands; open without a connection.
     pub(super) fn phase(&self) -> Phase {
-        if self.link.load().is_none() {
+        if self.link.load().is_none() || self.is_paused() {
             return Phase::Open;
         }
         self.breaker().phase(self.started.elapsed())
+    }
+
+    /// Has nothing decided there for a while.
+    pub(super) fn pause(&self, most: Duration) {
+        let until = u64::try_from((self.started.elapsed() + most).as_millis()).unwrap_or(u64::MAX);
+        if !self.is_paused() {
+            tracing::warn!(node = %self.address, "a failover is under way: on_failure of the rules decides until the sentinels name the primary");
+        }
+        self.paused_until.store(until, Ordering::Relaxed);
+    }
+
+    /// Ends a pause.
+    pub(super) fn resume(&self) {
+        self.paused_until.store(0, Ordering::Relaxed);
+    }
+
+    fn is_paused(&self) -> bool {
+        let until = self.paused_until.load(Ordering::Relaxed);
+        until > 0 && self.started.elapsed() < Duration::from_millis(until)
+    }
+
+    /// Takes in that it is not what is needed; `None`: that it is.
+    pub(super) fn unsuitable(&self, why: Option<&str>) {
+        let now = self.started.elapsed();
+        match why {
+            Some(why) => {
+                self.notes.trouble(why, now);
+                self.conditions.suffers(&self.address, Cause::Unsuitable, why, now);
+            }
+            None => self.conditions.clear(&self.address, Cause::Unsuitable, now),
+        }
+    }
+
+    /// What it suffers from now.
+    pub(super) fn troubles(&self) -> Vec<Trouble> {
+        self.conditions.now(self.phase() == Phase::Closed, self.started.elapsed())
+    }
+
+    /// Logs what it no longer suffers from.
+    pub(super) fn review(&self) {
+        self.conditions.review(&self.address, self.phase() == Phase::Closed, self.started.elapsed());
+    }
+
+    /// Keys that it may hold before no new ones are made.
+    pub(super) fn keys_bound(&self) -> Option<u64> {
+        Some(self.keys_bound.load(Ordering::Relaxed)).filter(|bound| *bound < u64::MAX)
+    }
+
+    /// Takes in that it did not do what it was asked, though it answered.
+    pub(super) fn failed(&self, failure: &Failure) {
+        let now = self.started.elapsed();
+        self.notes.failed(failure, now);
+        self.conditions.failed(&self.address, failure, now);
+    }
+
+    /// Whether it takes no new keys, as far as was heard in the last seconds.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.conditions.has(Cause::Crowded)
+    }
+
+    /// Takes in its `INFO`.
+    pub(super) fn take_in(&self, info: &str) {
+        let Some(memory) = inspect::memory_of(info, self.info.redis_settings().db()) else { return };
+        self.notes.remember(memory);
+        self.keys_bound.store(memory.keys_bound(self.keys_max).unwrap_or(u64::MAX), Ordering::Relaxed);
+        if memory.max > 0 && memory.used >= memory.max {
+            self.conditions.failed(&self.address, &Failure::Full, self.started.elapsed());
+        }
     }
 
     fn breaker(&self) -> std::sync::MutexGuard<'_, Breaker> {
@@ -205,6 +296,7 @@ impl Node {
             }
             Err(failure) => {
                 self.notes.failed(failure, self.started.elapsed());
+                self.conditions.failed(&self.address, failure, self.started.elapsed());
                 if pass.ended(!failure.is_the_nodes()) || matches!(failure, Failure::Broken(_)) {
                     self.give_up(link);
                 }
@@ -224,7 +316,8 @@ impl Node {
         };
         self.link.store(None);
         self.breaker().open(self.started.elapsed());
-        tracing::warn!(node = %self.address, "redis does not answer; its rules' failure policies apply");
+        let trouble = self.newest_trouble().map_or_else(|| "no answer".to_owned(), |(text, _)| text);
+        self.conditions.suffers(&self.address, Cause::Away, &trouble, self.started.elapsed());
         self.trouble.notify_one();
         self.broken.notify_one();
         current.close();
@@ -254,10 +347,18 @@ impl Node {
     /// Asks now and then whether it is there. An answer or none counts like a decision's. Ends with the connection.
     async fn feel(self: &Arc<Self>) {
         let ping = resp::command(&[b"PING"]);
-        while self.is_connected() {
+        for turn in 1_u32.. {
+            if !self.is_connected() {
+                return;
+            }
             let sent = Stopwatch::start();
             if self.call(&ping, Deadline::after(self.timeout)).await.is_ok() {
                 self.notes.answered(sent.elapsed());
+            }
+            if turn.is_multiple_of(MEMORY_EVERY)
+                && let Ok(Value::BulkString(info)) = self.upkeep(&redis::cmd("INFO"), MEMORY_MAX).await
+            {
+                self.take_in(&String::from_utf8_lossy(&info));
             }
             sleep(FEEL_EVERY).await;
         }
@@ -265,12 +366,12 @@ impl Node {
 
     /// Connects where there is no connection, as often as it takes.
     async fn mend(self: &Arc<Self>) {
-        let mut logged = false;
         while self.link.load().is_none() {
-            let dialled = timeout(CONNECT_MAX, dial(&self.info, self.tls.as_ref(), self.timeout)).await;
-            let failure = match dialled {
-                Ok(Ok((link, opened))) => {
-                    tracing::info!(node = %self.address, "redis connected");
+            let failure = match self.connect().await {
+                Ok((link, opened)) => {
+                    if !self.conditions.has(Cause::Away) {
+                        tracing::info!(node = %self.address, "redis connected");
+                    }
                     let link = Arc::new(link);
                     self.serve(&link, opened);
                     self.notes.connected(None);
@@ -278,18 +379,21 @@ impl Node {
                     self.trouble.notify_one();
                     return;
                 }
-                Ok(Err(failure)) => failure,
-                Err(_) => Failure::Timeout,
+                Err(failure) => failure,
             };
             self.notes.failed(&failure, self.started.elapsed());
             if let Failure::Forbidden(why) = &failure {
                 self.notes.connected(Some(why.clone()));
             }
-            if !std::mem::replace(&mut logged, true) {
-                tracing::warn!(node = %self.address, error = %failure, "cannot connect to redis; trying on");
-            }
+            let now = self.started.elapsed();
+            self.conditions.suffers(&self.address, Cause::Away, &format!("cannot connect: {failure}"), now);
             sleep(RECONNECT).await;
         }
+    }
+
+    /// One attempt.
+    async fn connect(&self) -> Result<(Link, Opened), Failure> {
+        open(&self.info, self.tls.as_ref(), self.timeout, CONNECT_MAX).await
     }
 
     /// Starts the tasks of a connection. They end with it.
@@ -322,8 +426,16 @@ impl Wire {
     /// Leave to make one call; `None` from a breaker that is open.
     pub(super) fn pass(&self) -> Option<Pass> {
         let node = &self.node;
+        if node.is_paused() {
+            return None;
+        }
         let admitted = node.breaker().admit(node.started.elapsed());
         admitted.then(|| Pass { node: Arc::clone(node), open: true })
+    }
+
+    /// Keys that its server may hold before no new ones are made.
+    pub(super) fn keys_bound(&self) -> Option<u64> {
+        self.node.keys_bound()
     }
 
     /// The connection, to tell of how a call ended.

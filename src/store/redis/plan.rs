@@ -42,8 +42,8 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.window == rule.window,
         escrowed: is_escrowed(charge.rule),
-        lends: lends(charge.rule, &charge.limit),
-        gathered: gathered(charge.rule, &charge.limit),
+        lends: lends(charge.rule, &charge.limit, charge.whole),
+        gathered: gathered(charge.rule, &charge.limit, charge.whole),
     };
     (name.slot, bucket)
 }
@@ -137,6 +137,8 @@ pub(super) fn untaken(counted: &mut Counted, cost: Cost) {
     let permits = match cost {
         // Of a holder who held already nothing goes back.
         Cost::Hold(_) => counted.returned,
+        // What was reported stays charged.
+        Cost::Report(_) => 0,
         cost => cost.taken(),
     };
     if counted.verdict.admitted && permits > 0 {

@@ -7,7 +7,8 @@
 use smallvec::SmallVec;
 
 use super::super::rights::GATHERING;
-use super::call::{Action, Before, Bucket, Call, Item, Reply, Told};
+use super::call::{Action, Before, Bucket, Call, Item, PartFate, Reply, Told};
+use super::failure::Failure;
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
 use crate::core::request::Cost;
 use crate::core::time::{Span, Timestamp};
@@ -58,7 +59,7 @@ struct Live {
 }
 
 /// Replays a call. One answer for each part.
-pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
+pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Result<Answered, Failure>> {
     let live = |(bucket, before): (&Bucket, &Before)| {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
@@ -68,9 +69,13 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter().copied();
-    let parts = call.parts.iter().zip(&reply.admitted);
+    let parts = call.parts.iter().zip(&reply.fates);
     parts
-        .map(|((part, places), admitted)| {
+        .map(|((part, places), fate)| {
+            if *fate == PartFate::Crowded {
+                return Err(Failure::Crowded);
+            }
+            let admitted = *fate == PartFate::Admitted;
             let place_of = |item: &Item| places.get(item.bucket).copied().unwrap_or(usize::MAX);
             let mut charges: SmallVec<[Charged; 2]> = SmallVec::new();
             for item in &part.charges {
@@ -86,14 +91,14 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Answered> {
                     live.pending = 0;
                 }
             }
-            let fate = Fate { action: part.action, admitted: *admitted };
+            let fate = Fate { action: part.action, admitted };
             for (item, charged) in part.charges.iter().zip(&mut charges) {
                 let Some(live) = buckets.get_mut(place_of(item)) else { continue };
                 let word = (live.stays() || item.lease.is_some()) && part.action != Action::Put;
                 let word = if word { told.next() } else { None };
                 live.settle(fate, item, charged, word, reply.now);
             }
-            Answered { now: reply.now, admitted: *admitted, charges }
+            Ok(Answered { now: reply.now, admitted, charges })
         })
         .collect()
 }
@@ -133,7 +138,16 @@ impl Live {
             Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO };
         let view = self.view.map(|(view, _)| view);
         let error_bound = self.view.map_or(0, |(_, bound)| bound);
-        let counted = Counted { verdict, view, error_bound, used: 0, returned: 0, degraded: false };
+        let counted = Counted {
+            verdict,
+            view,
+            error_bound,
+            used: 0,
+            returned: 0,
+            reported: 0,
+            paid: 0,
+            degraded: false,
+        };
         Charged { counted, leased: 0, state: None, existed: self.existed }
     }
 
@@ -147,8 +161,8 @@ impl Live {
         let mut verdict = self.check(now, cost);
         match item.cost {
             _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
-            Cost::Take(_) if verdict.admitted => self.pending = cost,
-            Cost::Take(_) | Cost::Hold(_) => {}
+            Cost::Take(_) | Cost::Report(_) if verdict.admitted => self.pending = cost,
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
@@ -166,17 +180,28 @@ impl Live {
                 counted.used = told.used;
                 let moves = matches!(item.cost, Cost::Refund(_) | Cost::Hold(_));
                 counted.returned = if moves { told.moved } else { 0 };
+                counted.reported = if item.cost.is_report() { told.moved } else { 0 };
                 charged.state = Some(self.as_if_at_once(told, now));
             }
             return;
         }
         let fits = counted.verdict.admitted;
+        let view = self.view.map(|(view, _)| view);
+        let charges = action == Action::Put
+            || (action == Action::Charge && (item.cost.is_report() || (admitted && fits)));
+        if (charges && item.cost != Cost::Peek) || charged.leased > 0 {
+            counted.paid = self.state.settle(&self.limit, view.as_ref(), now);
+        }
         if charged.leased > 0 {
             self.state.take(&self.limit, now, charged.leased);
-        } else if item.lease.is_none()
-            && (action == Action::Put || (action == Action::Charge && admitted && fits))
-        {
+        } else if item.lease.is_none() && charges {
             match item.cost {
+                Cost::Report(report) => {
+                    counted.reported = self.state.report(&self.limit, view.as_ref(), now, &report);
+                    let after = self.check(now, 0);
+                    let retry = after.retry.filter(|_| !fits);
+                    counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
+                }
                 Cost::Take(permits) => self.state.take(&self.limit, now, permits),
                 Cost::Peek | Cost::Hold(_) => {}
                 Cost::Refund(permits) => {

@@ -19,6 +19,7 @@ const PARTS: [&str; 11] = [
 
 const DECIDES: &str = include_str!("../../../lua/decide.lua");
 const STEPS: &str = include_str!("../../../lua/rights.lua");
+const REGISTERS: &str = include_str!("../../../lua/registry.lua");
 
 /// A script and the name that Redis gives it. Daemons of two versions run two scripts side by side, so an update needs no
 /// order: whoever finds its own missing loads it.
@@ -36,8 +37,16 @@ pub(super) static DECIDE: LazyLock<Script> = LazyLock::new(|| script(DECIDES));
 /// Carries out a step on the rights of one bucket; see `lua/rights.lua`.
 pub(super) static RIGHTS: LazyLock<Script> = LazyLock::new(|| script(STEPS));
 
+/// Notes a daemon and tells who else is alive; see `lua/registry.lua`.
+pub(super) static REGISTRY: LazyLock<Script> = LazyLock::new(|| joined(&[REGISTERS]));
+
 fn script(last: &str) -> Script {
-    let lines = PARTS.iter().copied().chain([last]).flat_map(str::lines);
+    let parts: Vec<&str> = PARTS.iter().copied().chain([last]).collect();
+    joined(&parts)
+}
+
+fn joined(parts: &[&str]) -> Script {
+    let lines = parts.iter().flat_map(|part| part.lines());
     let lines = lines.filter(|line| !line.trim_start().starts_with("--"));
     let text = lines.fold(String::new(), |text, line| text + line + "\n");
     let hash = redis::Script::new(&text).get_hash().to_owned();
@@ -50,7 +59,7 @@ mod tests {
 
     #[test]
     fn every_script_file_says_what_it_takes_and_what_it_mirrors() {
-        for part in PARTS.iter().chain([&DECIDES, &STEPS]) {
+        for part in PARTS.iter().chain([&DECIDES, &STEPS, &REGISTERS]) {
             let header: Vec<&str> = part.lines().take_while(|line| line.starts_with("--")).collect();
             let header = header.join("\n");
             for word in ["KEYS", "ARGV", "eply", "Mirrors"] {

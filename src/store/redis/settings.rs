@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::core::rule::OnFailure;
 use crate::engine::clock::Clock;
+use crate::engine::tasks::Tasks;
 
 /// How the servers are arranged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
@@ -75,10 +76,16 @@ pub struct RedisSettings {
     pub on_failure: OnFailure,
     /// Permits drawn ahead.
     pub lease: LeaseSettings,
+    /// Keys that one server may hold before no new ones are made; `None`: as many as its memory allows.
+    pub server_keys_max: Option<u64>,
+    /// This daemon's name, for the others that share the servers.
+    pub name: String,
     /// Most buckets that this daemon keeps in mind for when Redis is away.
     pub keys_max: usize,
     /// A clock in place of the servers' `TIME`, for tests; buckets then live for a minute whatever they hold.
     pub clock: Option<Arc<Clock>>,
+    /// Where its background tasks are watched.
+    pub tasks: Tasks,
 }
 
 impl Default for RedisSettings {
@@ -91,8 +98,11 @@ impl Default for RedisSettings {
             timeout: Duration::from_millis(20),
             on_failure: OnFailure::Local,
             lease: LeaseSettings { permits_max: 1_000, ttl: Duration::from_millis(200) },
-            keys_max: 100_000,
+            server_keys_max: None,
+            name: String::new(),
+            keys_max: 10_000_000,
             clock: None,
+            tasks: Tasks::default(),
         }
     }
 }
@@ -123,9 +133,23 @@ pub enum StartError {
     /// A sentinel where servers are needed.
     #[error("{0} is a sentinel; use topology \"sentinel\", or name the servers themselves")]
     IsSentinel(String),
+    /// A read-only replica where writes are needed.
+    #[error(
+        "{0} is a read-only replica of {1}: name the primary itself, or use topology \"sentinel\" or \"cluster\", which follow it"
+    )]
+    IsReplica(String, String),
+    /// Something else where a sentinel is needed.
+    #[error(
+        "{0} is no sentinel; with topology \"sentinel\" store.redis.nodes lists the sentinels, and they name the primary"
+    )]
+    NoSentinel(String),
+    /// A sentinel that does not know the primary.
+    #[error("sentinel {0} knows no primary \"{1}\"; it watches {2}: set store.redis.sentinel_master")]
+    NoPrimary(String, String, String),
     /// The user or password is refused, or may not do what is needed.
     #[error(
-        "{0} refuses this user: {1}. Check the user and password in store.redis.nodes; deploy/redis/users.acl lists the commands that are needed"
+        "{0} refuses this user: {reason}. Check the user and password in store.redis.nodes; deploy/redis/users.acl lists the commands that are needed",
+        reason = .1.trim_end_matches('.')
     )]
     Forbidden(String, String),
     /// The script that decides does not run there.

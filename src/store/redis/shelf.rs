@@ -72,8 +72,11 @@ impl Shelf for RedisShelf {
 
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()> {
         Box::pin(async move {
-            let commands = facts.iter().map(|(name, fact)| {
-                let (key, slot) = key(name);
+            // What is kept for convenience takes no room that counters need.
+            let map = Arc::clone(&self.core.lanes.places().map());
+            let facts = facts.iter().map(|(name, fact)| (key(name), fact));
+            let facts = facts.filter(|((_, slot), _)| !map.node(*slot).is_some_and(|node| node.is_crowded()));
+            let commands = facts.map(|((key, slot), fact)| {
                 (redis::cmd("SET").arg(key).arg(fact).arg("NX").arg("PX").arg(millis(time)).to_owned(), slot)
             });
             self.each(commands, PATIENCE).await;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::decide::Core;
 use crate::core::algorithm::{Limit, Verdict};
 use crate::core::key::Key;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, Report};
 use crate::core::rule::Rule;
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
@@ -69,21 +69,90 @@ impl Core {
         deadline: Deadline,
     ) -> Outcome {
         // A shadow rule's "no" stops nothing, so its other sub-keys would never be asked: it is decided by itself.
-        let alone = |charge: &Charge<'_>| !charge.enforced && parts_of(&charge.rule.rule) > 1;
+        let alone = |charge: &Charge<'_>| {
+            charge.cost.is_report() || (!charge.enforced && parts_of(&charge.rule.rule) > 1)
+        };
+        // A report is charged whatever the others say, and once however often those are tried.
+        let mut reports: SmallVec<[Counted; 2]> = SmallVec::new();
+        for charge in charges.iter().filter(|charge| charge.cost.is_report()) {
+            reports.push(self.report_over_parts(charge, intent, now, deadline).await);
+        }
+        let reported = charges.iter().filter(|charge| charge.cost.is_report()).zip(&reports);
+        let fits = reported
+            .fold(true, |fits, (charge, counted)| fits && (counted.verdict.admitted || !charge.enforced));
+        let intent = if fits { intent } else { Intent::Ask };
+        let mut reports = reports.into_iter();
         let together: Vec<Charge<'_>> = charges.iter().filter(|charge| !alone(charge)).copied().collect();
         let main = self.decide_over_parts(&together, intent, now, deadline).await;
         let intent = if main.admitted { intent } else { Intent::Ask };
         let mut rest = main.counted.into_iter();
         let mut counted = SmallVec::new();
         for charge in charges {
-            if alone(charge) {
+            if charge.cost.is_report() {
+                counted.extend(reports.next());
+            } else if alone(charge) {
                 let own = Charge { enforced: true, ..*charge };
                 counted.extend(self.decide_over_parts(&[own], intent, now, deadline).await.counted);
             } else {
                 counted.extend(rest.next());
             }
         }
-        Outcome { admitted: main.admitted, counted }
+        Outcome { admitted: main.admitted && fits, counted }
+    }
+
+    /// Charges a report to the sub-keys in turn, each as far as it has room, and what is left evenly to all of them, as debts.
+    async fn report_over_parts(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+        intent: Intent,
+        now: Timestamp,
+        deadline: Deadline,
+    ) -> Counted {
+        let parts = parts_of(&charge.rule.rule);
+        let turn = self.turn();
+        let Cost::Report(report) = charge.cost else { return super::fallback::passed(charge) };
+        let mut left = report.permits;
+        let mut all: SmallVec<[Counted; 4]> = SmallVec::new();
+        let ask = async |more: u32, permits: u64, debt_max: u32| {
+            let (key, limit) = part(charge, turn.wrapping_add(more));
+            let cost = Cost::Report(Report { permits, debt_max });
+            let own = Charge { key: &key, limit, cost, ..*charge };
+            self.decide(&[own], intent, now, deadline).await.counted.first().copied()
+        };
+        if parts == 1 {
+            return ask(0, left, report.debt_max).await.unwrap_or_else(|| super::fallback::passed(charge));
+        }
+        for more in 0..parts {
+            let Some(counted) = ask(more, left.max(1), 0).await else { continue };
+            let fits = if intent == Intent::Charge { counted.reported } else { counted.verdict.remaining };
+            left = left.saturating_sub(fits);
+            all.push(counted);
+            if left == 0 || counted.verdict.admitted {
+                left = 0;
+                break;
+            }
+        }
+        let fits = left == 0;
+        let mut reported = report.permits - left;
+        if left > 0 && intent == Intent::Charge {
+            let even = |amount: u64, more: u32| {
+                let parts = u64::from(parts);
+                amount / parts + u64::from(u64::from(more) < amount % parts)
+            };
+            let debts = (0..parts).map(async |more| {
+                let debt_max = u32::try_from(even(u64::from(report.debt_max), more)).unwrap_or(u32::MAX);
+                ask(more, even(left, more).max(1), debt_max).await
+            });
+            let debts = join_all(debts).await;
+            reported += debts.iter().flatten().map(|counted| counted.reported).sum::<u64>();
+            all = debts.into_iter().flatten().collect();
+        }
+        let Some(mut counted) = all.last().copied() else { return super::fallback::passed(charge) };
+        let asked = Asked { denied: if fits { SmallVec::new() } else { all } };
+        counted.verdict.admitted = fits;
+        counted.reported = reported.min(report.permits);
+        put_into_words(charge, &asked, &mut counted);
+        counted
     }
 
     /// Tries sub-key after sub-key where one denies, until all pass, or a charge has no sub-key left, or time is up.

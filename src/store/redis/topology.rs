@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use redis::{Cmd, ConnectionInfo, IntoConnectionInfo, Value};
+use redis::{ConnectionInfo, IntoConnectionInfo, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -13,13 +13,14 @@ use tokio_util::sync::CancellationToken;
 use super::dial::can_dial;
 use super::failure::Failure;
 use super::inspect;
-use super::node::{Common, Node, elsewhere};
+use super::node::{Common, Node, address_of, elsewhere};
 use super::ring;
+use super::sentinel::InForce;
 use super::slots::{SLOTS, Slot};
 use super::{RedisSettings, StartError, Topology};
 
 /// For one question about the topology.
-const QUESTION_MAX: Duration = Duration::from_millis(250);
+pub(super) const QUESTION_MAX: Duration = Duration::from_millis(250);
 /// Between looks while all is well.
 const LOOK_CALM: Duration = Duration::from_secs(5);
 /// Between looks while something is wrong.
@@ -74,6 +75,7 @@ pub(super) struct Places {
     /// Seeds of a cluster, sentinels: asked, but not for decisions.
     advisers: Vec<Arc<Node>>,
     map: ArcSwap<Map>,
+    in_force: Mutex<InForce>,
 }
 
 impl std::fmt::Debug for Places {
@@ -101,6 +103,7 @@ impl Places {
             known: Mutex::default(),
             advisers: Vec::new(),
             map: ArcSwap::from_pointee(Map::empty()),
+            in_force: Mutex::default(),
         };
         Ok(places.begin())
     }
@@ -209,20 +212,21 @@ impl Places {
     async fn inspect_newly_connected(&self) {
         let map = self.map.load_full();
         for node in map.nodes().iter().filter(|node| node.is_connected()) {
-            if let Err(error) = self.inspect(node, &map).await {
-                tracing::error!("{error}");
-                node.note(&error.to_string());
-            }
+            let Some(inspected) = self.inspect(node, &map).await else { continue };
+            node.unsuitable(inspected.err().map(|error| error.to_string()).as_deref());
         }
     }
 
-    /// Whether a connected server can do what is needed; asked once for each connection.
-    pub(super) async fn inspect(&self, node: &Arc<Node>, map: &Map) -> Result<(), StartError> {
+    /// Whether a connected server can do what is needed; asked once for each connection, `None` where it was.
+    pub(super) async fn inspect(&self, node: &Arc<Node>, map: &Map) -> Option<Result<(), StartError>> {
         if !node.notes.begin_inspection() {
-            return Ok(());
+            return None;
         }
-        inspect::identify(node, self.topology).await?;
-        inspect::try_script(node, map, self.topology).await
+        let identified = inspect::identify(node, self.topology).await;
+        Some(match identified {
+            Ok(()) => inspect::try_script(node, map, self.topology).await,
+            refused => refused,
+        })
     }
 
     fn is_well(&self) -> bool {
@@ -298,26 +302,40 @@ impl Places {
         self.map.store(Arc::new(map));
     }
 
-    async fn look_at_sentinels(&self) -> Result<(), Failure> {
-        let mut last = Failure::NoNode;
-        let mut question = Cmd::new();
-        question.arg("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        for sentinel in &self.advisers {
-            match sentinel.upkeep(&question, QUESTION_MAX).await.map(redis::from_redis_value) {
-                Ok(Ok((host, port))) => {
-                    let address: (String, u16) = (host, port);
-                    let node = self.named(&format!("{}:{}", address.0, address.1)).ok_or(Failure::NoNode)?;
-                    if self.map.load().nodes().first().is_none_or(|own| !Arc::ptr_eq(own, &node)) {
-                        tracing::info!(master = %node.address, "sentinel names the primary");
-                        self.replace(Map { nodes: vec![node], slots: vec![0; SLOTS], replicas: Vec::new() });
-                    }
-                    return Ok(());
-                }
-                Ok(Err(error)) => last = Failure::Unexpected(error.to_string()),
-                Err(failure) => last = failure,
-            }
+    /// Puts the primary at `host:port` in force.
+    pub(super) fn name_primary(&self, address: &str) -> Result<(), Failure> {
+        let node = self.named(address).ok_or(Failure::NoNode)?;
+        if self.map.load().nodes().first().is_some_and(|own| Arc::ptr_eq(own, &node)) {
+            return Ok(());
         }
-        Err(last)
+        tracing::info!(master = %node.address, "sentinel names the primary");
+        self.replace(Map { nodes: vec![node], slots: vec![0; SLOTS], replicas: Vec::new() });
+        Ok(())
+    }
+
+    /// What the sentinels call the primary.
+    pub(super) fn primary_name(&self) -> &str {
+        &self.master
+    }
+
+    /// Which of their words is in force.
+    pub(super) const fn in_force(&self) -> &Mutex<InForce> {
+        &self.in_force
+    }
+
+    /// How to connect to the server that is listed at this place.
+    pub(super) fn seed(&self, place: usize) -> Option<(&ConnectionInfo, Option<&Arc<rustls::ClientConfig>>)> {
+        Some((self.seeds.get(place)?, self.common.tls.as_ref()))
+    }
+
+    /// Since the store was started.
+    pub(super) fn elapsed(&self) -> Duration {
+        self.common.started.elapsed()
+    }
+
+    /// `host:port` of the servers that are listed.
+    pub(super) fn listed(&self) -> Vec<String> {
+        self.seeds.iter().map(address_of).collect()
     }
 
     /// Nodes to ask at the start whether they are good enough.

@@ -4,6 +4,10 @@ use tidegate::core::hold::{Hold, HoldStep, Holder};
 
 use super::{FLYING_MAX, LOOK_STEPS, Region, World};
 
+/// So long all places may take to come to one region: whoever was refused before wants its own for two seconds more, and then
+/// come a few round trips.
+const GATHER_STEPS: u64 = 500;
+
 impl World<'_> {
     /// How many places of a user's bucket have holders, whoever remembers them, by region.
     fn held(&self, user: usize) -> Vec<u64> {
@@ -114,7 +118,7 @@ impl World<'_> {
         for at in 0..self.regions.len() {
             for user in 0..self.users() {
                 let mut own = 0;
-                for step in 0..300 {
+                for step in 0..GATHER_STEPS {
                     // Asked for faster than they are given, and given up only by time.
                     for _ in 0..limit.div_ceil(10).max(1) {
                         self.acquire(at, user, 1);

@@ -2,9 +2,16 @@
 
 use super::news::REMINDED;
 use super::{Bucket, Here};
-use crate::core::time::Timestamp;
-use crate::core::worldwide::partition::most_of_silent;
-use crate::core::worldwide::regions::{RegionId, Regions};
+use crate::core::algorithm::Algorithm;
+use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::regions::{Region, RegionId, Regions};
+use crate::core::worldwide::replica::Policy;
+use crate::core::worldwide::uncertainty::unheard;
+
+/// So long beyond two of the longest ways, what was lost at first has been told again.
+const HEARD: Span = Span::from_millis(200);
+/// A bucket without windows that nobody told of for so long is known to no one any more.
+const LEVEL_KNOWN: Span = Span::from_secs(20);
 
 /// What makes a worldwide count uncertain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +24,8 @@ pub enum Doubt {
     Partition,
     /// Regions do not tell of buckets that are far from their limit.
     Untold,
+    /// Something came late or was lost within the last seconds.
+    Late,
 }
 
 impl Doubt {
@@ -28,29 +37,81 @@ impl Doubt {
             Self::Stale => "stale",
             Self::Partition => "partition",
             Self::Untold => "untold",
+            Self::Late => "late",
         }
     }
 }
 
+/// Reports on a bucket, from whichever region, without a long pause between them: all regions have heard of it since they began,
+/// and so hold their stores to their parts.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Agreed {
+    since: Timestamp,
+    last: Timestamp,
+}
+
+impl Agreed {
+    /// Somebody told of the bucket. After a longer pause than `kept` a region may have forgotten it.
+    pub(super) fn note(&mut self, at: Timestamp, kept: Span) {
+        if self.last + kept < at {
+            self.since = at;
+        }
+        self.last = self.last.max(at);
+    }
+
+    fn lasts(&self, now: Timestamp, kept: Span, heard: Span) -> bool {
+        self.since > Timestamp::default() && self.since + heard < now && now <= self.last + kept
+    }
+}
+
 impl Bucket {
-    /// How far the worldwide count may lie above what is believed, and what most of that is due to. Of a region that
-    /// speaks: what it may have admitted since it told, going by the demand that it told and by what it was given, and what
-    /// is too little to be told. Of one that is cut off: all that the rule lets it admit on its own. Of one that told
-    /// nothing: what need not be told.
+    /// How long after a report the stores of all regions still hold what it made them hold: a view of a window speaks of the next
+    /// one too.
+    pub(super) fn agreed_for(&self) -> Span {
+        if self.windowed() { self.rule.limit.window } else { LEVEL_KNOWN }
+    }
+
+    /// Whether any region tells of it.
+    pub(in super::super) fn is_told_of(&self, now: Timestamp) -> bool {
+        now <= self.agreed.last + self.agreed_for() + self.agreed_for()
+    }
+
+    /// How far the worldwide count may lie above what is believed, and what most of that is due to.
+    ///
+    /// Where all was told in time lately, all regions divide by the same reports: then a region may have used since it told as
+    /// much as it was given. Otherwise, and where a region may not know the bucket, its store may have admitted the whole limit,
+    /// and once more if its process was followed by another one.
     pub(in super::super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> (u64, Doubt) {
-        let limit = self.rule.limit.capacity(self.rule.algorithm);
-        let speaks = here.regions.owned_by(here.node, &self.key);
-        if !speaks && here.thrift && !self.has_spoken(self.window_at(now)) {
-            // Who speaks for the bucket does not know yet that it is counted here too, and says nothing of it.
-            return (limit, Doubt::Untold);
-        }
-        let (mut sum, mut most) = (0_u64, (0, Doubt::Lag));
-        if !here.shared_store {
-            sum = self.untold_by_siblings(here, Regions::OWN);
-            most = (sum, Doubt::Untold);
-        }
+        // While its own limit changes some regions hold the old one and some the new.
+        let begun = Timestamp::window_start(self.window_at(now), self.rule.limit.window);
+        let before = if self.windowed() { u64::from(self.own.before_at(begun)) } else { 0 };
+        let limit = self.rule.limit.capacity(self.rule.algorithm).max(before);
+        let heard = here.horizon + here.horizon + HEARD;
+        let settled = (here.settled || !here.care.doubts_what_is_late)
+            && here.policy != Policy::Sum
+            && here.regions.owned_by(here.node, &self.key);
+        let agreed = settled && self.agreed.lasts(now, self.agreed_for(), heard);
+        let mut sum = if here.shared_store { 0 } else { self.uncounted_here(now, here, limit) };
+        let mut most = (sum, Doubt::Untold);
+        let window = self.window_at(now);
+        // What was admitted in the window before counts in a sliding one.
+        let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
+        let begun = now.since(Timestamp::window_start(window, self.rule.limit.window)) <= heard;
         for (id, region) in here.regions.iter().skip(1) {
-            let (bound, doubt) = self.error_of(now, here, id, region.cut_off, limit);
+            let (mut bound, doubt) = if agreed && here.daemons(id) == 1 && !self.began_again(now, id, here) {
+                self.since_told(now, here, id, limit)
+            } else {
+                let doubt = match region.cut_off {
+                    true => Doubt::Partition,
+                    false if settled => Doubt::Untold,
+                    false => Doubt::Late,
+                };
+                (self.unknown_of(now, id, region, here, (window, limit)), doubt)
+            };
+            if slides && (!agreed || begun) {
+                let before = window.saturating_sub(1);
+                bound = bound.saturating_add(self.unknown_of(now, id, region, here, (before, limit)));
+            }
             sum = sum.saturating_add(bound);
             if bound > most.0 {
                 most = (bound, doubt);
@@ -59,51 +120,95 @@ impl Bucket {
         (sum, most.1)
     }
 
-    fn error_of(
-        &self,
-        now: Timestamp,
-        here: Here<'_>,
-        id: RegionId,
-        cut_off: bool,
-        limit: u64,
-    ) -> (u64, Doubt) {
+    /// What a region may have used beyond what it told, held to its parts since then.
+    fn since_told(&self, now: Timestamp, here: Here<'_>, id: RegionId, limit: u64) -> (u64, Doubt) {
         let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
-        let known = if self.windowed() { told.map_or(0, |told| self.believed(told.counts.net())) } else { 0 };
-        if cut_off {
-            return (most_of_silent(&self.rule, here.regions, id).saturating_sub(known), Doubt::Partition);
-        }
-        let quiet = |spoken| if here.thrift { self.quiet_of(id, here, spoken) } else { 0 };
-        let untold = self.untold_by_siblings(here, id);
-        let window = self.window_at(now);
-        // What it told of the window before says what it is asked for in this one.
+        let quiet = if here.thrift { self.quiet_of(id, here, self.windowed()) } else { 0 };
         let newest = told.or_else(|| self.periods.iter().rev().find_map(|period| period.told(id)));
-        let spoken = told.is_some() || self.has_spoken(window);
-        let little = if self.windowed() { quiet(spoken).saturating_sub(known) } else { quiet(spoken) };
-        let untold = untold.saturating_add(little);
-        let Some(told) = newest else { return (untold, Doubt::Untold) };
-        let since = if self.windowed() {
-            told.stamp.max(Timestamp::window_start(window, self.rule.limit.window))
-        } else {
-            told.stamp
+        let stale =
+            newest.is_some_and(|told| now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0);
+        let doubt = if stale { Doubt::Stale } else { Doubt::Lag };
+        if self.windowed() {
+            let known = told.map_or(0, |told| self.believed(told.counts.net()));
+            let given = match here.care.counts_all_given {
+                true => self.cut.most_of(id),
+                false => self.cut.given(id),
+            };
+            let given = given.unwrap_or(limit);
+            let bound = given.saturating_sub(known);
+            return if bound < quiet { (quiet, Doubt::Untold) } else { (bound, doubt) };
+        }
+        let given = match here.care.counts_all_given {
+            true => self.given.of(id).unwrap_or(limit),
+            false => 0,
         };
-        let asked = u128::from(told.demand) * u128::from(now.since(since).0) / 1_000_000_000_000;
-        let likely = u64::try_from(asked + 2 * asked.isqrt()).unwrap_or(u64::MAX);
-        let given = self.cut.given(id).filter(|&given| given > 0).unwrap_or(limit);
-        let stale = now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0;
-        let since = likely.min(given.min(limit).saturating_sub(known));
-        let doubt = match (untold > since, stale) {
-            (true, _) => Doubt::Untold,
-            (false, true) => Doubt::Stale,
-            (false, false) => Doubt::Lag,
-        };
-        (since.saturating_add(untold), doubt)
+        (given.saturating_add(quiet), if quiet > given { Doubt::Untold } else { doubt })
     }
 
-    /// What the daemons of a region need not tell the one that speaks for it: each hears of no other, and so is quiet about
-    /// as much as if nobody had told.
-    fn untold_by_siblings(&self, here: Here<'_>, region: RegionId) -> u64 {
-        let siblings = here.daemons(region) - 1;
-        if here.thrift { self.quiet_of(region, here, false).saturating_mul(siblings) } else { 0 }
+    /// All that the stores of a region can have admitted in a window, in each life, but for what it told.
+    fn unknown_of(
+        &self,
+        now: Timestamp,
+        id: RegionId,
+        region: &Region,
+        here: Here<'_>,
+        (window, limit): (u64, u64),
+    ) -> u64 {
+        let told = self.period(window).and_then(|period| period.told(id));
+        if region.left && told.is_none() {
+            return 0;
+        }
+        let counters = told.map_or(&[][..], |told| told.counts.entries());
+        let stores = if here.shared_store {
+            1
+        } else {
+            let lives = |counted: usize| u64::try_from(counted).unwrap_or(u64::MAX).max(1);
+            match self.lived_until(now, region.reborn, window) {
+                Some(reborn) => {
+                    let after = counters.iter().filter(|count| count.counter.since >= reborn).count();
+                    lives(counters.len() - after).saturating_add(lives(after)).max(here.daemons(id) + 1)
+                }
+                None => lives(counters.len()).max(here.daemons(id)),
+            }
+        };
+        if !self.windowed() {
+            return limit.saturating_add(unheard(&self.rule.limit, here.silence)).saturating_mul(stores);
+        }
+        let all = limit.saturating_mul(stores);
+        all.saturating_sub(told.map_or(0, |told| self.believed(told.counts.net())))
+    }
+
+    /// Whether a daemon of a region was followed by another process while its use still counts.
+    fn began_again(&self, now: Timestamp, id: RegionId, here: Here<'_>) -> bool {
+        let reborn = here.regions.get(id).and_then(|region| region.reborn);
+        self.lived_until(now, reborn, self.window_at(now)).is_some()
+    }
+
+    /// When a process began, if what was used before it still counts in a window.
+    fn lived_until(&self, now: Timestamp, begun: Option<Timestamp>, window: u64) -> Option<Timestamp> {
+        let counts = |at: &Timestamp| {
+            if self.windowed() { self.window_at(*at) >= window } else { now < *at + self.drained() }
+        };
+        begun.filter(counts)
+    }
+
+    /// What daemons of the own region whose stores this one does not share may have admitted, this one's former processes included,
+    /// beyond what is known of them.
+    fn uncounted_here(&self, now: Timestamp, here: Here<'_>, limit: u64) -> u64 {
+        let window = self.window_at(now);
+        let period = self.period(window);
+        let counters = period.map_or(&[][..], |period| period.live.entries());
+        let foreign = |count: &&crate::core::worldwide::counts::Count| {
+            count.counter.node != *here.node || count.counter.since < here.started
+        };
+        let known = u64::try_from(counters.iter().filter(foreign).count()).unwrap_or(u64::MAX);
+        let former = u64::from(self.lived_until(now, Some(here.started), window).is_some());
+        let stores = known.max(here.daemons(Regions::OWN) - 1 + former);
+        let all = limit.saturating_mul(stores);
+        if !self.windowed() {
+            return all;
+        }
+        all.saturating_sub(period.map_or(0, |period| self.elsewhere(here, period)))
     }
 
     /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the end.
@@ -117,6 +222,9 @@ impl Bucket {
         self.audited = audited.max(closed);
         let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
         let above = due.map(|period| {
+            // While its own limit changes some regions hold the old one and some the new.
+            let begun = Timestamp::window_start(period.window, self.rule.limit.window);
+            let limit = limit.max(u64::from(self.own.before_at(begun)));
             period.live.net().saturating_add(self.told_by_others(period)).saturating_sub(limit)
         });
         above.fold(0, u64::saturating_add)

@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::{Bucket, Here, Period};
+use super::{Bucket, Here, Period, Told};
 use crate::core::algorithm::View;
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::Effect;
 use crate::core::worldwide::budget::Account;
 use crate::core::worldwide::counts::Count;
-use crate::core::worldwide::partition::standing;
+use crate::core::worldwide::partition::sides;
 use crate::core::worldwide::pool::Share;
 use crate::core::worldwide::regions::{RegionId, Regions};
 use crate::core::worldwide::replica::Policy;
@@ -17,8 +17,12 @@ use crate::core::worldwide::replica::Policy;
 const STILL: Span = Span::from_secs(60);
 /// One with windows is remembered for 16 of them, at least [`STILL`] and at most this long.
 const REMEMBERED_MAX: Span = Span::from_secs(300);
+/// Beyond two of the longest ways: what a region uses is told within so long.
+const UNTOLD: Span = Span::from_millis(200);
 /// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
 const LOOKS_PER_WINDOW: u64 = 50;
+/// So many times in a window what still counts of the one before is worked out anew for a log.
+const LOOKS_PER_LOG: u64 = 25;
 
 impl Bucket {
     /// What all other regions are known to have admitted in a window.
@@ -28,8 +32,38 @@ impl Bucket {
         others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
     }
 
+    /// What the store is told that all other regions admitted in `before`, the window that has ended: it takes that as spread
+    /// evenly. Of a log each admission counts until it leaves the interval, so there it is what a whole window would hold that
+    /// was like the part of it that still counts.
+    fn others_before(&self, now: Timestamp, here: Here<'_>, before: u64) -> u64 {
+        let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
+            return self.others_in(here, before);
+        };
+        let start = Timestamp::window_start(before.saturating_add(1), length);
+        // Not at every look: each new figure is one more word to the store.
+        let pause = (length.0 / LOOKS_PER_LOG).max(1);
+        let passed = (now.since(start).0 / pause * pause).min(length.0.saturating_sub(1));
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        let counts = others.map(|(_, told)| {
+            let still = u128::from(self.believed(told.lingering(passed, length))) * u128::from(length.0);
+            u64::try_from(still / u128::from((length.0 - passed).max(1))).unwrap_or(u64::MAX)
+        });
+        let elsewhere = if here.shared_store { 0 } else { self.elsewhere(here, period) };
+        counts.fold(elsewhere, u64::saturating_add)
+    }
+
+    /// What each region told that it admitted in the window before, and that still counts.
+    fn lingering(&self, now: Timestamp, window: u64) -> SmallVec<[(RegionId, u64); 4]> {
+        let period = window.checked_sub(1).and_then(|before| self.period(before));
+        let (Some(length), Some(period)) = (self.slides(), period) else { return SmallVec::new() };
+        let passed = now.since(Timestamp::window_start(window, length)).0;
+        let still = |told: &Told| self.believed(told.lingering(passed, length));
+        let counts = period.told.iter().map(|(id, told)| (id, still(told)));
+        counts.filter(|(_, permits)| *permits > 0).collect()
+    }
+
     /// What the own region admitted but this daemon's own store cannot know.
-    fn elsewhere(&self, here: Here<'_>, period: &Period) -> u64 {
+    pub(super) fn elsewhere(&self, here: Here<'_>, period: &Period) -> u64 {
         let unknown = |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
         period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
     }
@@ -41,12 +75,15 @@ impl Bucket {
         }
         let window = self.window_at(now);
         let limit = self.rule.limit.permits;
+        let mut doubted = false;
         let allowance = match self.cut.lasting(window) {
             Some(lasting) => lasting,
             None => {
+                doubted = self.enforced.is_some();
                 let standing = self.standing(window, here);
                 let own = Account { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
-                let ground = self.ground(&standing, here);
+                let lingering = self.lingering(now, window);
+                let ground = self.ground(&standing, here, &lingering);
                 self.cut.advance(now, ground);
                 self.cut.allowance(own, ground)
             }
@@ -63,7 +100,7 @@ impl Bucket {
             budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
             next_budget: u32::try_from(allowance.next).unwrap_or(limit),
             others: self.others_in(here, window),
-            others_before: self.others_in(here, window.saturating_sub(1)),
+            others_before: self.others_before(now, here, window.saturating_sub(1)),
             kept: 0,
         };
         let plain = View { window, budget: limit, next_budget: limit, ..View::default() };
@@ -71,8 +108,18 @@ impl Bucket {
             None => view == plain,
             Some((enforced, _)) => enforced == view,
         };
+        if same && !doubted {
+            return false;
+        }
+        let bound = self.error_bound(now, here).0;
+        // An answer takes the whole window before for possible: what the store is told of it is said besides.
+        let ended = self.others_in(here, window.saturating_sub(1));
+        let bound = bound.saturating_add(ended.saturating_sub(view.others_before));
+        let told = self.enforced.map_or(0, |(_, told)| told);
+        // A bound that is said is never too small; one that is too large is said again once that is worth a message.
+        let same = same && bound <= told && told - bound <= u64::from(limit / 20);
         if !same {
-            self.enforced = Some((view, self.error_bound(now, here).0));
+            self.enforced = Some((view, bound));
             self.moved_since = true;
         }
         !same
@@ -80,35 +127,54 @@ impl Bucket {
 
     /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
     fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
-        let debt = self.charge(now, here);
-        // Of the daemons that share a store one charges it for all.
-        if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
-            self.debt = self.debt.saturating_add(debt);
-        }
+        let heard = self.charge(now, here);
         let own = self.own_net(0);
         let siblings = match self.period(0) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
         };
-        let stored = own.saturating_sub(siblings);
-        let more = i128::from(stored) - i128::from(self.stored) + i128::from(debt);
-        self.stored = stored;
-        // What is kept for regions that are cut off is not known to have been admitted: their counts are in the level.
-        let standing = standing(&self.rule, here.regions, |_| 0, |_| None);
+        let (tip, limit) = (self.lot % 1_000_000, self.rule.limit);
+        let mut sides = sides(&self.rule, here.regions, |all| self.pool.by_demand(now, all, limit, tip));
+        if !here.care.divides_levels {
+            (sides.apart, sides.permits) = (0, u64::from(limit.permits));
+        }
         let share = Share {
-            limit: self.rule.limit,
-            capacity: self.rule.limit.capacity(self.rule.algorithm),
-            permits: standing.limit,
-            parties: &standing.parties,
+            limit,
+            capacity: limit.capacity(self.rule.algorithm),
+            permits: sides.permits,
+            parties: &sides.parties,
+            apart: sides.apart,
             horizon: here.horizon,
-            tip: self.lot % 1_000_000,
+            tip,
         };
-        self.pool.stored(now, more, share);
-        self.pool.admitted(now, own, here.horizon);
         self.pool.advance(now, share);
+        let stored = own.saturating_sub(siblings);
+        let admitted = i128::from(stored) - i128::from(self.stored);
+        self.stored = stored;
+        self.pool.stored(now, admitted, share);
+        // What was told late has refilled in part: the store must hold no more as used than all regions have in use.
+        let debt = match here.policy {
+            Policy::Sum => heard,
+            _ if !self.pool.catches_up() => heard,
+            _ => heard.min(
+                self.pool.used_by_all(now, own, share).saturating_sub(self.pool.in_use(now, share.limit)),
+            ),
+        };
+        self.pool.stored(now, i128::from(debt), share);
+        // Of the daemons that share a store one charges it for all.
+        if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
+            self.debt = self.debt.saturating_add(debt);
+        }
+        self.pool.admitted(now, own, here.horizon);
+        if here.settled {
+            // What was used since the report in force, and what waits to be told.
+            let untold = here.horizon + here.horizon + UNTOLD;
+            self.given.note_each(now, self.pool.given(now, untold, share));
+        }
+        let pause = if self.demand_at(now) > 0 { self.pause() } else { Span::ZERO };
         let view = match here.policy {
             Policy::Sum => None,
-            _ => self.pool.view(now, own, share),
+            _ => self.pool.view(now, own, pause + pause, share),
         };
         let view = view.unwrap_or(View { window: now.0, ..View::default() });
         let left =
@@ -117,12 +183,21 @@ impl Bucket {
         self.strained = self.demand_at(now) > 0 && untold >= left;
         let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
+        let soon = |view: &View| view.held(&self.rule.limit, now + pause);
         let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
         let moved = at(&view).abs_diff(at(&before)) >= little
+            || soon(&view).abs_diff(soon(&before)) >= little
             || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
-            || (view.others == 0 && before.others > 0);
+            || (view.others == 0 && before.others > 0)
+            // Where all is held back there is no room above it for what is too little to be told.
+            || (view.others >= share.capacity && at(&before) < at(&view));
+        let bound = self.error_bound(now, here).0;
+        let doubted =
+            self.enforced.is_some_and(|(_, told)| bound > told || told - bound > share.capacity / 10);
+        let moved = moved || doubted;
         if moved {
-            self.enforced = Some((view, self.error_bound(now, here).0));
+            // With what may be asked for until it is worth a message again.
+            self.enforced = Some((view, bound.saturating_add(share.capacity / 50)));
             self.moved_since = true;
         }
         moved || self.debt > 0
@@ -152,7 +227,7 @@ impl Bucket {
     pub(in super::super) fn effect(&mut self) -> Option<Effect> {
         let permits = std::mem::take(&mut self.debt);
         if permits > 0 {
-            return Some(Effect::Debit { key: self.key.clone(), permits });
+            return Some(Effect::Debit { key: self.key.clone(), permits, own: self.own.limit() });
         }
         self.queued = false;
         if !std::mem::take(&mut self.moved_since) {
@@ -162,14 +237,18 @@ impl Bucket {
         Some(Effect::View { key: self.key.clone(), view, error_bound })
     }
 
+    /// How often a bucket without windows is looked at while it is asked for.
+    fn pause(&self) -> Span {
+        Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000))
+    }
+
     /// When it should be looked at again if nothing happens.
     pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
         if !self.windowed() {
             // What is held back grows by itself, but shares move with time too.
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
-            let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000));
-            let again = active.then_some(now + pause);
+            let again = active.then_some(now + self.pause());
             // Once more when all is there again: nobody looks between the end of its demand and its next request.
             let full = self.changed + self.drained();
             let full = (now < full).then_some(full);
@@ -207,7 +286,7 @@ impl Bucket {
     }
 
     /// After so long without any request, and with all news of others, a bucket without windows is full, twice over.
-    fn drained(&self) -> Span {
+    pub(super) fn drained(&self) -> Span {
         let limit = &self.rule.limit;
         let refill = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
             / u128::from(limit.permits.max(1));

@@ -44,7 +44,7 @@ impl Escrow {
             let due = bucket.looked.is_none_or(|looked| now.since(looked) >= gap || now < looked);
             if due {
                 let (key, window) = (bucket.key.clone(), bucket.window_at(now));
-                bucket.wait(Ask { key, window, step: Step::Read });
+                bucket.wait(Ask { key, window, step: Step::Read, own: None });
                 self.next_step(now, id);
             }
         }
@@ -57,7 +57,8 @@ impl Escrow {
         if !bucket.may_ask(now) {
             return;
         }
-        let Some(ask) = bucket.steps.pop_front() else { return };
+        let Some(mut ask) = bucket.steps.pop_front() else { return };
+        ask.own = bucket.own_limit();
         bucket.asked = Some(now);
         bucket.looked = Some(now);
         bucket.stirred = false;
@@ -123,7 +124,7 @@ impl Escrow {
 
     /// Gives, sends and tells what is to be given, sent and told, now that the own rights are known.
     pub(super) fn act(&mut self, now: Timestamp, id: usize) {
-        self.close(id);
+        self.close(now, id);
         let Some(bucket) = self.bucket(id) else { return };
         if bucket.current(now).is_none() {
             return;
@@ -265,7 +266,7 @@ impl Escrow {
             {
                 let (to, session) = (name.to_owned(), partner.session);
                 let step = Step::Acknowledge { to, session, permits: has };
-                asks.push(Ask { key: bucket.key.clone(), window: 0, step });
+                asks.push(Ask { key: bucket.key.clone(), window: 0, step, own: None });
             }
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
@@ -309,7 +310,7 @@ impl Escrow {
             let (to, session) = (self.regions.name(region).to_owned(), partner.session);
             asks.push((
                 region,
-                Ask { key: bucket.key.clone(), window, step: Step::Give { to, session, permits } },
+                Ask { key: bucket.key.clone(), window, step: Step::Give { to, session, permits }, own: None },
             ));
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
@@ -411,6 +412,7 @@ impl Escrow {
             free: balance.free(),
             demand: if owned { bucket.demand(now) } else { bucket.own_demand(now) },
             wanted: if owned { bucket.wanted(window) } else { bucket.own_wanted(window) },
+            limit: bucket.held_limit(now),
         };
         let due = if owned { self.worth_telling(now, bucket, told) } else { tells_owner(now, bucket, told) };
         if !due {
@@ -435,7 +437,8 @@ impl Escrow {
         let share = bucket.rule.share(self.own_region());
         let Some(old) = bucket.told else { return bucket.is_hot(now, share) };
         let since = now.since(old.at);
-        if old.session != new.session || (old.window < new.window && old.window + 1 == new.window) {
+        let turned = old.window < new.window && old.window + 1 == new.window;
+        if (old.session, old.limit) != (new.session, new.limit) || turned {
             return true;
         }
         let (free, age) = if old.window == new.window {
@@ -473,7 +476,7 @@ impl Escrow {
     }
 
     /// Settles the window before the present one, once everybody who used it has said how much.
-    fn close(&mut self, id: usize) {
+    fn close(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some((window, used)) = bucket.balance.as_ref().and_then(|balance| balance.ledger.closed) else {
             return;
@@ -489,7 +492,8 @@ impl Escrow {
                 _ => return,
             }
         }
-        let (key, limit) = (bucket.key.clone(), u64::from(bucket.rule.rule.limit.permits));
+        let Some(rule) = self.rules.get(&bucket.key.rule) else { return };
+        let (key, limit) = (bucket.key.clone(), u64::from(bucket.largest_limit(now, &rule.rule.limit)));
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.settled = window;
         }
@@ -580,7 +584,7 @@ fn wanted(share: Share, cost: u64) -> i128 {
 fn tells_owner(now: Timestamp, bucket: &Bucket, new: Told) -> bool {
     let Some(old) = bucket.told else { return new.demand > 0 || new.wanted > 0 };
     let since = now.since(old.at);
-    let hungry = new.wanted > old.wanted && since >= GAP;
+    let hungry = (new.wanted > old.wanted || new.limit != old.limit) && since >= GAP;
     let changed = new.demand.abs_diff(old.demand) > new.demand.max(old.demand) / 10;
     hungry || (since >= Span::from_millis(100) && (changed || new.demand > 0))
 }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::super::time::{Span, Timestamp};
-use super::super::super::wire::rights::{Statement, Total};
+use super::super::super::wire::rights::{Held, Statement, Total};
 use super::super::demand::Demand;
 use super::super::regions::RegionId;
 use super::super::{Touched, WorldKey};
 use super::ledger::{Ask, Balance};
+use super::own::Owned;
 use super::push::need;
 use super::{Rule, Share};
 
@@ -33,7 +34,9 @@ const STEPS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Bucket {
     pub(super) key: WorldKey,
+    /// With the bucket's own limit in place of the rule's, where it has one.
     pub(super) rule: Arc<Rule>,
+    pub(super) owned: Option<Box<Owned>>,
     pub(super) alarm: Option<Timestamp>,
     /// As the store last told.
     pub(super) balance: Option<Balance>,
@@ -75,6 +78,8 @@ pub(super) struct Partner {
     pub(super) taken: Vec<Total>,
     pub(super) given: Vec<Total>,
     pub(super) closed: Option<(u64, u64)>,
+    /// By which limit it counts.
+    pub(super) limit: Held,
     /// When it was given something last.
     pub(super) gave: Option<Timestamp>,
     /// The newest transfer sent to it: when, its window and total.
@@ -143,6 +148,8 @@ pub(super) struct Told {
     pub(super) free: u64,
     pub(super) demand: u64,
     pub(super) wanted: u64,
+    /// By which limit the region counts.
+    pub(super) limit: Held,
 }
 
 impl Bucket {
@@ -152,6 +159,7 @@ impl Bucket {
         Self {
             key,
             rule,
+            owned: None,
             alarm: None,
             balance: None,
             asked: None,
@@ -269,6 +277,7 @@ impl Bucket {
         partner.wanted = said.wanted;
         partner.taken = said.taken;
         partner.given = said.given;
+        partner.limit = said.limit;
         partner.closed = said.closed.or(partner.closed);
         true
     }

@@ -5,6 +5,7 @@
 //! Windows are labels: nothing here compares clocks. The same steps are in `lua/rights.lua`.
 
 use super::super::super::time::{Span, Timestamp};
+use super::super::super::wire::OwnLimit;
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::super::WorldKey;
 use super::Safety;
@@ -77,6 +78,8 @@ pub struct Ask {
     pub window: u64,
     /// What to do.
     pub step: Step,
+    /// By which limit the bucket counts, where that is not the rule's.
+    pub own: Option<OwnLimit>,
 }
 
 /// What became of a step: the ledger after it, with what has been used.

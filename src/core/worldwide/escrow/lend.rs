@@ -11,7 +11,7 @@ use super::super::regions::{RegionId, Regions};
 use super::Escrow;
 use super::act::GAP;
 use super::key::{Bucket, Partner, Told};
-use super::ledger::{Ask, Balance, Step};
+use super::ledger::{Ask, Balance, Ledger, Step};
 use super::push::{Course, Holding, gifts, need};
 
 /// Millionths in a permit.
@@ -83,7 +83,7 @@ impl Escrow {
             bucket.partner_mut(region).noted = Some(now);
         }
         for (window, step) in steps {
-            bucket.wait(Ask { key: bucket.key.clone(), window, step });
+            bucket.wait(Ask { key: bucket.key.clone(), window, step, own: None });
         }
         for region in strangers {
             if let Some(bucket) = self.bucket_mut(id) {
@@ -129,8 +129,9 @@ impl Escrow {
             let Some(partner) = bucket.partner(region).filter(|partner| has_rested(now, partner.gave)) else {
                 continue;
             };
-            let owned = ledger.borrowed_from(self.regions.name(region)).saturating_sub(*gift);
-            if partner.session != 0 {
+            let name = self.regions.name(region);
+            let owned = ledger.borrowed_from(name).saturating_sub(*gift);
+            if partner.session != 0 && !is_carried(ledger, name) {
                 let back = owned.min(homeward);
                 homeward -= back;
                 *gift += back;
@@ -159,7 +160,7 @@ impl Escrow {
                 partner.promised = (0, given.saturating_add(*permits));
             }
             let step = Step::Give { to: name, session, permits: *permits };
-            bucket.wait(Ask { key: bucket.key.clone(), window: now.0, step });
+            bucket.wait(Ask { key: bucket.key.clone(), window: now.0, step, own: None });
         }
     }
 
@@ -188,7 +189,8 @@ impl Escrow {
         }
         let free = partner.free.saturating_add(self.under_way(own, partner, region));
         let need = if partner.wanted > 0 { need(partner.demand, ahead) } else { 0 };
-        let reachable = self.is_reachable(now, partner, region, GAP);
+        let carried = is_carried(&own.ledger, self.regions.name(region));
+        let reachable = !carried && self.is_reachable(now, partner, region, GAP);
         Holding { weight, free: millionths(free), need, wanted: millionths(partner.wanted), reachable }
     }
 
@@ -197,7 +199,7 @@ impl Escrow {
         let hot = bucket.is_hot(now, bucket.rule.share(self.own_region()));
         let Some(old) = bucket.told else { return hot || bucket.has_loans() };
         let since = now.since(old.at);
-        if old.session != new.session {
+        if (old.session, old.limit) != (new.session, new.limit) {
             return true;
         }
         let fresh = |partner: &Partner| partner.heard.is_some_and(|heard| now.since(heard) < bucket.memory());
@@ -217,6 +219,11 @@ impl Escrow {
 /// Whether the store does not own its share yet.
 fn in_doubt(balance: &Balance) -> bool {
     balance.ledger.loans.as_ref().is_some_and(|loans| balance.ledger.minted < loans.share)
+}
+
+/// Whether the store gives a region nothing, because that has not counted what was borrowed from a memory it lost.
+fn is_carried(ledger: &Ledger, region: &str) -> bool {
+    ledger.bond(region).is_some_and(|bond| bond.carried)
 }
 
 fn has_rested(now: Timestamp, since: Option<Timestamp>) -> bool {

@@ -313,7 +313,7 @@ mod tests {
 
     fn ask(step: Step) -> Ask {
         let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
-        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: 0, step }
+        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: 0, step, own: None }
     }
 
     fn give(session: u64, permits: u64) -> Ask {

@@ -14,7 +14,8 @@ use super::super::algorithm::{Algorithm, Limit};
 use super::super::rule::Mode;
 use super::super::share::Weights;
 use super::super::time::{Span, Timestamp};
-use super::super::wire::RuleName;
+use super::super::wire::{OwnLimit, RuleName};
+use super::own::Variants;
 use super::regions::{RegionId, Regions};
 use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
@@ -25,6 +26,7 @@ mod ledger;
 mod lend;
 pub mod level;
 mod link;
+mod own;
 pub mod places;
 mod push;
 mod receive;
@@ -71,6 +73,8 @@ pub struct Safety {
     pub loans_lapse: bool,
     /// A store owns no places until it is known what was lent by the memory before its own.
     pub lost_loans_are_burnt: bool,
+    /// What was borrowed from a memory that is lost is given back only to one that has counted it.
+    pub gives_back_only_what_is_counted: bool,
 }
 
 impl Safety {
@@ -87,6 +91,7 @@ impl Safety {
         lends_only_its_own: true,
         loans_lapse: true,
         lost_loans_are_burnt: true,
+        gives_back_only_what_is_counted: true,
     };
 
     /// Each rule's name, and all rules but that one.
@@ -108,7 +113,7 @@ impl Safety {
     }
 
     /// The same for those that matter to places.
-    pub const WITHOUT_ONE_OF_PLACES: [(&'static str, Self); 8] = [
+    pub const WITHOUT_ONE_OF_PLACES: [(&'static str, Self); 9] = [
         ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
         ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
         ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
@@ -117,6 +122,7 @@ impl Safety {
         ("lends_only_its_own", Self { lends_only_its_own: false, ..Self::ALL }),
         ("loans_lapse", Self { loans_lapse: false, ..Self::ALL }),
         ("lost_loans_are_burnt", Self { lost_loans_are_burnt: false, ..Self::ALL }),
+        ("gives_back_only_what_is_counted", Self { gives_back_only_what_is_counted: false, ..Self::ALL }),
     ];
 }
 
@@ -146,6 +152,12 @@ pub struct EscrowConfig {
 }
 
 impl EscrowConfig {
+    /// The regions that share where a rule names none.
+    fn all_regions(&self) -> Vec<String> {
+        let own = (!self.regions.contains(&self.name.region)).then(|| self.name.region.clone());
+        self.regions.iter().cloned().chain(own).collect()
+    }
+
     /// The usual settings for this daemon.
     #[must_use]
     pub const fn new(name: NodeName) -> Self {
@@ -300,6 +312,8 @@ pub struct Escrow {
     config: EscrowConfig,
     regions: Regions,
     rules: HashMap<RuleName, Arc<Rule>>,
+    /// The same with own limits in place of theirs.
+    variants: Variants<Rule>,
     index: HashMap<WorldKey, usize>,
     buckets: Vec<Option<Bucket>>,
     vacant: Vec<usize>,
@@ -322,6 +336,7 @@ impl Escrow {
             regions: Regions::new(&config.name.region, &config.regions),
             config,
             rules: HashMap::new(),
+            variants: Variants::default(),
             index: HashMap::new(),
             buckets: Vec::new(),
             vacant: Vec::new(),
@@ -338,10 +353,8 @@ impl Escrow {
     /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not move (see
     /// [`can_move`]) have static shares, of which nothing needs to be said.
     pub fn handle_rules(&mut self, now: Timestamp, rules: &[WorldRule]) {
-        let mut regions = self.config.regions.clone();
-        if !regions.contains(&self.config.name.region) {
-            regions.push(self.config.name.region.clone());
-        }
+        let regions = self.config.all_regions();
+        self.variants = Variants::default();
         let before = std::mem::take(&mut self.rules);
         self.rules = rules
             .iter()
@@ -360,8 +373,10 @@ impl Escrow {
             let (algorithm, window) = (old.algorithm, old.limit.window);
             match self.rules.get(&name).cloned() {
                 Some(rule) if (rule.rule.algorithm, rule.rule.limit.window) == (algorithm, window) => {
+                    let own = bucket.own_limit();
+                    let variant = self.variant(&rule, own);
                     if let Some(bucket) = self.bucket_mut(id) {
-                        bucket.rule = rule;
+                        bucket.count_by(now, own, variant);
                     }
                     self.look(now, id);
                 }
@@ -377,9 +392,16 @@ impl Escrow {
         names.into_iter()
     }
 
+    /// How many buckets are followed.
+    #[must_use]
+    pub fn keys_len(&self) -> usize {
+        self.index.len()
+    }
+
     /// What this daemon decided of one bucket since it was last told.
     pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
-        let Some(id) = self.follow(now, &touched.key) else { return };
+        let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
+        self.decide_by(now, id, touched.own);
         // Nobody need gather for what can never pass.
         let never = self.bucket(id).is_some_and(|bucket| {
             bucket.rule.is_level() && touched.refused > bucket.rule.share(self.own_region()).gathered
@@ -467,8 +489,9 @@ impl Escrow {
         self.buckets.get_mut(id)?.as_mut()
     }
 
-    /// Finds a bucket, or begins to follow it. `None`: its rule has no rights that move, or there is no room.
-    fn follow(&mut self, now: Timestamp, key: &WorldKey) -> Option<usize> {
+    /// Finds a bucket, or begins to follow it, with this own limit. `None`: its rule has no rights that move, or there is no
+    /// room.
+    fn follow(&mut self, now: Timestamp, key: &WorldKey, own: Option<OwnLimit>) -> Option<usize> {
         if let Some(&id) = self.index.get(key) {
             return Some(id);
         }
@@ -477,11 +500,14 @@ impl Escrow {
             self.tally.no_room = self.tally.no_room.saturating_add(1);
             return None;
         }
+        let rule = self.variant(&rule, own);
         let id = self.vacant.pop().unwrap_or_else(|| {
             self.buckets.push(None);
             self.buckets.len() - 1
         });
-        *self.buckets.get_mut(id)? = Some(Bucket::new(key.clone(), rule, now));
+        let mut bucket = Bucket::new(key.clone(), rule, now);
+        bucket.owned = own.map(|own| own::Owned::new(Some(own)));
+        *self.buckets.get_mut(id)? = Some(bucket);
         self.index.insert(key.clone(), id);
         Some(id)
     }

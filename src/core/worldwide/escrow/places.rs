@@ -21,7 +21,9 @@
 //!    say so in time has nothing left: a region uses what it borrowed only for [`Margins::loan_life`] after the owner was
 //!    heard, in the session that lent it or one that has counted it. So a lost memory's loans have ended, and with them who
 //!    was held there, when message life, loan life and a hold have passed since the next memory began. Nothing that is said
-//!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the same time.
+//!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the same time. Until the
+//!    next memory has counted a loan, the borrower gives it nothing: an owner that no longer expects a loan would own those
+//!    places twice if they came back.
 //!
 //! Only 3 reads two regions' clocks, and only durations: a region that was cut off from an owner that lost its memory must not
 //! have its clock stepped back meanwhile by more than the margin. Who has no loans out is hurt by none of this.
@@ -222,6 +224,10 @@ impl Terms {
 
     fn give(&self, ledger: &mut Ledger, (to, session, permits): (&str, u64, u64), held: u64, now: Timestamp) {
         let Some(bond) = ledger.bond(to).filter(|_| ledger.session_of(to) == Some(session)) else { return };
+        // Its owner has not counted this loan yet, and perhaps never will.
+        if bond.carried && self.safety.gives_back_only_what_is_counted {
+            return;
+        }
         let capacity = self.capacity(Some(ledger), now);
         let borrowed = ledger.borrowed_from(to);
         // What is not used any more leaves no place less to hold.
@@ -370,7 +376,7 @@ mod tests {
 
     fn ask(now: Timestamp, step: Step) -> Ask {
         let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
-        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: now.0, step }
+        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: now.0, step, own: None }
     }
 
     fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> Step {
@@ -453,6 +459,43 @@ mod tests {
         assert_eq!(forgotten.taken_from("b", 9), 0);
         // What the lost memory had sent is not taken any more.
         assert_eq!(after(&terms, &mut counted, 0, later, &[take(&begun, "b", 7, 6)]), 5);
+    }
+
+    #[test]
+    fn what_was_borrowed_of_a_lost_memory_is_not_given_back_to_one_that_never_counted_it() {
+        let hold = Span::from_secs(10);
+        let at = |seconds| NOW + Span::from_secs(seconds);
+        // The owner lends eight of its ten, and loses its memory.
+        let (before, mut lender) = (terms(10, Timestamp(0)), Ledger::without_windows(NOW));
+        let (own, mut borrower) = (terms(10, Timestamp(0)), Ledger::without_windows(NOW));
+        let meets = meet("b", borrower.session, None, None);
+        let gives = Step::Give { to: "b".into(), session: borrower.session, permits: 8 };
+        assert_eq!(after(&before, &mut lender, 0, at(2), &[meets, gives]), 2);
+        let takes = take(&borrower, "a", lender.session, 8);
+        assert_eq!(after(&own, &mut borrower, 0, at(2), &[takes]), 18);
+        // The next memory is heard by the borrower, and does not hear it.
+        let (next, mut owner) = (terms(10, at(10)), Ledger::without_windows(at(10) + hold + DOUBT_MARGIN));
+        let session = owner.session;
+        let heard = [meet("a", session, None, None), Step::Give { to: "a".into(), session, permits: 8 }];
+        assert_eq!(after(&own, &mut borrower, 0, at(24), &heard), 18);
+        assert_eq!(borrower.given_to("a", session), 0);
+        // The cut ends when the loan is over on both sides. Whatever the borrower says then is of no loan.
+        let late = at(10) + next.margins.recall(hold) + SECOND;
+        after(&own, &mut borrower, 0, late, &[meet("a", session, Some(0), Some(0))]);
+        let (has, gave) = (borrower.taken_from("a", session), borrower.given_to("a", session));
+        assert_eq!((has, gave), (0, 0));
+        let told = [meet("b", borrower.session, Some(has), Some(gave))];
+        let owned = after(&next, &mut owner, 0, late, &told);
+        assert_eq!((owned, own.capacity(Some(&borrower), late)), (10, 10));
+    }
+
+    #[test]
+    fn what_was_borrowed_of_a_lost_memory_goes_home_once_it_is_counted() {
+        let (terms, mut ledger) = (terms(0, Timestamp(0)), Ledger::without_windows(NOW));
+        let steps = [take(&ledger, "b", 5, 4), meet("b", 7, None, None), give("b", 4)];
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &steps), 4);
+        assert_eq!(after(&terms, &mut ledger, 0, NOW, &[meet("b", 7, Some(0), Some(4)), give("b", 4)]), 0);
+        assert_eq!(ledger.given_to("b", 7), 4);
     }
 
     #[test]

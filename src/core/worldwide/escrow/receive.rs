@@ -78,7 +78,11 @@ impl Escrow {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
             return;
         }
-        let Some(id) = self.follow(now, &key) else { return };
+        let limit = said.limit;
+        let Some(id) = self.follow(now, &key, limit.own) else { return };
+        if region == Regions::OWN {
+            self.hear_sibling_limit(now, id, limit);
+        }
         let Some(bucket) = self.bucket_mut(id) else { return };
         if region == Regions::OWN {
             bucket.hear_sibling(now, &from.node, &said);
@@ -87,6 +91,7 @@ impl Escrow {
             return;
         } else {
             bucket.hear(now, region, said);
+            self.hear_limit(now, id, limit);
             if self.owns(&key) && self.bucket(id).is_some_and(|bucket| bucket.rule.is_level()) {
                 // Not at the next look: until then what was acknowledged takes up room here.
                 self.settle(now, id);
@@ -104,7 +109,7 @@ impl Escrow {
             self.tally.unknown_rules = self.tally.unknown_rules.saturating_add(1);
             return;
         }
-        let Some(id) = self.follow(now, &key) else { return };
+        let Some(id) = self.follow(now, &key, sent.limit.own) else { return };
         let from = self.regions.name(region).to_owned();
         let labels = self.config.safety.windows_are_labels;
         let allowed = self.passes_on(id, region, sent.window);
@@ -135,9 +140,9 @@ impl Escrow {
                 // What it owns at most, and what it gives back.
                 let most = ledger.given_to(&from, sent.session);
                 let member = bucket.rule.shares.contains_key(&from);
-                member && sent.permits <= bucket.rule.share(&from).minted_most.saturating_add(most)
+                member && sent.permits <= bucket.share_of(&from).minted_most.saturating_add(most)
             } else if level {
-                let share = bucket.rule.share(&from);
+                let share = bucket.share_of(&from);
                 self.bucket_mut(id).is_none_or(|bucket| {
                     bucket.partner_mut(region).believes(now, share, sent.session, sent.permits, taken)
                 })
@@ -151,7 +156,7 @@ impl Escrow {
         } else if level || places {
             // It comes again, when the store has told what it has.
             if let Some(bucket) = self.bucket_mut(id) {
-                bucket.wait(Ask { key, window, step: Step::Read });
+                bucket.wait(Ask { key, window, step: Step::Read, own: None });
             }
             self.next_step(now, id);
             self.schedule(now, id);
@@ -168,7 +173,7 @@ impl Escrow {
         let step = Step::Take { from, session, to_session, permits, keep };
         let window = if places { now.0 } else { sent.window };
         if let Some(bucket) = self.bucket_mut(id) {
-            bucket.wait(Ask { key, window, step });
+            bucket.wait(Ask { key, window, step, own: None });
         }
         self.next_step(now, id);
         self.schedule(now, id);
@@ -186,7 +191,7 @@ impl Escrow {
         };
         let own = bucket.balance.as_ref().filter(|balance| balance.ledger.window == window);
         let mut all =
-            bucket.rule.share(name).minted_most.saturating_add(own.map_or(0, |own| to_it(&own.ledger.given)));
+            bucket.share_of(name).minted_most.saturating_add(own.map_or(0, |own| to_it(&own.ledger.given)));
         for (other, partner) in bucket.partners() {
             if other != region && partner.window == window {
                 all = all.saturating_add(to_it(&partner.given));

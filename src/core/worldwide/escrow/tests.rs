@@ -6,11 +6,12 @@ use proptest::prelude::*;
 
 use super::super::super::algorithm::Limit;
 use super::super::super::rule::Global;
-use super::super::super::wire::DEMAND_MAX;
-use super::super::super::wire::rights::{RightsFrame, Statement, Total, Transfer};
+use super::super::super::wire::rights::{Held, RightsFrame, Statement, Total, Transfer};
+use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
 
 mod levels;
+mod own;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const TICK: Span = Span::from_millis(10);
@@ -51,6 +52,8 @@ struct World {
     /// The store answers a tick later, and decides meanwhile.
     slow: bool,
     algorithm: Algorithm,
+    /// By which limit requests are decided, where that is not the rule's.
+    own: Option<OwnLimit>,
     /// Without windows: what a bucket for the whole world would hold, in permits a window, as of when.
     reference: (i128, Timestamp),
 }
@@ -88,6 +91,7 @@ impl World {
             tallies: Vec::new(),
             slow: false,
             algorithm,
+            own: None,
             reference: (i128::from(limit.burst) * 1_000_000, START),
         };
         for place in 0..count {
@@ -168,6 +172,7 @@ impl World {
 
     fn request(&mut self, place: usize, cost: u64) -> bool {
         let now = self.clock(place);
+        self.hold_to(place, self.own);
         let admitted = self.regions[place].vault.decide(now, cost);
         if let Some(window) = admitted {
             *self.admitted.entry(window).or_default() += cost;
@@ -180,6 +185,7 @@ impl World {
         let window = if level { 0 } else { now.window_index(self.limit.window) };
         tally.window = window.max(tally.window);
         tally.offered += cost;
+        tally.own = self.own;
         if admitted.is_some() {
             tally.admitted += cost;
         } else {
@@ -209,6 +215,7 @@ impl World {
             session: ledger(from).session,
             to_session: ledger(to).session,
             permits,
+            limit: Held::default(),
         };
         let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
         let from = self.regions[from].name.clone();
@@ -272,16 +279,17 @@ impl World {
 
     fn pump(&mut self, place: usize) {
         let now = self.clock(place);
-        let region = &mut self.regions[place];
-        while let Some(ask) = region.machine.poll_ask() {
+        while let Some(ask) = self.regions[place].machine.poll_ask() {
             if self.slow {
-                region.asks.push(ask);
+                self.regions[place].asks.push(ask);
                 continue;
             }
+            self.hold_to(place, ask.own);
+            let region = &mut self.regions[place];
             let balance = region.vault.carry_out(now, &ask);
             region.machine.handle_balance(now, &ask.key, balance);
         }
-        while let Some(event) = region.machine.poll_event() {
+        while let Some(event) = self.regions[place].machine.poll_event() {
             self.events.push(event);
         }
         while let Some((to, frame)) = self.regions[place].machine.poll_transmit(now) {
@@ -337,7 +345,7 @@ impl World {
 }
 
 fn nothing() -> Touched {
-    Touched { key: key(), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0 }
+    Touched { key: key(), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0, own: None }
 }
 
 #[test]
@@ -545,6 +553,7 @@ fn numbers_are_bounded(mut world: World) {
             taken: vec![Total { region: "r1".into(), session: START.0, permits: most }],
             given: vec![Total { region: "r1".into(), session: START.0, permits: u64::MAX }],
             closed: None,
+            limit: Held::default(),
         };
         let frame = RightsFrame { sent: world.now, statements: vec![said], transfers: Vec::new() };
         let from = world.regions[0].name.clone();

@@ -98,6 +98,7 @@ impl Escrow {
                 _ => Vec::new(),
             },
             closed: balance.ledger.closed.filter(|_| whole),
+            limit: bucket.held_limit(now),
         })
     }
 
@@ -116,6 +117,7 @@ impl Escrow {
             session: ledger.session,
             to_session: partner.session,
             permits,
+            limit: bucket.held_limit(now),
         })
     }
 }

@@ -50,7 +50,8 @@ fn buckets_that_only_others_ask_for_make_room_for_those_that_are_asked_for_here(
     assert_eq!(replica.status(START).keys_len, 200);
     let ours = (0..100).map(|user| format!("ours{user}"));
     let followed = ours.filter(|user| {
-        let touched = Touched { key: key(user), window, offered: 1, admitted: 1, returned: 0, refused: 0 };
+        let touched =
+            Touched { key: key(user), window, offered: 1, admitted: 1, returned: 0, refused: 0, own: None };
         replica.handle_touched(START, &touched);
         replica.bucket(START, &key(user)).is_some()
     });
@@ -111,6 +112,12 @@ fn a_larger_burst_is_there_at_once() {
     assert!(held < 600, "{held} of a thousand are kept for others, where two were used");
 }
 
+/// What a view of a bucket without windows holds back for others at `now`, where the window is a second.
+fn held(view: &View, now: Timestamp) -> u64 {
+    let more = u64::from(view.next_budget) * now.since(Timestamp(view.window)).0 / 1_000_000;
+    u64::from(view.budget).min(view.others + more)
+}
+
 #[test]
 fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told() {
     for (permits, burst) in [(100, 20), (100, 100), (10, 50), (1_000, 8)] {
@@ -126,11 +133,7 @@ fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told
         for turn in 0..300 {
             // All that it used has refilled.
             table.run(Span::from_millis(300));
-            let held = table.views[&a].get(&key("u")).map_or(0, |view| {
-                let more =
-                    u64::from(view.next_budget) * table.now.since(Timestamp(view.window)).0 / 1_000_000;
-                u64::from(view.budget).min(view.others + more)
-            });
+            let held = table.views[&a].get(&key("u")).map_or(0, |view| held(view, table.now));
             assert!(
                 held < u64::from(burst),
                 "{permits}/s, {burst}: request {turn} is refused, {held} are held back"
@@ -164,9 +167,7 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
         let view = table.views[a].get(&key(user));
         let fits = view.is_none_or(|view| {
             if algorithm.is_level() {
-                let more =
-                    u64::from(view.next_budget) * table.now.since(Timestamp(view.window)).0 / 1_000_000;
-                return u64::from(view.budget).min(view.others + more) < u64::from(permits);
+                return held(view, table.now) < u64::from(permits);
             }
             let own = table.replicas[a].admitted(&key(user), window).map_or(0, |(own, _)| own);
             own < u64::from(if view.window == window { view.budget } else { view.next_budget })
@@ -176,7 +177,15 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
         let key = key(user);
         table.touch(
             a,
-            &Touched { key, window, offered: 1, admitted: admits, returned: 0, refused: 1 - admits },
+            &Touched {
+                key,
+                window,
+                offered: 1,
+                admitted: admits,
+                returned: 0,
+                refused: 1 - admits,
+                own: None,
+            },
         );
     }
     (admitted, asked)
@@ -191,4 +200,41 @@ fn a_region_that_asks_for_little_of_what_is_at_home_elsewhere_is_not_held_to_les
             assert!(admitted + 2 >= asked, "{algorithm:?} {permits}/s {user}: {admitted} of {asked}");
         }
     }
+}
+
+#[test]
+fn a_rule_is_crowded_while_buckets_in_use_find_no_room() {
+    let (rule, window) = minute();
+    let (name_of_rule, limit) = (rule.name.clone(), u64::from(rule.limit.permits));
+    let mut config = ReplicaConfig::new(name("a", "1"), 1);
+    config.keys_max = 10;
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![rule]);
+    assert_eq!(replica.poll_crowded(), Some(Vec::new()), "new rules: none of them is");
+    let uses = |replica: &mut Replica, now, user: usize, admitted| {
+        let key = key(&format!("u{user}"));
+        let touched =
+            Touched { key, window, offered: admitted, admitted, returned: 0, refused: 0, own: None };
+        replica.handle_touched(now, &touched);
+        replica.poll_crowded()
+    };
+    for user in 0..30 {
+        assert_eq!(
+            uses(&mut replica, START, user, limit / 50),
+            None,
+            "what is far from its limit may be forgotten"
+        );
+    }
+    for user in 0..30 {
+        uses(&mut replica, START, user, limit);
+    }
+    let soon = START + Span::from_secs(1);
+    assert_eq!(uses(&mut replica, soon, 40, 1), None, "it was told already");
+    replica.handle_timeout(soon + Span::from_secs(9));
+    assert_eq!(replica.poll_crowded(), None);
+    let later = soon + Span::from_secs(10);
+    assert!(replica.poll_timeout().is_some_and(|at| at <= later));
+    replica.handle_timeout(later);
+    assert_eq!(replica.poll_crowded(), Some(Vec::new()));
+    assert_eq!(uses(&mut replica, later, 41, 1), Some(vec![name_of_rule]));
 }

@@ -43,7 +43,15 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
             *own += admitted;
             table.touch(
                 who,
-                &Touched { key: key("u"), window, offered: 4, admitted, returned: 0, refused: 4 - admitted },
+                &Touched {
+                    key: key("u"),
+                    window,
+                    offered: 4,
+                    admitted,
+                    returned: 0,
+                    refused: 4 - admitted,
+                    own: None,
+                },
             );
         }
         let truth: u64 = names.iter().filter_map(|who| used.get(&(who.clone(), window))).sum();
@@ -74,4 +82,79 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
         }
     }
     assert_eq!(worst, 45, "what one side admits the other does not hear of");
+}
+
+/// Everybody but the last asks for `asked` in each step and admits what its store would; the truth, and what each believes of the
+/// window with its bound.
+fn play(
+    table: &mut Table,
+    limit: u64,
+    asked: u64,
+    used: &mut BTreeMap<(NodeName, u64), u64>,
+) -> Vec<[u64; 3]> {
+    let names: Vec<_> = table.replicas.keys().cloned().collect();
+    let window = table.now.window_index(Span::from_secs(1));
+    for who in names.iter().rev().skip(1) {
+        let own = used.entry((who.clone(), window)).or_default();
+        let budget =
+            table.views[who].get(&key("u")).map_or(limit, |view| match window.checked_sub(view.window) {
+                Some(0) => u64::from(view.budget),
+                Some(1) => u64::from(view.next_budget),
+                _ => limit,
+            });
+        let admitted = budget.saturating_sub(*own).min(asked);
+        *own += admitted;
+        table.touch(who, &touched("u", window, asked, admitted));
+    }
+    let truth: u64 = names.iter().filter_map(|who| used.get(&(who.clone(), window))).sum();
+    let seen = names.iter().map(|who| {
+        let believed: u64 = table.believed(who, "u", window).values().sum();
+        let bound =
+            table.replicas[who].bucket(table.now, &key("u")).map_or(u64::MAX, |known| known.error_bound);
+        [truth, believed, bound]
+    });
+    let seen = seen.collect();
+    table.run(TICK);
+    seen
+}
+
+#[test]
+fn regions_that_burst_at_once_use_no_more_than_the_error_bound_says() {
+    let limit = 400;
+    let rule = rule(Algorithm::FixedWindow, limit, Span::from_secs(1), OnPartition::Share);
+    let names = [("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")];
+    let mut table = Table::new(&names, &rule);
+    let (mut used, mut least) = (BTreeMap::new(), u64::MAX);
+    for step in 0..2_000_u64 {
+        // Nothing for long, then a burst in three of the four regions; at last they go on.
+        let asked = if step < 1_000 || step % 150 < 10 || step > 1_700 { 20 } else { 0 };
+        for [truth, believed, bound] in play(&mut table, limit.into(), asked, &mut used) {
+            assert!(
+                truth <= believed.saturating_add(bound),
+                "{truth} at step {step}: {believed} and {bound}"
+            );
+            least = least.min(bound);
+        }
+    }
+    assert!(table.replicas.values().all(|replica| replica.elsewhere().settled));
+    assert!(least <= 20, "never less than {least}");
+}
+
+#[test]
+fn what_is_lost_makes_all_that_others_may_use_uncertain_for_ten_seconds() {
+    let rule = rule(Algorithm::FixedWindow, 100, Span::from_secs(1), OnPartition::Share);
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    let settled = |table: &Table| table.replicas.values().all(|replica| replica.elsewhere().settled);
+    table.run(Span::from_secs(3));
+    assert!(!settled(&table), "it has just begun");
+    table.run(Span::from_secs(9));
+    assert!(settled(&table));
+    table.loss_percent = 50;
+    table.run(Span::from_millis(1_500));
+    table.loss_percent = 0;
+    assert!(!settled(&table));
+    table.run(Span::from_secs(9));
+    assert!(!settled(&table));
+    table.run(Span::from_secs(3));
+    assert!(settled(&table));
 }

@@ -22,6 +22,7 @@ use super::keeper::Settings;
 use super::step::{Ended, Step, Steps};
 use crate::core::time::Timestamp;
 use crate::database::postgres::{Database, Failure};
+use crate::database::private;
 
 pub use self::place::PlaceError;
 
@@ -331,14 +332,14 @@ struct Scratch {
 
 impl Scratch {
     fn new(folder: &Path, month: &str) -> Result<Self, ArchiveError> {
-        let made = std::fs::create_dir_all(folder);
+        let made = private::create_folder(folder);
         let path = folder.join(format!("archive-{month}-{}.parquet.part", std::process::id()));
         made.map_err(|error| ArchiveError::File { path: folder.to_owned(), why: error.to_string() })?;
         Ok(Self { path })
     }
 
     fn create(&self) -> Result<File, ArchiveError> {
-        File::create(&self.path).map_err(|error| self.fail(error))
+        private::create(&self.path).map_err(|error| self.fail(error))
     }
 
     fn fail(&self, error: impl std::fmt::Display) -> ArchiveError {

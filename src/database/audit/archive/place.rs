@@ -39,7 +39,8 @@ impl Place {
     pub(super) fn open(url: &str) -> Result<Self, PlaceError> {
         let fail = |why: String| PlaceError { url: url.to_owned(), why };
         let parsed = reqwest::Url::parse(url).map_err(|error| fail(format!("is no URL: {error}")))?;
-        let settings = std::env::vars()
+        let settings = std::env::vars_os()
+            .filter_map(|(name, value)| name.into_string().ok().zip(value.into_string().ok()))
             .filter(|(name, _)| name.starts_with(SETTINGS))
             .map(|(name, value)| (name.to_lowercase(), value));
         let (store, prefix) = parse_url_opts(&parsed, settings).map_err(|error| fail(error.to_string()))?;

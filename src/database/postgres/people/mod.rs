@@ -2,6 +2,7 @@
 
 mod changes;
 mod keys;
+mod ledger;
 mod lookup;
 mod register;
 mod rows;

@@ -85,22 +85,7 @@ impl People {
             after: json(after),
             reason,
         };
-        sqlx::query(
-            "INSERT INTO admin_changes (actor, role, source, region, node, action, target, before, after, reason)
-             VALUES ($1, $2, $3::text::inet, $4, $5, $6, $7, $8, $9, $10)",
-        )
-        .bind(&change.actor.name)
-        .bind(change.actor.role.name())
-        .bind(change.actor.source.map(|address| address.to_string()))
-        .bind(&self.region)
-        .bind(&self.node)
-        .bind(change.action)
-        .bind(&change.target)
-        .bind(&change.before)
-        .bind(&change.after)
-        .bind(&change.reason)
-        .execute(connection)
-        .await?;
+        self.insert_change(connection, &change).await?;
         log(&change);
         Ok(())
     }
@@ -119,11 +104,18 @@ pub(super) fn overrides_json(limits: &[UserLimit]) -> serde_json::Value {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();
-    if let Failure::Refused { constraint, .. } = &failure {
+    if let Failure::Refused { constraint, why } = &failure {
         return match constraint.as_deref() {
+            // PostgreSQL names the table that was changed first.
+            Some("users_tier_fkey") if why.starts_with("update or delete") => {
+                RegisterError::Refused("tier", "users still have it: give them another tier first".to_owned())
+            }
+            Some("api_keys_tier_fkey") if why.starts_with("update or delete") => {
+                RegisterError::Refused("tier", "keys still have it: give them another tier first".to_owned())
+            }
             Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::Refused(
                 "tier",
-                "there is no such tier, or somebody still has it: `tidegate tiers list` shows them"
+                "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one"
                     .to_owned(),
             ),
             Some("api_keys_owner_fkey") => RegisterError::Refused(

@@ -1,0 +1,295 @@
+//! The connections of one listener: how many there are, from which addresses, how long each has been idle, and which of
+//! them goes when the listener is full.
+//!
+//! A listener has places of its own, so that connections of one never take those of another.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use metrics::{Counter, Gauge};
+use tokio_util::sync::CancellationToken;
+
+use super::address;
+use crate::telemetry::Metrics;
+
+/// Addresses of IPv6 that share so many bits are one client.
+const IPV6_PREFIX: u8 = 64;
+/// Of how many places one is freed at once when the listener is full: looking for the longest idle goes over all of them.
+const FREED_AT_ONCE: usize = 64;
+/// Of how many places one may be used besides while those that were told to end do so.
+const ENDING: usize = 16;
+/// Seconds without a request after which a connection may go.
+const IDLE_SECONDS_MIN: u32 = 1;
+/// A client with fewer than this part of the places that the largest client has gets one, busy as all of them may be.
+const FAIR_PART: usize = 4;
+/// A full listener says so once in so many seconds.
+const SAY_EVERY_SECONDS: u32 = 60;
+
+/// Every connection of one listener.
+pub(super) struct Places {
+    name: &'static str,
+    max: usize,
+    /// Most connections of one client; loopback and Unix sockets are no clients.
+    client_max: usize,
+    /// Seconds since the start, as well as the listener counts them.
+    now: AtomicU32,
+    table: Mutex<Table>,
+    open: Gauge,
+    refused: Counter,
+    evicted: Counter,
+    unread: Counter,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    open: HashMap<u64, Entry>,
+    /// Connections of each client that were not told to end.
+    staying: HashMap<Option<IpAddr>, usize>,
+    ending: usize,
+    said: Option<u32>,
+    refused: u64,
+    evicted: u64,
+}
+
+struct Entry {
+    client: Option<IpAddr>,
+    /// When the last request was there whole.
+    last: Arc<AtomicU32>,
+    end: CancellationToken,
+}
+
+/// The place of one connection, given back when dropped.
+pub(super) struct Place {
+    places: Arc<Places>,
+    id: u64,
+    last: Arc<AtomicU32>,
+    /// Asks the connection to make room.
+    pub(super) end: CancellationToken,
+}
+
+impl Places {
+    /// Places for so many connections, and so many of one client; 0: any number of them.
+    pub(super) fn new(name: &'static str, max: usize, client_max: usize, metrics: &Metrics) -> Arc<Self> {
+        Arc::new(Self {
+            name,
+            max: max.max(1),
+            client_max: if client_max == 0 { usize::MAX } else { client_max },
+            now: AtomicU32::new(0),
+            table: Mutex::default(),
+            open: metrics.gauge("connections", "door", name),
+            refused: metrics.counter("connections_refused_total", "door", name),
+            evicted: metrics.counter("connections_evicted_total", "door", name),
+            unread: metrics.counter("connections_unread_total", "door", name),
+        })
+    }
+
+    /// Connections above the number of places that may be open for a moment.
+    pub(super) const fn above(max: usize) -> usize {
+        let above = max / ENDING;
+        if above == 0 { 1 } else { above }
+    }
+
+    /// A second has passed.
+    pub(super) fn tick(&self) {
+        self.now.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many are open.
+    pub(super) fn len(&self) -> usize {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).open.len()
+    }
+
+    /// A place for a connection from this address; `None`: it is to be closed at once.
+    pub(super) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Place> {
+        let client = peer.map(|address| address::grouped(address, IPV6_PREFIX));
+        let now = self.now.load(Ordering::Relaxed);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if !self.has_room(&mut table, client, now) {
+            table.refused += 1;
+            self.refused.increment(1);
+            self.say(&mut table, now);
+            return None;
+        }
+        let id = table.next;
+        table.next += 1;
+        let (last, end) = (Arc::new(AtomicU32::new(now)), CancellationToken::new());
+        table.open.insert(id, Entry { client, last: Arc::clone(&last), end: end.clone() });
+        *table.staying.entry(client).or_default() += 1;
+        self.open.increment(1);
+        Some(Place { places: Arc::clone(self), id, last, end })
+    }
+
+    fn has_room(&self, table: &mut Table, client: Option<IpAddr>, now: u32) -> bool {
+        let own = table.staying.get(&client).copied().unwrap_or_default();
+        if own >= self.client_max && client.is_some_and(|address| !address.is_loopback()) {
+            return false;
+        }
+        if table.open.len() - table.ending >= self.max && !self.evict(table, own, now) {
+            return false;
+        }
+        table.open.len() < self.max + Self::above(self.max)
+    }
+
+    /// File descriptors ran out: lets the longest idle go.
+    pub(super) fn make_room(&self) {
+        let now = self.now.load(Ordering::Relaxed);
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        self.evict(&mut table, 0, now);
+    }
+
+    /// Has the longest idle connections of the client with the most of them end. `own`: how many the newcomer has.
+    fn evict(&self, table: &mut Table, own: usize, now: u32) -> bool {
+        let largest = table.staying.iter().max_by_key(|(_, count)| **count);
+        let Some((&largest, &count)) = largest else { return false };
+        let staying =
+            table.open.iter().filter(|(_, entry)| entry.client == largest && !entry.end.is_cancelled());
+        let mut staying: Vec<(u32, u64)> =
+            staying.map(|(id, entry)| (entry.last.load(Ordering::Relaxed), *id)).collect();
+        staying.sort_unstable();
+        let idle = staying.partition_point(|(last, _)| now.saturating_sub(*last) >= IDLE_SECONDS_MIN);
+        let enough = if own.saturating_mul(FAIR_PART) < count { idle.max(1) } else { idle };
+        let going = enough.min((self.max / FREED_AT_ONCE).max(1));
+        for (_, id) in staying.iter().take(going) {
+            if let Some(entry) = table.open.get(id) {
+                entry.end.cancel();
+                table.ending += 1;
+                table.leave(largest);
+            }
+        }
+        let gone = u64::try_from(going).unwrap_or_default();
+        table.evicted += gone;
+        self.evicted.increment(gone);
+        if going > 0 {
+            self.say(table, now);
+        }
+        going > 0
+    }
+
+    /// Says that the listener is full, seldom enough to be read.
+    fn say(&self, table: &mut Table, now: u32) {
+        if table.said.is_some_and(|said| now.saturating_sub(said) < SAY_EVERY_SECONDS) {
+            return;
+        }
+        table.said = Some(now);
+        tracing::warn!(
+            listener = self.name,
+            open = table.open.len(),
+            max = self.max,
+            closed = std::mem::take(&mut table.evicted),
+            refused = std::mem::take(&mut table.refused),
+            "a listener has as many connections as it may: the longest idle are closed (listen.max_connections)"
+        );
+    }
+
+    /// A connection is closed because its client reads nothing.
+    pub(super) fn count_unread(&self) {
+        self.unread.increment(1);
+    }
+}
+
+impl Table {
+    /// A connection of this client does not stay.
+    fn leave(&mut self, client: Option<IpAddr>) {
+        if let Some(count) = self.staying.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.staying.remove(&client);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// A request is there.
+    pub(super) fn touch(&self) {
+        self.last.store(self.places.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Its client reads nothing, and so it is closed.
+    pub(super) fn count_unread(&self) {
+        self.places.count_unread();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.places.table.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = table.open.remove(&self.id) {
+            if entry.end.is_cancelled() {
+                table.ending = table.ending.saturating_sub(1);
+            } else {
+                table.leave(entry.client);
+            }
+            self.places.open.decrement(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOCAL: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+
+    fn address(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([203, 0, 113, last]))
+    }
+
+    fn places(max: usize, client_max: usize) -> Arc<Places> {
+        Places::new("http", max, client_max, &Metrics::new())
+    }
+
+    #[test]
+    fn when_full_the_longest_idle_goes_and_the_newcomer_stays() {
+        let places = places(3, 0);
+        let held: Vec<Place> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
+        assert!(places.enter(LOCAL).is_none(), "none has been idle yet");
+        places.tick();
+        held[0].touch();
+        let newcomer = places.enter(LOCAL);
+        assert!(newcomer.is_some());
+        let going: Vec<bool> = held.iter().map(|place| place.end.is_cancelled()).collect();
+        assert_eq!(going, [false, true, false]);
+        drop((held, newcomer));
+        assert_eq!(places.len(), 0);
+        let table = places.table.lock().unwrap();
+        assert_eq!((table.ending, table.staying.len()), (0, 0));
+    }
+
+    #[test]
+    fn those_that_end_slowly_do_not_let_any_number_in() {
+        let places = places(32, 0);
+        let mut held = Vec::new();
+        for _ in 0..1_000 {
+            held.extend(places.enter(LOCAL));
+            places.tick();
+        }
+        assert_eq!(held.len(), 32 + Places::above(32));
+    }
+
+    #[test]
+    fn the_client_with_the_most_connections_pays_even_when_all_are_busy() {
+        let places = places(10, 0);
+        let gateway = places.enter(address(1)).unwrap();
+        let many: Vec<Place> = (0..9).map(|_| places.enter(address(2)).unwrap()).collect();
+        assert!(places.enter(address(2)).is_none(), "it has its part");
+        assert!(places.enter(address(3)).is_some());
+        assert!(!gateway.end.is_cancelled());
+        assert_eq!(many.iter().filter(|place| place.end.is_cancelled()).count(), 1);
+    }
+
+    #[test]
+    fn a_client_may_be_bounded_and_this_machine_is_none() {
+        let places = places(100, 2);
+        let held: Vec<Option<Place>> = (0..3).map(|_| places.enter(address(1))).collect();
+        assert_eq!(held.iter().flatten().count(), 2);
+        let local: Vec<Option<Place>> =
+            (0..10).map(|n| places.enter(if n < 5 { LOCAL } else { None })).collect();
+        assert_eq!(local.iter().flatten().count(), 10);
+        drop(held);
+        assert!(places.enter(address(1)).is_some());
+    }
+}

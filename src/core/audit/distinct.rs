@@ -1,0 +1,146 @@
+//! A bound on the users and paths that get sums of their own: who asks chooses their number, and sums stay for long.
+
+use std::hash::BuildHasher as _;
+
+use foldhash::fast::RandomState;
+use hashbrown::{HashMap, HashSet};
+
+use super::record::Record;
+use super::usage::OTHER_PATHS;
+use crate::core::time::Span;
+
+/// What users and paths beyond the bounds are called in sums.
+pub const OTHERS: &str = OTHER_PATHS;
+/// Most values kept in mind for all rules together, some 16 MB.
+const VALUES_MAX: usize = 1_000_000;
+const DAY: Span = Span::from_secs(86_400);
+
+/// How many users and paths of one rule get sums of their own on one day.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DistinctMax {
+    /// Users.
+    pub users: usize,
+    /// Paths.
+    pub paths: usize,
+}
+
+impl Default for DistinctMax {
+    fn default() -> Self {
+        Self { users: 100_000, paths: 1_000 }
+    }
+}
+
+/// The users and paths that have sums of their own today.
+#[derive(Debug, Default)]
+pub struct Distinct {
+    max: DistinctMax,
+    day: u64,
+    rules: HashMap<String, Values, RandomState>,
+    hasher: RandomState,
+    /// Values in all.
+    len: usize,
+    /// Records whose user or path went to the others, since the start.
+    merged: u64,
+}
+
+/// By their hashes: to take two for one costs a sum of its own too many, and nothing else.
+#[derive(Debug, Default)]
+struct Values {
+    users: HashSet<u64, RandomState>,
+    paths: HashSet<u64, RandomState>,
+}
+
+impl Distinct {
+    /// None yet.
+    #[must_use]
+    pub fn new(max: DistinctMax) -> Self {
+        Self { max, ..Self::default() }
+    }
+
+    /// Records whose user or path went to the others, since the start.
+    #[must_use]
+    pub const fn merged(&self) -> u64 {
+        self.merged
+    }
+
+    /// Calls a user or path [`OTHERS`] that comes beyond the bound of its rule and day.
+    pub fn bound(&mut self, record: &mut Record<'_>) {
+        let day = record.at.window_index(DAY);
+        if day > self.day {
+            self.day = day;
+            self.rules.clear();
+            self.len = 0;
+        }
+        let rule = record.rule.unwrap_or_default();
+        let values = match self.rules.get_mut(rule) {
+            Some(values) => values,
+            None => self.rules.entry(rule.to_owned()).or_default(),
+        };
+        let mut admits = |known: &mut HashSet<u64, RandomState>, value: &str, max: usize| {
+            let hash = self.hasher.hash_one(value);
+            if known.contains(&hash) {
+                return true;
+            }
+            let has_room = known.len() < max && self.len < VALUES_MAX;
+            if has_room {
+                known.insert(hash);
+                self.len += 1;
+            } else {
+                self.merged += 1;
+            }
+            has_room
+        };
+        if record
+            .user
+            .is_some_and(|user| !user.is_empty() && !admits(&mut values.users, user, self.max.users))
+        {
+            record.user = Some(OTHERS);
+        }
+        let path = record.path.map(|path| path.split('?').next().unwrap_or_default());
+        if path.is_some_and(|path| !path.is_empty() && !admits(&mut values.paths, path, self.max.paths)) {
+            record.path = Some(OTHERS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::audit::Outcome;
+    use crate::core::time::Timestamp;
+
+    #[test]
+    fn each_rule_has_so_many_users_and_paths_a_day_and_the_rest_is_the_others() {
+        let mut distinct = Distinct::new(DistinctMax { users: 2, paths: 1 });
+        let mut named = |day: u64, rule: &'static str, user: &'static str, path: &'static str| {
+            let mut record = Record {
+                at: Timestamp(day * 86_400_000_000 + 5),
+                domain: "default",
+                rule: Some(rule),
+                user: Some(user),
+                key: None,
+                address: None,
+                path: Some(path),
+                method: None,
+                outcome: Outcome::Denied,
+                cost: 1,
+                count: 0,
+                limit: 0,
+                status: 429,
+                retry_ms: None,
+                latency_us: 1,
+                weight: 1,
+            };
+            distinct.bound(&mut record);
+            (record.user.unwrap().to_owned(), record.path.unwrap().to_owned())
+        };
+        let pair = |user: &str, path: &str| (user.to_owned(), path.to_owned());
+        assert_eq!(named(1, "r", "a", "/x?q=1"), pair("a", "/x?q=1"));
+        assert_eq!(named(1, "r", "b", "/x?q=2"), pair("b", "/x?q=2"));
+        assert_eq!(named(1, "r", "c", "/y"), pair(OTHERS, OTHERS));
+        assert_eq!(named(1, "r", "a", "/x"), pair("a", "/x"), "known ones stay");
+        assert_eq!(named(1, "s", "c", "/y"), pair("c", "/y"), "another rule has its own");
+        assert_eq!(named(2, "r", "c", "/y"), pair("c", "/y"), "and another day");
+        assert_eq!(distinct.merged(), 2);
+    }
+}

@@ -1,0 +1,147 @@
+//! Mistakes that a set of rules may hold and still be valid: a rule that no request can reach, an option without effect.
+//!
+//! A set with warnings takes effect. They are told by `tidegate rules validate`, the log, `/readyz` and a metric.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use super::RuleSet;
+use super::pattern::Glob;
+use crate::core::algorithm::Algorithm;
+use crate::core::rule::{Action, Condition, Mode, Pattern, Rule};
+
+/// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set of a hundred
+/// thousand rules is looked at in some hundredths of a second.
+const PAIRS_MAX: usize = 2_000_000;
+
+/// Something that its operator can hardly have meant.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Warning {
+    /// The rule; `None`: the set as a whole.
+    pub rule: Option<String>,
+    /// What is odd, and what to write instead.
+    pub text: String,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.rule {
+            Some(rule) => write!(f, "rule {rule:?}: {}", self.text),
+            None => f.write_str(&self.text),
+        }
+    }
+}
+
+impl RuleSet {
+    /// What is odd about these rules, in their order of precedence; empty if nothing is.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        if self.rules().is_empty() {
+            let text = "there are no rules, so every request passes".to_owned();
+            return vec![Warning { rule: None, text }];
+        }
+        let rules: Vec<&Rule> =
+            self.rules().iter().map(|compiled| &compiled.rule).filter(|rule| rule.enabled).collect();
+        let mut pairs = PAIRS_MAX;
+        let mut earlier = Earlier::default();
+        let mut warnings = Vec::new();
+        // An `allow` without a group exempts whatever its place in the order.
+        let exempting: Vec<&Rule> = rules.iter().copied().filter(|rule| exempts(rule)).collect();
+        for rule in rules {
+            let warn = |text: String| Warning { rule: Some(rule.name.clone()), text };
+            if let Some(by) = earlier.hides(rule, &mut pairs) {
+                let group = rule.group.as_deref().unwrap_or_default();
+                warnings.push(warn(format!(
+                    "no request reaches it: {by:?} comes first in group {group:?} and matches whatever this rule matches"
+                )));
+            } else if rule.action.counts()
+                && let Some(by) = first(&exempting, rule, &mut pairs)
+            {
+                warnings.push(warn(format!(
+                    "no request reaches it: {by:?} allows whatever this rule matches, uncounted"
+                )));
+            }
+            let escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
+            if escrowed && matches!(rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog) {
+                warnings.push(warn(
+                    "mode = \"escrow\" moves no rights of sliding windows, so each region keeps its fixed share: write \
+                     algorithm = \"fixed_window\" or \"token_bucket\", or mode = \"split\", which says so"
+                        .to_owned(),
+                ));
+            }
+            earlier.add(rule);
+        }
+        warnings
+    }
+}
+
+/// Rules of higher precedence that have a group, by domain and group.
+#[derive(Default)]
+struct Earlier<'r>(std::collections::HashMap<(&'r str, &'r str), Vec<&'r Rule>>);
+
+impl<'r> Earlier<'r> {
+    fn add(&mut self, rule: &'r Rule) {
+        if let Some(group) = &rule.group {
+            self.0.entry((&rule.domain, group)).or_default().push(rule);
+        }
+    }
+
+    /// The name of a rule that decides this one's group wherever this one matches.
+    fn hides(&self, rule: &Rule, pairs: &mut usize) -> Option<&'r str> {
+        let group = rule.group.as_deref()?;
+        first(self.0.get(&(rule.domain.as_str(), group))?, rule, pairs)
+    }
+}
+
+fn exempts(rule: &Rule) -> bool {
+    rule.action == Action::Allow && rule.group.is_none()
+}
+
+/// The first of `others` that matches whatever `rule` matches.
+fn first<'r>(others: &[&'r Rule], rule: &Rule, pairs: &mut usize) -> Option<&'r str> {
+    let looked = others.len().min(*pairs);
+    *pairs -= looked;
+    others.iter().take(looked).find(|other| covers(other, rule)).map(|other| other.name.as_str())
+}
+
+/// Whether `wide` takes part wherever `narrow` does.
+fn covers(wide: &Rule, narrow: &Rule) -> bool {
+    // Only acquisitions ask rules that hold places.
+    let holds = |rule: &Rule| rule.action.counts() && rule.algorithm == Algorithm::Concurrency;
+    wide.domain == narrow.domain
+        && (!holds(wide) || holds(narrow))
+        && (!wide.exact || narrow.exact && named(wide) == named(narrow))
+        && wide.conditions.iter().all(|condition| implied(condition, narrow))
+        && wide.per.iter().all(|name| {
+            narrow.per.contains(name) || narrow.conditions.iter().any(|known| known.attribute == *name)
+        })
+}
+
+fn named(rule: &Rule) -> BTreeSet<&str> {
+    let conditions = rule.conditions.iter().map(|condition| condition.attribute.as_str());
+    conditions.chain(rule.per.iter().map(String::as_str)).collect()
+}
+
+/// Whether `condition` holds wherever `rule` matches.
+fn implied(condition: &Condition, rule: &Rule) -> bool {
+    let present =
+        condition.any_of.iter().any(|pattern| matches!(pattern, Pattern::Glob(text) if text == "*"));
+    if present && rule.per.contains(&condition.attribute) {
+        return true;
+    }
+    let mut same = rule.conditions.iter().filter(|known| known.attribute == condition.attribute);
+    same.any(|known| {
+        known.any_of.iter().all(|narrow| condition.any_of.iter().any(|wide| holds_for(wide, narrow)))
+    })
+}
+
+/// Whether `wide` matches every value that `narrow` matches.
+fn holds_for(wide: &Pattern, narrow: &Pattern) -> bool {
+    match (wide, narrow) {
+        (Pattern::Glob(wide), _) if wide == "*" => true,
+        // A star of `narrow` can only be matched by a star of `wide`, which also matches whatever stands there instead.
+        (Pattern::Glob(wide), Pattern::Exact(text) | Pattern::Glob(text)) => Glob::new(wide).matches(text),
+        (Pattern::Network(wide), Pattern::Network(narrow)) => wide.contains(narrow),
+        (wide, narrow) => wide == narrow,
+    }
+}

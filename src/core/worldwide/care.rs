@@ -1,0 +1,32 @@
+//! Rules of the protocol that simulations switch off, to see that it is noticed.
+
+/// Rules of `gossip` that each keep a promise. Simulations switch them off one by one, to see that it is noticed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Care {
+    /// In a cut the level of a bucket without windows is divided between the sides.
+    pub divides_levels: bool,
+    /// After something came late or was lost, every other region may have used the whole limit.
+    pub doubts_what_is_late: bool,
+    /// Since it told a region may have used all that it was given lately, also what was taken back since.
+    pub counts_all_given: bool,
+    /// What the others know of a daemon's former life is used.
+    pub hears_former: bool,
+}
+
+impl Care {
+    /// All of them.
+    pub const ALL: Self =
+        Self { divides_levels: true, doubts_what_is_late: true, counts_all_given: true, hears_former: true };
+
+    /// Each rule that keeps a promise in cuts or over restarts, and all rules but that one.
+    pub const WITHOUT_ONE: [(&'static str, Self); 2] = [
+        ("divides_levels", Self { divides_levels: false, ..Self::ALL }),
+        ("hears_former", Self { hears_former: false, ..Self::ALL }),
+    ];
+
+    /// The same of the rules that keep what is said of the others' use.
+    pub const WITHOUT_ONE_OF_BOUNDS: [(&'static str, Self); 2] = [
+        ("doubts_what_is_late", Self { doubts_what_is_late: false, ..Self::ALL }),
+        ("counts_all_given", Self { counts_all_given: false, ..Self::ALL }),
+    ];
+}

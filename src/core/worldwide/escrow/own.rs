@@ -1,0 +1,164 @@
+//! By which limit a bucket counts: its rule's, or a user's own.
+//!
+//! A store decides by the limit that its daemon knows, and mints by it. What a region that is not asked mints and gives it mints by
+//! the smallest that anybody lately decided by. While a limit changes no more is admitted than by the larger of the two.
+
+use std::sync::Arc;
+
+use super::super::super::algorithm::Limit;
+use super::super::super::time::{Span, Timestamp};
+use super::super::super::wire::OwnLimit;
+use super::super::super::wire::rights::Held;
+use super::super::WorldRule;
+use super::key::Bucket;
+use super::{Escrow, Rule, Share};
+
+/// For so long a region counts as deciding by what it decided by, or said, last.
+const DECIDED: Span = Span::from_secs(10);
+/// Until nothing was decided by the smaller for so long, a larger limit does not take its place: buckets that several people
+/// share are decided by one and by the other.
+const SETTLED: Span = Span::from_secs(2);
+/// What is known of a bucket that has, or had, another limit than its rule's.
+#[derive(Debug)]
+pub(super) struct Owned {
+    /// What the own region decided by last, and when; `None` in it is the rule's.
+    decided: Option<(Option<OwnLimit>, Timestamp)>,
+    /// What is in force in place of the rule's.
+    limit: Option<OwnLimit>,
+    /// The largest number of permits before, and until when it was in force.
+    before: (u32, Timestamp),
+    /// The largest rule before: who has not heard of a change yet is honest.
+    rule_before: Option<Arc<Rule>>,
+}
+
+impl Owned {
+    pub(super) fn new(limit: Option<OwnLimit>) -> Box<Self> {
+        Box::new(Self { decided: None, limit, before: (0, Timestamp(0)), rule_before: None })
+    }
+
+    /// The own region decides by this limit.
+    fn decide_by(&mut self, now: Timestamp, own: Option<OwnLimit>, rule: OwnLimit) {
+        let takes = self.decided.is_none_or(|(known, at)| {
+            let smaller = own.unwrap_or(rule) <= known.unwrap_or(rule);
+            smaller || now < at || now.since(at) >= SETTLED
+        });
+        if takes {
+            self.decided = Some((own, now));
+        }
+    }
+
+    fn decided(&self, now: Timestamp) -> Option<Option<OwnLimit>> {
+        self.decided.filter(|(_, at)| now.since(*at) < DECIDED).map(|(own, _)| own)
+    }
+}
+
+impl Bucket {
+    /// The limit that it counts by, where that is not the rule's.
+    pub(super) fn own_limit(&self) -> Option<OwnLimit> {
+        self.owned.as_ref()?.limit
+    }
+
+    /// What others are told of its limit: by which it is decided here, or else what others said.
+    pub(super) fn held_limit(&self, now: Timestamp) -> Held {
+        let Some(owned) = &self.owned else { return Held::default() };
+        let decided = owned.decided(now);
+        Held { own: decided.unwrap_or(owned.limit), hearsay: decided.is_none() }
+    }
+
+    /// What each region decides by lately, the rule's in place of none.
+    fn limits(&self, now: Timestamp, rule: OwnLimit) -> impl Iterator<Item = OwnLimit> {
+        let decided = self.owned.as_ref().and_then(|owned| owned.decided(now));
+        let said = self.partners().filter(move |(_, partner)| {
+            !partner.limit.hearsay && partner.heard.is_some_and(|heard| now.since(heard) < DECIDED)
+        });
+        let said = said.map(|(_, partner)| partner.limit.own);
+        decided.into_iter().chain(said).map(move |own| own.unwrap_or(rule))
+    }
+
+    /// The largest number of permits that any region may hold for its limit.
+    pub(super) fn largest_limit(&self, now: Timestamp, rule: &Limit) -> u32 {
+        let held = self.rule.rule.limit.permits;
+        let Some(owned) = &self.owned else { return held };
+        let before = if now.since(owned.before.1) < DECIDED { owned.before.0 } else { 0 };
+        let said = self.limits(now, OwnLimit::of(rule)).map(|own| own.permits).max();
+        held.max(before).max(said.unwrap_or(0))
+    }
+
+    /// Counts by another rule, or another limit.
+    pub(super) fn count_by(&mut self, now: Timestamp, own: Option<OwnLimit>, rule: Arc<Rule>) {
+        let before = std::mem::replace(&mut self.rule, rule);
+        let Some(owned) = &mut self.owned else { return };
+        let lately = if now.since(owned.before.1) < DECIDED { owned.before.0 } else { 0 };
+        owned.before = (lately.max(before.rule.limit.permits), now);
+        owned.limit = own;
+        let size = |rule: &Arc<Rule>| OwnLimit::of(&rule.rule.limit);
+        if owned.rule_before.as_ref().is_none_or(|known| size(known) < size(&before)) {
+            owned.rule_before = Some(before);
+        }
+    }
+
+    /// The share of a region, with the most that it may have had before.
+    pub(super) fn share_of(&self, region: &str) -> Share {
+        let mut share = self.rule.share(region);
+        let before = self.owned.as_ref().and_then(|owned| owned.rule_before.as_ref());
+        if let Some(before) = before.map(|rule| rule.share(region)) {
+            share.minted_most = share.minted_most.max(before.minted_most);
+            share.refill_most = share.refill_most.max(before.refill_most);
+        }
+        share
+    }
+}
+
+impl Escrow {
+    /// The rule with this own limit in place of its limit.
+    pub(super) fn variant(&mut self, rule: &Arc<Rule>, own: Option<OwnLimit>) -> Arc<Rule> {
+        let make = |limit| Rule::new(&WorldRule { limit, ..rule.rule.clone() }, &self.config.all_regions());
+        self.variants.of((&rule.rule.name, &rule.rule.limit), rule, own, make)
+    }
+
+    /// The own region decides by this limit.
+    pub(super) fn decide_by(&mut self, now: Timestamp, id: usize, own: Option<OwnLimit>) {
+        let Some(bucket) = self.bucket(id).filter(|bucket| own.is_some() || bucket.owned.is_some()) else {
+            return;
+        };
+        let Some(rule) = self.rules.get(&bucket.key.rule).cloned() else { return };
+        if let Some(bucket) = self.bucket_mut(id) {
+            // Until now it was the rule's.
+            let owned = bucket.owned.get_or_insert_with(|| Owned::new(None));
+            owned.decide_by(now, own, OwnLimit::of(&rule.rule.limit));
+        }
+        self.settle_limit(now, id, &rule);
+    }
+
+    /// Another daemon of the own region said by which limit it counts.
+    pub(super) fn hear_sibling_limit(&mut self, now: Timestamp, id: usize, limit: Held) {
+        if !limit.hearsay {
+            self.decide_by(now, id, limit.own);
+        }
+    }
+
+    /// Another region said by which limit it counts.
+    pub(super) fn hear_limit(&mut self, now: Timestamp, id: usize, limit: Held) {
+        let news = limit.own.is_some() && !limit.hearsay;
+        let Some(bucket) = self.bucket(id).filter(|bucket| news || bucket.owned.is_some()) else { return };
+        let Some(rule) = self.rules.get(&bucket.key.rule).cloned() else { return };
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.owned.get_or_insert_with(|| Owned::new(None));
+        }
+        self.settle_limit(now, id, &rule);
+    }
+
+    /// Puts the smallest limit that any region lately decided by in force; if none did, all stays as it is.
+    fn settle_limit(&mut self, now: Timestamp, id: usize, rule: &Arc<Rule>) {
+        let Some(bucket) = self.bucket(id) else { return };
+        let rules = OwnLimit::of(&rule.rule.limit);
+        let Some(least) = bucket.limits(now, rules).min() else { return };
+        let own = Some(least).filter(|least| *least != rules);
+        if own != bucket.own_limit() {
+            let variant = self.variant(rule, own);
+            if let Some(bucket) = self.bucket_mut(id) {
+                bucket.count_by(now, own, variant);
+            }
+        }
+    }
+}

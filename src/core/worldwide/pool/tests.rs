@@ -1,0 +1,221 @@
+//! The level and its parts, report by report.
+
+use super::*;
+
+const START: Timestamp = Timestamp(1_700_000_000_000_000);
+const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
+const LIMIT: Limit = Limit { permits: 90, window: Span::from_secs(1), burst: 90, queue: 0 };
+
+fn share() -> Share<'static> {
+    let horizon = Span::from_millis(50);
+    Share { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, apart: 0, tip: 0 }
+}
+
+fn told(ms: u64, admitted: u64, demand: u64) -> Statement {
+    let account = Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
+    Statement { account, past: false }
+}
+
+#[test]
+fn a_full_bucket_that_nobody_asks_for_is_shared_by_weight() {
+    let pool = Pool::full(90, START);
+    let view = pool.view(START, 0, Span::ZERO, share()).unwrap();
+    assert_eq!((view.others, view.next_budget), (60, 60));
+}
+
+#[test]
+fn who_alone_asks_has_all_of_it_once_that_is_in_force() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 0, told(0, 0, 10_000), share().horizon);
+    let now = START + Span::from_millis(60);
+    pool.advance(now, share());
+    assert_eq!(pool.view(now, 0, Span::ZERO, share()), None);
+}
+
+#[test]
+fn a_bucket_that_refills_while_words_travel_is_used_whole() {
+    let limit = Limit { permits: 1_000, burst: 50, ..LIMIT };
+    let share = Share { limit, capacity: 50, permits: 1_000, horizon: Span::from_millis(70), ..share() };
+    let mut pool = Pool::full(50, START);
+    for tick in 1..=100 {
+        let (now, own) = (START + Span::from_millis(tick * 10), tick * 10);
+        pool.stored(now, 10, share);
+        pool.admitted(now, own, share.horizon);
+        pool.hear(now, 0, told(tick * 10, own, 1_000), share.horizon);
+        pool.advance(now, share);
+        // It alone asks, and all that it took has refilled.
+        assert!(tick < 20 || pool.view(now, own, Span::ZERO, share).is_none(), "at {tick}");
+    }
+}
+
+#[test]
+fn a_longer_horizon_refills_nothing_again() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 0, told(0, 0, 1_000), share().horizon);
+    pool.hear(START, 1, told(0, 60, 0), share().horizon);
+    let now = START + Span::from_millis(60);
+    pool.advance(now, share());
+    let later = Share { horizon: Span::from_millis(500), ..share() };
+    // Of the thirty that were left and what refilled since.
+    assert!(pool.view(now, 0, Span::ZERO, later).unwrap().others >= 90 - 30 - 6);
+}
+
+#[test]
+fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
+    let mut pool = Pool::full(90, START);
+    let now = START + Span::from_secs(5);
+    pool.stored(now, 30, share());
+    pool.admitted(now, 30, share().horizon);
+    pool.advance(now, share());
+    // Its part was 30 of 90, and 60 of 90 are in the store.
+    assert_eq!(pool.view(now, 30, Span::ZERO, share()).unwrap().others, 60);
+}
+
+#[test]
+fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
+    let mut pool = Pool::full(90, START);
+    for region in 0..3 {
+        pool.hear(START, region, told(0, 60, 1_000), share().horizon);
+    }
+    let now = START + Span::from_millis(50);
+    pool.advance(now, share());
+    assert_eq!(pool.permits(now, share()), -90);
+    pool.stored(now, 180, share());
+    // Half the debt is paid after half a second; then nothing may be taken yet.
+    let later = now + Span::from_millis(500);
+    assert_eq!(pool.permits(later, share()), -45);
+    let view = pool.view(later, 60, Span::ZERO, share()).unwrap();
+    assert!(view.next_budget == 60, "{view:?}");
+}
+
+#[test]
+fn a_claim_beyond_all_measure_is_a_debt_of_two_buckets() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
+    for ms in 1..=20 {
+        pool.hear(START, 1, told(ms, u64::MAX / 100 * ms, 1_000), share().horizon);
+    }
+    let now = START + Span::from_millis(70);
+    pool.advance(now, share());
+    // What it held, what refills in these milliseconds, and twice of both from the one that is not believed.
+    let level = pool.permits(now, share());
+    assert!((-95..=-85).contains(&level), "{level}");
+}
+
+#[test]
+fn what_was_admitted_long_before_a_daemon_began_is_no_debt() {
+    let mut pool = Pool::full(90, START);
+    let statement = told(0, 1_000_000, 50);
+    pool.hear(START, 1, Statement { past: true, ..statement }, share().horizon);
+    pool.hear(START, 1, told(10, 1_000_009, 50), share().horizon);
+    let now = START + Span::from_millis(60);
+    pool.advance(now, share());
+    let level = pool.permits(now, share());
+    assert!((-9..=0).contains(&level), "{level}");
+}
+
+/// The same share where the third region is cut off.
+fn without_the_third() -> Share<'static> {
+    Share { permits: 60, parties: &PARTIES[..2], apart: bit(2), ..share() }
+}
+
+#[test]
+fn in_a_cut_a_side_refills_at_its_part_of_the_rate_however_long_the_cut_is() {
+    let alone = Share { permits: 30, parties: &PARTIES[..1], apart: bit(1) | bit(2), ..share() };
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 0, told(0, 0, 1_000), share().horizon);
+    let mut own = 0;
+    for tick in 1..=1_000 {
+        let now = START + Span::from_millis(tick * 10);
+        pool.admitted(now, own, alone.horizon);
+        pool.advance(now, alone);
+        // What the store would admit: what is free, less what is held back.
+        let free = alone.capacity - pool.in_use(now, LIMIT);
+        let held = pool.view(now, own, Span::ZERO, alone).map_or(0, |view| view.others);
+        let taken = free.saturating_sub(held);
+        own += taken;
+        pool.stored(now, i128::from(taken), alone);
+        pool.admitted(now, own, alone.horizon);
+        pool.hear(now, 0, told(tick * 10, own, 1_000), alone.horizon);
+    }
+    assert!(
+        (300..=331).contains(&own),
+        "{own} where a third of the bucket and ten seconds of a third are 330"
+    );
+}
+
+#[test]
+fn what_a_region_admitted_of_its_part_while_it_was_cut_off_is_no_debt() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 2, told(0, 0, 0), share().horizon);
+    let at = |ms| START + Span::from_millis(ms);
+    pool.advance(at(600), without_the_third());
+    assert_eq!(pool.permits(at(600), without_the_third()), 60);
+    // A third of the bucket, and of ten seconds.
+    pool.hear(at(10_650), 2, told(10_600, 330, 1_000), share().horizon);
+    pool.advance(at(10_700), without_the_third());
+    pool.advance(at(10_710), share());
+    let level = pool.permits(at(10_710), share());
+    assert!((58..=92).contains(&level), "{level}");
+}
+
+#[test]
+fn what_it_admitted_beyond_its_part_is_a_debt() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 2, told(0, 0, 0), share().horizon);
+    let at = |ms| START + Span::from_millis(ms);
+    pool.advance(at(600), without_the_third());
+    pool.hear(at(1_650), 2, told(1_600, 300, 1_000), share().horizon);
+    pool.advance(at(1_700), without_the_third());
+    pool.advance(at(1_710), share());
+    let level = pool.permits(at(1_710), share());
+    assert!((-130..=-90).contains(&level), "{level}");
+}
+
+#[test]
+fn where_nothing_may_be_admitted_all_is_held_back() {
+    let mut pool = Pool::full(90, START);
+    let denied = Share { permits: 0, ..without_the_third() };
+    pool.advance(START, denied);
+    let view = pool.view(START, 0, Span::ZERO, denied).unwrap();
+    assert_eq!((view.others, view.budget), (90, 90));
+}
+
+#[test]
+fn parts_of_the_refill_add_up_to_the_rate() {
+    let demands = [[1_000, 1_000, 1_000], [1_000, 10, 0], [30, 30, 30], [0, 0, 0], [5, 1_000, 40]];
+    for demand in demands {
+        // Each region sees the same, itself first.
+        let rates = (0..3).map(|own: usize| {
+            let mut pool = Pool::full(90, START);
+            for (region, wanted) in demand.into_iter().enumerate() {
+                let id = if region == own {
+                    0
+                } else if region < own {
+                    region + 1
+                } else {
+                    region
+                };
+                pool.hear(START, id, told(0, 0, wanted), share().horizon);
+            }
+            let now = START + Span::from_millis(60);
+            pool.advance(now, share());
+            let order: Vec<(RegionId, u64)> = (0..3)
+                .map(|one| {
+                    (
+                        if one == own {
+                            0
+                        } else if one < own {
+                            one + 1
+                        } else {
+                            one
+                        },
+                        1,
+                    )
+                })
+                .collect();
+            pool.part(now, false, Share { parties: &order, ..share() }).rate
+        });
+        assert_eq!(rates.sum::<u64>(), 90, "{demand:?}");
+    }
+}

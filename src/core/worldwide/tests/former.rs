@@ -1,0 +1,202 @@
+//! A daemon that begins again hears from the others what it admitted in its former life.
+
+use super::*;
+
+/// The daemon dies and begins again.
+fn restart(table: &mut Table, who: &NodeName, rule: &WorldRule) {
+    table.run(Span::from_millis(300));
+    table.start(who, rule);
+    table.meet(&[]);
+}
+
+#[test]
+fn what_a_former_life_used_of_a_window_is_used_whatever_is_lost_on_the_way() {
+    let (rule, window) = minute();
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
+        let rule = WorldRule { algorithm, ..rule.clone() };
+        let (a, b) = (name("a", "1"), name("b", "1"));
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        (table.loss_percent, table.double_percent) = (30, 30);
+        table.admit(&a, "u", window, 600);
+        table.admit(&b, "u", window, 100);
+        restart(&mut table, &a, &rule);
+        // Some come before anything was heard.
+        table.admit(&a, "u", window, 7);
+        table.run(Span::from_secs(2));
+        assert_eq!(table.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
+        let budget = table.views[&a][&key("u")].budget;
+        assert!((7..=300).contains(&budget), "{algorithm:?}: {budget}");
+        for who in [&b, &name("c", "1")] {
+            assert_eq!(table.believed(who, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
+        }
+        // And once more, with nothing in between.
+        restart(&mut table, &a, &rule);
+        table.run(Span::from_secs(2));
+        assert_eq!(table.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn what_is_lost_of_it_is_said_again_though_there_is_news_meanwhile() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    for seed in 0..10 {
+        let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+        table.dice = Dice(seed);
+        table.admit(&a, "u", window, 600);
+        restart(&mut table, &a, &rule);
+        table.loss_percent = 70;
+        for _ in 0..50 {
+            table.admit(&a, "u", window, 1);
+            table.run(Span::from_millis(20));
+        }
+        table.loss_percent = 0;
+        table.run(Span::from_secs(2));
+        for who in [&a, &b] {
+            assert_eq!(table.believed(who, "u", window), regions(&[("a", 650)]), "{who:?}, seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn what_a_former_life_drew_from_a_level_is_charged_once_less_what_refilled() {
+    // One permit in ten milliseconds.
+    let rule = rule(Algorithm::TokenBucket, 1_000, Span::from_secs(10), OnPartition::default());
+    let a = name("a", "1");
+    for shared_store in [false, true] {
+        let mut table = Table::new(&[], &rule);
+        table.shared_store = shared_store;
+        ["a", "b"].iter().for_each(|region| table.start(&name(region, "1"), &rule));
+        table.meet(&[]);
+        table.admit(&a, "u", 0, 600);
+        restart(&mut table, &a, &rule);
+        table.admit(&a, "u", 0, 10);
+        table.run(Span::from_secs(1));
+        let charged = table.debits.get(&a).copied().unwrap_or(0);
+        if shared_store {
+            assert_eq!(charged, 0, "its store knows");
+        } else {
+            assert!((500..=600).contains(&charged), "{charged}");
+        }
+        assert_eq!(table.believed(&a, "u", 0), regions(&[("a", 610)]));
+        assert_eq!(table.believed(&name("b", "1"), "u", 0), regions(&[("a", 610)]));
+        // Not again, whatever is said again.
+        table.run(Span::from_secs(5));
+        assert_eq!(table.debits.get(&a).copied().unwrap_or(0), charged);
+        assert_eq!(table.debits[&name("b", "1")], 610);
+    }
+}
+
+#[test]
+fn of_a_long_former_life_no_more_is_charged_than_the_bucket_holds() {
+    let rule = rule(Algorithm::Gcra, 100, Span::from_secs(10), OnPartition::default());
+    let a = name("a", "1");
+    for (pause, least, most) in [(Span::from_millis(50), 80, 100), (Span::from_secs(8), 5, 20)] {
+        let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+        for _ in 0..50 {
+            table.admit(&a, "u", 0, 10);
+            table.run(Span::from_secs(1));
+        }
+        table.run(pause);
+        table.start(&a, &rule);
+        table.meet(&[]);
+        table.run(Span::from_millis(200));
+        let charged = table.debits.get(&a).copied().unwrap_or(0);
+        assert!((least..=most).contains(&charged), "{charged} after {pause:?}");
+        // It goes on at the rate.
+        for _ in 0..10 {
+            table.admit(&a, "u", 0, 10);
+            table.run(Span::from_secs(1));
+        }
+        let held = table.views[&a].get(&key("u")).map_or(0, |view| view.others);
+        assert!(held < 60, "{held} held back after {pause:?}");
+    }
+}
+
+#[test]
+fn of_counts_that_go_on_another_region_is_not_believed() {
+    let (rule, window) = minute();
+    let mut config = ReplicaConfig::new(name("a", "1"), START.0 / 1_000);
+    config.regions = ["a", "b"].map(str::to_owned).to_vec();
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![rule]);
+    let mut own = report(Scope::Region("a".to_owned()), "1", START);
+    replica.handle_frame(START, &name("b", "1"), frame(vec![own.clone()])).unwrap();
+    assert_eq!(replica.admitted(&key("u"), window).map_or(0, |(own, _)| own), 0);
+    let former = Counter { node: "1".into(), since: Timestamp(START.0 - 1) };
+    if let Some(subject) = &mut own.subject {
+        subject.counters = vec![former];
+    }
+    let next = Frame { seq: 2, ..frame(vec![own]) };
+    replica.handle_frame(START, &name("b", "1"), next).unwrap();
+    assert_eq!(replica.admitted(&key("u"), window).map_or(0, |(own, _)| own), 5);
+}
+
+#[test]
+fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
+        let rule = WorldRule { algorithm, ..rule.clone() };
+        let window = if algorithm == Algorithm::FixedWindow { window } else { 0 };
+        let mut table = Table::new(&[], &rule);
+        table.thrift = true;
+        [&a, &b].into_iter().for_each(|who| table.start(who, &rule));
+        table.meet(&[]);
+        table.run(Span::from_millis(200));
+        let little = key("little");
+        table.touch(
+            &a,
+            &Touched { key: little, window, offered: 0, admitted: 20, returned: 0, refused: 0, own: None },
+        );
+        table.admit(&a, "much", window, 900);
+        table.run(Span::from_secs(2));
+        assert_eq!(table.believed(&b, "little", window), regions(&[]), "{algorithm:?}");
+        table.admit(&a, "much", window, 1);
+        let now = table.now;
+        let ending = table.replicas.get_mut(&a).unwrap();
+        ending.handle_end(now);
+        assert!(!ending.has_told_all());
+        table.pump();
+        table.run(Span::from_millis(300));
+        assert!(table.replicas[&a].has_told_all());
+        assert_eq!(table.believed(&b, "little", window), regions(&[("a", 20)]), "{algorithm:?}");
+        assert_eq!(table.believed(&b, "much", window), regions(&[("a", 901)]), "{algorithm:?}");
+    }
+}
+
+#[test]
+fn until_the_others_had_time_to_say_what_it_used_a_daemon_keeps_to_its_share() {
+    let (rule, _) = minute();
+    for (cut, shared_store, least, most) in [
+        (None, false, 300, 1_200),
+        // One does not answer.
+        (Some("c"), false, 3_000, 3_020),
+        (None, true, 0, 0),
+    ] {
+        let mut table = Table::new(&[("b", "1"), ("c", "1")], &rule);
+        table.run(Span::from_secs(1));
+        table.cut.extend(cut.map(str::to_owned));
+        let config = ReplicaConfig::new(name("a", "1"), table.now.0 / 1_000);
+        let regions = ["a", "b", "c"].map(str::to_owned).to_vec();
+        let mut replica = Replica::new(ReplicaConfig { regions, shared_store, ..config });
+        replica.handle_rules(table.now, 1, vec![rule.clone()]);
+        let held = if shared_store { vec![] } else { vec![rule.name.clone()] };
+        assert_eq!(replica.poll_crowded(), Some(held.clone()));
+        let a = name("a", "1");
+        table.replicas.insert(a.clone(), replica);
+        table.views.entry(a.clone()).or_default();
+        table.meet(&[]);
+        let began = table.now;
+        let mut free = held.is_empty().then_some(began);
+        while free.is_none() && table.now.since(began) < Span::from_secs(5) {
+            table.run(TICK);
+            match table.replicas.get_mut(&a).unwrap().poll_crowded() {
+                Some(held) if held.is_empty() => free = Some(table.now),
+                other => assert_eq!(other, None),
+            }
+        }
+        let millis = free.unwrap().since(began).0 / 1_000;
+        assert!((least..=most).contains(&millis), "free after {millis} ms without {cut:?}");
+    }
+}

@@ -1,0 +1,147 @@
+//! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more it may be.
+
+use super::super::algorithm::{Algorithm, Limit, View};
+use super::super::time::{Span, Timestamp};
+
+/// What a store answered of a bucket, with what it was told of the other regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Answered {
+    /// Permits in use in the own region.
+    pub used: u64,
+    /// Permits that it would still admit.
+    pub remaining: u64,
+    /// What the world leaves it, if it was told.
+    pub view: Option<View>,
+    /// How far the worldwide count may lie above `used` and `view.others`, as it was told with the view.
+    pub error_bound: u64,
+}
+
+/// What a daemon knows of the stores beside its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Elsewhere {
+    /// Stores that may admit the same limit: those of the other regions.
+    pub stores: u64,
+    /// Whether every region divides by the same reports; see [`super::Replica::elsewhere`].
+    pub settled: bool,
+    /// When the own store began with nothing used, if it forgets with its process.
+    pub begun: Option<Timestamp>,
+    /// The longest that any other region was not heard since all was settled.
+    pub silence: Span,
+}
+
+/// After this long at most, what a region uses is heard while nothing keeps it from telling.
+const HEARD_WITHIN: Span = Span::from_secs(1);
+
+/// What refills of a bucket without windows in a region that is not heard, in permits: each region's refills, but only one is the
+/// limit's.
+pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
+    let refilled = u128::from(limit.permits) * u128::from((silence + HEARD_WITHIN).0);
+    u64::try_from(refilled.div_ceil(u128::from(limit.window.0.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// What all regions are believed to have used.
+#[must_use]
+pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &Answered, now: Timestamp) -> u64 {
+    let window = if algorithm.is_level() { 0 } else { now.window_index(limit.window) };
+    answered.used.saturating_add(answered.view.map_or(0, |view| view.others_at(window)))
+}
+
+/// How much more than [`believed`] all regions may have used.
+///
+/// Until the protocol has looked at a bucket in this window, and while reports come late, every other store may have admitted the
+/// whole limit, and so may the own one before it forgot. Of a bucket without windows each may have admitted what refilled too.
+#[must_use]
+pub fn error_bound(
+    algorithm: Algorithm,
+    limit: &Limit,
+    answered: &Answered,
+    elsewhere: Elsewhere,
+    now: Timestamp,
+) -> u64 {
+    let Answered { view, error_bound: told, .. } = *answered;
+    if elsewhere.stores == 0 {
+        return told;
+    }
+    let whole = limit.capacity(algorithm);
+    if algorithm.is_level() {
+        let refilled = u128::from(whole) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
+        let refilled = Span(u64::try_from(refilled).unwrap_or(u64::MAX));
+        let former = elsewhere.begun.is_some_and(|begun| now < begun + refilled);
+        let each = whole.saturating_add(unheard(limit, elsewhere.silence));
+        let all = each.saturating_mul(elsewhere.stores + u64::from(former));
+        return match view {
+            Some(_) if elsewhere.settled => told.min(all),
+            _ => all,
+        };
+    }
+    let window = now.window_index(limit.window);
+    let slides = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
+    let in_window = |window: u64| {
+        let former = elsewhere.begun.is_some_and(|begun| begun.window_index(limit.window) >= window);
+        whole.saturating_mul(elsewhere.stores + u64::from(former))
+    };
+    let current = view.filter(|view| view.window == window);
+    let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
+    let unknown = in_window(window).saturating_sub(known);
+    // What others admitted in the window before counts in a sliding one, and is not in what is believed.
+    let unknown = if slides { unknown.saturating_add(in_window(window.saturating_sub(1))) } else { unknown };
+    match current {
+        Some(_) if elsewhere.settled => told.saturating_add(if slides { before } else { 0 }),
+        // Of a region that began again the store is told more.
+        Some(_) => told.max(unknown),
+        None => unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(7 * 60_000_000 + 1);
+    const FOUR: Elsewhere = Elsewhere { stores: 4, settled: true, begun: None, silence: Span::ZERO };
+
+    fn bound(algorithm: Algorithm, view: Option<View>, elsewhere: Elsewhere) -> u64 {
+        let limit = Limit { permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };
+        let answered = Answered { used: 10, remaining: 18, view, error_bound: 5 };
+        error_bound(algorithm, &limit, &answered, elsewhere, NOW)
+    }
+
+    fn of_window(window: u64) -> Option<View> {
+        Some(View { window, budget: 60, next_budget: 30, others: 20, others_before: 50, ..View::default() })
+    }
+
+    #[test]
+    fn what_the_store_was_told_holds_in_its_window_while_nothing_comes_late() {
+        let fixed = Algorithm::FixedWindow;
+        assert_eq!(bound(fixed, of_window(7), FOUR), 5);
+        assert_eq!(bound(fixed, of_window(7), Elsewhere { settled: false, ..FOUR }), 380);
+        assert_eq!(bound(fixed, of_window(6), FOUR), 400, "the window has just begun");
+        assert_eq!(bound(fixed, None, FOUR), 400, "nobody has looked at it");
+        assert_eq!(bound(fixed, None, Elsewhere::default()), 5, "there are no others");
+    }
+
+    #[test]
+    fn a_store_that_forgot_may_have_admitted_all_before() {
+        let begun = |ago: u64| Elsewhere { begun: Some(Timestamp(NOW.0 - ago)), ..FOUR };
+        assert_eq!(bound(Algorithm::FixedWindow, None, begun(1)), 500);
+        assert_eq!(bound(Algorithm::FixedWindow, None, begun(2)), 400, "in the window before");
+        assert_eq!(bound(Algorithm::Gcra, None, begun(23_000_000)), 210);
+        assert_eq!(bound(Algorithm::Gcra, None, begun(24_000_000)), 168, "all is refilled");
+    }
+
+    #[test]
+    fn in_a_sliding_window_counts_what_others_admitted_before() {
+        assert_eq!(bound(Algorithm::SlidingLog, of_window(7), FOUR), 55);
+        assert_eq!(bound(Algorithm::SlidingWindow, None, FOUR), 800);
+    }
+
+    #[test]
+    fn of_a_level_every_other_region_may_have_used_a_bucket_and_what_it_refilled_unheard() {
+        let view = Some(View { window: NOW.0, budget: 40, others: 12, ..View::default() });
+        assert_eq!(bound(Algorithm::Gcra, view, FOUR), 5);
+        assert_eq!(bound(Algorithm::Gcra, view, Elsewhere { settled: false, ..FOUR }), 4 * 42);
+        assert_eq!(bound(Algorithm::Gcra, None, FOUR), 4 * 42);
+        let cut_off = Elsewhere { settled: false, silence: Span::from_secs(59), ..FOUR };
+        assert_eq!(bound(Algorithm::Gcra, view, cut_off), 4 * 140);
+    }
+}

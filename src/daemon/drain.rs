@@ -1,0 +1,98 @@
+//! The orderly end: unready first, then no calls that would have to be cut off, then everything else.
+//!
+//! A gateway hears that a daemon leaves when it next looks at its health, and sends requests until then. So a daemon turns
+//! unready at once and serves on for `listen.drain`. Then it asks clients to go elsewhere (`Connection: close`, GOAWAY), and
+//! only then stops accepting.
+
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Daemon;
+use crate::api::Readiness;
+
+/// Longest time for what is in flight when the listeners have stopped.
+pub(super) const DRAIN_DOORS: Duration = Duration::from_secs(7);
+/// Longest time for it when the daemon was told twice to stop.
+const DRAIN_HURRIED: Duration = Duration::from_secs(1);
+/// How long clients are asked to go elsewhere before the listeners stop; less where `listen.drain` is less.
+const CLOSING: Duration = Duration::from_secs(1);
+/// Longest time for telling the other daemons that this one leaves.
+const DRAIN_PEERS: Duration = Duration::from_millis(1_500);
+/// Longest time for giving back permits that were drawn ahead.
+const DRAIN_STORE: Duration = Duration::from_millis(500);
+/// How often to look whether anybody is still connected.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How a daemon is asked to end.
+#[derive(Debug, Clone, Default)]
+pub struct Stopping {
+    /// It need not wait for gateways that are not there: without an open connection it stops at once. For a person at a
+    /// terminal; a supervisor's gateways may be between two connections.
+    pub alone: bool,
+    /// Cancelled: it stops without waiting for gateways any longer.
+    pub hurry: CancellationToken,
+}
+
+impl Daemon {
+    /// Turns unready, serves until gateways have noticed, finishes what is in flight, tells the other daemons, and ends:
+    /// within `listen.drain` and ten seconds.
+    pub async fn drain(self) {
+        self.stop(Stopping::default()).await;
+    }
+
+    /// The same, and sooner if `stopping` says so.
+    pub async fn stop(mut self, stopping: Stopping) {
+        let gateways = self.drain;
+        tracing::info!(serving_for = ?gateways, "draining: unready, still serving");
+        self.readiness.send_replace(Readiness::Draining);
+        let closing = gateways.min(CLOSING);
+        tokio::select! {
+            biased;
+            () = stopping.hurry.cancelled() => {}
+            () = self.nobody_is_connected(), if stopping.alone => {}
+            () = async {
+                sleep(gateways.saturating_sub(closing)).await;
+                self.stop_doors.closing.cancel();
+                sleep(closing).await;
+            } => {}
+        }
+        self.stop_doors.closing.cancel();
+        self.stop_doors.stop.cancel();
+        tracing::info!(connections = self.shared.connections(), "no longer accepting connections");
+        let doors = async {
+            tokio::select! {
+                biased;
+                () = self.doors.ended() => {}
+                () = async { stopping.hurry.cancelled().await; sleep(DRAIN_HURRIED).await } => {}
+            }
+        };
+        let leave = async {
+            if let Some(world) = &self.world {
+                let _ = timeout(DRAIN_PEERS, world.leave(DRAIN_PEERS)).await;
+            }
+        };
+        let longest = DRAIN_DOORS + Duration::from_millis(500);
+        if timeout(longest, async { tokio::join!(doors, leave) }).await.is_err() {
+            tracing::warn!("some connections did not finish in time and were closed");
+        }
+        // No decision draws ahead any more: what was drawn goes back.
+        let _ = timeout(DRAIN_STORE, self.store.drain()).await;
+        if let Some(audit) = &self.audit {
+            audit.drain().await;
+        }
+        self.stop.cancel();
+        let _ = timeout(Duration::from_millis(500), self.tasks.ended()).await;
+        if let Some(world) = self.world.take() {
+            world.stop(Duration::from_millis(500)).await;
+        }
+        tracing::info!("stopped");
+    }
+
+    async fn nobody_is_connected(&self) {
+        while self.shared.connections() > 0 {
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Looks at the cluster as this daemon sees it, and tells its operator what is wrong: in the log once when it begins and once
+//! when it is over, in `/readyz` and `tidegate regions` for as long as it lasts.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::core::notice::{Notice, NoticeChange, NoticeKind, Notices};
+use crate::core::rule::{Mode, OnPartition};
+use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::compared::{Compared, Digests};
+use crate::engine::Engine;
+use crate::engine::notices::ComparedRule;
+use crate::engine::status::WorldStatus;
+use crate::peer::{CertificateDates, LinkStatus, Member, Peers, Refuser, certificate};
+
+/// How often to look.
+const PERIOD: Duration = Duration::from_millis(250);
+/// Within this clocks do not disturb `gossip`.
+const CLOCKS_APART_MICROS: u64 = 20_000;
+/// So long before a certificate ends its operator is told.
+const CERTIFICATE_SECONDS: i64 = 30 * DAY_SECONDS;
+const DAY_SECONDS: i64 = 24 * 3_600;
+/// Most names in one sentence.
+const NAMED_MAX: usize = 5;
+
+/// The look-out.
+#[derive(Clone)]
+pub(super) struct Look {
+    pub(super) engine: Arc<Engine>,
+    pub(super) peers: Arc<Peers>,
+    /// `peers.regions`.
+    pub(super) regions: Vec<String>,
+    pub(super) dates: Arc<Mutex<CertificateDates>>,
+}
+
+impl Look {
+    /// Runs until `stop`.
+    pub(super) async fn run(self, stop: CancellationToken) {
+        self.peers.set_regions(&self.regions);
+        let mut ticks = interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut notices, mut heard) = (Notices::default(), HashSet::new());
+        let (mut revision, mut rules) = (None, Vec::new());
+        let mut shown = Vec::new();
+        self.gauge(&notices);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            let loaded = self.engine.loaded().revision;
+            if revision != Some(loaded) {
+                revision = Some(loaded);
+                rules = self.engine.compared_rules();
+                let digests = rules.iter().map(|rule| (rule.id.clone(), rule.settings.clone()));
+                self.peers.set_digests(&Digests::of(digests));
+            }
+            if self.peers.is_leaving() {
+                continue;
+            }
+            let now = self.engine.now();
+            let found = self.found(now, &rules, &mut heard);
+            for change in notices.handle_look(now, found) {
+                match change {
+                    NoticeChange::Begun(notice) => {
+                        tracing::warn!(about = notice.kind.as_str(), "{}", notice.text);
+                    }
+                    NoticeChange::Over(notice) => {
+                        tracing::info!(about = notice.kind.as_str(), "{}", notice.over);
+                    }
+                }
+            }
+            self.gauge(&notices);
+            let now_shown: Vec<Notice> = notices.shown().cloned().collect();
+            if now_shown != shown {
+                shown.clone_from(&now_shown);
+                self.engine.publish_notices(now_shown);
+            }
+        }
+    }
+
+    fn gauge(&self, notices: &Notices) {
+        let metrics = self.engine.metrics();
+        for kind in NoticeKind::ALL {
+            let count = notices.shown().filter(|notice| notice.kind == kind).count();
+            metrics
+                .gauge("notices", "about", kind.as_str())
+                .set(f64::from(u32::try_from(count).unwrap_or(u32::MAX)));
+        }
+        let dates = *self.dates.lock().unwrap_or_else(PoisonError::into_inner);
+        for (which, seconds) in [("node", dates.node), ("authority", dates.authority)] {
+            #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
+            metrics.gauge("certificate_expires_timestamp_seconds", "certificate", which).set(seconds as f64);
+        }
+    }
+
+    fn found(&self, now: Timestamp, rules: &[ComparedRule], heard: &mut HashSet<String>) -> Vec<Notice> {
+        let members = self.peers.members();
+        let members: Vec<Member> = members.borrow().iter().filter(|member| member.live).cloned().collect();
+        let world = self.engine.world();
+        let mut found = self.away(&world, &members, heard);
+        self.lists(&members, &mut found);
+        self.agreement(&mut found);
+        self.compare(&members, rules, &mut found);
+        clocks(&world, &mut found);
+        self.links(&members, &mut found);
+        self.certificates(now, &mut found);
+        found
+    }
+
+    /// Regions that are out of reach.
+    fn away(&self, world: &WorldStatus, members: &[Member], heard: &mut HashSet<String>) -> Vec<Notice> {
+        heard.extend(
+            members
+                .iter()
+                .map(|member| &member.name.region)
+                .filter(|region| !world.cut_off.contains(region))
+                .cloned(),
+        );
+        if world.cut_off.is_empty() {
+            return Vec::new();
+        }
+        let applies = self.applies();
+        let away = |region: &String| {
+            let (kind, text) = if heard.contains(region) {
+                (NoticeKind::CutOff, format!("region {region} is cut off: {applies}"))
+            } else {
+                (
+                    NoticeKind::Unseen,
+                    format!("region {region}, which peers.regions lists, has not been heard yet: {applies}"),
+                )
+            };
+            Notice { kind, subject: region.clone(), text, over: format!("region {region} is heard") }
+        };
+        world.cut_off.iter().map(away).collect()
+    }
+
+    /// What rules do while a region is away.
+    fn applies(&self) -> String {
+        let (_, rules) = self.engine.world_rules();
+        let mut policies: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for rule in rules.iter().filter(|rule| rule.global.mode == Mode::Gossip) {
+            policies.entry(policy(rule.global.on_partition)).or_default().push(&rule.name.name);
+        }
+        let gossip =
+            policies.into_iter().map(|(policy, rules)| format!("on_partition={policy} for {}", some(&rules)));
+        let mut applies: Vec<String> = gossip.collect();
+        let standings = self.engine.shares_standing();
+        if standings.iter().any(|standing| !standing.waits) {
+            applies.push("escrow and split rules spend what this region holds".to_owned());
+        }
+        if applies.is_empty() { "no worldwide limit depends on it".to_owned() } else { applies.join("; ") }
+    }
+
+    /// Regions that some daemons list and others do not.
+    fn lists(&self, members: &[Member], found: &mut Vec<Notice>) {
+        let own = &self.engine.name().region;
+        let mut add = |subject: String, text: String, region: &str| {
+            let over = format!("region {region} is listed everywhere");
+            found.push(Notice { kind: NoticeKind::Regions, subject, text, over });
+        };
+        for member in members {
+            let (region, node) = (&member.name.region, &member.name.node);
+            if !self.regions.is_empty() && !self.regions.contains(region) {
+                add(
+                    format!("here {region}"),
+                    format!(
+                        "region {region} ({node}) is not in this daemon's peers.regions: what it admits is not counted here, and it \
+                         spends nothing of escrow and split rules until every region lists it"
+                    ),
+                    region,
+                );
+            }
+            let Some(theirs) = member.regions.as_ref().filter(|theirs| !theirs.is_empty()) else { continue };
+            for missing in self.regions.iter().filter(|listed| !theirs.contains(listed)) {
+                let text = if missing == own {
+                    format!(
+                        "region {own}, which is this daemon's, is not in the peers.regions of {region}/{node}: nothing is \
+                         spent here of escrow and split rules until every region has listed it"
+                    )
+                } else {
+                    format!(
+                        "region {missing} is not in the peers.regions of {region}/{node}, but in this daemon's"
+                    )
+                };
+                add(format!("there {region} {missing}"), text, missing);
+            }
+            let unknown = theirs.iter().filter(|listed| !self.regions.contains(listed) && *listed != region);
+            for missing in unknown.filter(|_| !self.regions.is_empty()) {
+                let text = format!(
+                    "region {missing} is not in this daemon's peers.regions, but in those of {region}/{node}"
+                );
+                add(format!("here {missing}"), text, missing);
+            }
+        }
+    }
+
+    /// Exact rules that wait for the regions to agree.
+    fn agreement(&self, found: &mut Vec<Notice>) {
+        let standings = self.engine.shares_standing();
+        let waits: Vec<_> = standings.iter().filter(|standing| standing.waits).collect();
+        let Some(first) = waits.first() else { return };
+        let rules: Vec<&str> = waits.iter().map(|standing| standing.rule.name.as_str()).collect();
+        let missing: Vec<&str> = first.waiting_for.iter().map(String::as_str).collect();
+        let missing =
+            if missing.is_empty() { "what was spent before a change".to_owned() } else { some(&missing) };
+        found.push(Notice {
+            kind: NoticeKind::Agreement,
+            subject: String::new(),
+            text: format!(
+                "nothing is admitted by the escrow and split rules {} until every region says the same regions and weights: \
+                 waiting for {missing}",
+                some(&rules)
+            ),
+            over: "all regions say the same regions and weights: escrow and split rules admit their shares".to_owned(),
+        });
+    }
+
+    /// Worldwide rules that are not the same everywhere.
+    fn compare(&self, members: &[Member], rules: &[ComparedRule], found: &mut Vec<Notice>) {
+        let mut different = BTreeSet::new();
+        let ours = Digests::of(rules.iter().map(|rule| (rule.id.clone(), rule.settings.clone())));
+        for member in members {
+            let Some(theirs) = &member.digests else { continue };
+            let by = format!("{}/{}", member.name.region, member.name.node);
+            for rule in rules {
+                let text = match Digests::compare(theirs, &rule.id, &rule.settings) {
+                    Compared::Same => continue,
+                    Compared::Different => format!(
+                        "rule {} is not the same in {by}: its limit, window, algorithm, per, mode, on_partition or shares differ",
+                        rule.name
+                    ),
+                    Compared::Missing => {
+                        format!("rule {} is worldwide here, but {by} has no such rule", rule.name)
+                    }
+                };
+                different.insert(rule.name.clone());
+                found.push(Notice {
+                    kind: NoticeKind::Rules,
+                    subject: format!("{} {}", member.name.region, rule.name),
+                    text,
+                    over: format!("rule {} is the same in region {}", rule.name, member.name.region),
+                });
+            }
+            let more = theirs.unknown_to(&ours);
+            if more > 0 {
+                found.push(Notice {
+                    kind: NoticeKind::Rules,
+                    subject: format!("{} others", member.name.region),
+                    text: format!("{by} has {more} worldwide rules that are not here"),
+                    over: format!(
+                        "region {} has no other worldwide rules than this daemon",
+                        member.name.region
+                    ),
+                });
+            }
+        }
+        self.engine.follow_differences(different);
+    }
+
+    /// Who does not answer, and who does not accept whom.
+    fn links(&self, members: &[Member], found: &mut Vec<Notice>) {
+        let (joins, links) = (self.peers.joins(), self.peers.links());
+        let up: BTreeSet<_> = links.iter().filter(|link| link.connected).map(|link| link.address).collect();
+        for link in links.iter().filter(|link| !link.connected && !link.own) {
+            let LinkStatus { address, peer, error: Some(error), refused, .. } = link else { continue };
+            let who = peer.as_ref().map_or_else(
+                || format!("the daemon at {address}"),
+                |name| format!("{}/{} at {address}", name.region, name.node),
+            );
+            let answers = members
+                .iter()
+                .any(|member| peer.as_ref() == Some(&member.name) && up.contains(&member.address));
+            let (kind, text) = match refused {
+                Some(Refuser::There) => {
+                    (NoticeKind::Refused, format!("{who} does not accept this daemon's certificate: {error}"))
+                }
+                Some(Refuser::Here) => {
+                    (NoticeKind::Refused, format!("the certificate of {who} is not accepted here: {error}"))
+                }
+                None if joins.contains(address) && !answers => (
+                    NoticeKind::Join,
+                    format!("nobody answers at {address}, which peers.join names: {error}"),
+                ),
+                None => continue,
+            };
+            let over = format!("{address} is not in trouble any more");
+            found.push(Notice { kind, subject: address.to_string(), text, over });
+        }
+    }
+
+    /// Certificates of this daemon that end soon.
+    fn certificates(&self, now: Timestamp, found: &mut Vec<Notice>) {
+        let dates = *self.dates.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX);
+        let node = (
+            "node",
+            "this daemon's certificate",
+            "issue a new one with `tidegate cert issue` and send SIGHUP",
+        );
+        let authority = (
+            "authority",
+            "the certificate of the cluster's authority",
+            "make a new authority with `tidegate cert ca` and have every daemon accept both meanwhile",
+        );
+        for ((which, what, remedy), ends) in [(node, dates.node), (authority, dates.authority)] {
+            let left = ends.saturating_sub(now);
+            if left > CERTIFICATE_SECONDS {
+                continue;
+            }
+            let day = certificate::date(ends);
+            let when = if left < 0 {
+                format!("ended on {day}: no new link can be made")
+            } else {
+                format!("ends on {day}, in {} days", left / DAY_SECONDS)
+            };
+            found.push(Notice {
+                kind: NoticeKind::Certificate,
+                subject: which.to_owned(),
+                text: format!("{what} {when}: {remedy}"),
+                over: format!("{what} was replaced"),
+            });
+        }
+    }
+}
+
+/// Clocks further apart than can be explained by what is not known of the way between.
+fn clocks(world: &WorldStatus, found: &mut Vec<Notice>) {
+    for peer in &world.peers {
+        let (Some(ahead), Some(rtt)) = (peer.ahead, peer.rtt) else { continue };
+        if ahead.unsigned_abs() <= CLOCKS_APART_MICROS.saturating_add(Span(rtt.0 / 2).micros()) {
+            continue;
+        }
+        let by = format!("{}/{}", peer.name.region, peer.name.node);
+        let way = if ahead > 0 { "ahead of" } else { "behind" };
+        found.push(Notice {
+            kind: NoticeKind::Clock,
+            subject: by.clone(),
+            text: format!(
+                "the clock of {by} is {} ms {way} this daemon's: gossip rules count in different windows; run NTP on both",
+                ahead.unsigned_abs() / 1_000
+            ),
+            over: format!("the clock of {by} agrees with this daemon's"),
+        });
+    }
+}
+
+const fn policy(on_partition: OnPartition) -> &'static str {
+    match on_partition {
+        OnPartition::Share => "share",
+        OnPartition::Freeze => "freeze",
+        OnPartition::LastKnown => "last_known",
+        OnPartition::Ignore => "ignore",
+        OnPartition::Deny => "deny",
+    }
+}
+
+/// The first few names, and how many more there are.
+fn some(names: &[&str]) -> String {
+    let first = names.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(NAMED_MAX) {
+        0 => first,
+        more => format!("{first} and {more} more"),
+    }
+}

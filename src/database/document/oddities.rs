@@ -1,0 +1,109 @@
+//! Sets of rules that are valid, and hardly meant so.
+
+use crate::core::algorithm::Algorithm;
+use crate::core::rule::{Condition, Pattern, Rule};
+use crate::core::ruleset::{RuleSet, Shapes};
+use crate::core::time::Span;
+use crate::database::document;
+
+fn warnings(text: &str) -> Vec<String> {
+    let read = document::from_toml("rules.toml", text, &["a".to_owned(), "b".to_owned()]).unwrap();
+    let set = RuleSet::compile_with_people(read.rules.clone(), read.people(), &mut Shapes::default());
+    set.unwrap().warnings().iter().map(ToString::to_string).collect()
+}
+
+fn rule(name: &str, rest: &str) -> String {
+    format!("[[rules]]\nname = \"{name}\"\nlimit = 1\nwindow = \"1s\"\n{rest}\n")
+}
+
+#[test]
+fn a_set_without_rules_lets_everything_pass() {
+    assert_eq!(warnings(""), ["there are no rules, so every request passes"]);
+}
+
+#[test]
+fn a_rule_behind_a_wider_one_of_its_group_is_named() {
+    let wide = [
+        "",
+        "match = { path = \"/api/*\" }",
+        "match = { path = [\"/api/*\", \"/x\"], method = \"GET\" }",
+        "match = { ip = \"10.0.0.0/8\" }",
+        "match = { user = \"*\" }",
+    ];
+    let narrow = [
+        "match = { path = \"/y\" }",
+        "match = { path = \"/api/a*b\" }",
+        "match = { path = [\"/x\", \"/api/\"], method = \"GET\" }",
+        "match = { ip = [\"10.1.2.3\", \"10.9.0.0/16\"] }",
+        "per = [\"user\", \"path\"]",
+    ];
+    for (wide, narrow) in wide.iter().zip(narrow) {
+        let first = rule("a-first", &format!("group = \"g\"\n{wide}"));
+        let second = rule("b-second", &format!("group = \"g\"\n{narrow}"));
+        let told = warnings(&(first.clone() + &second));
+        assert_eq!(told.len(), 1, "{wide} {narrow}: {told:?}");
+        let expected = "rule \"b-second\": no request reaches it: \"a-first\" comes first in group \"g\"";
+        assert!(told[0].starts_with(expected), "{told:?}");
+        // The other way round each can decide.
+        assert_eq!(warnings(&(first.replace("a-first", "z-last") + &second)).len(), 0, "{wide} {narrow}");
+        let elsewhere = second.replace("group = \"g\"", "group = \"h\"");
+        assert_eq!(warnings(&(first.clone() + &elsewhere)).len(), 0, "another group");
+        let off = first.replace("group", "enabled = false\ngroup");
+        assert_eq!(warnings(&(off + &second)).len(), 0, "one that is switched off hides nothing");
+    }
+}
+
+#[test]
+fn rules_that_only_overlap_are_both_reached() {
+    let pairs = [
+        ("match = { path = \"/api/*\" }", "match = { path = \"/ap*\" }"),
+        ("match = { path = \"/a\" }", "match = { method = \"GET\" }"),
+        ("match = { path = [\"/a\", \"/b\"] }", "match = { path = [\"/a\", \"/c\"] }"),
+        ("per = [\"user\"]", ""),
+        ("exact = true", "match = { path = \"/a\" }"),
+        ("match = { ip = \"10.1.0.0/16\" }", "match = { ip = \"10.0.0.0/8\" }"),
+    ];
+    for (first, second) in pairs {
+        let text =
+            rule("a", &format!("group = \"g\"\n{first}")) + &rule("b", &format!("group = \"g\"\n{second}"));
+        assert_eq!(warnings(&text), [""; 0], "{first} / {second}");
+    }
+}
+
+#[test]
+fn whatever_is_exempt_is_never_counted() {
+    let counted = rule("counted", "match = { path = \"/health/live\" }");
+    let exempt = "[[rules]]\nname = \"exempt\"\naction = \"allow\"\nmatch = { path = \"/health*\" }\n";
+    let told = warnings(&(counted.clone() + exempt));
+    let expected =
+        "rule \"counted\": no request reaches it: \"exempt\" allows whatever this rule matches, uncounted";
+    assert_eq!(told, [expected]);
+    let block = counted.replace("limit = 1\nwindow = \"1s\"", "action = \"block\"");
+    assert_eq!(warnings(&(block + exempt)), [""; 0], "a block wins over an allow");
+}
+
+#[test]
+fn an_escrow_rule_that_moves_nothing_is_named() {
+    let escrow = |algorithm: &str| rule("seats", &format!("{algorithm}\n[rules.global]\nmode = \"escrow\""));
+    for still in ["", "algorithm = \"sliding_log\""] {
+        let told = warnings(&escrow(still));
+        assert!(told.len() == 1 && told[0].contains("moves no rights of sliding windows"), "{told:?}");
+    }
+    assert_eq!(warnings(&escrow("algorithm = \"fixed_window\"")), [""; 0]);
+}
+
+#[test]
+fn many_rules_of_one_group_are_looked_at_in_bounded_time() {
+    let rules = (0..20_000).map(|number| {
+        let mut rule = Rule::new(format!("r{number}"), Algorithm::FixedWindow, 1, Span::from_secs(1));
+        rule.group = Some("g".to_owned());
+        rule.conditions = vec![Condition {
+            attribute: "user".to_owned(),
+            any_of: vec![Pattern::Exact(format!("u{number}"))],
+        }];
+        rule
+    });
+    let set = RuleSet::compile(rules.collect(), &mut Shapes::default()).unwrap();
+    assert_eq!(set.rules().len(), 20_000);
+    assert_eq!(set.warnings(), []);
+}

@@ -1,0 +1,159 @@
+//! Who may change something: the user of the daemon, on a socket that only that user can open; nobody else without a token.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::support::daemon::{Daemon, Launch};
+use super::support::{command, http};
+
+const RULES: &str = "[[rules]]\nname = \"all\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"24h\"\n";
+
+/// As it is without configuration.
+fn guarded(config: &str) -> Daemon {
+    Daemon::launch(Launch { guarded: true, ..Launch::default() }, RULES, config, &[])
+}
+
+fn socket(daemon: &Daemon) -> PathBuf {
+    daemon.folder().join("tidegate").join(format!("127.0.0.1-{}.sock", daemon.http.port()))
+}
+
+#[test]
+fn the_command_line_of_the_same_user_changes_rules_without_being_told_anything() {
+    let daemon = guarded("");
+    std::fs::write(daemon.folder().join("new.toml"), RULES.replace("limit = 5", "limit = 9")).unwrap();
+    let applied = daemon.run(&["rules", "apply", "new.toml"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    assert_eq!(
+        daemon.get("/v1/rules/all").json()["rule"]["limit"],
+        9,
+        "looking needs no token on this machine"
+    );
+    assert_eq!(daemon.run(&["explain", "user=ann"]).code, 0);
+    let mode = std::fs::metadata(socket(&daemon)).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    let server = format!("unix:{}", socket(&daemon).display());
+    let ran = command::run(daemon.folder(), &["users", "block", "mallory", "--server", &server]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert_eq!(daemon.check(&[("user", "mallory")])["allowed"], false);
+}
+
+#[test]
+fn whoever_else_comes_from_this_machine_may_only_look_and_is_told_how_to_change() {
+    let daemon = guarded("");
+    // As a proxy on this machine asks: it says nothing of whom it asks for.
+    let host = daemon.http.to_string();
+    let change = |method: &str, path: &str, body: &str| {
+        let headers = [("content-type", "application/json")];
+        http::request(daemon.http, method, path, &headers, body.as_bytes())
+    };
+    let blocked = r#"{"action":"block","match":{"user":"*"}}"#;
+    for (method, path, body) in [
+        ("PUT", "/v1/rules/blocked", blocked),
+        ("PUT", "/v1/rules", r#"{"rules":[]}"#),
+        ("DELETE", "/v1/rules/all", ""),
+        ("DELETE", "/v1/buckets?rule=all&user=ann", ""),
+        ("POST", "/v1/users/ann/block", "{}"),
+        ("POST", "/v1/keys", "{}"),
+    ] {
+        let refused = change(method, path, body);
+        assert_eq!(refused.status, 403, "{method} {path} at {host}: {refused:?}");
+        let message = refused.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(message.contains(socket(&daemon).to_str().unwrap()), "{message}");
+        assert!(message.contains("--token"), "{message}");
+    }
+    assert_eq!(daemon.check(&[("user", "ann")])["allowed"], true);
+    // From a folder where no socket is found, as another user would.
+    let elsewhere = tempfile::TempDir::new().unwrap();
+    let server = format!("http://{}", daemon.http);
+    let list = command::run(elsewhere.path(), &["rules", "list", "--server", &server]);
+    assert_eq!(list.code, 0, "{list:?}");
+    let delete = command::run(elsewhere.path(), &["rules", "delete", "all", "--server", &server]);
+    assert!(delete.code == 1 && delete.err.contains("may only look"), "{delete:?}");
+}
+
+#[test]
+fn with_admin_local_this_machine_may_change_and_the_log_warns() {
+    let daemon = guarded("[admin]\nlocal = true\n[listen]\nadmin = \"off\"\n");
+    assert_eq!(http::request(daemon.http, "DELETE", "/v1/buckets?rule=all&user=ann", &[], b"").status, 200);
+    assert!(daemon.log().contains("admin.local"), "{}", daemon.log());
+    assert!(!socket(&daemon).exists());
+}
+
+#[test]
+fn wrong_tokens_are_logged_and_the_right_one_is_let_in_all_the_same() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let tokens = folder.path().join("tokens.toml").display().to_string();
+    let made = command::run(folder.path(), &["admin", "token", "ci", "--role", "admin", "--add-to", &tokens]);
+    let right = format!("Bearer {}", made.out.trim());
+    let daemon = guarded(&format!("[admin]\ntokens = {tokens:?}\n"));
+    let status = |token: &str| http::get(daemon.http, "/v1/rules", &[("authorization", token)]).status;
+    let guesses: Vec<u16> = (0..12).map(|_| status("Bearer guess")).collect();
+    assert_eq!(guesses[..10], [401; 10]);
+    assert_eq!(guesses[10..], [429; 2]);
+    assert_eq!(status(&right), 200);
+    let logged = daemon.log().lines().filter(|line| line.contains("wrong admin token")).count();
+    assert!((1..=6).contains(&logged), "{}", daemon.log());
+    let asked =
+        command::run(folder.path(), &["rules", "list", "--server", &format!("http://{}", daemon.http)]);
+    assert!(asked.code == 1 && asked.err.contains("--token or TIDEGATE_TOKEN"), "{asked:?}");
+    assert_eq!(http::get(daemon.http, "/v1/rules", &[]).status, 401, "with tokens looking needs one, too");
+    let explain = json!({ "attributes": { "user": "ann" } }).to_string();
+    assert_eq!(http::post(daemon.http, "/v1/explain", &explain).status, 401);
+    assert_eq!(http::post(daemon.http, "/v1/check", &explain).status, 200);
+}
+
+#[test]
+fn pages_of_other_sites_cannot_have_a_browser_ask_and_curl_can() {
+    let daemon = guarded("");
+    let body = br#"{"attributes":{"user":"ann"},"cost":-1000000}"#;
+    let form = ("content-type", "application/x-www-form-urlencoded");
+    let ask = |path: &str, headers: &[(&str, &str)]| http::request(daemon.http, "POST", path, headers, body);
+    assert_eq!(ask("/v1/check", &[form]).status, 200, "curl -d");
+    assert_eq!(ask("/v1/check", &[]).status, 200);
+    assert_eq!(ask("/v1/check", &[form, ("origin", "https://evil.example")]).status, 403);
+    assert_eq!(ask("/v1/check", &[("origin", "https://evil.example")]).status, 403);
+    assert_eq!(ask("/v1/check", &[form, ("sec-fetch-site", "cross-site")]).status, 403);
+    let site = [("sec-fetch-site", "cross-site")];
+    assert_eq!(http::get(daemon.http, "/v1/authorize?cost=-5", &site).status, 403);
+    let gateway = [site[0], ("x-forwarded-uri", "/a"), ("origin", "https://shop.example")];
+    assert_eq!(
+        http::get(daemon.http, "/v1/authorize", &gateway).status,
+        200,
+        "gateways pass such headers on"
+    );
+    assert_eq!(http::get(daemon.http, "/v1/authorize?cost=1&cost=2", &[]).status, 400);
+}
+
+#[test]
+fn giving_back_may_be_switched_off_for_http_clients() {
+    let daemon = guarded("[listen]\nhttp_refunds = false\n");
+    let status = |cost: i64| {
+        daemon.post("/v1/check", &json!({ "attributes": { "user": "ann" }, "cost": cost })).status
+    };
+    assert_eq!((status(2), status(0), status(-1)), (200, 200, 403));
+    let batch = json!({ "checks": [{ "attributes": { "user": "ann" } }, { "attributes": {}, "cost": -1 }] });
+    assert_eq!(daemon.post("/v1/check", &batch).status, 403);
+    assert_eq!(http::get(daemon.http, "/v1/authorize?cost=-1", &[]).status, 403);
+    assert_eq!(
+        daemon.check_cost(&[("user", "ann")], 0)["remaining"],
+        3,
+        "of a refused batch nothing is charged"
+    );
+}
+
+#[test]
+fn an_explanation_lists_the_rules_that_match_and_not_every_one_of_very_many() {
+    let many: String = (0..3_000)
+        .map(|n| format!("[[rules]]\nname = \"r{n:05}\"\nmatch = {{ path = \"/p{n}\" }}\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"1m\"\n"))
+        .collect();
+    let daemon = Daemon::launch(Launch { guarded: true, ..Launch::default() }, &many, "", &[]);
+    let reply = daemon.post("/v1/explain", &json!({ "attributes": { "path": "/p2999" } })).json();
+    let considered = reply["considered"].as_array().unwrap();
+    assert_eq!((considered.len(), &reply["left_out"]), (1_000, &json!(2_000)));
+    let last = considered.last().unwrap();
+    assert_eq!((&last["rule"], &last["outcome"]), (&json!("r02999"), &json!("decides")));
+    let shown = daemon.run(&["explain", "path=/p2999"]);
+    assert!(shown.out.contains("2000 further rules"), "{}", shown.out.lines().last().unwrap_or_default());
+}
