@@ -3,34 +3,26 @@
 //!
 //! Nothing here knows how the daemon works inside: only `tidegate --help`, its ports and its files.
 
-#![allow(dead_code, reason = "every test binary uses its own part")]
+#![allow(dead_code, unused_imports, reason = "every test binary uses its own part")]
 
 pub(crate) mod authority;
 pub(crate) mod command;
 pub(crate) mod daemon;
 pub(crate) mod http;
 pub(crate) mod origin;
+pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod rls;
 pub(crate) mod rolling;
 pub(crate) mod spellings;
 
-use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
+
+pub(crate) use ports::{free_tcp, free_udp};
 
 /// Longest wait for something that should happen soon: generous, because machines that run tests are busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-
-/// A TCP address on loopback that was free a moment ago.
-pub(crate) fn free_tcp() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
-/// A UDP address on loopback that was free a moment ago.
-pub(crate) fn free_udp() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
 
 /// Asks again and again until there is an answer.
 ///
