@@ -2,6 +2,7 @@
 
 use tidegate::core::time::{Span, Timestamp};
 
+use crate::BadInput;
 use crate::dice::Dice;
 use crate::measure::{Figures, Measure, Point};
 use crate::model::{self, Answer, Ask, Model, START};
@@ -112,6 +113,10 @@ impl Arrivals {
 
 /// Runs a plan with the limit held in one way.
 pub(crate) fn drive(plan: &Plan, way: Way) -> anyhow::Result<Outcome> {
+    if let Some(fault) = plan.faults.iter().find(|fault| fault.kind.needs_processes()) {
+        let word = fault.kind.word();
+        return Err(BadInput(format!("{}: only `sim chaos` knows the fault {word:?}", plan.name)).into());
+    }
     let mut model = model::build(plan, way)?;
     let mut measure = Measure::new(plan);
     let mut arrivals = Arrivals::new(plan);

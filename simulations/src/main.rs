@@ -1,8 +1,9 @@
 //! `sim`: the protocol between regions under virtual time, and a load generator for real daemons.
 //!
 //! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same seed prints
-//! the same bytes. Only `load` knows sockets and a real clock.
+//! the same bytes. Only `load` and `chaos` know sockets and a real clock.
 
+mod chaos;
 mod cluster;
 mod compare;
 mod dice;
@@ -29,7 +30,7 @@ use clap::{Parser, Subcommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Simulates regions that share a limit. What it does is repeated exactly by the same seed.
+/// Simulates regions that share a limit. In virtual time the same seed repeats exactly what happens.
 #[derive(Debug, Parser)]
 #[command(name = "sim", version)]
 struct Arguments {
@@ -55,6 +56,8 @@ enum Command {
     Mutate(vopr::Mutate),
     /// The daemon's own network code, quinn included, on simulated UDP: the same seed, the same packets.
     Cluster(cluster::Settings),
+    /// Real daemons, broken on purpose and judged by what their clients saw.
+    Chaos(chaos::Settings),
     /// Fifty regions and ten million keys: memory, bytes, CPU time and error.
     Scale(scale::Settings),
     /// Asks a running daemon as fast as it answers, and says what that cost.
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Meta(settings) => settings.run(&mut out),
         Command::Mutate(settings) => settings.run(&mut out),
         Command::Cluster(settings) => cluster::run(&settings, &mut out),
+        Command::Chaos(settings) => chaos::run(&settings, &mut out),
         Command::Scale(settings) => scale::run(&settings, &mut out),
         Command::Load(load) => load.run(&mut out),
     };

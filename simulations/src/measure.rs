@@ -105,7 +105,7 @@ impl Measure {
     pub(crate) fn new(plan: &Plan) -> Self {
         let limit = limit(&plan.rule);
         let windows = plan.length.0 / limit.window.0.max(1);
-        let point = if (20..=POINTS_MAX * 2).contains(&windows) {
+        let point = if (8..=POINTS_MAX * 2).contains(&windows) {
             limit.window
         } else {
             Span((plan.length.0 / POINTS_MAX).max(plan.step.0).max(1))

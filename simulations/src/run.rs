@@ -55,7 +55,8 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
     Ok(())
 }
 
-fn named(words: &[String]) -> anyhow::Result<Vec<Way>> {
+/// The ways with these words.
+pub(crate) fn named(words: &[String]) -> anyhow::Result<Vec<Way>> {
     let known = Way::WORDS.map(|(word, _)| word).join(", ");
     let way = |word: &String| {
         let found = Way::WORDS.iter().find(|(known, _)| known == word).map(|(_, way)| *way);
@@ -66,8 +67,13 @@ fn named(words: &[String]) -> anyhow::Result<Vec<Way>> {
 
 /// Every scenario of ours, by name.
 pub(crate) fn all() -> anyhow::Result<Vec<PathBuf>> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(SCENARIOS)
-        .with_context(|| format!("{SCENARIOS} cannot be read"))?
+    all_of(SCENARIOS)
+}
+
+/// Every file of a folder that could be a scenario, by name.
+pub(crate) fn all_of(folder: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
+        .with_context(|| format!("{folder} cannot be read"))?
         .filter_map(|entry| Some(entry.ok()?.path()))
         .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
         .collect();
@@ -76,12 +82,18 @@ pub(crate) fn all() -> anyhow::Result<Vec<PathBuf>> {
 }
 
 fn find(name: &str) -> PathBuf {
-    let ours = Path::new(SCENARIOS).join(format!("{name}.toml"));
+    find_in(SCENARIOS, name)
+}
+
+/// A file, or that of this name in `folder`.
+pub(crate) fn find_in(folder: &str, name: &str) -> PathBuf {
+    let ours = Path::new(folder).join(format!("{name}.toml"));
     let given = PathBuf::from(name);
     if !given.exists() && ours.exists() { ours } else { given }
 }
 
-fn stem(path: &Path) -> String {
+/// The name of a file without its folder and ending.
+pub(crate) fn stem(path: &Path) -> String {
     path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("scenario").to_owned()
 }
 
@@ -101,14 +113,20 @@ fn one(plan: &Plan, settings: &Settings, stem: &str, out: &mut impl Write) -> an
     writeln!(out, "{}\n{}\n{}", plan.name, plan.about, html::conditions(plan))?;
     table::ways(&outcomes, windowed(plan.rule.algorithm), out)?;
     if !settings.no_plots {
-        let page = write_plots(plan, &outcomes, &settings.out, stem)?;
+        let page = write_plots(plan, &outcomes, (&settings.out, stem), "")?;
         writeln!(out, "report: {}", page.display())?;
     }
     writeln!(out)?;
     Ok(())
 }
 
-fn write_plots(plan: &Plan, outcomes: &[Outcome], dir: &Path, stem: &str) -> anyhow::Result<PathBuf> {
+/// Writes plots and page, and returns where the page is.
+pub(crate) fn write_plots(
+    plan: &Plan,
+    outcomes: &[Outcome],
+    (dir, stem): (&Path, &str),
+    sections: &str,
+) -> anyhow::Result<PathBuf> {
     let write = |path: &Path, text: &str| {
         std::fs::write(path, text).with_context(|| format!("{} cannot be written", path.display()))
     };
@@ -122,7 +140,7 @@ fn write_plots(plan: &Plan, outcomes: &[Outcome], dir: &Path, stem: &str) -> any
         pictures.push(picture);
     }
     let page = dir.join(format!("{stem}.html"));
-    write(&page, &html::page(plan, outcomes, &pictures))?;
+    write(&page, &html::page(plan, outcomes, &pictures, sections))?;
     Ok(page)
 }
 

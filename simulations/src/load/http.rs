@@ -58,17 +58,22 @@ async fn keep_asking(
 
 /// Reads one whole answer and takes it out of the buffer.
 async fn answer(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<Answer> {
+    verdict(&body(socket, buffer).await?.1)
+}
+
+/// Reads one whole answer of status 200 and takes it out of the buffer: whether the server closes the connection after it, and
+/// its body.
+pub(crate) async fn body(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<(bool, BytesMut)> {
     let mut whole = None;
     loop {
         if whole.is_none() {
             whole = head(buffer)?;
         }
-        if let Some((start, end)) = whole
-            && buffer.len() >= end
+        if let Some(Head { body_at, body_len, closes }) = whole
+            && buffer.len() >= body_at.saturating_add(body_len)
         {
-            let answer = verdict(buffer.get(start..end).unwrap_or_default());
-            buffer.advance(end);
-            return answer;
+            buffer.advance(body_at);
+            return Ok((closes, buffer.split_to(body_len)));
         }
         if buffer.len() > ANSWER_BYTES_MAX {
             bail!("an answer of more than {ANSWER_BYTES_MAX} bytes");
@@ -79,8 +84,16 @@ async fn answer(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result
     }
 }
 
-/// Where the body starts and ends, once the whole head is here.
-fn head(buffer: &[u8]) -> anyhow::Result<Option<(usize, usize)>> {
+/// What the head of an answer says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Head {
+    body_at: usize,
+    body_len: usize,
+    closes: bool,
+}
+
+/// Reads the head, once it is here as a whole.
+fn head(buffer: &[u8]) -> anyhow::Result<Option<Head>> {
     let Some(at) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else { return Ok(None) };
     let head = std::str::from_utf8(buffer.get(..at).unwrap_or_default()).context("a head that is no text")?;
     let mut lines = head.split("\r\n");
@@ -88,12 +101,17 @@ fn head(buffer: &[u8]) -> anyhow::Result<Option<(usize, usize)>> {
     if !status.starts_with("HTTP/1.1 200") {
         bail!("answered `{status}`");
     }
-    let length = lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
-    });
-    let length = length.context("an answer without content-length")?;
-    Ok(Some((at + 4, (at + 4).saturating_add(length))))
+    let (mut body_len, mut closes) = (None, false);
+    for (name, value) in lines.filter_map(|line| line.split_once(':')) {
+        let value = value.trim();
+        if name.eq_ignore_ascii_case("content-length") {
+            body_len = value.parse::<usize>().ok();
+        } else if name.eq_ignore_ascii_case("connection") {
+            closes = value.eq_ignore_ascii_case("close");
+        }
+    }
+    let body_len = body_len.context("an answer without content-length")?;
+    Ok(Some(Head { body_at: at + 4, body_len, closes }))
 }
 
 /// Reads `allowed` of the first decision; it is the first field that has this name.
@@ -116,7 +134,7 @@ mod tests {
     fn a_head_is_understood_only_when_whole() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
         assert_eq!(head(&text[..20]).unwrap(), None);
-        assert_eq!(head(text).unwrap(), Some((38, 43)));
+        assert_eq!(head(text).unwrap(), Some(Head { body_at: 38, body_len: 5, closes: false }));
         assert!(head(b"HTTP/1.1 200 OK\r\n\r\n").is_err());
         assert!(head(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n").is_err());
     }

@@ -7,7 +7,7 @@
 
 mod floor;
 mod histogram;
-mod http;
+pub(crate) mod http;
 mod pace;
 mod process;
 mod report;

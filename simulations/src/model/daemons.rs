@@ -486,7 +486,11 @@ impl Model for World {
                 });
                 (0..self.daemons.len()).for_each(|at| self.reload(at));
             }
-            FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => {}
+            FaultKind::StoreLost { .. }
+            | FaultKind::Limit(_)
+            | FaultKind::Weights(_)
+            | FaultKind::Stop { .. }
+            | FaultKind::Roll => {}
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };

@@ -152,7 +152,7 @@ pub(crate) const fn mode(way: Way) -> Mode {
     }
 }
 
-const fn partition_word(on_partition: OnPartition) -> &'static str {
+pub(crate) const fn partition_word(on_partition: OnPartition) -> &'static str {
     match on_partition {
         OnPartition::Share => "share",
         OnPartition::Freeze => "freeze",

@@ -116,6 +116,32 @@ pub(crate) enum FaultKind {
     Weights(Vec<u32>),
     /// More of the messages are lost.
     Storm { loss: f64, jitter: f64 },
+    /// A daemon stands still: it is there, and answers nobody. Real daemons only.
+    Stop { region: usize, daemon: usize },
+    /// All daemons are restarted in order, each when the one before is ready again. Real daemons only.
+    Roll,
+}
+
+impl FaultKind {
+    /// Its word in scenario files.
+    pub(crate) const fn word(&self) -> &'static str {
+        match self {
+            Self::Cut { .. } => "cut",
+            Self::Crash { .. } => "crash",
+            Self::StoreLost { .. } => "store-lost",
+            Self::ClockStep { .. } => "clock-step",
+            Self::Limit(_) => "limit",
+            Self::Weights(_) => "weights",
+            Self::Storm { .. } => "storm",
+            Self::Stop { .. } => "stop",
+            Self::Roll => "roll",
+        }
+    }
+
+    /// Whether virtual time knows nothing like it.
+    pub(crate) const fn needs_processes(&self) -> bool {
+        matches!(self, Self::Stop { .. } | Self::Roll)
+    }
 }
 
 /// How the limit is held.

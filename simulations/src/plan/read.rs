@@ -41,9 +41,11 @@ enum Kind {
     Limit,
     Weights,
     Storm,
+    Stop,
+    Roll,
 }
 
-const KINDS: [(&str, Kind); 7] = [
+const KINDS: [(&str, Kind); 9] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -51,6 +53,8 @@ const KINDS: [(&str, Kind); 7] = [
     ("limit", Kind::Limit),
     ("weights", Kind::Weights),
     ("storm", Kind::Storm),
+    ("stop", Kind::Stop),
+    ("roll", Kind::Roll),
 ];
 
 /// Reads a scenario. `file` is how problems name it.
@@ -364,13 +368,17 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
                 .unwrap_or((true, true));
             FaultKind::Cut { regions: places, inward, outward }
         }
-        Kind::Crash => {
+        Kind::Crash | Kind::Stop => {
             let region = region(fault, problems)?;
             let daemons = regions.get(region).map_or(1, |region| region.daemons);
             let last = i64::try_from(daemons).unwrap_or(1) - 1;
             let daemon = fault.integer("daemon", 0, last, problems).map_or(0, |n| index(n.unsigned_abs()));
-            FaultKind::Crash { region, daemon }
+            match kind {
+                Kind::Stop => FaultKind::Stop { region, daemon },
+                _ => FaultKind::Crash { region, daemon },
+            }
         }
+        Kind::Roll => FaultKind::Roll,
         Kind::StoreLost => FaultKind::StoreLost { region: region(fault, problems)? },
         Kind::ClockStep => {
             let region = region(fault, problems)?;

@@ -10,8 +10,8 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62rem;margin:2rem a
 table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}h2{margin-top:2.5rem}";
 
-/// The page. `pictures` in the order of `outcomes`, as SVG.
-pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String]) -> String {
+/// The page. `pictures` in the order of `outcomes`, as SVG; `sections` come between table and pictures, as HTML.
+pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String], sections: &str) -> String {
     let mut page = String::new();
     let name = escaped(&plan.name);
     let _ = write!(
@@ -22,6 +22,7 @@ pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String]) -> St
         escaped(&conditions(plan))
     );
     table(&mut page, plan, outcomes);
+    page.push_str(sections);
     for (outcome, picture) in outcomes.iter().zip(pictures) {
         let _ = write!(page, "<h2 id=\"{0}\">{1}</h2>{picture}", outcome.way.word(), outcome.way.title());
     }
@@ -78,6 +79,7 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
     page.push_str("</table>");
 }
 
-fn escaped(text: &str) -> String {
+/// Text that is safe in a page.
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -11,6 +11,7 @@ use crate::drive::Outcome;
 use crate::model::shell::windowed;
 use crate::number::{float, len, seconds};
 use crate::plan::Plan;
+use tidegate::core::time::Span;
 
 const SIZE: (u32, u32) = (960, 800);
 const LETTERS: &[u8] = include_bytes!("../../assets/plot-sans.ttf");
@@ -94,6 +95,18 @@ where
     let highest = world.iter().map(|&(_, y)| y).fold(limit, f64::max) * 1.35;
     let end = at(outcome, outcome.points.len());
     let mut chart = chart(area, "permits per second", end, highest)?;
+    for fault in &plan.faults {
+        let from = seconds(fault.at);
+        let until = if fault.lasts > Span::ZERO { from + seconds(fault.lasts) } else { from };
+        let shade = RGBColor(255, 160, 60);
+        chart.draw_series([Rectangle::new(
+            [(from, 0.0), (until.min(end), highest)],
+            shade.mix(0.15).filled(),
+        )])?;
+        chart.draw_series([PathElement::new([(from, 0.0), (from, highest)], shade.stroke_width(1))])?;
+        let label = Text::new(fault.kind.word(), (from, highest * 0.97), (FONT, 12).into_font());
+        chart.draw_series([label])?;
+    }
     let asked = asked.into_iter().map(|(x, y)| (x, y.min(highest)));
     let grey = RGBColor(190, 190, 190);
     chart
@@ -151,13 +164,19 @@ where
         .configure_mesh()
         .light_line_style(WHITE)
         .label_style((FONT, 12))
-        .x_label_formatter(&|x| format!("{x}"))
-        .y_label_formatter(&|y| format!("{y}"))
+        .x_label_formatter(&|x| short(*x))
+        .y_label_formatter(&|y| short(*y))
         .x_desc("seconds")
         .y_desc(what)
         .axis_desc_style((FONT, 13))
         .draw()?;
     Ok(chart)
+}
+
+/// A number of an axis, without the digits that floats leave behind.
+fn short(number: f64) -> String {
+    let text = format!("{number:.3}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 fn single<B: DrawingBackend>(

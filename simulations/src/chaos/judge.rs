@@ -1,0 +1,542 @@
+//! Judges real daemons by what their clients saw and what is public: answers, `/metrics` and logs. It knows nothing of what
+//! happens inside.
+//!
+//! A request counts for a window only if it was sent and answered within it, so what is found is a lower bound: a slow machine
+//! makes the judge see less, and it says how much it could not judge.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::rule::OnPartition;
+
+use super::clients::{ANSWER_WITHIN, Answer, Seen};
+use crate::model::shell::windowed;
+use crate::number::{float, len};
+use crate::plan::{FaultKind, Plan, Way};
+
+/// Of what was admitted at most this part may be of unknown window.
+const UNKNOWN_MAX: f64 = 0.1;
+/// How long daemons may take to notice a cut, or to load a changed rule.
+const NOTICED: Duration = Duration::from_secs(2);
+/// After a fault the limit must be used again within this.
+const USED_AGAIN: Duration = Duration::from_secs(3);
+const USED: f64 = 0.95;
+/// Counters and gauges that stay at zero while nothing is wrong.
+const ALARMS: [&str; 8] = [
+    "tidegate_frames_rejected_total",
+    "tidegate_task_ends_total",
+    "tidegate_log_lines_lost_total",
+    "tidegate_degraded_decisions_total",
+    "tidegate_audit_dropped_total",
+    "tidegate_peer_rules_refused_total",
+    "tidegate_store_errors_total",
+    "tidegate_notices",
+];
+
+/// A fault as it truly happened, since the first request.
+#[derive(Debug, Clone)]
+pub(super) struct Happened {
+    pub(super) kind: FaultKind,
+    pub(super) from: Duration,
+    /// When it was put right, or when what it asked for was done.
+    pub(super) until: Duration,
+}
+
+/// All that is known of a run from outside.
+#[derive(Debug)]
+pub(super) struct Evidence<'a> {
+    pub(super) plan: &'a Plan,
+    pub(super) way: Way,
+    /// When the first request could be sent, since the epoch: the beginning of a window.
+    pub(super) begun: Duration,
+    pub(super) seen: &'a [Seen],
+    /// Requests that came due and that no client could send in time.
+    pub(super) unsent: u64,
+    pub(super) faults: &'a [Happened],
+    /// Name, region and log of each daemon.
+    pub(super) daemons: Vec<(String, usize, String)>,
+    /// The name of each daemon with its `/metrics` before the first fault.
+    pub(super) healthy: Vec<(String, String)>,
+}
+
+/// What became of one promise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Yes,
+    No,
+    /// Nothing in this run could have broken it.
+    NotJudged,
+}
+
+impl Kept {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Yes => "kept",
+            Self::No => "BROKEN",
+            Self::NotJudged => "not judged",
+        }
+    }
+}
+
+/// A promise with what was found.
+#[derive(Debug, Clone)]
+pub(super) struct Verdict {
+    /// The sentence of the manual.
+    pub(super) promise: &'static str,
+    pub(super) kept: Kept,
+    pub(super) found: String,
+}
+
+impl Verdict {
+    fn new(promise: &'static str, worst: Option<(bool, String)>) -> Self {
+        match worst {
+            Some((kept, found)) => Self { promise, kept: if kept { Kept::Yes } else { Kept::No }, found },
+            None => Self { promise, kept: Kept::NotJudged, found: "nothing here could break it".to_owned() },
+        }
+    }
+}
+
+/// One user's window: permits surely admitted in it.
+type Windows = HashMap<(u64, u64), u64>;
+
+impl Evidence<'_> {
+    /// All promises, in the order of the page.
+    pub(super) fn verdicts(&self) -> Vec<Verdict> {
+        vec![
+            self.limit_holds(),
+            self.bound_is_one(),
+            self.used_again(),
+            self.everyone_is_answered(),
+            self.health_is_quiet(),
+            self.cause_is_named(),
+            self.enough_is_known(),
+        ]
+    }
+
+    fn window(&self) -> Duration {
+        Duration::from_micros(self.plan.rule.window.0.max(1))
+    }
+
+    fn index(&self, at: Duration) -> u64 {
+        u64::try_from(at.as_micros() / self.window().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The window of what was decided, if only one can be meant.
+    fn sure_window(&self, seen: &Seen) -> Option<u64> {
+        let window = self.index(seen.sent);
+        (self.index(seen.answered) == window).then_some(window)
+    }
+
+    fn admitted(&self) -> impl Iterator<Item = &Seen> {
+        self.seen.iter().filter(|seen| matches!(seen.answer, Answer::Decided { admitted: true, .. }))
+    }
+
+    /// Since the first request.
+    fn since(&self, at: Duration) -> Duration {
+        at.saturating_sub(self.begun)
+    }
+
+    /// The largest limit that a daemon may have decided by between two instants.
+    fn limit_between(&self, from: Duration, until: Duration) -> u64 {
+        let (mut largest, mut last) = (0, u64::from(self.plan.rule.limit));
+        for fault in self.faults {
+            let FaultKind::Limit(limit) = fault.kind else { continue };
+            if fault.from + NOTICED > from {
+                largest = largest.max(last);
+            }
+            if fault.from <= until {
+                last = u64::from(limit);
+            }
+        }
+        largest.max(last)
+    }
+
+    /// Whether nothing that the manual excepts touches this span of time.
+    fn is_plain(&self, from: Duration, until: Duration) -> bool {
+        !self.faults.iter().any(|fault| {
+            let excepted = match fault.kind {
+                FaultKind::Crash { .. } | FaultKind::Roll => !self.plan.shared_store,
+                FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => true,
+                _ => false,
+            };
+            excepted && fault.from <= until && fault.until + NOTICED + self.window() >= from
+        })
+    }
+
+    fn limit_holds(&self) -> Verdict {
+        const EXACT: &str =
+            "Never more is admitted worldwide than the limit (regions.md, `split` and `escrow`)";
+        const SHARES: &str = "While a region is cut off, both sides together admit no more than the limit (regions.md, `on_partition`)";
+        match self.way {
+            Way::Gossip => {
+                let shared = matches!(self.plan.rule.on_partition, OnPartition::Share | OnPartition::Deny);
+                let cuts: Vec<&Happened> = self
+                    .faults
+                    .iter()
+                    .filter(|fault| {
+                        shared && matches!(fault.kind, FaultKind::Cut { .. } | FaultKind::Crash { .. })
+                    })
+                    .collect();
+                let in_a_cut = |from: Duration, until: Duration| {
+                    cuts.iter().any(|cut| cut.from + NOTICED <= from && until <= cut.until)
+                };
+                Verdict::new(SHARES, self.highest(in_a_cut))
+            }
+            // A region's memory that is lost may spend its share once more; the manual says so of `split`.
+            _ => Verdict::new(
+                EXACT,
+                self.highest(|from, until| self.way == Way::Escrow || self.is_plain(from, until)),
+            ),
+        }
+    }
+
+    /// The fullest of what `judged` says may be judged, and whether it is within the limit.
+    fn highest(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
+        match self.plan.rule.algorithm {
+            Algorithm::FixedWindow => self.fullest_window(judged),
+            Algorithm::SlidingLog => self.fullest_interval(judged),
+            algorithm if !windowed(algorithm) => self.highest_level(judged),
+            _ => None,
+        }
+    }
+
+    fn fullest_window(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
+        let mut windows = Windows::new();
+        for seen in self.admitted() {
+            if let Some(window) = self.sure_window(seen) {
+                *windows.entry((seen.ask.user, window)).or_default() += seen.ask.cost;
+            }
+        }
+        let span = |window: u64| {
+            let from = self.since(
+                self.window() * u32::try_from(window - self.index(self.begun)).unwrap_or(u32::MAX)
+                    + self.begun,
+            );
+            (from, from + self.window())
+        };
+        let judged: Vec<(u64, u64, u64)> = windows
+            .into_iter()
+            .filter(|((_, window), _)| *window >= self.index(self.begun))
+            .filter_map(|((_, window), admitted)| {
+                let (from, until) = span(window);
+                judged(from, until)
+                    .then(|| (admitted, self.limit_between(from, until), window - self.index(self.begun)))
+            })
+            .collect();
+        let above = judged.iter().filter(|(admitted, limit, _)| admitted > limit).count();
+        let (admitted, limit, window) = judged
+            .iter()
+            .max_by_key(|(admitted, limit, _)| admitted.saturating_sub(*limit).max(*admitted))?;
+        let found = format!(
+            "{} windows judged, {above} above; the fullest is window {window} with {admitted} of {limit}",
+            judged.len()
+        );
+        Some((above == 0, found))
+    }
+
+    /// Every interval as long as the window that ends with an admission.
+    fn fullest_interval(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
+        let mut of_user: BTreeMap<u64, Vec<&Seen>> = BTreeMap::new();
+        for seen in self.admitted() {
+            of_user.entry(seen.ask.user).or_default().push(seen);
+        }
+        let (mut count, mut worst) = (0_u64, None::<(u64, u64, Duration)>);
+        for list in of_user.values_mut() {
+            list.sort_by_key(|seen| seen.answered);
+            let mut first = 0;
+            for (place, last) in list.iter().enumerate() {
+                let (from, until) =
+                    (self.since(last.answered.saturating_sub(self.window())), self.since(last.answered));
+                while list.get(first).is_some_and(|seen| seen.answered + self.window() <= last.answered) {
+                    first += 1;
+                }
+                if !judged(from, until) {
+                    continue;
+                }
+                let inside = list.get(first..=place).unwrap_or_default();
+                let sure = inside.iter().filter(|seen| seen.sent + self.window() > last.answered);
+                let admitted: u64 = sure.map(|seen| seen.ask.cost).sum();
+                count += 1;
+                if worst.is_none_or(|(most, ..)| admitted > most) {
+                    worst = Some((admitted, self.limit_between(from, until), until));
+                }
+            }
+        }
+        let (admitted, limit, until) = worst?;
+        Some((
+            admitted <= limit,
+            format!(
+                "{count} intervals judged; the fullest ends at {:.1} s with {admitted} of {limit}",
+                until.as_secs_f64()
+            ),
+        ))
+    }
+
+    /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers may be as late as the slowest,
+    /// so what refills meanwhile is allowed as well.
+    fn highest_level(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
+        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
+        let burst = float(u64::from(self.plan.rule.burst));
+        let mut list: Vec<&Seen> = self.admitted().collect();
+        list.sort_by_key(|seen| seen.answered);
+        let slowest = list.iter().map(|seen| seen.answered.saturating_sub(seen.sent)).max()?;
+        let allowed = burst + rate * slowest.as_secs_f64();
+        let mut levels: HashMap<u64, (Duration, f64)> = HashMap::new();
+        let (mut count, mut worst) = (0_u64, None::<(f64, Duration)>);
+        for seen in list {
+            let at = self.since(seen.answered);
+            let (last, level) = levels.entry(seen.ask.user).or_insert((at, 0.0));
+            // What is admitted where nothing is promised is not held against what comes after.
+            let promised = judged(at, at);
+            *level = (*level - rate * at.saturating_sub(*last).as_secs_f64()).max(0.0);
+            *last = at;
+            if !promised {
+                *level = 0.0;
+                continue;
+            }
+            *level += float(seen.ask.cost);
+            count += 1;
+            if worst.is_none_or(|(most, _)| *level > most) {
+                worst = Some((*level, at));
+            }
+        }
+        let (level, at) = worst?;
+        let found = format!(
+            "{count} admissions judged; the highest level is {level:.0} of {allowed:.0} at {:.1} s (burst {burst:.0}, slowest answer {} ms)",
+            at.as_secs_f64(),
+            slowest.as_millis()
+        );
+        Some((level <= allowed, found))
+    }
+
+    fn bound_is_one(&self) -> Verdict {
+        const PROMISE: &str =
+            "`believed_used` and `error_bound` together are not less than what was used (regions.md)";
+        if self.plan.rule.algorithm != Algorithm::FixedWindow || self.way != Way::Gossip {
+            return Verdict::new(PROMISE, None);
+        }
+        let mut admitted: HashMap<(u64, u64), Vec<(Duration, u64)>> = HashMap::new();
+        for seen in self.admitted() {
+            if let Some(window) = self.sure_window(seen) {
+                admitted.entry((seen.ask.user, window)).or_default().push((seen.answered, seen.ask.cost));
+            }
+        }
+        for list in admitted.values_mut() {
+            list.sort_unstable();
+            let mut sum = 0;
+            for (_, cost) in list.iter_mut() {
+                sum += *cost;
+                *cost = sum;
+            }
+        }
+        let (mut judged, mut too_small, mut worst) = (0_u64, 0_u64, None::<(u64, String)>);
+        for seen in self.seen {
+            let Answer::Decided { believed: Some((believed, bound)), .. } = seen.answer else { continue };
+            let Some(window) = self.sure_window(seen) else { continue };
+            if !self.is_plain(self.since(seen.sent), self.since(seen.answered)) {
+                continue;
+            }
+            judged += 1;
+            let before = admitted.get(&(seen.ask.user, window)).map_or(0, |list| {
+                let known = list.partition_point(|(answered, _)| *answered <= seen.sent);
+                known.checked_sub(1).and_then(|place| list.get(place)).map_or(0, |(_, sum)| *sum)
+            });
+            let missing = before.saturating_sub(believed.saturating_add(bound));
+            too_small += u64::from(missing > 0);
+            if worst.as_ref().is_none_or(|(most, _)| missing > *most) {
+                let at = self.since(seen.sent).as_secs_f64();
+                worst = Some((
+                    missing,
+                    format!("at {at:.2} s {before} were used, {believed} ± {bound} believed"),
+                ));
+            }
+        }
+        let found = worst.filter(|_| judged > 0).map(|(missing, example)| {
+            let example = if missing > 0 { format!("; {example}") } else { String::new() };
+            (too_small == 0, format!("{judged} answers judged, {too_small} too small{example}"))
+        });
+        Verdict::new(PROMISE, found)
+    }
+
+    /// Permits asked for, and admitted, in each second since the first request.
+    pub(super) fn seconds(&self) -> Vec<(u64, u64)> {
+        let mut seconds: Vec<(u64, u64)> = Vec::new();
+        for seen in self.seen {
+            let at = usize::try_from(self.since(seen.sent).as_secs()).unwrap_or(usize::MAX).min(1 << 20);
+            if seconds.len() <= at {
+                seconds.resize(at + 1, (0, 0));
+            }
+            if let Some((asked, admitted)) = seconds.get_mut(at) {
+                *asked += seen.ask.cost;
+                *admitted += if matches!(seen.answer, Answer::Decided { admitted: true, .. }) {
+                    seen.ask.cost
+                } else {
+                    0
+                };
+            }
+        }
+        seconds
+    }
+
+    fn used_again(&self) -> Verdict {
+        const PROMISE: &str =
+            "Within three seconds after a fault the limit is used again to 95 % (regions.md)";
+        if self.way == Way::Split || self.window() > Duration::from_secs(1) || self.plan.demand.users > 1 {
+            return Verdict::new(PROMISE, None);
+        }
+        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
+        let seconds = self.seconds();
+        let mut slowest: Option<(bool, String)> = None;
+        for fault in self.faults {
+            let heals = matches!(
+                fault.kind,
+                FaultKind::Cut { .. }
+                    | FaultKind::Crash { .. }
+                    | FaultKind::Stop { .. }
+                    | FaultKind::Storm { .. }
+            );
+            let first = usize::try_from(fault.until.as_secs_f64().ceil() as u64).unwrap_or(usize::MAX);
+            if !heals || first + 4 > seconds.len() {
+                continue;
+            }
+            let back = seconds.iter().enumerate().skip(first).find(|(_, (asked, admitted))| {
+                let could = float(*asked).min(rate);
+                could > 0.0 && float(*admitted) >= USED * could
+            });
+            let took =
+                back.map(|(at, _)| Duration::from_secs(crate::number::place(at)).saturating_sub(fault.until));
+            let kept = took.is_some_and(|took| took <= USED_AGAIN);
+            let took = took.map_or("never".to_owned(), |took| format!("{:.1} s", took.as_secs_f64()));
+            if slowest.as_ref().is_none_or(|(all_kept, _)| *all_kept) {
+                slowest = Some((kept, format!("after the {}: {took}", fault.kind.word())));
+            }
+        }
+        Verdict::new(PROMISE, slowest)
+    }
+
+    fn everyone_is_answered(&self) -> Verdict {
+        const PROMISE: &str =
+            "Every request is answered, also while daemons are restarted in order (operating.md, Stop)";
+        let excused = |seen: &Seen| {
+            self.faults.iter().any(|fault| {
+                let hit = match fault.kind {
+                    FaultKind::Crash { region, .. } | FaultKind::Stop { region, .. } => {
+                        region == seen.ask.region
+                    }
+                    FaultKind::StoreLost { region } => !self.plan.shared_store && region == seen.ask.region,
+                    _ => false,
+                };
+                let (sent, answered) = (self.since(seen.sent), self.since(seen.answered));
+                hit && sent <= fault.until + NOTICED && answered + ANSWER_WITHIN >= fault.from
+            })
+        };
+        let failed: Vec<(&Seen, &String)> = self
+            .seen
+            .iter()
+            .filter_map(|seen| match &seen.answer {
+                Answer::Failed(why) => Some((seen, why)),
+                _ => None,
+            })
+            .collect();
+        let lost: Vec<&(&Seen, &String)> = failed.iter().filter(|(seen, _)| !excused(seen)).collect();
+        let example = lost.first().map_or_else(String::new, |(seen, why)| {
+            format!("; the first at {:.1} s: {why}", self.since(seen.sent).as_secs_f64())
+        });
+        let nobody = self.seen.iter().filter(|seen| matches!(seen.answer, Answer::NobodyReady)).count();
+        let found = format!(
+            "{} asked, {} without an answer of daemons that were killed or stopped, {} of others{example}; {nobody} not asked, since no daemon of the region was ready",
+            self.seen.len(),
+            failed.len() - lost.len(),
+            lost.len(),
+        );
+        Verdict::new(PROMISE, Some((lost.is_empty(), found)))
+    }
+
+    fn health_is_quiet(&self) -> Verdict {
+        const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
+        let mut raised: Vec<String> = Vec::new();
+        let mut looked = 0;
+        for (daemon, page) in &self.healthy {
+            for line in page.lines().filter(|line| !line.starts_with('#')) {
+                let name = line.split(['{', ' ']).next().unwrap_or_default();
+                let value =
+                    line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).unwrap_or_default();
+                if ALARMS.contains(&name) {
+                    looked += 1;
+                    if value > 0.0 {
+                        raised.push(format!("{daemon}: {line}"));
+                    }
+                }
+            }
+        }
+        let found = if raised.is_empty() {
+            format!("{looked} values before the first fault, all zero")
+        } else {
+            raised.join("; ")
+        };
+        Verdict::new(PROMISE, (looked > 0).then_some((raised.is_empty(), found)))
+    }
+
+    /// The regions that the others cannot hear meanwhile.
+    fn silenced(&self, fault: &Happened) -> Vec<usize> {
+        if fault.until.saturating_sub(fault.from) < NOTICED {
+            return Vec::new();
+        }
+        match &fault.kind {
+            FaultKind::Cut { regions, outward: true, .. } => regions.clone(),
+            FaultKind::Crash { region, .. } | FaultKind::Stop { region, .. }
+                if self.plan.regions.get(*region).is_some_and(|region| region.daemons == 1) =>
+            {
+                vec![*region]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn cause_is_named(&self) -> Verdict {
+        const PROMISE: &str =
+            "A region that is cut off, and heard again, is a line of the log with its name (regions.md)";
+        let (mut looked, mut missing) = (0, Vec::new());
+        for region in self.faults.iter().flat_map(|fault| self.silenced(fault)) {
+            let name = self.plan.regions.get(region).map_or("", |region| region.name.as_str());
+            let all_hear = self.plan.regions.len() < 2;
+            for (daemon, _, log) in self.daemons.iter().filter(|(_, of, _)| *of != region && !all_hear) {
+                looked += 1;
+                for line in [format!("region {name} is cut off"), format!("region {name} is heard")] {
+                    if !log.contains(&line) {
+                        missing.push(format!("{daemon} never logged \"{line}\""));
+                    }
+                }
+            }
+        }
+        let found = if missing.is_empty() { format!("{looked} logs name it") } else { missing.join("; ") };
+        Verdict::new(PROMISE, (looked > 0).then_some((missing.is_empty(), found)))
+    }
+
+    fn enough_is_known(&self) -> Verdict {
+        const PROMISE: &str =
+            "The judge could judge: at most a tenth of what was admitted is of unknown window";
+        let admitted = self.admitted().count();
+        let unknown = self.admitted().filter(|seen| self.sure_window(seen).is_none()).count();
+        let part = len(unknown) / len(admitted.max(1));
+        let due = float(self.unsent) + len(self.seen.len());
+        let unsent = float(self.unsent) / due.max(1.0) * 100.0;
+        let found = format!(
+            "{admitted} admitted, {:.2} % of unknown window; clients were too busy to send {unsent:.2} % of what came due",
+            part * 100.0
+        );
+        Verdict::new(PROMISE, Some((part <= UNKNOWN_MAX && admitted > 0, found)))
+    }
+
+    /// How long answers took: the median, 99 of 100, and the longest.
+    pub(super) fn latencies(&self) -> [Duration; 3] {
+        let decided = self.seen.iter().filter(|seen| matches!(seen.answer, Answer::Decided { .. }));
+        let mut all: Vec<Duration> = decided.map(|seen| seen.answered.saturating_sub(seen.sent)).collect();
+        all.sort_unstable();
+        let at = |part: usize| {
+            all.get((all.len() * part / 100).min(all.len().saturating_sub(1))).copied().unwrap_or_default()
+        };
+        [at(50), at(99), at(100)]
+    }
+}

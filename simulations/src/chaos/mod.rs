@@ -1,0 +1,332 @@
+//! `sim chaos`: a scenario on real daemons, with real stores and real packets, broken on purpose and judged by what clients saw.
+//!
+//! It reads the files that `sim run` reads, so the same story can be told in virtual time and by processes.
+
+mod clients;
+mod daemon;
+mod judge;
+mod page;
+mod wan;
+mod world;
+
+use std::collections::VecDeque;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use tidegate::core::time::Span;
+use tokio::sync::mpsc;
+use tokio::task::LocalSet;
+use tokio_util::sync::CancellationToken;
+
+use self::clients::{Answer, Book, Due, Seen, Target, get, keep_asking, since_epoch};
+use self::judge::{Evidence, Happened, Kept, Verdict};
+use self::world::World;
+use crate::drive::{Arrivals, Outcome, drive};
+use crate::measure::Measure;
+use crate::model::START;
+use crate::plan::{FaultKind, Plan, Way};
+use crate::report::plot;
+use crate::run;
+
+/// Where stories for real daemons live.
+const STORIES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/stories");
+/// Connections of the clients of one region.
+const CONNECTIONS: usize = 16;
+/// Requests of one region that wait for a free connection; what comes beyond is not sent.
+const QUEUE: usize = 4_096;
+/// How often clients send what has come due.
+const TICK: Duration = Duration::from_millis(2);
+/// Between the last fault or request and the end, so that late answers are seen.
+const AFTER: Duration = Duration::from_millis(500);
+
+/// What to play.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Settings {
+    /// Scenario files, or names of stories in simulations/stories/; `all` plays every one of those.
+    #[arg(required = true)]
+    scenarios: Vec<String>,
+    /// Only these ways (comma-separated) of gossip, split and escrow instead of the file's.
+    #[arg(long, value_delimiter = ',')]
+    ways: Vec<String>,
+    /// Another seed than the file's: for demand and network.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The daemon's program; without it the one beside this program.
+    #[arg(long)]
+    tidegate: Option<PathBuf>,
+    /// Where pages and plots go.
+    #[arg(long, default_value = "target/chaos")]
+    out: PathBuf,
+    /// Writes no pages.
+    #[arg(long)]
+    no_plots: bool,
+}
+
+/// A promise was broken: exit code 1.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} of {1} runs broke a promise")]
+struct Broken(usize, usize);
+
+/// What one run showed.
+struct Shown {
+    outcome: Outcome,
+    verdicts: Vec<Verdict>,
+    latencies: [Duration; 3],
+    faults: Vec<Happened>,
+}
+
+/// Plays every story in every way that it names.
+pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
+    let program = world::program(settings.tidegate.as_ref())?;
+    let mut files = Vec::new();
+    for name in &settings.scenarios {
+        match name.as_str() {
+            "all" => files.extend(run::all_of(STORIES)?),
+            name => files.push(run::find_in(STORIES, name)),
+        }
+    }
+    plot::prepare()?;
+    let (mut runs, mut broken) = (0, 0);
+    for file in files {
+        let mut plan = run::load(&file)?;
+        plan.seed = settings.seed.unwrap_or(plan.seed);
+        let named = if settings.ways.is_empty() { plan.ways.clone() } else { run::named(&settings.ways)? };
+        plan.ways =
+            named.into_iter().filter(|way| matches!(way, Way::Gossip | Way::Split | Way::Escrow)).collect();
+        writeln!(out, "{}\n{}", plan.name, plan.about)?;
+        let mut all = Vec::new();
+        for &way in &plan.ways {
+            let shown =
+                play(&plan, way, &program).with_context(|| format!("{}, {}", plan.name, way.word()))?;
+            page::print(way, &shown, out)?;
+            runs += 1;
+            broken += usize::from(shown.verdicts.iter().any(|verdict| verdict.kept == Kept::No));
+            all.push(shown);
+        }
+        if !settings.no_plots {
+            let path = page::write(&plan, &all, &simulated(&plan)?, (&settings.out, &run::stem(&file)))?;
+            writeln!(out, "report: {}", path.display())?;
+        }
+        writeln!(out)?;
+    }
+    if broken > 0 { Err(Broken(broken, runs).into()) } else { Ok(()) }
+}
+
+/// The same in virtual time, as far as that knows it.
+fn simulated(plan: &Plan) -> anyhow::Result<Vec<Outcome>> {
+    if plan.faults.iter().any(|fault| fault.kind.needs_processes()) {
+        return Ok(Vec::new());
+    }
+    plan.ways.iter().map(|&way| drive(plan, way)).collect()
+}
+
+fn play(plan: &Plan, way: Way, program: &Path) -> anyhow::Result<Shown> {
+    // The relays have a runtime of their own, and drop it: not within this one.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut world = World::new(plan, way, program)?;
+    let local = LocalSet::new();
+    let Run { begun, seen, unsent, faults, healthy } = runtime.block_on(local.run_until(async {
+        world.start().await?;
+        happen(plan, &mut world).await
+    }))?;
+    let daemons = world.daemons.iter();
+    let daemons = daemons.map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect();
+    let evidence = Evidence { plan, way, begun, seen: &seen, unsent, faults: &faults, daemons, healthy };
+    let (verdicts, latencies) = (evidence.verdicts(), evidence.latencies());
+    Ok(Shown { outcome: outcome(plan, way, begun, (&seen, &faults)), verdicts, latencies, faults })
+}
+
+/// All that was seen of one run.
+struct Run {
+    /// When the first request could be sent, since the epoch.
+    begun: Duration,
+    seen: Vec<Seen>,
+    unsent: u64,
+    faults: Vec<Happened>,
+    /// The name of each daemon with its `/metrics` before the first fault.
+    healthy: Vec<(String, String)>,
+}
+
+/// Lets clients ask, and breaks what the plan breaks.
+async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
+    let book: Arc<Book> = Arc::default();
+    let stop = Arc::new(AtomicBool::new(false));
+    let asks = CancellationToken::new();
+    let (mut queues, mut clients) = (Vec::new(), Vec::new());
+    for region in 0..plan.regions.len() {
+        let of_region = world.daemons.iter().filter(|daemon| daemon.region == region);
+        let targets: Vec<Arc<Target>> = of_region.map(|daemon| Arc::new(Target::new(daemon.http))).collect();
+        for target in &targets {
+            tokio::task::spawn_local(Arc::clone(target).follow(Arc::clone(&stop)));
+        }
+        let targets = Rc::new(targets);
+        let (queue, requests) = mpsc::channel(QUEUE);
+        let requests = Rc::new(tokio::sync::Mutex::new(requests));
+        queues.push(queue);
+        for first in 0..CONNECTIONS {
+            let (targets, requests) = (Rc::clone(&targets), Rc::clone(&requests));
+            let client = keep_asking(targets, asks.clone(), requests, (first, Arc::clone(&book)));
+            clients.push(tokio::task::spawn_local(client));
+        }
+    }
+    let begun = beginning(plan);
+    tokio::time::sleep(begun.saturating_sub(since_epoch())).await;
+    let pace = tokio::task::spawn_local(pace(plan.clone(), begun, queues, Arc::clone(&book)));
+    let (faults, healthy) = break_things(plan, world, begun).await?;
+    pace.await?;
+    tokio::time::sleep(AFTER).await;
+    asks.cancel();
+    for client in clients {
+        client.await?;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let seen = std::mem::take(&mut *book.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Run { begun, seen, unsent: book.unsent.load(Ordering::Relaxed), faults, healthy })
+}
+
+/// The beginning of the next window, and of a second.
+fn beginning(plan: &Plan) -> Duration {
+    let each = u128::from(plan.rule.window.0.clamp(1_000_000, 60_000_000));
+    let soon = (since_epoch() + Duration::from_millis(200)).as_micros();
+    Duration::from_micros(u64::try_from(soon.div_ceil(each) * each).unwrap_or(u64::MAX))
+}
+
+/// Hands out the requests of every step when it is due.
+async fn pace(plan: Plan, begun: Duration, queues: Vec<mpsc::Sender<Due>>, book: Arc<Book>) {
+    let mut arrivals = Arrivals::new(&plan);
+    let steps = plan.length.0 / plan.step.0.max(1);
+    for at in 0..steps {
+        let due = begun + Duration::from_micros(at * plan.step.0);
+        while since_epoch() < due {
+            tokio::time::sleep(TICK).await;
+        }
+        arrivals.of_step(at, |ask| {
+            let queue = queues.get(ask.region);
+            if queue.is_none_or(|queue| queue.try_send(Due { at: due, ask }).is_err()) {
+                book.unsent.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+}
+
+/// Carries out the faults in time, and notes when each truly began and was over. Before the first it looks at `/metrics`.
+async fn break_things(
+    plan: &Plan,
+    world: &mut World,
+    begun: Duration,
+) -> anyhow::Result<(Vec<Happened>, Vec<(String, String)>)> {
+    let both = plan.faults.iter().enumerate().flat_map(|(fault, planned)| {
+        let ends = planned.at + planned.lasts;
+        let end = (planned.lasts > Span::ZERO).then_some((ends, false, fault));
+        std::iter::once((planned.at, true, fault)).chain(end)
+    });
+    let mut events: Vec<(Span, bool, usize)> = both.collect();
+    events.sort_unstable();
+    let mut events = VecDeque::from(events);
+    let end = begun + Duration::from_micros(plan.length.0);
+    let mut happened: Vec<Option<Happened>> = vec![None; plan.faults.len()];
+    let first = events.front().map_or(end, |(at, ..)| begun + Duration::from_micros(at.0));
+    tokio::time::sleep(first.saturating_sub(since_epoch())).await;
+    let mut healthy = Vec::new();
+    for daemon in &world.daemons {
+        let page = get(daemon.http, "/metrics").await.map(|(_, page)| page).unwrap_or_default();
+        healthy.push((daemon.name.clone(), page));
+    }
+    while let Some((at, broken, fault)) = events.pop_front() {
+        let due = begun + Duration::from_micros(at.0);
+        tokio::time::sleep(due.saturating_sub(since_epoch())).await;
+        let Some(planned) = plan.faults.get(fault) else { continue };
+        let from = since_epoch().saturating_sub(begun);
+        world.fault(&planned.kind, broken).await?;
+        let until = since_epoch().saturating_sub(begun);
+        if let Some(place) = happened.get_mut(fault) {
+            let whole_run =
+                if planned.lasts > Span::ZERO { Duration::from_micros(plan.length.0) } else { until };
+            match place {
+                Some(known) => known.until = until,
+                None => *place = Some(Happened { kind: planned.kind.clone(), from, until: whole_run }),
+            }
+        }
+    }
+    Ok((happened.into_iter().flatten().collect(), healthy))
+}
+
+/// The figures and the picture, by the same measure as in virtual time.
+fn outcome(plan: &Plan, way: Way, begun: Duration, (seen, faults): (&[Seen], &[Happened])) -> Outcome {
+    let mut measure = Measure::new(plan);
+    let at = |instant: Duration| {
+        START + Span(u64::try_from(instant.saturating_sub(begun).as_micros()).unwrap_or(u64::MAX))
+    };
+    let mut changes: VecDeque<(Duration, u32)> = faults
+        .iter()
+        .filter_map(|fault| match fault.kind {
+            FaultKind::Limit(limit) => Some((begun + fault.from, limit)),
+            _ => None,
+        })
+        .collect();
+    let mut in_order: Vec<&Seen> = seen.iter().collect();
+    in_order.sort_by_key(|seen| seen.sent);
+    for seen in in_order {
+        while let Some((since, limit)) = changes.pop_front_if(|(since, _)| *since <= seen.sent) {
+            measure.limit_changed(at(since), limit);
+        }
+        measure.asked(at(seen.sent), seen.ask);
+        match &seen.answer {
+            Answer::Decided { admitted: true, reset, .. } => {
+                measure.admitted(
+                    at(seen.sent),
+                    seen.ask,
+                    charged_window(plan, begun, seen, *reset),
+                    Span::ZERO,
+                );
+            }
+            Answer::Decided { .. } => measure.refused(at(seen.sent), seen.ask),
+            Answer::Failed(_) | Answer::NobodyReady => {}
+        }
+    }
+    Outcome {
+        way,
+        figures: measure.figures(),
+        frames: 0.0,
+        bytes: 0.0,
+        frames_all: 0.0,
+        bytes_all: 0.0,
+        late: 0,
+        points: measure.points().to_vec(),
+        point_len: measure.point_len(),
+    }
+}
+
+/// The window that a request was most likely charged to: its answer says when that ends.
+fn charged_window(plan: &Plan, begun: Duration, seen: &Seen, reset: Duration) -> u64 {
+    let length = plan.rule.window.0.max(1);
+    let index = |instant: Duration| {
+        let since = u64::try_from(instant.saturating_sub(begun).as_micros()).unwrap_or(u64::MAX);
+        (START + Span(since)).window_index(Span(length))
+    };
+    let ends = seen.answered + reset;
+    // The answer took a little while, so the end is a little behind a boundary.
+    let middle = ends.saturating_sub(Duration::from_micros(length / 2));
+    index(middle).clamp(index(seen.sent), index(seen.answered))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_story_can_be_read() {
+        let stories = run::all_of(STORIES).unwrap();
+        assert!(!stories.is_empty());
+        for story in stories {
+            let plan = run::load(&story).unwrap();
+            assert!(plan.ways.iter().any(|way| matches!(way, Way::Gossip | Way::Split | Way::Escrow)));
+        }
+    }
+}

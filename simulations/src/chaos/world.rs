@@ -1,0 +1,270 @@
+//! A plan as real processes: certificates, daemons, stores, the network between them, and what goes wrong.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+use tempfile::TempDir;
+use tidegate::core::written::format_span;
+
+use super::clients::get;
+use super::daemon::{Daemon, Redis, free_port};
+use super::wan::Wan;
+use crate::BadInput;
+use crate::model::shell::{partition_word, windowed};
+use crate::plan::{FaultKind, Plan, Way};
+
+/// The longest that daemons may take to find each other.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than a drain and what follows it.
+const ENDS_WITHIN: Duration = Duration::from_secs(20);
+
+/// All regions.
+pub(super) struct World {
+    plan: Plan,
+    way: Way,
+    pub(super) daemons: Vec<Daemon>,
+    wan: Wan,
+    redis: Vec<Redis>,
+    /// The rule as it is now.
+    limit: u32,
+    weights: Vec<u32>,
+    /// Last, so that all processes are gone before their files.
+    folder: TempDir,
+}
+
+impl World {
+    /// Makes everything that its daemons need; they do not run until [`Self::start`].
+    pub(super) fn new(plan: &Plan, way: Way, program: &Path) -> anyhow::Result<Self> {
+        can_be_played(plan, way)?;
+        let folder = TempDir::new()?;
+        let wan = Wan::new(plan.weather.clone(), plan.regions.len(), plan.seed)?;
+        let redis = (0..if plan.shared_store { plan.regions.len() } else { 0 })
+            .map(|place| Redis::start(folder.path().join(format!("redis-{place}"))))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        tidegate(program, folder.path(), &["cert", "ca", "--out", "ca"])?;
+        let (limit, weights) = (plan.rule.limit, plan.regions.iter().map(|region| region.weight).collect());
+        let mut world =
+            Self { plan: plan.clone(), way, daemons: Vec::new(), wan, redis, limit, weights, folder };
+        world.make(program)?;
+        Ok(world)
+    }
+
+    /// Starts all daemons, and waits until each hears every other region.
+    pub(super) async fn start(&mut self) -> anyhow::Result<()> {
+        self.write_rules()?;
+        self.daemons.iter_mut().try_for_each(Daemon::start)?;
+        for daemon in &mut self.daemons {
+            daemon.wait_until_ready().await?;
+        }
+        self.wait_until_connected().await
+    }
+
+    /// Every daemon's certificate, folder and configuration.
+    fn make(&mut self, program: &Path) -> anyhow::Result<()> {
+        let top = self.folder.path().to_owned();
+        let mut members: Vec<(usize, String, SocketAddr, SocketAddr)> = Vec::new();
+        for (region, planned) in self.plan.regions.iter().enumerate() {
+            for daemon in 0..planned.daemons {
+                let peer = free_port()?;
+                let name = format!("{}-{daemon}", planned.name);
+                members.push((region, name, peer, self.wan.way_to(peer, region)?));
+            }
+        }
+        let regions: Vec<&str> = self.plan.regions.iter().map(|region| region.name.as_str()).collect();
+        for (region, name, peer, way) in &members {
+            let its_region = regions.get(*region).copied().unwrap_or_default();
+            tidegate(
+                program,
+                &top,
+                &["cert", "issue", "--ca", "ca", "--region", its_region, "--node", name, "--out", name],
+            )?;
+            let file = |name: &str| top.join(name).display().to_string();
+            let join: Vec<String> = members
+                .iter()
+                .map(|(.., other)| other)
+                .filter(|other| *other != way)
+                .map(ToString::to_string)
+                .collect();
+            let store = self.redis.get(*region).map_or_else(String::new, |redis| {
+                format!(
+                    "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [\"redis://{}\"]\n",
+                    redis.address
+                )
+            });
+            let config = format!(
+                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{store}[peers]\njoin = {join:?}\n\
+                 advertise = \"{way}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
+                file("ca/ca.pem"),
+                file(&format!("{name}/node.pem")),
+                file(&format!("{name}/node.key")),
+            );
+            let folder = top.join(format!("{name}-daemon"));
+            self.daemons.push(Daemon::new(program, folder, (*region, name.clone()), &config)?);
+        }
+        Ok(())
+    }
+
+    /// The rules file as it is now.
+    fn rules(&self) -> String {
+        let rule = &self.plan.rule;
+        let algorithm = serde_json::json!(rule.algorithm);
+        let mut text = format!(
+            "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = {algorithm}\nlimit = {}\nwindow = \"{}\"\n",
+            self.limit,
+            format_span(rule.window)
+        );
+        if !windowed(rule.algorithm) {
+            text += &format!("burst = {}\n", rule.burst);
+        }
+        text += &format!("[rules.global]\nmode = \"{}\"\n", self.way.word());
+        if self.way == Way::Gossip {
+            text += &format!("on_partition = \"{}\"\n", partition_word(rule.on_partition));
+        }
+        if self.weights.iter().any(|weight| Some(weight) != self.weights.first()) {
+            let named = self.plan.regions.iter().zip(&self.weights);
+            let shares: Vec<String> =
+                named.map(|(region, weight)| format!("{} = {weight}", region.name)).collect();
+            text += &format!("shares = {{ {} }}\n", shares.join(", "));
+        }
+        text
+    }
+
+    async fn wait_until_connected(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        for daemon in &self.daemons {
+            loop {
+                let page = get(daemon.http, "/v1/regions").await.map(|(_, text)| text).unwrap_or_default();
+                if hears_all(&serde_json::from_str(&page).unwrap_or_default(), self.plan.regions.len()) {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    bail!("{} does not hear all other regions: {page}\n{}", daemon.name, daemon.log());
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Something breaks, or is put right again.
+    pub(super) async fn fault(&mut self, fault: &FaultKind, broken: bool) -> anyhow::Result<()> {
+        match fault {
+            FaultKind::Cut { regions, inward, outward } => self.wan.cut(regions, (*inward, *outward), broken),
+            FaultKind::Storm { loss, jitter } if broken => self.wan.storm(*loss, *jitter),
+            FaultKind::Storm { .. } => self.wan.storm(self.plan.weather.loss, self.plan.weather.jitter),
+            FaultKind::Crash { region, daemon } => {
+                let daemon = self.daemon(*region, *daemon)?;
+                if broken { daemon.kill() } else { daemon.start()? }
+            }
+            FaultKind::Stop { region, daemon } => {
+                self.daemon(*region, *daemon)?.signal(if broken { "STOP" } else { "CONT" })?;
+            }
+            FaultKind::StoreLost { region } if broken => match self.redis.get_mut(*region) {
+                Some(redis) => redis.start_again()?,
+                None => {
+                    for daemon in self.daemons.iter_mut().filter(|daemon| daemon.region == *region) {
+                        daemon.kill();
+                        daemon.start()?;
+                    }
+                }
+            },
+            FaultKind::Limit(limit) if broken => {
+                self.limit = *limit;
+                self.write_rules()?;
+            }
+            FaultKind::Weights(weights) if broken => {
+                self.weights.clone_from(weights);
+                self.write_rules()?;
+            }
+            FaultKind::Roll if broken => self.roll().await?,
+            FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) | FaultKind::Roll => {}
+            FaultKind::ClockStep { .. } => bail!("clocks of real daemons are not stepped here"),
+        }
+        Ok(())
+    }
+
+    fn write_rules(&self) -> anyhow::Result<()> {
+        let rules = self.rules();
+        self.daemons.iter().try_for_each(|daemon| daemon.set_rules(&rules))
+    }
+
+    fn daemon(&mut self, region: usize, daemon: usize) -> anyhow::Result<&mut Daemon> {
+        let mut of_region = self.daemons.iter_mut().filter(|known| known.region == region);
+        of_region.nth(daemon).with_context(|| format!("region {region} has no daemon {daemon}"))
+    }
+
+    /// Restarts every daemon in order, each when the one before is ready again.
+    async fn roll(&mut self) -> anyhow::Result<()> {
+        for daemon in &mut self.daemons {
+            daemon.terminate()?;
+            let deadline = Instant::now() + ENDS_WITHIN;
+            while !daemon.has_ended() {
+                if Instant::now() > deadline {
+                    bail!("{} does not end:\n{}", daemon.name, daemon.log());
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            daemon.start()?;
+            daemon.wait_until_ready().await?;
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        Ok(())
+    }
+}
+
+/// Whether this page of `/v1/regions` says that all of so many regions are heard, and none was just begun.
+fn hears_all(page: &Value, regions: usize) -> bool {
+    let peers = page.get("peers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let is = |peer: &Value, name: &str| peer.get(name).and_then(Value::as_bool) == Some(true);
+    let heard: std::collections::BTreeSet<&str> = peers
+        .iter()
+        .filter(|peer| is(peer, "connected") && is(peer, "live"))
+        .filter_map(|peer| peer.get("region")?.as_str())
+        .collect();
+    let begins = page.get("rules").is_some_and(|rules| rules.to_string().contains("\"start\""));
+    heard.len() + 1 >= regions && !begins
+}
+
+fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
+    let refuse = |why: &str| Err(BadInput(format!("{}: {why}", plan.name)).into());
+    if !matches!(way, Way::Gossip | Way::Split | Way::Escrow) {
+        return refuse("real daemons hold a limit by gossip, split or escrow");
+    }
+    if plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::ClockStep { .. }))
+        || plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
+    {
+        return refuse("clocks of real daemons are not moved here; `sim run` does that in virtual time");
+    }
+    if plan.shared_store || plan.regions.iter().all(|region| region.daemons == 1) {
+        return Ok(());
+    }
+    refuse("several daemons of a region need shared_store = true")
+}
+
+fn tidegate(program: &Path, folder: &Path, arguments: &[&str]) -> anyhow::Result<()> {
+    let mut command = Command::new(program);
+    let ran = command.args(arguments).current_dir(folder).output();
+    let ran = ran.with_context(|| {
+        format!(
+            "{} cannot be run: build it with `cargo build --workspace`, or name it with --tidegate",
+            program.display()
+        )
+    })?;
+    if !ran.status.success() {
+        bail!("tidegate {}: {}", arguments.join(" "), String::from_utf8_lossy(&ran.stderr));
+    }
+    Ok(())
+}
+
+/// The daemon's program beside this one.
+pub(super) fn program(named: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    let path = match named {
+        Some(path) => path.clone(),
+        None => std::env::current_exe()?.with_file_name("tidegate"),
+    };
+    std::path::absolute(&path).with_context(|| format!("{} is no path", path.display()))
+}
