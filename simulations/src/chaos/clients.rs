@@ -84,6 +84,14 @@ pub(super) struct Book {
     pub(super) seen: Mutex<Vec<Seen>>,
     /// Requests that came due and were not sent, since no connection was free in time.
     pub(super) unsent: AtomicU64,
+    pub(super) stalls: Mutex<Vec<Stall>>,
+}
+
+/// This machine kept the clients from running, until this instant since the epoch, for so long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stall {
+    pub(super) until: Duration,
+    pub(super) length: Duration,
 }
 
 pub(super) fn since_epoch() -> Duration {
@@ -120,7 +128,7 @@ pub(super) async fn keep_asking(
             note(&book, Seen { ask, sent, answered: sent, answer: Answer::NobodyReady });
             continue;
         };
-        if open.as_ref().is_some_and(|(known, ..)| *known != place) {
+        if open.as_ref().is_some_and(|(known, socket, _)| *known != place || is_closed(socket)) {
             open = None;
         }
         let answer = match timeout(ANSWER_WITHIN, asked(&mut open, (place, target.http), ask)).await {
@@ -134,6 +142,11 @@ pub(super) async fn keep_asking(
         }
         note(&book, Seen { ask, sent, answered: since_epoch(), answer });
     }
+}
+
+/// Whether the server has closed a connection on which nothing is asked: a gateway sees that, too, and takes another one.
+fn is_closed(socket: &TcpStream) -> bool {
+    !matches!(socket.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
 fn note(book: &Book, seen: Seen) {

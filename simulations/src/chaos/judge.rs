@@ -10,15 +10,17 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 
-use super::clients::{ANSWER_WITHIN, Answer, Seen};
+use super::clients::{ANSWER_WITHIN, Answer, Seen, Stall};
 use crate::model::shell::windowed;
-use crate::number::{float, len};
+use crate::number::{float, index, len};
 use crate::plan::{FaultKind, Plan, Way};
 
 /// Of what was admitted at most this part may be of unknown window.
 const UNKNOWN_MAX: f64 = 0.1;
 /// How long daemons may take to notice a cut, or to load a changed rule.
 const NOTICED: Duration = Duration::from_secs(2);
+/// A machine that stands still for so long is no judge of how fast something is.
+const STALL: Duration = Duration::from_millis(150);
 /// After a fault the limit must be used again within this.
 const USED_AGAIN: Duration = Duration::from_secs(3);
 const USED: f64 = 0.95;
@@ -53,6 +55,8 @@ pub(super) struct Evidence<'a> {
     pub(super) seen: &'a [Seen],
     /// Requests that came due and that no client could send in time.
     pub(super) unsent: u64,
+    /// When this machine kept the clients from running.
+    pub(super) stalls: Vec<Stall>,
     pub(super) faults: &'a [Happened],
     /// Name, region and log of each daemon.
     pub(super) daemons: Vec<(String, usize, String)>,
@@ -164,6 +168,14 @@ impl Evidence<'_> {
         })
     }
 
+    /// Whether the machine stood still for so long between two instants: then nothing that is about time can be judged.
+    fn stalled(&self, longest: Duration, (from, until): (Duration, Duration)) -> bool {
+        self.stalls.iter().any(|stall| {
+            let end = self.since(stall.until);
+            stall.length >= longest && end >= from && end.saturating_sub(stall.length) <= until
+        })
+    }
+
     fn limit_holds(&self) -> Verdict {
         const EXACT: &str =
             "Never more is admitted worldwide than the limit (regions.md, `split` and `escrow`)";
@@ -175,7 +187,8 @@ impl Evidence<'_> {
                     .faults
                     .iter()
                     .filter(|fault| {
-                        shared && matches!(fault.kind, FaultKind::Cut { .. } | FaultKind::Crash { .. })
+                        let cut = matches!(fault.kind, FaultKind::Cut { .. });
+                        shared && (cut || !self.silenced(fault).is_empty())
                     })
                     .collect();
                 let in_a_cut = |from: Duration, until: Duration| {
@@ -396,8 +409,9 @@ impl Evidence<'_> {
                     | FaultKind::Stop { .. }
                     | FaultKind::Storm { .. }
             );
-            let first = usize::try_from(fault.until.as_secs_f64().ceil() as u64).unwrap_or(usize::MAX);
-            if !heals || first + 4 > seconds.len() {
+            let first = index(fault.until.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(u64::MAX));
+            let looked_at = (fault.until, fault.until + USED_AGAIN + Duration::from_secs(1));
+            if !heals || first + 4 > seconds.len() || self.stalled(STALL, looked_at) {
                 continue;
             }
             let back = seconds.iter().enumerate().skip(first).find(|(_, (asked, admitted))| {
@@ -419,17 +433,21 @@ impl Evidence<'_> {
         const PROMISE: &str =
             "Every request is answered, also while daemons are restarted in order (operating.md, Stop)";
         let excused = |seen: &Seen| {
-            self.faults.iter().any(|fault| {
-                let hit = match fault.kind {
-                    FaultKind::Crash { region, .. } | FaultKind::Stop { region, .. } => {
-                        region == seen.ask.region
-                    }
-                    FaultKind::StoreLost { region } => !self.plan.shared_store && region == seen.ask.region,
-                    _ => false,
-                };
-                let (sent, answered) = (self.since(seen.sent), self.since(seen.answered));
-                hit && sent <= fault.until + NOTICED && answered + ANSWER_WITHIN >= fault.from
-            })
+            let waited = (self.since(seen.sent), self.since(seen.answered));
+            self.stalled(ANSWER_WITHIN / 4, waited)
+                || self.faults.iter().any(|fault| {
+                    let hit = match fault.kind {
+                        FaultKind::Crash { region, .. } | FaultKind::Stop { region, .. } => {
+                            region == seen.ask.region
+                        }
+                        FaultKind::StoreLost { region } => {
+                            !self.plan.shared_store && region == seen.ask.region
+                        }
+                        _ => false,
+                    };
+                    let (sent, answered) = (self.since(seen.sent), self.since(seen.answered));
+                    hit && sent <= fault.until + NOTICED && answered + ANSWER_WITHIN >= fault.from
+                })
         };
         let failed: Vec<(&Seen, &String)> = self
             .seen
@@ -455,8 +473,12 @@ impl Evidence<'_> {
 
     fn health_is_quiet(&self) -> Verdict {
         const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
+        let first = self.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
         let mut raised: Vec<String> = Vec::new();
         let mut looked = 0;
+        if self.stalled(STALL, (Duration::ZERO, first)) {
+            return Verdict::new(PROMISE, None);
+        }
         for (daemon, page) in &self.healthy {
             for line in page.lines().filter(|line| !line.starts_with('#')) {
                 let name = line.split(['{', ' ']).next().unwrap_or_default();
@@ -522,9 +544,11 @@ impl Evidence<'_> {
         let part = len(unknown) / len(admitted.max(1));
         let due = float(self.unsent) + len(self.seen.len());
         let unsent = float(self.unsent) / due.max(1.0) * 100.0;
+        let longest = self.stalls.iter().map(|stall| stall.length).max().unwrap_or_default();
         let found = format!(
-            "{admitted} admitted, {:.2} % of unknown window; clients were too busy to send {unsent:.2} % of what came due",
-            part * 100.0
+            "{admitted} admitted, {:.2} % of unknown window; clients were too busy to send {unsent:.2} % of what came due; the machine stood still for {} ms at most",
+            part * 100.0,
+            longest.as_millis()
         );
         Verdict::new(PROMISE, Some((part <= UNKNOWN_MAX && admitted > 0, found)))
     }
@@ -540,3 +564,6 @@ impl Evidence<'_> {
         [at(50), at(99), at(100)]
     }
 }
+
+#[cfg(test)]
+mod tests;

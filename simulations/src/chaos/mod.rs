@@ -1,6 +1,7 @@
 //! `sim chaos`: a scenario on real daemons, with real stores and real packets, broken on purpose and judged by what clients saw.
 //!
 //! It reads the files that `sim run` reads, so the same story can be told in virtual time and by processes.
+#![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
 mod clients;
 mod daemon;
@@ -24,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
-use self::clients::{Answer, Book, Due, Seen, Target, get, keep_asking, since_epoch};
+use self::clients::{Answer, Book, Due, Seen, Stall, Target, get, keep_asking, since_epoch};
 use self::judge::{Evidence, Happened, Kept, Verdict};
 use self::world::World;
 use crate::drive::{Arrivals, Outcome, drive};
@@ -42,6 +43,8 @@ const CONNECTIONS: usize = 16;
 const QUEUE: usize = 4_096;
 /// How often clients send what has come due.
 const TICK: Duration = Duration::from_millis(2);
+/// Shorter ones happen all the time.
+const STALL: Duration = Duration::from_millis(50);
 /// Between the last fault or request and the end, so that late answers are seen.
 const AFTER: Duration = Duration::from_millis(500);
 
@@ -131,13 +134,14 @@ fn play(plan: &Plan, way: Way, program: &Path) -> anyhow::Result<Shown> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut world = World::new(plan, way, program)?;
     let local = LocalSet::new();
-    let Run { begun, seen, unsent, faults, healthy } = runtime.block_on(local.run_until(async {
+    let Run { begun, seen, unsent, stalls, faults, healthy } = runtime.block_on(local.run_until(async {
         world.start().await?;
         happen(plan, &mut world).await
     }))?;
     let daemons = world.daemons.iter();
     let daemons = daemons.map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect();
-    let evidence = Evidence { plan, way, begun, seen: &seen, unsent, faults: &faults, daemons, healthy };
+    let evidence =
+        Evidence { plan, way, begun, seen: &seen, unsent, stalls, faults: &faults, daemons, healthy };
     let (verdicts, latencies) = (evidence.verdicts(), evidence.latencies());
     Ok(Shown { outcome: outcome(plan, way, begun, (&seen, &faults)), verdicts, latencies, faults })
 }
@@ -148,6 +152,7 @@ struct Run {
     begun: Duration,
     seen: Vec<Seen>,
     unsent: u64,
+    stalls: Vec<Stall>,
     faults: Vec<Happened>,
     /// The name of each daemon with its `/metrics` before the first fault.
     healthy: Vec<(String, String)>,
@@ -187,7 +192,8 @@ async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
     }
     stop.store(true, Ordering::Relaxed);
     let seen = std::mem::take(&mut *book.seen.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(Run { begun, seen, unsent: book.unsent.load(Ordering::Relaxed), faults, healthy })
+    let stalls = std::mem::take(&mut *book.stalls.lock().unwrap_or_else(PoisonError::into_inner));
+    Ok(Run { begun, seen, unsent: book.unsent.load(Ordering::Relaxed), stalls, faults, healthy })
 }
 
 /// The beginning of the next window, and of a second.
@@ -204,7 +210,14 @@ async fn pace(plan: Plan, begun: Duration, queues: Vec<mpsc::Sender<Due>>, book:
     for at in 0..steps {
         let due = begun + Duration::from_micros(at * plan.step.0);
         while since_epoch() < due {
+            let slept = since_epoch();
             tokio::time::sleep(TICK).await;
+            let until = since_epoch();
+            let length = until.saturating_sub(slept).saturating_sub(TICK);
+            if length > STALL {
+                let stall = Stall { until, length };
+                book.stalls.lock().unwrap_or_else(PoisonError::into_inner).push(stall);
+            }
         }
         arrivals.of_step(at, |ask| {
             let queue = queues.get(ask.region);

@@ -2,6 +2,7 @@
 //! reorders them, and can be cut.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -125,11 +126,13 @@ async fn carry(outer: Arc<UdpSocket>, target: SocketAddr, sky: Arc<Sky>) {
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         };
-        if !ways.contains_key(&source) {
-            let Some(way) = open(&outer, source, target, &sky).await else { continue };
-            ways.insert(source, way);
-        }
-        let Some(way) = ways.get(&source) else { continue };
+        let way = match ways.entry(source) {
+            Entry::Occupied(way) => way.into_mut(),
+            Entry::Vacant(free) => match open(&outer, source, target, &sky).await {
+                Some(way) => free.insert(way),
+                None => continue,
+            },
+        };
         for due in sky.fate(source, target) {
             let _ = way.try_send((due, buffer.get(..len).unwrap_or_default().to_vec()));
         }

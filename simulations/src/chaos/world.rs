@@ -19,6 +19,8 @@ use crate::plan::{FaultKind, Plan, Way};
 
 /// The longest that daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than usual: all regions and their clients share one machine here, which stands still now and then.
+const STORE_TIMEOUT: &str = "200ms";
 /// Longer than a drain and what follows it.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
@@ -91,7 +93,7 @@ impl World {
                 .collect();
             let store = self.redis.get(*region).map_or_else(String::new, |redis| {
                 format!(
-                    "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [\"redis://{}\"]\n",
+                    "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [\"redis://{}\"]\ntimeout = \"{STORE_TIMEOUT}\"\n",
                     redis.address
                 )
             });
