@@ -14,6 +14,7 @@ pub mod counters;
 pub mod identity;
 pub mod tls;
 
+mod congestion;
 mod contacts;
 mod endpoint;
 mod gossip;

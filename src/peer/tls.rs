@@ -16,6 +16,7 @@ use rustls::{CertificateError, RootCertStore};
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use super::certificate;
+use super::congestion::Congestion;
 use super::identity::{self, IdentityError};
 use super::rules::READERS_MAX;
 use crate::core::time::Timestamp;
@@ -267,6 +268,7 @@ fn both() -> TransportConfig {
         .keep_alive_interval(Some(KEEP_ALIVE))
         .initial_rtt(RTT_ASSUMED)
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .congestion_controller_factory(Arc::new(Congestion::default()))
         .datagram_send_buffer_size(DATAGRAM_BUFFER_BYTES);
     transport
 }
