@@ -59,7 +59,7 @@ pub(super) struct Pool {
 }
 
 /// The part of the level that is kept for regions that are cut off.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Apart {
     /// Which regions: a bit for each.
     regions: u64,
@@ -387,16 +387,18 @@ impl Pool {
     /// What all regions are known to have in use, in permits.
     pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: Share<'_>) -> u64 {
         let mut level = self.level_at(now, share);
-        if let Some(apart) = &self.apart {
-            let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
-            level += (apart.level + refill(rate, now.since(self.at))).min(apart.most);
-        }
-        for register in self.registers.iter().skip(1) {
+        let apart = self.apart.unwrap_or_default();
+        let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
+        let mut aside = apart.level + refill(rate, now.since(self.at));
+        for (id, register) in self.registers.iter().enumerate().skip(1) {
             let Some((_, statement)) = register.waiting.back() else { continue };
-            level -= register.takes(*statement, level, share).0;
+            let of = if apart.regions & bit(id) == 0 { &mut level } else { &mut aside };
+            *of -= register.takes(*statement, *of, share).0;
         }
         let counted = self.registers.first().map_or(0, |register| register.counted);
         level -= (i128::from(own) - i128::from(counted)) * UNIT;
+        // A debt of those that are apart is not this side's for as long.
+        level += aside.clamp(0, apart.most.max(0));
         u64::try_from((i128::from(share.capacity) * UNIT - level) / UNIT).unwrap_or(0)
     }
 
