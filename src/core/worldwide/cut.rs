@@ -279,6 +279,11 @@ impl Cut {
         self.most.of(region)
     }
 
+    /// The same of the window after this one.
+    pub(super) fn most_to_come(&self, region: RegionId) -> Option<u64> {
+        self.to_come.of(region)
+    }
+
     /// What a region was given when all could still be heard.
     pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
         if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }

@@ -300,7 +300,7 @@ impl Link {
     /// Whether all of its newest frames came, and ours are answered.
     pub(super) fn is_sound(&self, now: Timestamp, patience: Span) -> bool {
         let answered = |at: Option<Timestamp>| at.is_some_and(|at| now.since(at) <= patience);
-        answered(self.heard) && answered(self.landed.map(|(_, at)| at + self.rtt.unwrap_or(RTT_DEFAULT))) && self.seen.is_some_and(|seen| !has_gaps(seen))
+        answered(self.heard) && answered(self.reached()) && self.seen.is_some_and(|seen| !has_gaps(seen))
     }
 
     /// Calls `lost` for everything that was in frames which must be taken for lost.

@@ -500,14 +500,21 @@ impl Pool {
         })
     }
 
-    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then.
+    /// Whether any report waits for its instant.
+    pub(super) fn awaits(&self) -> bool {
+        self.registers.iter().any(|register| !register.waiting.is_empty())
+    }
+
+    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then; with all that
+    /// has arrived in force if so asked.
     pub(super) fn given(
         &self,
         now: Timestamp,
+        arrived: bool,
         untold: Span,
         share: Share<'_>,
     ) -> SmallVec<[(RegionId, u64); 4]> {
-        let stakes = self.stakes(now, false, self.home(share), share.parties);
+        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
         let divide = |limit: u64, lasting: Span| {
             let estate =
                 Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };

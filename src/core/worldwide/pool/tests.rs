@@ -187,6 +187,18 @@ fn what_it_admitted_beyond_its_part_is_charged_to_nobody_else_while_it_is_apart(
 }
 
 #[test]
+fn what_another_region_will_be_given_once_its_word_is_in_force_counts_already() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
+    let of_the_first = |arrived| {
+        let given = pool.given(START, arrived, Span::ZERO, share());
+        given.into_iter().find(|(id, _)| *id == 1).map_or(0, |(_, part)| part)
+    };
+    assert!(pool.awaits());
+    assert_eq!((of_the_first(false), of_the_first(true)), (32, 92));
+}
+
+#[test]
 fn where_nothing_may_be_admitted_all_is_held_back() {
     let mut pool = Pool::full(90, START);
     let denied = Share { permits: 0, ..without_the_third() };
