@@ -155,6 +155,7 @@ fn play_kept(line: &str) -> anyhow::Result<Summary> {
         "first" => play_case(&Case::first(seed, Focus::All)),
         "places" => play_places(seed),
         "bounds" => play_bounds(seed),
+        "cuts" => play_cuts(seed),
         "restarts" => play_restarts(seed),
         other => bail!("{SEEDS}: {other:?} is no kind of seed"),
     }

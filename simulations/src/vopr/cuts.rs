@@ -254,27 +254,27 @@ impl Game<'_> {
             let steps = self.asked.iter().take(index(to)).skip(index(from));
             steps.map(|step| step[regions.clone()].iter().sum::<u64>()).sum::<u64>()
         };
-        // A region that hears all others goes on; of a one-way cut only the deaf side notices.
+        // Of a cut in one direction both sides notice.
+        let is_cut = self.case.fault != Fault::Stopped;
         match rule.on_partition {
             OnPartition::Share | OnPartition::Freeze
                 if rule.on_partition == OnPartition::Share || !self.case.windowed() =>
             {
                 inside(all.clone(), 1.0, "the world")?;
-                let span = float(to - from) / float(SECOND);
                 let share = float(place(last)) / float(place(last + 1));
                 for (side, share) in [(0..last, share), (last..last + 1, 1.0 - share)] {
-                    let want = float(asked(side.clone(), (from, to))).min(limit * share * span);
+                    let want = self.due((from, to), side.clone(), limit * share, burst * share);
                     let got = float(sum(side.clone(), (from, to)));
                     let slack = 3.0 * want.sqrt() + limit * 0.3;
                     let kept = if matches!(self.case.load, Load::Moves(_)) { 0.8 } else { 0.93 };
-                    if got < want * kept - slack && matches!(self.case.fault, Fault::Cut) {
+                    if got < want * kept - slack && is_cut {
                         return Err(format!(
                             "regions {side:?} were given {got} of the {want:.0} that their share had for them"
                         ));
                     }
                 }
             }
-            OnPartition::Deny if self.case.fault == Fault::Cut => {
+            OnPartition::Deny if is_cut => {
                 let leaked = sum(all.clone(), (from, to));
                 if leaked > 0 {
                     return Err(format!("{leaked} permits were admitted in a cut in which nothing may be"));
@@ -305,6 +305,24 @@ impl Game<'_> {
             }
         }
         Ok(())
+    }
+
+    /// What a bucket of such a size would have given these regions in a time, had it been empty when that began: what it holds
+    /// while more is asked of it later cannot be asked for now.
+    fn due(&self, (from, to): (u64, u64), regions: std::ops::Range<usize>, limit: f64, burst: f64) -> f64 {
+        let (mut level, mut given) = (0.0_f64, 0.0);
+        for (step, asked) in (0..to).zip(&self.asked).skip(index(from)) {
+            level = if !self.case.windowed() {
+                (level + limit / float(SECOND)).min(burst)
+            } else if step % SECOND == 0 {
+                limit
+            } else {
+                level
+            };
+            let taken = level.min(float(asked[regions.clone()].iter().sum()));
+            (level, given) = (level - taken, given + taken);
+        }
+        given
     }
 
     fn by_second(&self) -> Vec<Vec<u64>> {

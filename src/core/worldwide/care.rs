@@ -5,6 +5,8 @@
 pub struct Care {
     /// In a cut the level of a bucket without windows is divided between the sides.
     pub divides_levels: bool,
+    /// A region that does not hear this one is cut off, as one that is not heard.
+    pub notices_who_is_deaf: bool,
     /// After something came late or was lost, every other region may have used the whole limit.
     pub doubts_what_is_late: bool,
     /// Since it told a region may have used all that it was given lately, also what was taken back since.
@@ -15,12 +17,18 @@ pub struct Care {
 
 impl Care {
     /// All of them.
-    pub const ALL: Self =
-        Self { divides_levels: true, doubts_what_is_late: true, counts_all_given: true, hears_former: true };
+    pub const ALL: Self = Self {
+        divides_levels: true,
+        notices_who_is_deaf: true,
+        doubts_what_is_late: true,
+        counts_all_given: true,
+        hears_former: true,
+    };
 
     /// Each rule that keeps a promise in cuts or over restarts, and all rules but that one.
-    pub const WITHOUT_ONE: [(&'static str, Self); 2] = [
+    pub const WITHOUT_ONE: [(&'static str, Self); 3] = [
         ("divides_levels", Self { divides_levels: false, ..Self::ALL }),
+        ("notices_who_is_deaf", Self { notices_who_is_deaf: false, ..Self::ALL }),
         ("hears_former", Self { hears_former: false, ..Self::ALL }),
     ];
 

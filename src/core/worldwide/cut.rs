@@ -92,6 +92,8 @@ pub(super) struct Cut {
     steps: VecDeque<Step>,
     /// What the own region may admit until something changes.
     lasting: Option<Allowance>,
+    /// Whether rules or regions have changed since the last cut, so that it was made on another ground.
+    outdated: bool,
     /// What all reports that had arrived gave when last looked at.
     foreseen: Option<Foreseen>,
     /// The same before later reports arrived, until the first of those is used.
@@ -230,7 +232,7 @@ impl Cut {
     }
 
     fn settle(&mut self, at: Timestamp, ground: Ground<'_>) {
-        self.lasting = None;
+        (self.lasting, self.outdated) = (None, false);
         self.before = self.divide(Known::InForce, self.window, ground);
         self.over = self.before.sum() > ground.limit;
         if ground.whole && self.any_in_play(Known::InForce, self.window, ground) {
@@ -277,6 +279,11 @@ impl Cut {
         self.most.of(region)
     }
 
+    /// The same of the window after this one.
+    pub(super) fn most_to_come(&self, region: RegionId) -> Option<u64> {
+        self.to_come.of(region)
+    }
+
     /// What a region was given when all could still be heard.
     pub(super) fn settled(&self, region: RegionId) -> Option<u64> {
         if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }
@@ -313,13 +320,13 @@ impl Cut {
 
     /// Rules or regions have changed: all is worked out anew.
     pub(super) fn unsettle(&mut self) {
-        self.lasting = None;
+        (self.lasting, self.outdated) = (None, true);
     }
 
     /// Whether every region divides by the very reports that it has, and nothing is held back.
     fn is_settled(&self, now: Timestamp) -> bool {
         let held_back = self.steps.back().is_some_and(|step| step.at + GROWTH_DELAY > now);
-        self.waiting == 0 && !self.over && !held_back && !self.steps.is_empty()
+        self.waiting == 0 && !self.over && !self.outdated && !held_back && !self.steps.is_empty()
     }
 
     /// What all reports that have arrived give the own region of a window.

@@ -164,6 +164,7 @@ impl Link {
         self.paced_at = self.paced_at.min(now);
         self.last_sent = self.last_sent.map(|sent| sent.min(now));
         self.heard = self.heard.map(|heard| heard.min(now));
+        self.landed = self.landed.map(|(seq, at)| (seq, at.min(now)));
         self.flights.iter_mut().for_each(|flight| flight.sent = flight.sent.min(now));
         self.echoes.iter_mut().for_each(|(at, ..)| *at = (*at).min(now));
     }
@@ -271,7 +272,7 @@ impl Link {
         if seen.incarnation != own_incarnation {
             return false;
         }
-        if self.landed.is_none_or(|(seq, _)| seq != seen.seq) {
+        if self.landed.is_none_or(|(seq, _)| seq < seen.seq) {
             self.landed = Some((seen.seq, now));
         }
         self.answered = true;
@@ -290,12 +291,16 @@ impl Link {
         !has_gaps(seen)
     }
 
+    /// By when, at the latest, it had the newest frame of ours that it has acknowledged.
+    pub(super) fn reached(&self) -> Option<Timestamp> {
+        let back = Span(self.rtt.unwrap_or(Span::ZERO).0 / 2);
+        self.landed.map(|(_, at)| Timestamp(at.0.saturating_sub(back.0)))
+    }
+
     /// Whether all of its newest frames came, and ours are answered.
     pub(super) fn is_sound(&self, now: Timestamp, patience: Span) -> bool {
         let answered = |at: Option<Timestamp>| at.is_some_and(|at| now.since(at) <= patience);
-        answered(self.heard)
-            && answered(self.landed.map(|(_, at)| at + self.rtt.unwrap_or(RTT_DEFAULT)))
-            && self.seen.is_some_and(|seen| !has_gaps(seen))
+        answered(self.heard) && answered(self.reached()) && self.seen.is_some_and(|seen| !has_gaps(seen))
     }
 
     /// Calls `lost` for everything that was in frames which must be taken for lost.

@@ -59,7 +59,7 @@ pub(super) struct Pool {
 }
 
 /// The part of the level that is kept for regions that are cut off.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Apart {
     /// Which regions: a bit for each.
     regions: u64,
@@ -387,16 +387,18 @@ impl Pool {
     /// What all regions are known to have in use, in permits.
     pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: Share<'_>) -> u64 {
         let mut level = self.level_at(now, share);
-        if let Some(apart) = &self.apart {
-            let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
-            level += (apart.level + refill(rate, now.since(self.at))).min(apart.most);
-        }
-        for register in self.registers.iter().skip(1) {
+        let apart = self.apart.unwrap_or_default();
+        let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
+        let mut aside = apart.level + refill(rate, now.since(self.at));
+        for (id, register) in self.registers.iter().enumerate().skip(1) {
             let Some((_, statement)) = register.waiting.back() else { continue };
-            level -= register.takes(*statement, level, share).0;
+            let of = if apart.regions & bit(id) == 0 { &mut level } else { &mut aside };
+            *of -= register.takes(*statement, *of, share).0;
         }
         let counted = self.registers.first().map_or(0, |register| register.counted);
         level -= (i128::from(own) - i128::from(counted)) * UNIT;
+        // A debt of those that are apart is not this side's for as long.
+        level += aside.clamp(0, apart.most.max(0));
         u64::try_from((i128::from(share.capacity) * UNIT - level) / UNIT).unwrap_or(0)
     }
 
@@ -498,14 +500,21 @@ impl Pool {
         })
     }
 
-    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then.
+    /// Whether any report waits for its instant.
+    pub(super) fn awaits(&self) -> bool {
+        self.registers.iter().any(|register| !register.waiting.is_empty())
+    }
+
+    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then; with all that
+    /// has arrived in force if so asked.
     pub(super) fn given(
         &self,
         now: Timestamp,
+        arrived: bool,
         untold: Span,
         share: Share<'_>,
     ) -> SmallVec<[(RegionId, u64); 4]> {
-        let stakes = self.stakes(now, false, self.home(share), share.parties);
+        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
         let divide = |limit: u64, lasting: Span| {
             let estate =
                 Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };

@@ -84,10 +84,14 @@ impl Replica {
             _ => false,
         };
         let trip = link.rtt().unwrap_or(Span::ZERO);
+        let reached = link.reached();
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
         let Some(place) = place else { return Err(Refused::NoRoom) };
         if region != Regions::OWN {
             self.regions.heard(region, now, now.since(frame.sent));
+            if let Some(reached) = reached {
+                self.regions.answered(region, reached);
+            }
             // A clock that is further off than the time until a report is used makes regions use it at other instants.
             let lag = lag.unsigned_abs();
             let off = if frame.sent > now { lag } else { lag.saturating_sub(trip.0) };

@@ -11,6 +11,9 @@ const DELAY_MEMORY: Span = Span::from_secs(10);
 /// No delay above this is believed: a clock that is so wrong, or a link that is so slow, counts as cut off sooner.
 const DELAY_MAX: Span = Span::from_secs(1);
 
+/// So much longer the first answer to this daemon may take: a link must be there first, and a round trip be over.
+const FIRST_ANSWER: Span = Span::from_secs(1);
+
 /// A region's place in [`Regions`]; it never changes.
 pub(super) type RegionId = usize;
 
@@ -32,9 +35,11 @@ pub(super) struct Region {
     pub(super) ring: Ring,
     /// When a frame from any of its daemons came last.
     pub(super) heard: Option<Timestamp>,
+    /// When one of its daemons last said that another frame of this one has come.
+    answered: Option<Timestamp>,
     /// Whether all its daemons went in good order: it admits nothing, and nothing is kept for it.
     pub(super) left: bool,
-    /// Whether it has been silent for too long.
+    /// Whether it has been silent for too long, or has not heard this daemon for as long.
     pub(super) cut_off: bool,
     /// After it was cut off: until when all that it admitted meanwhile has been heard.
     mending: Option<Timestamp>,
@@ -83,6 +88,7 @@ impl Regions {
             name: name.to_owned(),
             ring: Ring::default(),
             heard: None,
+            answered: None,
             left: false,
             cut_off: false,
             mending: None,
@@ -169,6 +175,13 @@ impl Regions {
         }
     }
 
+    /// A daemon of this region had another frame of this one at `at`.
+    pub(super) fn answered(&mut self, id: RegionId, at: Timestamp) {
+        if let Some(region) = self.list.get_mut(id) {
+            region.answered = region.answered.max(Some(at));
+        }
+    }
+
     /// A daemon of this region began anew at `begun`.
     pub(super) fn began_again(&mut self, id: RegionId, begun: Timestamp) {
         if let Some(region) = self.list.get_mut(id) {
@@ -193,13 +206,13 @@ impl Regions {
         self.list.iter().skip(1).map(|region| region.delay.longest(now)).max().unwrap_or(Span::ZERO)
     }
 
-    /// Marks regions that were silent for longer than `patience`, and those that speak again: `mending` later all that they
-    /// admitted meanwhile has been heard. Whether any changed.
-    pub(super) fn judge(&mut self, now: Timestamp, patience: Span, mending: Span) -> bool {
+    /// Marks regions that were silent for longer than `patience` allows, and those that speak again: `mending` later all that they
+    /// admitted meanwhile has been heard. A region that does not hear this daemon takes it for cut off, so it is taken for that too:
+    /// else the two would divide by different rules. Whether any changed.
+    pub(super) fn judge(&mut self, now: Timestamp, patience: Patience, mending: Span) -> bool {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {
-            let silent = now.since(region.heard.unwrap_or(region.expected)) > patience;
-            let cut_off = silent && !region.left;
+            let cut_off = region.doubted_from(patience) <= now && !region.left;
             changed |= cut_off != region.cut_off;
             if region.cut_off && !cut_off {
                 region.mending = Some(now + mending);
@@ -212,9 +225,9 @@ impl Regions {
     }
 
     /// When [`Self::judge`] would next find a region silent for too long.
-    pub(super) fn next_judgement(&self, patience: Span) -> Option<Timestamp> {
+    pub(super) fn next_judgement(&self, patience: Patience) -> Option<Timestamp> {
         let waiting = self.list.iter().skip(1).filter(|region| !region.cut_off && !region.left);
-        let silent = waiting.map(|region| region.heard.unwrap_or(region.expected) + patience + Span(1));
+        let silent = waiting.map(|region| region.doubted_from(patience));
         let mended = self.list.iter().filter_map(|region| region.mending);
         silent.chain(mended).min()
     }
@@ -223,6 +236,7 @@ impl Regions {
     pub(super) fn clock_went_back(&mut self, now: Timestamp) {
         for region in &mut self.list {
             region.heard = region.heard.map(|heard| heard.min(now));
+            region.answered = region.answered.map(|answered| answered.min(now));
             region.expected = region.expected.min(now);
             region.mending = region.mending.map(|_| now);
             region.delay.turned = region.delay.turned.min(now);
@@ -237,7 +251,23 @@ impl Regions {
     }
 }
 
+/// How long a region may be silent before it counts as cut off.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Patience {
+    /// Without a frame of it.
+    pub(super) unheard: Span,
+    /// Without word that a frame of this daemon has come to it; forever where that is not judged.
+    pub(super) unanswered: Option<Span>,
+}
+
 impl Region {
+    /// From when on it counts as cut off if nothing more is heard of it.
+    fn doubted_from(&self, patience: Patience) -> Timestamp {
+        let unheard = self.heard.unwrap_or(self.expected) + patience.unheard;
+        let answered = self.answered.unwrap_or(self.expected + FIRST_ANSWER);
+        patience.unanswered.map_or(unheard, |patience| unheard.min(answered + patience)) + Span(1)
+    }
+
     /// Whether it is cut off, or was until just now, so that some of what it admitted is not known yet.
     pub(super) const fn is_apart(&self) -> bool {
         self.cut_off || self.mending.is_some()

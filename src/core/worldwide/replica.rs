@@ -14,7 +14,7 @@ use super::care::Care;
 use super::keys::{KeyId, Keys};
 use super::link::{Item, Link};
 use super::own::Variants;
-use super::regions::{RegionId, Regions};
+use super::regions::{Patience, RegionId, Regions};
 use super::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
 
 /// Most other daemons spoken with. More are not told anything, and their frames are refused.
@@ -306,7 +306,7 @@ impl Replica {
     pub fn handle_timeout(&mut self, now: Timestamp) {
         self.begin(now);
         self.measure(now);
-        if self.regions.judge(now, self.patience(), self.mending()) {
+        if self.regions.judge(now, self.cut_off_after(), self.mending()) {
             self.look_at_all(now);
         }
         self.resend_lost(now);
@@ -368,7 +368,7 @@ impl Replica {
             .filter_map(|link| link.next_due(heartbeat, self.config.interval, patience))
             .min();
         let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
-        let silence = self.regions.next_judgement(patience);
+        let silence = self.regions.next_judgement(self.cut_off_after());
         let crowd = self.crowded.values().min().copied();
         [links, cut, self.keys.next_alarm(), silence, crowd, self.waits].into_iter().flatten().min()
     }
@@ -610,6 +610,13 @@ impl Replica {
     /// How long a region may be silent before it counts as cut off.
     pub(super) fn patience(&self) -> Span {
         Span(self.heartbeat().0.saturating_mul(4)).max(PATIENCE_MIN) + self.horizon_of(Span::ZERO)
+    }
+
+    /// The same of its answers, of which one heartbeat sees the next.
+    fn cut_off_after(&self) -> Patience {
+        let unheard = self.patience();
+        let unanswered = unheard + self.heartbeat();
+        Patience { unheard, unanswered: self.config.care.notices_who_is_deaf.then_some(unanswered) }
     }
 
     /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this side first, and

@@ -8,6 +8,7 @@ use crate::core::time::{Span, Timestamp};
 use crate::core::wire::{Amount, Counter, Frame, Report, Scope, Subject, compact};
 
 mod bounds;
+mod cuts;
 mod doubt;
 mod former;
 mod own;
@@ -40,6 +41,8 @@ struct Table {
     loss_percent: u64,
     double_percent: u64,
     cut: Vec<String>,
+    /// Regions that nobody else hears.
+    mute: Vec<String>,
     /// Whether nothing is told of buckets that are far from their limit.
     thrift: bool,
     /// Whether the daemons of a region share one store.
@@ -83,6 +86,7 @@ impl Table {
             loss_percent: 0,
             double_percent: 0,
             cut: Vec::new(),
+            mute: Vec::new(),
             thrift: false,
             shared_store: false,
         };
@@ -169,7 +173,8 @@ impl Table {
                 let mut bytes = Vec::new();
                 compact::write(&frame, &mut bytes);
                 assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
-                let cut = self.cut.contains(&who.region) != self.cut.contains(&to.region);
+                let muted = self.mute.contains(&who.region) && who.region != to.region;
+                let cut = muted || self.cut.contains(&who.region) != self.cut.contains(&to.region);
                 if cut || self.dice.roll(100) < self.loss_percent {
                     continue;
                 }

@@ -10,6 +10,8 @@ use crate::core::worldwide::uncertainty::unheard;
 
 /// So long beyond two of the longest ways, what was lost at first has been told again.
 const HEARD: Span = Span::from_millis(200);
+/// Clocks that agree differ by less than this, with the time between two looks: so soon before a window ends others may admit in the next.
+pub(super) const TURNS: Span = Span::from_millis(30);
 /// A bucket without windows that nobody told of for so long is known to no one any more.
 const LEVEL_KNOWN: Span = Span::from_secs(20);
 
@@ -97,6 +99,9 @@ impl Bucket {
         // What was admitted in the window before counts in a sliding one.
         let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
         let begun = now.since(Timestamp::window_start(window, self.rule.limit.window)) <= heard;
+        // An interval of a log knows no windows: what a region whose clock is ahead admits in the next one counts in it.
+        let ends = Timestamp::window_start(window.saturating_add(1), self.rule.limit.window);
+        let turns = self.rule.algorithm == Algorithm::SlidingLog && ends.since(now) <= TURNS;
         for (id, region) in here.regions.iter().skip(1) {
             let (mut bound, doubt) = if agreed && here.daemons(id) == 1 && !self.began_again(now, id, here) {
                 self.since_told(now, here, id, limit)
@@ -108,6 +113,9 @@ impl Bucket {
                 };
                 (self.unknown_of(now, id, region, here, (window, limit)), doubt)
             };
+            if turns && agreed {
+                bound = bound.saturating_add(self.cut.most_to_come(id).unwrap_or(limit));
+            }
             if slides && (!agreed || begun) {
                 let before = window.saturating_sub(1);
                 bound = bound.saturating_add(self.unknown_of(now, id, region, here, (before, limit)));

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use super::doubt::TURNS;
 use super::{Bucket, Here, Period, Told};
 use crate::core::algorithm::View;
 use crate::core::time::{Span, Timestamp};
@@ -75,7 +76,8 @@ impl Bucket {
         }
         let window = self.window_at(now);
         let limit = self.rule.limit.permits;
-        let mut doubted = false;
+        // What a log's bound is changes with time alone.
+        let mut doubted = self.slides().is_some() && self.enforced.is_some();
         let allowance = match self.cut.lasting(window) {
             Some(lasting) => lasting,
             None => {
@@ -169,7 +171,11 @@ impl Bucket {
         if here.settled {
             // What was used since the report in force, and what waits to be told.
             let untold = here.horizon + here.horizon + UNTOLD;
-            self.given.note_each(now, self.pool.given(now, untold, share));
+            self.given.note_each(now, self.pool.given(now, false, untold, share));
+            // Between two looks here another region uses what has arrived, and so does one whose clock is a little ahead.
+            if self.pool.awaits() {
+                self.given.note_each(now, self.pool.given(now, true, untold, share));
+            }
         }
         let pause = if self.demand_at(now) > 0 { self.pause() } else { Span::ZERO };
         let view = match here.policy {
@@ -264,7 +270,9 @@ impl Bucket {
         // A demand that fades must be told, though nothing happens.
         let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(10_000, 1_000_000));
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
-        [Some(expiry), Some(turn), fades, self.cut.next_instant(now)]
+        let soon = self.slides().filter(|_| used).map(|_| Timestamp(turn.0.saturating_sub(TURNS.0)));
+        let soon = soon.filter(|soon| now < *soon);
+        [Some(expiry), Some(turn), soon, fades, self.cut.next_instant(now)]
             .into_iter()
             .flatten()
             .min()

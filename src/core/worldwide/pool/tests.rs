@@ -173,6 +173,32 @@ fn what_it_admitted_beyond_its_part_is_a_debt() {
 }
 
 #[test]
+fn what_it_admitted_beyond_its_part_is_charged_to_nobody_else_while_it_is_apart() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 2, told(0, 0, 0), share().horizon);
+    let at = |ms| START + Span::from_millis(ms);
+    pool.advance(at(600), without_the_third());
+    // It hears nobody and is heard: what it tells waits first, and is in force then.
+    pool.hear(at(1_650), 2, told(1_600, 300, 1_000), share().horizon);
+    for now in [at(1_650), at(1_700)] {
+        pool.advance(now, without_the_third());
+        assert_eq!(pool.used_by_all(now, 0, without_the_third()), 30, "no more than the whole of its part");
+    }
+}
+
+#[test]
+fn what_another_region_will_be_given_once_its_word_is_in_force_counts_already() {
+    let mut pool = Pool::full(90, START);
+    pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
+    let of_the_first = |arrived| {
+        let given = pool.given(START, arrived, Span::ZERO, share());
+        given.into_iter().find(|(id, _)| *id == 1).map_or(0, |(_, part)| part)
+    };
+    assert!(pool.awaits());
+    assert_eq!((of_the_first(false), of_the_first(true)), (32, 92));
+}
+
+#[test]
 fn where_nothing_may_be_admitted_all_is_held_back() {
     let mut pool = Pool::full(90, START);
     let denied = Share { permits: 0, ..without_the_third() };

@@ -1,0 +1,63 @@
+//! Cuts, and by what both sides divide while they last.
+
+use super::*;
+
+/// The regions that a daemon takes for cut off.
+fn cut_off(table: &Table, who: &str) -> Vec<String> {
+    let status = table.replicas[&name(who, "1")].status(table.now);
+    status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
+}
+
+#[test]
+fn of_a_cut_in_one_direction_both_sides_know() {
+    let (rule, _) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    table.run(Span::from_secs(2));
+    table.mute = vec!["a".to_owned()];
+    table.run(Span::from_secs(1));
+    assert_eq!(cut_off(&table, "b"), ["a"]);
+    assert_eq!(cut_off(&table, "a"), ["b", "c"], "nobody hears it, so nobody leaves it more than its share");
+    table.mute.clear();
+    table.run(Span::from_secs(1));
+    assert_eq!((cut_off(&table, "a"), cut_off(&table, "b")), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn where_frames_are_lost_now_and_then_nobody_is_cut_off() {
+    let (rule, _) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.loss_percent = 5;
+    for _ in 0..300 {
+        table.run(Span::from_millis(100));
+        assert_eq!((cut_off(&table, "a"), cut_off(&table, "b")), (Vec::new(), Vec::new()));
+    }
+}
+
+#[test]
+fn a_region_that_never_answered_is_cut_off_though_it_is_heard() {
+    let (rule, _) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.mute = vec!["a".to_owned()];
+    table.run(Span::from_secs(3));
+    assert_eq!((cut_off(&table, "a"), cut_off(&table, "b")), (vec!["b".to_owned()], vec!["a".to_owned()]));
+}
+
+#[test]
+fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 90, second, OnPartition::Deny);
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    let both = [name("a", "1"), name("b", "1")];
+    for _ in 0..300 {
+        let window = table.now.window_index(second);
+        both.iter().for_each(|who| table.touch(who, &touched("u", window, 1, 0)));
+        table.run(TICK);
+    }
+    table.cut = vec!["b".to_owned()];
+    // Nothing is asked for any more, so nothing is told after the cut was noticed.
+    table.run(Span::from_millis(700));
+    for who in &both {
+        let view = table.views[who][&key("u")];
+        assert_eq!(view.next_budget, 0, "{who:?} {view:?}");
+    }
+}
