@@ -334,6 +334,11 @@ impl Engine {
         self.clock.now()
     }
 
+    /// Moves a clock that is moved by hand, as in simulations; the machine's is left alone.
+    pub fn set_now(&self, now: Timestamp) {
+        self.clock.set(now);
+    }
+
     /// This daemon's metrics.
     #[must_use]
     pub const fn metrics(&self) -> &Arc<Metrics> {

@@ -14,7 +14,7 @@ use crate::core::algorithm::{Limit, View};
 use crate::core::key::Key;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::escrow::{Ask, Balance, Safety};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 
 /// Buckets in memory, bounded.
@@ -48,6 +48,16 @@ impl MemoryStore {
     pub fn begun(self, now: Timestamp) -> Self {
         for slot in &self.slots {
             locked(slot).begun = now;
+        }
+        self
+    }
+
+    /// The same with some rules of `escrow` switched off, to see that it is noticed.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_safety(self, safety: Safety) -> Self {
+        for slot in &self.slots {
+            locked(slot).safety = safety;
         }
         self
     }

@@ -13,7 +13,7 @@ use crate::core::table::{Place, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE, under_way_max};
 use crate::core::worldwide::escrow::places::{self, Margins};
-use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Safety, Step, can_move, is_known};
+use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, can_move, is_known};
 
 /// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
@@ -160,7 +160,7 @@ impl Slot {
 
     fn places(&self, limit: &Limit) -> places::Terms {
         let (share, hold) = (u64::from(limit.burst), limit.window);
-        places::Terms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: Safety::ALL }
+        places::Terms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
     }
 
     /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not read it.
@@ -170,7 +170,7 @@ impl Slot {
 
     fn level(&self, rule: &Compiled, limit: &Limit) -> level::Terms {
         let algorithm = rule.rule.algorithm;
-        level::Terms { algorithm, limit: *limit, begun: self.begun, safety: Safety::ALL }
+        level::Terms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
     }
 
     /// A bucket that is not there.
@@ -276,8 +276,9 @@ impl Slot {
         self.turn(limit, named, window, place);
         let minted = self.minted(limit, window);
         let used = self.used_in(limit, (window, minted), at, place);
+        let safety = self.safety;
         let ledger = self.rights.get_mut(at)?;
-        ledger.carry_out(ask, used, &Safety::ALL);
+        ledger.carry_out(ask, used, &safety);
         let ledger = ledger.clone();
         // What came pays what is owed, before anything is admitted.
         if let Some(state) = place.and_then(|place| self.buckets.get_mut(place)) {

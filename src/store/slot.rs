@@ -9,7 +9,7 @@ use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Place, Table, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::Ledger;
+use crate::core::worldwide::escrow::{Ledger, Safety};
 use crate::engine::port::{BucketInfo, Charge, Counted};
 
 /// Entries of each table that one sweep looks at.
@@ -38,6 +38,8 @@ pub(super) struct Slot {
     pub(super) begun: Timestamp,
     /// The newest instant at which something was forgotten: nothing may count before it that is exact.
     pub(super) newest: Timestamp,
+    /// Rules of `escrow` that only simulations switch off.
+    pub(super) safety: Safety,
     evicted: u64,
     full: u64,
 }
@@ -138,6 +140,7 @@ impl Slot {
             rights: Table::new(keys_max),
             begun: Timestamp(0),
             newest: Timestamp(0),
+            safety: Safety::ALL,
             evicted: 0,
             full: 0,
         }
@@ -285,7 +288,10 @@ impl Slot {
         }
         counted.used = state.used(limit, now);
         let expiry = state.expiry(&paying(charge.rule, limit));
-        let weight = if escrowed { WEIGHT_KEPT } else { weight(limit, counted.verdict.remaining) };
+        let weight = match escrowed && self.safety.never_forgets_for_room {
+            true => WEIGHT_KEPT,
+            false => weight(limit, counted.verdict.remaining),
+        };
         self.buckets.rate(place, expiry, weight);
         counted
     }

@@ -2,13 +2,17 @@
 
 use anyhow::Context;
 use tidegate::core::algorithm::Limit;
+use tidegate::core::decision::Decision;
+use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::split::Saved;
 use tidegate::core::worldwide::{Care, Member, NodeName};
 
+use super::engine::Engines;
 use super::node::{Books, Message, Node, OwnLimits, Setting};
-use super::shell::{RuleInForce, mode};
+use super::shell::{RuleInForce, Store, mode};
 use super::{Answer, Ask, Late, Model, START};
 use crate::dice::Dice;
 use crate::network::{Network, Traffic};
@@ -36,6 +40,8 @@ pub(crate) struct Daemon {
     pub(crate) region: usize,
     pub(crate) node: Node,
     pub(crate) alive: bool,
+    /// Whether it ever began, so that the others know of it.
+    pub(crate) known: bool,
     next_tick: Timestamp,
     next_facts: Timestamp,
 }
@@ -52,6 +58,8 @@ pub(crate) struct World {
     pub(crate) rule: RuleInForce,
     /// The users' own limits that they want.
     pub(crate) own: OwnLimits,
+    /// Where daemons have whole engines.
+    pub(crate) engines: Option<Engines>,
     /// By region.
     pub(crate) clocks: Vec<Clock>,
     pub(crate) network: Network<Message>,
@@ -83,6 +91,15 @@ impl World {
 
     /// The same with some rules of `escrow` switched off.
     pub(crate) fn with_safety(plan: &Plan, way: Way, safety: Safety) -> anyhow::Result<Self> {
+        Self::build(plan, way, safety, None)
+    }
+
+    /// The same with daemons that have whole engines.
+    pub(crate) fn of_engines(plan: &Plan, way: Way, engines: Engines) -> anyhow::Result<Self> {
+        Self::build(plan, way, Safety::ALL, Some(engines))
+    }
+
+    fn build(plan: &Plan, way: Way, safety: Safety, engines: Option<Engines>) -> anyhow::Result<Self> {
         let rule =
             RuleInForce::new(plan, way).with_context(|| format!("{} cannot be simulated", way.title()))?;
         let mut plan = plan.clone();
@@ -99,6 +116,7 @@ impl World {
             safety,
             rule,
             own: OwnLimits::new(),
+            engines,
             daemons: Vec::new(),
             clocks: plan.regions.iter().map(clock).collect(),
             network: Network::new(plan.weather.clone(), nodes.clone(), plan.seed),
@@ -151,16 +169,14 @@ impl World {
     /// An empty store, which remembers nothing from before `begun`.
     fn new_books(&mut self, begun: Timestamp) -> Books {
         self.sessions += 1;
-        Books::new(&self.plan, self.sessions, begun, self.safety)
+        let books = Books::new(&self.plan, self.sessions, begun, self.safety);
+        match &self.engines {
+            Some(engines) => books.in_store(Store::sized(engines.store_keys, begun, engines.safety)),
+            None => books,
+        }
     }
 
-    fn begin(
-        &self,
-        at: usize,
-        region: usize,
-        books: Books,
-        before: Option<tidegate::core::worldwide::split::Saved>,
-    ) -> Daemon {
+    fn begin(&self, at: usize, region: usize, books: Books, before: Option<Saved>) -> Daemon {
         let first: usize = self.plan.regions.iter().take(region).map(|region| region.daemons.max(1)).sum();
         let region_name = self.plan.regions.get(region).map(|region| region.name.clone()).unwrap_or_default();
         let name = NodeName { region: region_name, node: format!("n{}", at - first) };
@@ -171,6 +187,7 @@ impl World {
             name: name.clone(),
             revision: self.revision,
             own: &self.own,
+            engine: self.engines.as_ref().map(|engines| (at, engines)),
         };
         let mut node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
         if self.keeps_to_shares {
@@ -179,7 +196,7 @@ impl World {
         // Daemons do not tick in step.
         let step = Span(place(at) * 3_700 % TICK.0);
         let (next_tick, next_facts) = (self.now + step, self.now + step);
-        Daemon { name, region, node, alive: true, next_tick, next_facts }
+        Daemon { name, region, node, alive: true, known: true, next_tick, next_facts }
     }
 
     /// What a region's clock shows.
@@ -210,9 +227,18 @@ impl World {
     /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there. Whether a store was
     /// lost with it.
     pub(crate) fn restart(&mut self, at: usize) -> bool {
+        let noted = self.daemons.get(at).and_then(|old| old.node.saved());
+        self.restart_with(at, noted)
+    }
+
+    /// The same where it finds this on its disk.
+    pub(crate) fn restart_with(&mut self, at: usize, before: Option<Saved>) -> bool {
         let Some(old) = self.daemons.get(at) else { return false };
-        let (region, before) = (old.region, old.node.saved());
-        let kept = self.plan.shared_store && self.daemons.len() > self.plan.regions.len();
+        let region = old.region;
+        let kept = match &self.engines {
+            Some(engines) => engines.keeps_stores,
+            None => self.plan.shared_store && self.daemons.len() > self.plan.regions.len(),
+        };
         let books = if kept {
             old.node.books.clone()
         } else {
@@ -282,8 +308,12 @@ impl World {
             live: daemon.alive,
             draining: false,
         };
-        let members: Vec<(Member, usize)> =
-            self.daemons.iter().map(|daemon| (member(daemon), daemon.region)).collect();
+        let members: Vec<(Member, usize)> = self
+            .daemons
+            .iter()
+            .filter(|daemon| daemon.known)
+            .map(|daemon| (member(daemon), daemon.region))
+            .collect();
         for at in 0..self.daemons.len() {
             let Some(region) = self.daemons.get(at).map(|daemon| daemon.region) else { continue };
             let now = self.clock(region);
@@ -305,7 +335,10 @@ impl World {
         let now = self.clock(region);
         if let Some(daemon) = self.daemons.get_mut(at) {
             daemon.node.know(&self.own);
-            daemon.node.load(&self.plan, self.rule.clone(), self.revision, now);
+            match &self.engines {
+                Some(engines) => daemon.node.load_whole((at, engines), self.revision, now),
+                None => daemon.node.load(&self.plan, self.rule.clone(), self.revision, now),
+            }
         }
     }
 
@@ -347,6 +380,12 @@ impl World {
         daemon.node.decide(user, cost, now)
     }
 
+    /// What the whole engine of a daemon answers one request; `None` where nobody answers.
+    pub(crate) fn call(&self, at: usize, user: u64, cost: Cost) -> Option<Decision> {
+        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive)?;
+        daemon.node.answer(user, cost, self.clock(daemon.region))
+    }
+
     /// Everything that arrives by `end`.
     fn receive(&mut self, end: Timestamp) {
         while let Some(flight) = self.network.landed(end) {
@@ -385,7 +424,8 @@ impl World {
             daemon.next_facts = true_now + FACTS;
         }
         // Before anything changes nobody needs to know.
-        let word = daemon.node.word().filter(|_| tells && (self.way == Way::Split || self.revision > 1));
+        let matters = self.way == Way::Split || self.revision > 1 || self.engines.is_some();
+        let word = if tells { daemon.node.word(now).filter(|_| matters) } else { None };
         if let Some((word, bytes)) = word {
             for to in (0..self.daemons.len()).filter(|&to| to != at) {
                 self.network.send(true_now, at, to, bytes, &word);

@@ -5,6 +5,7 @@
 
 pub(crate) mod central;
 pub(crate) mod daemons;
+pub(crate) mod engine;
 pub(crate) mod naive;
 pub(crate) mod node;
 pub(crate) mod rights;

@@ -6,17 +6,22 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::decision::Decision;
+use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::RightsFrame;
 use tidegate::core::wire::{Frame, OwnLimit};
-use tidegate::core::worldwide::escrow::{Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes};
+use tidegate::core::worldwide::escrow::{
+    Ask, Balance, Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes,
+};
 use tidegate::core::worldwide::split::{Saved, Split, Word};
 use tidegate::core::worldwide::uncertainty::{self, Elsewhere};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
 use tidegate::peer::codec::encode_frame;
 
+use super::engine::{DaemonEngine, Engines};
 use super::rights::{Memory, Vaults};
 use super::shell::{RuleInForce, Store, Tallies, mode, windowed, world_key};
 use crate::number::place;
@@ -55,6 +60,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) name: NodeName,
     pub(crate) revision: u64,
     pub(crate) own: &'a OwnLimits,
+    /// Its place among all daemons, and what is known only to whole engines where it has one.
+    pub(crate) engine: Option<(usize, &'a Engines)>,
 }
 
 /// Users' own limits.
@@ -67,6 +74,8 @@ pub(crate) struct Node {
     regions: Vec<String>,
     mode: Mode,
     rule: RuleInForce,
+    /// In place of all that else stands for one.
+    pub(crate) engine: Option<DaemonEngine>,
     /// Users' own limits, as it knows them.
     own: OwnLimits,
     algorithm: Algorithm,
@@ -90,6 +99,11 @@ impl Books {
     pub(crate) fn new(plan: &Plan, session: u64, begun: Timestamp, safety: Safety) -> Self {
         let vaults = Vaults::new(Memory { session, begun, safety }, plan.rule.algorithm);
         Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)), newest: Rc::default() }
+    }
+
+    /// The same with this store.
+    pub(crate) fn in_store(self, store: Store) -> Self {
+        Self { store, ..self }
     }
 
     /// The window in which the store counted what it admitted in `window` by the clock: one that went back does not bring
@@ -124,8 +138,11 @@ impl Node {
         before: Option<Saved>,
         now: Timestamp,
     ) -> Self {
-        let Setting { plan, way, safety, name, revision, own } = setting;
-        let regions = names(plan);
+        let Setting { plan, way, safety, name, revision, own, engine } = setting;
+        let engine = engine.map(|(at, engines)| {
+            DaemonEngine::new((name, at), engines, books.store.memory(), before.clone(), now)
+        });
+        let regions = engine.as_ref().map_or_else(|| names(plan), |engine| engine.regions().to_vec());
         let replica = ReplicaConfig {
             regions: regions.clone(),
             interval: plan.interval,
@@ -145,6 +162,7 @@ impl Node {
         let mut node = Self {
             mode: mode(*way),
             regions: names(plan),
+            engine,
             algorithm: plan.rule.algorithm,
             replica: Replica::new(replica),
             escrow: Escrow::new(escrow),
@@ -161,8 +179,20 @@ impl Node {
             part: None,
             alarms: 0,
         };
-        node.load(plan, rule, *revision, now);
+        match setting.engine {
+            Some((at, engines)) => node.load_whole((at, engines), *revision, now),
+            None => node.load(plan, rule, *revision, now),
+        }
         node
+    }
+
+    /// The operators' rules go to the whole engine, and from there to the protocol.
+    pub(crate) fn load_whole(&mut self, (at, engines): (usize, &Engines), revision: u64, now: Timestamp) {
+        let Some(engine) = &mut self.engine else { return };
+        engine.load(engines, at, now);
+        let rules = engine.rules();
+        self.escrow.handle_rules(now, &rules);
+        self.replica.handle_rules(now, revision, rules);
     }
 
     /// New rules are in force.
@@ -200,12 +230,24 @@ impl Node {
 
     /// What it wrote to its disk, if anything.
     pub(crate) fn saved(&self) -> Option<Saved> {
-        (self.mode != Mode::Gossip).then(|| self.split.saved())
+        match &self.engine {
+            Some(engine) => engine.noted(),
+            None => (self.mode != Mode::Gossip).then(|| self.split.saved()),
+        }
     }
 
     /// What every member is to know of the shares that this daemon holds.
-    pub(crate) fn word(&self) -> Option<(Message, usize)> {
-        (self.mode != Mode::Gossip).then(|| (Message::Word(self.split.word()), WORD_BYTES))
+    pub(crate) fn word(&mut self, now: Timestamp) -> Option<(Message, usize)> {
+        let word = match &mut self.engine {
+            Some(engine) => engine.agree(&self.words, now),
+            None => self.split.word(),
+        };
+        (self.mode != Mode::Gossip).then_some((Message::Word(word), WORD_BYTES))
+    }
+
+    /// What its engine, whole, answers one request.
+    pub(crate) fn answer(&self, user: u64, cost: Cost, now: Timestamp) -> Option<Decision> {
+        self.engine.as_ref()?.decide(user, cost, now)
     }
 
     /// The limits of users that the operators gave them.
@@ -308,7 +350,10 @@ impl Node {
 
     /// Time passes.
     pub(crate) fn tick(&mut self, now: Timestamp) {
-        let touched = self.tallies.drain();
+        let touched = match &self.engine {
+            Some(engine) => engine.drain(now),
+            None => self.tallies.drain(),
+        };
         match self.mode {
             Mode::Gossip => {
                 for touched in touched {
@@ -329,7 +374,10 @@ impl Node {
         }
         if now >= self.next_sweep {
             self.next_sweep = now + SWEEP;
-            self.books.store.sweep(now);
+            match &self.engine {
+                Some(engine) => engine.sweep(now),
+                None => self.books.store.sweep(now),
+            }
         }
     }
 
@@ -339,11 +387,17 @@ impl Node {
         match self.mode {
             Mode::Gossip => {
                 self.elsewhere = (self.replica.elsewhere(), now);
-                if let Some((part, rules)) = self.part.as_mut().zip(self.replica.poll_crowded()) {
+                if let Some(engine) = &self.engine {
+                    let regions = self.replica.regions_len();
+                    engine.follow(self.elsewhere.0, (self.replica.poll_crowded().as_deref(), regions), now);
+                } else if let Some((part, rules)) = self.part.as_mut().zip(self.replica.poll_crowded()) {
                     part.1 = !rules.is_empty();
                 }
                 while let Some(effect) = self.replica.poll_effect() {
-                    self.books.store.apply(&self.rule, &effect, now);
+                    match &self.engine {
+                        Some(engine) => engine.apply(&effect),
+                        None => self.books.store.apply(&self.rule, &effect, now),
+                    }
                 }
                 while let Some((to, frame)) = self.replica.poll_transmit(now) {
                     out.push((
@@ -355,9 +409,7 @@ impl Node {
             }
             Mode::Escrow => {
                 while let Some(ask) = self.escrow.poll_ask() {
-                    let limit = self.limit_of(ask.own);
-                    let part = self.part_of(limit).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
-                    let balance = self.books.vaults.borrow_mut().carry_out(now, &ask, part);
+                    let balance = self.carry_out_of(&ask, now);
                     self.escrow.handle_balance(now, &ask.key, balance);
                 }
                 while let Some(event) = self.escrow.poll_event() {
@@ -372,6 +424,15 @@ impl Node {
             Mode::Split => {}
         }
         out
+    }
+
+    fn carry_out_of(&self, ask: &Ask, now: Timestamp) -> Option<Balance> {
+        if let Some(engine) = &self.engine {
+            return engine.rights(ask, now);
+        }
+        let limit = self.limit_of(ask.own);
+        let part = self.part_of(limit).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
+        self.books.vaults.borrow_mut().carry_out(now, ask, part)
     }
 
     /// Whether another region is believed to hold rights of a user's bucket.

@@ -14,6 +14,7 @@ use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{OwnLimit, RuleName};
+use tidegate::core::worldwide::escrow::Safety;
 use tidegate::core::worldwide::escrow::level::DOUBT;
 use tidegate::core::worldwide::split::SplitRule;
 use tidegate::core::worldwide::uncertainty::Answered;
@@ -165,6 +166,15 @@ pub(crate) const fn partition_word(on_partition: OnPartition) -> &'static str {
 impl Store {
     pub(crate) fn new(plan: &Plan) -> Self {
         Self(Arc::new(MemoryStore::new(plan.keys_max.max(64))))
+    }
+
+    /// A store for so many buckets that remembers nothing from before `begun`.
+    pub(crate) fn sized(keys_max: usize, begun: Timestamp, safety: Safety) -> Self {
+        Self(Arc::new(MemoryStore::new(keys_max).begun(begun).with_safety(safety)))
+    }
+
+    pub(crate) fn memory(&self) -> Arc<MemoryStore> {
+        Arc::clone(&self.0)
     }
 
     /// Decides one request against `limit`.

@@ -1,4 +1,4 @@
-//! The commands: `vopr`, `check`, `meta`, `mutate`.
+//! The commands: `vopr`, `check`, `meta`.
 
 use std::io::Write;
 use std::path::Path;
@@ -6,15 +6,12 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use rayon::prelude::*;
-use tidegate::core::worldwide::Care;
 use tidegate::core::worldwide::escrow::Safety;
 
-use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};
-use super::cuts::{self, CutsCase};
+use super::kind::Kind;
 use super::places::{self, PlacesCase};
 use super::play::{Summary, play};
-use super::restarts::{self, RestartsCase};
 
 /// Seeds that once failed.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/seeds.txt");
@@ -24,6 +21,7 @@ const FAILURES_TOLD: usize = 20;
 
 /// How many random worlds.
 #[derive(Debug, Clone, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "one flag for each kind of worlds")]
 pub(crate) struct Vopr {
     /// How many seeds.
     #[arg(long, default_value_t = 1_000)]
@@ -31,19 +29,27 @@ pub(crate) struct Vopr {
     /// The first of them, or with `--seeds 1` the one to repeat.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Worlds of holders alone, whose places are lent between regions; their seeds draw other worlds.
-    #[arg(long)]
+    /// Worlds of holders alone, whose places are lent between regions; their seeds draw other worlds, as those of all further kinds.
+    #[arg(long, group = "kind")]
     places: bool,
-    /// Worlds with one cut, of buckets under `gossip` and each `on_partition`; their seeds draw other worlds.
-    #[arg(long, conflicts_with = "places")]
+    /// Worlds with one cut, of buckets under `gossip` and each `on_partition`.
+    #[arg(long, group = "kind")]
     cuts: bool,
-    /// Worlds that are quiet for long before anything happens, for what answers say of the others' use under `gossip`; their seeds
-    /// draw other worlds.
-    #[arg(long, conflicts_with_all = ["places", "cuts"])]
+    /// Worlds that are quiet for long before anything happens, for what answers say of the others' use under `gossip`.
+    #[arg(long, group = "kind")]
     bounds: bool,
-    /// Worlds under `gossip` whose daemons count in memory and begin again within a window; their seeds draw other worlds.
-    #[arg(long, conflicts_with_all = ["places", "cuts", "bounds"])]
+    /// Worlds under `gossip` whose daemons count in memory and begin again within a window.
+    #[arg(long, group = "kind")]
     restarts: bool,
+    /// Worlds with fewer places in their tables than buckets in use.
+    #[arg(long, group = "kind")]
+    tables: bool,
+    /// Worlds in which regions are added, removed and given other weights.
+    #[arg(long, group = "kind")]
+    joins: bool,
+    /// Worlds in which costs are reported after the response.
+    #[arg(long, group = "kind")]
+    reports: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -67,34 +73,8 @@ pub(crate) struct Meta {
     places: bool,
 }
 
-/// How long to look for a violation.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct Mutate {
-    /// Most seeds for each rule that is switched off.
-    #[arg(long, default_value_t = 2_000)]
-    seeds: u64,
-    /// Only the rules that matter to places.
-    #[arg(long)]
-    places: bool,
-}
-
-fn failure(case: &Case, why: &str) -> anyhow::Error {
-    failed((case.seed, ""), &case.describe(), why)
-}
-
-fn failure_of_places(case: &PlacesCase, why: &str) -> anyhow::Error {
-    failed((case.seed, " --places"), &case.describe(), why)
-}
-
-fn failed((seed, flag): (u64, &str), world: &str, why: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "seed {seed} at commit {}: {why}\n  {world}\n  again: sim vopr{flag} --seeds 1 --seed {seed}",
-        commit()
-    )
-}
-
 /// The commit that this is, as far as git knows.
-fn commit() -> String {
+pub(super) fn commit() -> String {
     let asked = std::process::Command::new("git")
         .args(["-C", env!("CARGO_MANIFEST_DIR"), "describe", "--always", "--dirty"])
         .output();
@@ -104,30 +84,28 @@ fn commit() -> String {
 }
 
 impl Vopr {
+    fn kind(&self) -> Kind {
+        let flags = [
+            (self.places, Kind::Places),
+            (self.cuts, Kind::Cuts),
+            (self.bounds, Kind::Bounds),
+            (self.restarts, Kind::Restarts),
+            (self.tables, Kind::Tables),
+            (self.joins, Kind::Joins),
+            (self.reports, Kind::Reports),
+        ];
+        flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)
+    }
+
     /// Plays every seed.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let seeds = self.seed..self.seed.saturating_add(self.seeds);
+        let (kind, seeds) = (self.kind(), self.seed..self.seed.saturating_add(self.seeds));
         if self.verbose {
             for seed in seeds.clone() {
-                let world = match (self.places, self.cuts, self.bounds) {
-                    (true, ..) => PlacesCase::draw(seed).describe(),
-                    (_, true, _) => CutsCase::draw(seed).describe(),
-                    (.., true) => BoundsCase::draw(seed).describe(),
-                    _ if self.restarts => RestartsCase::draw(seed).describe(),
-                    _ => Case::draw(seed, Focus::All).describe(),
-                };
-                writeln!(out, "{seed}: {world}")?;
+                writeln!(out, "{seed}: {}", kind.describe(seed))?;
             }
         }
-        let seeds = seeds.into_par_iter();
-        let play = match (self.places, self.cuts, self.bounds) {
-            (true, ..) => play_places,
-            (_, true, _) => play_cuts,
-            (.., true) => play_bounds,
-            _ if self.restarts => play_restarts,
-            _ => play_one,
-        };
-        let sum = play_all(seeds, play)?;
+        let sum = play_all(seeds.into_par_iter(), |seed| kind.play(seed))?;
         writeln!(
             out,
             "{} seeds: {} daemons, {} faults, {} frames, {} permits; no violation",
@@ -135,51 +113,6 @@ impl Vopr {
         )?;
         Ok(())
     }
-}
-
-fn play_one(seed: u64) -> anyhow::Result<Summary> {
-    play_case(&Case::draw(seed, Focus::All))
-}
-
-fn play_case(case: &Case) -> anyhow::Result<Summary> {
-    play(case, Safety::ALL, None).map(|(summary, _)| summary).map_err(|why| failure(case, &why))
-}
-
-/// Plays the world of a line of the kept seeds.
-fn play_kept(line: &str) -> anyhow::Result<Summary> {
-    let (kind, seed) = line.split_once(' ').unwrap_or(("", line));
-    let seed = seed.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed"))?;
-    match kind {
-        "" => play_case(&Case::draw(seed, Focus::All)),
-        "second" => play_case(&Case::second(seed, Focus::All)),
-        "first" => play_case(&Case::first(seed, Focus::All)),
-        "places" => play_places(seed),
-        "bounds" => play_bounds(seed),
-        "cuts" => play_cuts(seed),
-        "restarts" => play_restarts(seed),
-        other => bail!("{SEEDS}: {other:?} is no kind of seed"),
-    }
-}
-
-fn play_places(seed: u64) -> anyhow::Result<Summary> {
-    let case = PlacesCase::draw(seed);
-    let played = places::play(&case, Safety::ALL, None).map(|(summary, _)| summary);
-    played.map_err(|why| failure_of_places(&case, &why))
-}
-
-fn play_cuts(seed: u64) -> anyhow::Result<Summary> {
-    let case = CutsCase::draw(seed);
-    cuts::play(&case, Care::ALL).map_err(|why| failed((seed, " --cuts"), &case.describe(), &why))
-}
-
-fn play_bounds(seed: u64) -> anyhow::Result<Summary> {
-    let case = BoundsCase::draw(seed);
-    bounds::play(&case, Care::ALL).map_err(|why| failed((seed, " --bounds"), &case.describe(), &why))
-}
-
-fn play_restarts(seed: u64) -> anyhow::Result<Summary> {
-    let case = RestartsCase::draw(seed);
-    restarts::play(&case, Care::ALL).map_err(|why| failed((seed, " --restarts"), &case.describe(), &why))
 }
 
 /// Plays every seed, also after one has failed: in a long run the others are worth knowing.
@@ -215,7 +148,7 @@ impl Check {
             .filter(|line| !line.is_empty())
             .collect();
         let count = seeds.len();
-        play_all(seeds.into_par_iter(), play_kept)?;
+        play_all(seeds.into_par_iter(), |line| Kind::play_kept(SEEDS, line))?;
         let scenarios = crate::run::all()?;
         for file in &scenarios {
             crate::run::load(file)?;
@@ -236,11 +169,12 @@ impl Meta {
                     true => {
                         let case = PlacesCase::draw(seed);
                         let played = places::play(&case, Safety::ALL, Some(Vec::new()));
-                        played.map_err(|why| failure_of_places(&case, &why))
+                        played.map_err(|why| Kind::Places.failed(seed, &case.describe(), &why))
                     }
                     false => {
                         let case = Case::draw(seed, Focus::All);
-                        play(&case, Safety::ALL, Some(Vec::new())).map_err(|why| failure(&case, &why))
+                        let played = play(&case, Safety::ALL, Some(Vec::new()));
+                        played.map_err(|why| Kind::Ordinary.failed(seed, &case.describe(), &why))
                     }
                 };
                 let (one, other) = (once()?.1.unwrap_or_default(), once()?.1.unwrap_or_default());
@@ -254,64 +188,6 @@ impl Meta {
             })
             .try_reduce(|| 0, |a, b| Ok(a + b))?;
         writeln!(out, "{} seeds, each run twice: {bytes} bytes of history, all alike", self.seeds)?;
-        Ok(())
-    }
-}
-
-impl Mutate {
-    /// The first seed in which something goes wrong, and what. A few at once, in order: a core that began in the middle of
-    /// all would play seeds that no one needs.
-    fn first(&self, wrong: impl Fn(u64) -> Option<String> + Sync) -> Option<(u64, String)> {
-        let at_once = u64::try_from(rayon::current_num_threads()).unwrap_or(1).max(1) * 8;
-        (0..self.seeds.div_ceil(at_once)).find_map(|turn| {
-            let from = turn * at_once + 1;
-            let seeds = from..(from + at_once).min(self.seeds + 1);
-            seeds.into_par_iter().find_map_first(|seed| wrong(seed).map(|why| (seed, why)))
-        })
-    }
-
-    /// Switches off each safety rule in turn: something must go wrong.
-    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
-        let mut unnoticed = Vec::new();
-        for (rule, safety) in Safety::WITHOUT_ONE.into_iter().filter(|_| !self.places) {
-            let focus = if safety.lacks_one_of_levels() { Focus::Levels } else { Focus::Rights };
-            let found = self.first(|seed| play(&Case::draw(seed, focus), safety, None).err());
-            match found {
-                Some((seed, why)) => writeln!(out, "without {rule}: seed {seed}: {why}")?,
-                None => unnoticed.push(rule),
-            }
-        }
-        for (rule, safety) in Safety::WITHOUT_ONE_OF_PLACES {
-            let found = self.first(|seed| places::play(&PlacesCase::draw(seed), safety, None).err());
-            match found {
-                Some((seed, why)) => writeln!(out, "places without {rule}: seed {seed}: {why}")?,
-                None => unnoticed.push(rule),
-            }
-        }
-        for (rule, care) in Care::WITHOUT_ONE.into_iter().filter(|_| !self.places) {
-            let found = self.first(|seed| match care.hears_former {
-                true => cuts::play(&CutsCase::draw(seed), care).err(),
-                false => restarts::play(&RestartsCase::draw(seed), care).err(),
-            });
-            match found {
-                Some((seed, why)) => writeln!(out, "gossip without {rule}: seed {seed}: {why}")?,
-                None => unnoticed.push(rule),
-            }
-        }
-        for (rule, care) in Care::WITHOUT_ONE_OF_BOUNDS.into_iter().filter(|_| !self.places) {
-            let found = self.first(|seed| bounds::play(&BoundsCase::draw(seed), care).err());
-            match found {
-                Some((seed, why)) => writeln!(out, "bounds without {rule}: seed {seed}: {why}")?,
-                None => unnoticed.push(rule),
-            }
-        }
-        if !unnoticed.is_empty() {
-            bail!("{} seeds did not notice that these rules were off: {}", self.seeds, unnoticed.join(", "));
-        }
-        let care = Care::WITHOUT_ONE.len() + Care::WITHOUT_ONE_OF_BOUNDS.len();
-        let others = if self.places { 0 } else { Safety::WITHOUT_ONE.len() + care };
-        let rules = others + Safety::WITHOUT_ONE_OF_PLACES.len();
-        writeln!(out, "each of {rules} safety rules is needed")?;
         Ok(())
     }
 }

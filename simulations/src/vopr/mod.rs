@@ -8,9 +8,16 @@ mod case;
 mod check;
 mod command;
 mod cuts;
+mod joins;
+mod kind;
+mod mutate;
 mod places;
 mod play;
+mod reports;
 mod restarts;
+mod tables;
+mod whole;
 mod witness;
 
-pub(crate) use self::command::{Check, Meta, Mutate, Vopr};
+pub(crate) use self::command::{Check, Meta, Vopr};
+pub(crate) use self::mutate::Mutate;

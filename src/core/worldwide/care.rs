@@ -2,6 +2,7 @@
 
 /// Rules of `gossip` that each keep a promise. Simulations switch them off one by one, to see that it is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch for each rule")]
 pub struct Care {
     /// In a cut the level of a bucket without windows is divided between the sides.
     pub divides_levels: bool,
@@ -13,6 +14,8 @@ pub struct Care {
     pub counts_all_given: bool,
     /// What the others know of a daemon's former life is used.
     pub hears_former: bool,
+    /// A region that lacks room for buckets in use keeps to its share of their rules.
+    pub keeps_to_shares: bool,
 }
 
 impl Care {
@@ -23,6 +26,7 @@ impl Care {
         doubts_what_is_late: true,
         counts_all_given: true,
         hears_former: true,
+        keeps_to_shares: true,
     };
 
     /// Each rule that keeps a promise in cuts or over restarts, and all rules but that one.
@@ -31,6 +35,10 @@ impl Care {
         ("notices_who_is_deaf", Self { notices_who_is_deaf: false, ..Self::ALL }),
         ("hears_former", Self { hears_former: false, ..Self::ALL }),
     ];
+
+    /// The same of the rules that keep a promise where a table is full.
+    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
+        [("keeps_to_shares", Self { keeps_to_shares: false, ..Self::ALL })];
 
     /// The same of the rules that keep what is said of the others' use.
     pub const WITHOUT_ONE_OF_BOUNDS: [(&'static str, Self); 2] = [

@@ -341,8 +341,10 @@ impl Replica {
     /// full alike then admit no more than the limit together, although they cannot tell each other what they admitted.
     pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
         let all = self.waits.is_some();
-        let held = || {
-            if all { self.rules.keys().cloned().collect() } else { self.crowded.keys().cloned().collect() }
+        let held = || match all {
+            true => self.rules.keys().cloned().collect(),
+            false if !self.config.care.keeps_to_shares => Vec::new(),
+            false => self.crowded.keys().cloned().collect(),
         };
         std::mem::take(&mut self.crowd_changed).then(held)
     }

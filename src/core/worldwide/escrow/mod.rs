@@ -75,6 +75,8 @@ pub struct Safety {
     pub lost_loans_are_burnt: bool,
     /// What was borrowed from a memory that is lost is given back only to one that has counted it.
     pub gives_back_only_what_is_counted: bool,
+    /// A store never forgets what it admitted because it lacks room.
+    pub never_forgets_for_room: bool,
 }
 
 impl Safety {
@@ -92,7 +94,12 @@ impl Safety {
         loans_lapse: true,
         lost_loans_are_burnt: true,
         gives_back_only_what_is_counted: true,
+        never_forgets_for_room: true,
     };
+
+    /// The same for those that matter where a table is full.
+    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
+        [("never_forgets_for_room", Self { never_forgets_for_room: false, ..Self::ALL })];
 
     /// Each rule's name, and all rules but that one.
     pub const WITHOUT_ONE: [(&'static str, Self); 8] = [

@@ -1,0 +1,173 @@
+//! A daemon's whole engine with its store in memory, where it matters how the engine reads rules, whom it takes for the regions,
+//! what it does where there is no room, and what is reported afterwards. The few lines around it are the peer task's in the daemon.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tidegate::core::decision::Decision;
+use tidegate::core::request::{Cost, Request};
+use tidegate::core::rule::Rule;
+use tidegate::core::time::Timestamp;
+use tidegate::core::wire::RuleName;
+use tidegate::core::worldwide::escrow::{Ask, Balance, Safety};
+use tidegate::core::worldwide::split::{Saved, Word};
+use tidegate::core::worldwide::uncertainty::Elsewhere;
+use tidegate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
+use tidegate::database::document;
+use tidegate::engine::Engine;
+use tidegate::engine::clock::Clock;
+use tidegate::engine::port::{Answer, Store as _, StoreLen};
+use tidegate::engine::world::WorldPort;
+use tidegate::store::MemoryStore;
+use tidegate::telemetry::Metrics;
+
+use super::shell::user_name;
+
+/// What only whole engines know of a world.
+#[derive(Debug, Clone)]
+pub(crate) struct Engines {
+    /// Most buckets in each store.
+    pub(crate) store_keys: usize,
+    /// By daemon: the rule that its operators want now, as a file would have it.
+    pub(crate) rules: Vec<Value>,
+    /// By daemon: the regions that it lists when it is started next.
+    pub(crate) lists: Vec<Vec<String>>,
+    /// Whether stores outlive their daemons, as Redis does.
+    pub(crate) keeps_stores: bool,
+    /// Rules of `escrow` that the stores keep.
+    pub(crate) safety: Safety,
+    /// Whether nothing is spent before all regions have said the same. Only simulations have it otherwise.
+    pub(crate) agrees: bool,
+    /// Whether the others are told what was reported. Only simulations have it otherwise.
+    pub(crate) tells: bool,
+}
+
+/// One daemon's engine.
+#[derive(Debug)]
+pub(crate) struct DaemonEngine {
+    engine: Engine,
+    store: Arc<MemoryStore>,
+    regions: Vec<String>,
+    tells: bool,
+    /// What it noted on its disk of the shares that it holds.
+    noted: Option<Saved>,
+    /// The newest rule that it did not refuse.
+    in_force: String,
+}
+
+impl DaemonEngine {
+    /// An engine that begins, with what an earlier process noted.
+    pub(crate) fn new(
+        (name, at): (&NodeName, usize),
+        engines: &Engines,
+        store: Arc<MemoryStore>,
+        noted: Option<Saved>,
+        now: Timestamp,
+    ) -> Self {
+        let regions = engines.lists.get(at).cloned().unwrap_or_default();
+        let engine = Engine::new(name.clone(), Clock::Manual(now.0.into()), store.clone(), Metrics::new())
+            .sharing(regions.clone(), noted.clone())
+            .agreeing(engines.agrees)
+            .lending(true)
+            .among_others(!engines.keeps_stores);
+        Self { engine, store, regions, tells: engines.tells, noted, in_force: String::new() }
+    }
+
+    /// Loads the operators' rule. One that it refuses leaves the rules before in force.
+    pub(crate) fn load(&mut self, engines: &Engines, at: usize, now: Timestamp) {
+        self.engine.set_now(now);
+        let Some(rule) = engines.rules.get(at) else { return };
+        let read = document::rule_from_json(rule, &self.regions);
+        if read.is_ok_and(|rule: Rule| self.engine.load(vec![rule], Vec::new(), false).is_ok()) {
+            self.in_force = rule.to_string();
+        }
+    }
+
+    /// The newest rule that it did not refuse.
+    pub(crate) fn in_force(&self) -> &str {
+        &self.in_force
+    }
+
+    /// The worldwide rules in force.
+    pub(crate) fn rules(&self) -> Vec<WorldRule> {
+        self.engine.world_rules().1
+    }
+
+    /// Decides one request.
+    pub(crate) fn decide(&self, user: u64, cost: Cost, now: Timestamp) -> Option<Decision> {
+        self.engine.set_now(now);
+        let name = user_name(user);
+        let request = Request::new("default", [("user", name.as_str())].into_iter().collect(), cost);
+        match self.engine.decide(std::slice::from_ref(&request)) {
+            Answer::Now(decisions) => decisions.into_iter().next(),
+            Answer::Later(_) => None,
+        }
+    }
+
+    /// What was decided since this was last asked, in an order that does not depend on chance.
+    pub(crate) fn drain(&self, now: Timestamp) -> Vec<Touched> {
+        self.engine.set_now(now);
+        let mut touched = Vec::new();
+        self.engine.drain_touched(&mut touched);
+        touched.sort_by(|one, other| (&one.key, one.window).cmp(&(&other.key, other.window)));
+        if !self.tells {
+            touched.iter_mut().for_each(|touched| touched.admitted = 0);
+        }
+        touched
+    }
+
+    /// Tells the engine what the protocol between regions says.
+    pub(crate) fn follow(
+        &self,
+        elsewhere: Elsewhere,
+        (crowded, regions): (Option<&[RuleName]>, usize),
+        now: Timestamp,
+    ) {
+        self.engine.set_now(now);
+        if let Some(rules) = crowded {
+            WorldPort::crowded(&self.engine, rules, regions);
+        }
+        WorldPort::elsewhere(&self.engine, elsewhere);
+    }
+
+    pub(crate) fn apply(&self, effect: &Effect) {
+        self.engine.apply(effect);
+    }
+
+    pub(crate) fn rights(&self, ask: &Ask, now: Timestamp) -> Option<Balance> {
+        self.engine.set_now(now);
+        match self.engine.rights(ask) {
+            Answer::Now(balance) => balance,
+            Answer::Later(_) => None,
+        }
+    }
+
+    /// Takes in what the other daemons say of the weights they hold, notes its own, and says them.
+    pub(crate) fn agree(&mut self, words: &[(NodeName, Option<Word>)], now: Timestamp) -> Word {
+        self.engine.set_now(now);
+        self.engine.follow_shares(words.iter().cloned());
+        let (held, word) = self.engine.shares_saved();
+        self.engine.shares_are_saved(&held);
+        self.noted = Some(held);
+        word
+    }
+
+    /// What it noted on its disk.
+    pub(crate) fn noted(&self) -> Option<Saved> {
+        self.noted.clone()
+    }
+
+    /// The regions that it lists.
+    pub(crate) fn regions(&self) -> &[String] {
+        &self.regions
+    }
+
+    /// How full its store is.
+    pub(crate) fn store_len(&self) -> StoreLen {
+        self.store.len()
+    }
+
+    pub(crate) fn sweep(&self, now: Timestamp) {
+        self.store.sweep(now);
+    }
+}

@@ -1,0 +1,142 @@
+//! Each rule that keeps a promise is switched off in turn: something must go wrong, or no judge looks at what it is for.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use rayon::prelude::*;
+use tidegate::core::worldwide::Care;
+use tidegate::core::worldwide::escrow::Safety;
+
+use super::bounds::{self, BoundsCase};
+use super::case::{Case, Focus};
+use super::cuts::{self, CutsCase};
+use super::joins::{self, JoinsCase};
+use super::places::{self, PlacesCase};
+use super::play::play;
+use super::reports::{self, ReportsCase};
+use super::restarts::{self, RestartsCase};
+use super::tables::{self, TablesCase};
+
+/// By rule, a seed whose world noticed that it was off.
+const NOTICED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/mutations.txt");
+
+/// How long to look for a violation.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Mutate {
+    /// Most seeds for each rule that is switched off.
+    #[arg(long, default_value_t = 2_000)]
+    seeds: u64,
+    /// Only the rules that matter to places.
+    #[arg(long)]
+    places: bool,
+    /// Also where a kept seed is known to notice.
+    #[arg(long)]
+    afresh: bool,
+}
+
+/// A rule switched off, and what goes wrong with it in the world of a seed, if anything.
+struct Mutation {
+    name: String,
+    places: bool,
+    wrong: Box<dyn Fn(u64) -> Option<String> + Send + Sync>,
+}
+
+impl Mutation {
+    fn new(name: String, wrong: impl Fn(u64) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self { name, places: false, wrong: Box::new(wrong) }
+    }
+}
+
+/// All that can be switched off.
+fn mutations() -> Vec<Mutation> {
+    let escrow = Safety::WITHOUT_ONE.map(|(rule, safety)| {
+        let focus = if safety.lacks_one_of_levels() { Focus::Levels } else { Focus::Rights };
+        let wrong = move |seed| play(&Case::draw(seed, focus), safety, None).err();
+        Mutation::new(format!("without {rule}"), wrong)
+    });
+    let places = Safety::WITHOUT_ONE_OF_PLACES.map(|(rule, safety)| {
+        let wrong = move |seed| places::play(&PlacesCase::draw(seed), safety, None).err();
+        Mutation { places: true, ..Mutation::new(format!("places without {rule}"), wrong) }
+    });
+    let gossip = Care::WITHOUT_ONE.map(|(rule, care)| {
+        let wrong = move |seed| match care.hears_former {
+            true => cuts::play(&CutsCase::draw(seed), care).err(),
+            false => restarts::play(&RestartsCase::draw(seed), care).err(),
+        };
+        Mutation::new(format!("gossip without {rule}"), wrong)
+    });
+    let bounds = Care::WITHOUT_ONE_OF_BOUNDS.map(|(rule, care)| {
+        Mutation::new(format!("bounds without {rule}"), move |seed| {
+            bounds::play(&BoundsCase::draw(seed), care).err()
+        })
+    });
+    let full = |care, safety| move |seed| tables::play(&TablesCase::draw(seed), care, safety).err();
+    let shares = Care::WITHOUT_ONE_OF_TABLES
+        .map(|(rule, care)| Mutation::new(format!("tables without {rule}"), full(care, Safety::ALL)));
+    let kept = Safety::WITHOUT_ONE_OF_TABLES
+        .map(|(rule, safety)| Mutation::new(format!("tables without {rule}"), full(Care::ALL, safety)));
+    let agrees = Mutation::new("joins without agrees".to_owned(), |seed| {
+        joins::play(&JoinsCase::draw(seed), false).err()
+    });
+    let all = escrow.into_iter().chain(places).chain(gossip).chain(bounds).chain(shares).chain(kept);
+    let tells = Mutation::new("reports without tells".to_owned(), |seed| {
+        reports::play(&ReportsCase::draw(seed), false).err()
+    });
+    all.chain([agrees, tells]).collect()
+}
+
+/// The kept seeds, by rule.
+fn noticed() -> anyhow::Result<BTreeMap<String, u64>> {
+    let text =
+        std::fs::read_to_string(Path::new(NOTICED)).with_context(|| format!("{NOTICED} cannot be read"))?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or("").trim());
+    lines
+        .filter(|line| !line.is_empty())
+        .map(|line| {
+            let (seed, rule) = line.split_once(' ').unwrap_or((line, ""));
+            let seed = seed.parse::<u64>().with_context(|| format!("{NOTICED}: {line:?} has no seed"))?;
+            Ok((rule.to_owned(), seed))
+        })
+        .collect()
+}
+
+impl Mutate {
+    /// The first seed in which something goes wrong, and what. A few at once, in order: a core that began in the middle of
+    /// all would play seeds that no one needs.
+    fn first(&self, mutation: &Mutation) -> Option<(u64, String)> {
+        let at_once = u64::try_from(rayon::current_num_threads()).unwrap_or(1).max(1) * 8;
+        (0..self.seeds.div_ceil(at_once)).find_map(|turn| {
+            let from = turn * at_once + 1;
+            let seeds = from..(from + at_once).min(self.seeds + 1);
+            seeds.into_par_iter().find_map_first(|seed| (mutation.wrong)(seed).map(|why| (seed, why)))
+        })
+    }
+
+    /// Switches off each safety rule in turn: something must go wrong. In the world of the kept seed, or else in that of any
+    /// other.
+    pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
+        let mutations: Vec<Mutation> =
+            mutations().into_iter().filter(|mutation| mutation.places || !self.places).collect();
+        let kept = if self.afresh { BTreeMap::new() } else { noticed()? };
+        let again = |mutation: &Mutation| {
+            let seed = *kept.get(&mutation.name)?;
+            (mutation.wrong)(seed).map(|why| (seed, why))
+        };
+        let noticed: Vec<_> = mutations.par_iter().map(again).collect();
+        let mut unnoticed = Vec::new();
+        for (mutation, noticed) in mutations.iter().zip(noticed) {
+            match noticed.or_else(|| self.first(mutation)) {
+                Some((seed, why)) => writeln!(out, "{}: seed {seed}: {why}", mutation.name)?,
+                None => unnoticed.push(mutation.name.as_str()),
+            }
+        }
+        if !unnoticed.is_empty() {
+            bail!("{} seeds did not notice that these rules were off: {}", self.seeds, unnoticed.join(", "));
+        }
+        writeln!(out, "each of {} safety rules is needed", mutations.len())?;
+        Ok(())
+    }
+}

@@ -1,0 +1,238 @@
+//! Worlds with fewer places in their tables than buckets in use, in all three modes. What is judged is what clients see: what all
+//! regions admit together, what one that has no room is held to, and that a bucket at its limit is never forgotten.
+
+use tidegate::core::algorithm::Algorithm;
+use tidegate::core::request::Cost;
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::Care;
+use tidegate::core::worldwide::escrow::Safety;
+
+use super::play::Summary;
+use super::whole::{Held, Play, SECOND, STEP, engines, weather};
+use crate::dice::Dice;
+use crate::number::{float, index, place};
+use crate::plan::{Plan, Way};
+
+/// So long demand lasts.
+const STEPS: u64 = 7 * SECOND;
+/// Until tables are full and daemons have noticed.
+const NOTICED: u64 = 2 * SECOND;
+
+/// A world whose tables are small.
+#[derive(Debug, Clone)]
+pub(crate) struct TablesCase {
+    held: Held,
+    plan: Plan,
+    users: u64,
+    /// Most buckets in each store.
+    store_keys: usize,
+    /// Requests of each user in each region in a step, on average.
+    demand: Vec<Vec<f64>>,
+    /// Whether all regions are asked alike, so that their tables fill alike.
+    alike: bool,
+}
+
+impl TablesCase {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let mut dice = Dice::new(seed, 71);
+        let regions = index(dice.between(2, 4));
+        let way = *dice
+            .pick(&[Way::Gossip, Way::Gossip, Way::Gossip, Way::Escrow, Way::Escrow, Way::Split])
+            .unwrap_or(&Way::Gossip);
+        let algorithms: &[Algorithm] = match way {
+            Way::Gossip => &[Algorithm::FixedWindow],
+            Way::Escrow => &[Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::Gcra],
+            _ => &[Algorithm::FixedWindow],
+        };
+        let limit = u32::try_from(dice.between(4, 40)).unwrap_or(4);
+        let held = Held {
+            way: Some(way),
+            algorithm: dice.pick(algorithms).copied().unwrap_or(Algorithm::FixedWindow),
+            limit,
+            burst: u32::try_from(u64::from(limit) * dice.between(5, 20) / 10).unwrap_or(limit).max(1),
+            window: Span::from_millis(*dice.pick(&[500, 1_000, 2_000]).unwrap_or(&1_000)),
+        };
+        let users = dice.between(6, 30);
+        let weather = weather(&mut dice, regions, 0.05);
+        let mut plan = held.plan(seed, regions, weather);
+        plan.keys_max = index(dice.between(1, users * 5 / 4));
+        let roomy = way == Way::Gossip || dice.chance(0.4);
+        let store_keys = if roomy { 10_000 } else { index(dice.between(1, users * 5 / 4)) };
+        let alike = dice.chance(0.6);
+        let per_step = float(u64::from(limit)) * float(STEP.0) / float(held.window.0);
+        let mut part = |alike: bool| match dice.below(4) {
+            0 if !alike => 0.0,
+            1 => dice.unit(),
+            _ => 1.0 + dice.unit() * 3.0,
+        };
+        let of_user: Vec<f64> = (0..users).map(|_| part(true)).collect();
+        let one = |user: &f64| user * per_step / float(place(regions));
+        let demand = (0..regions)
+            .map(|_| match alike {
+                true => of_user.iter().map(one).collect(),
+                false => (0..users).map(|_| one(&part(false))).collect(),
+            })
+            .collect();
+        Self { held, plan, users, store_keys, demand, alike }
+    }
+
+    /// In words, for who reads of a failure.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{}, {} regions asked{} for {} users, {} followed, {} stored, longest way {} ms, loss {:.1} %",
+            self.held.describe(),
+            self.plan.regions.len(),
+            if self.alike { " alike" } else { "" },
+            self.users,
+            self.plan.keys_max,
+            self.store_keys,
+            self.plan.weather.longest().0 / 1_000,
+            self.plan.weather.loss * 100.0
+        )
+    }
+}
+
+/// What is known of one region's answers.
+#[derive(Debug, Clone, Default)]
+struct Answered {
+    /// Since when its answers name its share as the limit.
+    keeps: Option<Timestamp>,
+    /// By user: the window in which its bucket had nothing left.
+    at_limit: Vec<u64>,
+}
+
+struct Game<'c> {
+    case: &'c TablesCase,
+    play: Play,
+    regions: Vec<Answered>,
+    begun: Timestamp,
+}
+
+/// Plays a case with these rules in force.
+///
+/// # Errors
+/// The first violation, in a sentence.
+pub(crate) fn play(case: &TablesCase, care: Care, safety: Safety) -> Result<Summary, String> {
+    let rule = case.held.written(&[]);
+    let mut engines = engines(&case.plan, &rule);
+    engines.store_keys = case.store_keys;
+    engines.safety = safety;
+    let mut play = Play::new(&case.plan, case.held, engines)?;
+    play.world.set_care(care);
+    play.settle();
+    let region = Answered { keeps: None, at_limit: vec![0; index(case.users)] };
+    let regions = vec![region; case.plan.regions.len()];
+    let begun = play.world.now;
+    let mut game = Game { case, play, regions, begun };
+    for step in 0..STEPS {
+        game.turn().map_err(|why| format!("{why}, {} ms after the start", step * STEP.0 / 1_000))?;
+    }
+    game.judge()?;
+    Ok(game.play.summary())
+}
+
+impl Game<'_> {
+    fn turn(&mut self) -> Result<(), String> {
+        let first = index(self.play.dice.below(place(self.regions.len())));
+        for region in (0..self.regions.len()).map(|at| (at + first) % self.case.plan.regions.len()) {
+            for user in 0..self.case.users {
+                let mean = self.case.demand.get(region).and_then(|of| of.get(index(user))).copied();
+                for _ in 0..self.play.dice.poisson(mean.unwrap_or(0.0)) {
+                    self.request(region, user)?;
+                }
+            }
+        }
+        self.play.step();
+        let most = self.case.plan.keys_max;
+        for daemon in &self.play.world.daemons {
+            let followed = match self.case.held.way {
+                Some(Way::Escrow) => daemon.node.escrow.keys_len(),
+                _ => daemon.node.replica.keys_len(),
+            };
+            if followed > most {
+                return Err(format!("{} follows {followed} of {most} buckets", daemon.name.region));
+            }
+        }
+        Ok(())
+    }
+
+    fn request(&mut self, region: usize, user: u64) -> Result<(), String> {
+        let Some(decision) = self.play.request(region, user, Cost::Take(1)) else { return Ok(()) };
+        let Some(ruled) = decision.rules.first() else { return Err("no rule applied".to_owned()) };
+        let (now, window) = (self.play.world.now, self.window());
+        let Some(of) = self.regions.get_mut(region) else { return Ok(()) };
+        if self.case.held.way == Some(Way::Gossip) {
+            let keeps = ruled.limit < self.case.held.limit;
+            of.keeps = if keeps { of.keeps.or(Some(now)) } else { None };
+        }
+        let Some(at_limit) = of.at_limit.get_mut(index(user)) else { return Ok(()) };
+        if !decision.allowed && ruled.remaining == 0 && !ruled.degraded {
+            *at_limit = window;
+        }
+        if decision.allowed
+            && self.case.held.way == Some(Way::Split)
+            && *at_limit == window
+            && !ruled.degraded
+        {
+            return Err(format!(
+                "region {region} admits user {user} again in window {window}, which had nothing left"
+            ));
+        }
+        match self.case.held.way {
+            Some(Way::Escrow) => self.play.never_above(user, region)?,
+            Some(Way::Split) if !self.has_forgotten() => self.play.never_above(user, region)?,
+            Some(Way::Gossip) => self.keeps_to_its_share(region, user)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn window(&self) -> u64 {
+        self.play.world.now.window_index(self.case.held.window)
+    }
+
+    /// Whether a store had to forget a bucket, or to answer without one.
+    fn has_forgotten(&self) -> bool {
+        let stores = self.play.world.daemons.iter().filter_map(|daemon| daemon.node.engine.as_ref());
+        stores.map(|engine| engine.store_len()).any(|len| len.evicted + len.full > 0)
+    }
+
+    /// A region that names its share as the limit since before a window began admits no more than that in it.
+    fn keeps_to_its_share(&self, region: usize, user: u64) -> Result<(), String> {
+        let window = self.window();
+        let began = Timestamp::window_start(window, self.case.held.window);
+        let keeps = self.regions.get(region).and_then(|of| of.keeps);
+        if keeps.is_none_or(|since| since >= began) {
+            return Ok(());
+        }
+        let admitted = self.play.of_window(user, window).get(region).copied().unwrap_or(0);
+        let regions = self.regions.len();
+        // What does not divide goes to the names that sort first.
+        let share = self.case.held.part(self.case.held.limit, region, regions);
+        if admitted > share {
+            return Err(format!("region {region} admits {admitted} of a share of {share} to user {user}"));
+        }
+        Ok(())
+    }
+
+    /// Where tables fill alike all regions together keep the limit, although they cannot tell each other of all buckets.
+    fn judge(&self) -> Result<(), String> {
+        let window = self.case.held.window;
+        let begun = self.begun + Span(NOTICED * STEP.0);
+        if self.case.held.way == Some(Way::Gossip) && self.case.alike {
+            for (&(user, of), by_region) in &self.play.admitted {
+                if Timestamp::window_start(of, window) < begun {
+                    continue;
+                }
+                let (sum, limit) = (by_region.iter().sum::<u64>(), u64::from(self.case.held.limit));
+                let slack = (limit / 20).max(place(by_region.len()));
+                if sum > limit + slack {
+                    return Err(format!(
+                        "{sum} of {limit} permits admitted to user {user} in window {of}, by region {by_region:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
