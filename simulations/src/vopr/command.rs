@@ -151,6 +151,7 @@ fn play_kept(line: &str) -> anyhow::Result<Summary> {
     let seed = seed.parse::<u64>().with_context(|| format!("{SEEDS}: {line:?} is no seed"))?;
     match kind {
         "" => play_case(&Case::draw(seed, Focus::All)),
+        "third" => play_case(&Case::third(seed, Focus::All)),
         "second" => play_case(&Case::second(seed, Focus::All)),
         "first" => play_case(&Case::first(seed, Focus::All)),
         "places" => play_places(seed),
