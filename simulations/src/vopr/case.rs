@@ -71,6 +71,11 @@ pub(crate) enum Focus {
 impl Case {
     /// The case of a seed.
     pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
+        Self::third(seed, focus)
+    }
+
+    /// The same under a name that stays, whatever is drawn later.
+    pub(crate) fn third(seed: u64, focus: Focus) -> Self {
         Self::second(seed, focus).with_own()
     }
 

@@ -97,6 +97,7 @@ impl Kind {
         let seed = seed.parse::<u64>().with_context(|| format!("{file}: {line:?} is no seed"))?;
         match (word, Self::ALL.into_iter().find(|kind| kind.word() == word)) {
             (_, Some(kind)) => kind.play(seed),
+            ("third", None) => play_case(&Case::third(seed, Focus::All)),
             ("second", None) => play_case(&Case::second(seed, Focus::All)),
             ("first", None) => play_case(&Case::first(seed, Focus::All)),
             (other, None) => bail!("{file}: {other:?} is no kind of seed"),

@@ -17,6 +17,8 @@ pub(super) const GAP: Span = Span::from_millis(20);
 const GAP_BRIEF: Span = Span::from_millis(10);
 /// For so long one of the regions that gather for large costs is given to.
 const GATHERED_IN_TURN: Span = Span::from_secs(4);
+/// A region that cannot serve what was refused says so again after so long.
+const LACKS_AGAIN: Span = Span::from_millis(500);
 /// One way to a region to which there is no link.
 const OWD_DEFAULT: Span = Span::from_millis(50);
 /// A region that was not heard for so long gets nothing: what is sent to it would lie on the way.
@@ -203,17 +205,23 @@ impl Escrow {
 
     /// How many turns of gathering lie before that of a region: each has one after the other, as their clocks agree about.
     fn turn_to_gather(&self, now: Timestamp, bucket: &Bucket, region: RegionId) -> usize {
-        let regions = &bucket.rule.shares;
-        let place = regions.keys().take_while(|name| name.as_str() < self.regions.name(region)).count();
+        let regions = bucket.rule.shares.len().max(1);
         let turn = usize::try_from(now.window_index(GATHERED_IN_TURN)).unwrap_or(0);
-        (place + turn % regions.len().max(1)) % regions.len().max(1)
+        (self.order(bucket, region) + turn % regions) % regions
+    }
+
+    /// The place of a region among those of a bucket, as all of them count.
+    pub(super) fn order(&self, bucket: &Bucket, region: RegionId) -> usize {
+        let name = self.regions.name(region);
+        bucket.rule.shares.keys().take_while(|one| one.as_str() < name).count()
     }
 
     /// What is believed of one region's level.
     fn basin(&self, now: Timestamp, bucket: &Bucket, own: &Balance, region: RegionId) -> Basin {
         let share = bucket.rule.share(self.regions.name(region));
         let most = i128::from(share.minted) * UNIT;
-        let mut basin = Basin { capacity: most, refill: share.refill, free: most, ..Basin::default() };
+        let order = self.order(bucket, region);
+        let mut basin = Basin { capacity: most, refill: share.refill, free: most, order, ..Basin::default() };
         if region == Regions::OWN {
             basin.demand = bucket.demand(now);
             basin.free = i128::from(own.free()) * UNIT;
@@ -227,7 +235,8 @@ impl Escrow {
         };
         let owd = self.owd(region);
         basin.demand = partner.demand;
-        basin.wanted = wanted(share, partner.wanted);
+        basin.wanted = wanted(share, partner.wanted(now));
+        basin.since = partner.lacks_for(now);
         let under_way = self.under_way(own, partner, region);
         let kept = total(&partner.given, self.own_region(), own.ledger.session);
         let coming = under_way.saturating_sub(kept);
@@ -329,24 +338,27 @@ impl Escrow {
         let window = own.ledger.window;
         let left = bucket.left(window, now);
         let name = self.regions.name(region);
-        let (weight, minted) = (bucket.rule.weight(name), bucket.rule.minted(name));
+        let minted = bucket.rule.minted(name);
+        let silent = Holding {
+            weight: bucket.rule.weight(name),
+            free: i128::from(minted) * UNIT,
+            order: self.order(bucket, region),
+            ..Holding::default()
+        };
         if region == Regions::OWN {
             let wanted = i128::from(bucket.wanted(window)) * UNIT;
             let (free, need) = (i128::from(own.free()) * UNIT, need(bucket.demand(now), left));
-            return Holding { weight, free, need, wanted, reachable: false };
+            return Holding { free, need, wanted, ..silent };
         }
         let partner = bucket.partner(region).filter(|partner| partner.heard.is_some());
-        let Some(partner) = partner else {
-            // Nothing was said, so it needs nothing that it does not have.
-            let free = i128::from(minted) * UNIT;
-            return Holding { weight, free, need: 0, wanted: 0, reachable: false };
-        };
+        // Nothing was said, so it needs nothing that it does not have.
+        let Some(partner) = partner else { return silent };
         let heard = partner.heard.unwrap_or_default();
         let fresh = now.since(heard) < bucket.memory();
         let demand = if fresh { i128::from(partner.demand) } else { 0 };
         let owd = self.owd(region);
         let (free, age, wanted) = if partner.window == window {
-            (partner.free, now.since(heard) + owd, partner.wanted)
+            (partner.free, now.since(heard) + owd, partner.wanted(now))
         } else {
             (minted, now.since(bucket.start(window)), 0)
         };
@@ -355,13 +367,8 @@ impl Escrow {
         let free = (i128::from(free) * UNIT - spent).max(0) + i128::from(under_way) * UNIT;
         let demand = if fresh { partner.demand } else { 0 };
         let reachable = left > owd && self.is_reachable(now, partner, region, GAP);
-        Holding {
-            weight,
-            free,
-            need: need(demand, left),
-            wanted: if fresh { i128::from(wanted) * UNIT } else { 0 },
-            reachable,
-        }
+        let (need, wanted) = (need(demand, left), i128::from(wanted) * UNIT);
+        Holding { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 
     /// Owes every region the rights that were taken out for it and that it has not acknowledged.
@@ -423,7 +430,9 @@ impl Escrow {
         bucket.told = Some(told);
         for region in regions {
             if let Some(bucket) = self.bucket_mut(id) {
-                bucket.partner_mut(region).owes_statement = true;
+                let partner = bucket.partner_mut(region);
+                // Also where nothing can be sent now: the others are not told again and again for its sake.
+                (partner.owes_statement, partner.said) = (true, Some((window, told.wanted <= told.free)));
             }
             self.owe(id, region);
         }
@@ -464,15 +473,25 @@ impl Escrow {
         let tolerated = i128::from(whole) * UNIT * 3 / 100 + 2 * (spent * UNIT).isqrt();
         let (less, more) = (old.demand.min(new.demand), old.demand.max(new.demand));
         let changed = more - less > (more / 10).saturating_add(bucket.noise(more).saturating_mul(2));
-        let hungry = new.wanted > old.wanted || (new.wanted > 0 && old.window != new.window);
+        // They were told, perhaps with what they gave, that all is served.
+        let lacks = new.wanted > new.free;
+        let unheard = |(_, partner): (_, &Partner)| {
+            lacks && partner.said.is_some_and(|(window, served)| served || window != new.window)
+        };
+        let hungry = new.wanted > old.wanted || bucket.partners().any(unheard);
         let dry = i128::from(new.free) * UNIT < need(drain, self.owd_max() + self.owd_max());
         let others = bucket
             .partners()
             .any(|(_, partner)| partner.free > 0 || partner.window < new.window || partner.heard.is_none());
-        let urgent = (hungry || (dry && off > UNIT)) && others && since >= GAP;
+        // Where each permit counts, those who divide them have to know who has given one.
+        let scarce =
+            tolerated < UNIT && off >= UNIT && bucket.partners().any(|(_, one)| one.lacks_lately(now));
+        let urgent = (hungry || scarce || (dry && off > UNIT)) && others && since >= GAP;
         let periodic = since >= self.config.interval && (off > tolerated || changed);
         let heartbeat = since.0 >= self.config.interval.0.saturating_mul(20);
-        urgent || periodic || (heartbeat && (new.demand > 0 || old.demand > 0))
+        // What was told may be lost, and is not believed for ever.
+        let again = lacks && others && since >= LACKS_AGAIN.max(self.config.interval);
+        urgent || periodic || again || (heartbeat && (new.demand > 0 || old.demand > 0))
     }
 
     /// Settles the window before the present one, once everybody who used it has said how much.

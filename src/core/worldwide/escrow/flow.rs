@@ -7,6 +7,7 @@
 use smallvec::SmallVec;
 
 use super::super::super::time::Span;
+use super::part::{Part, given};
 use super::push::need;
 
 /// Millionths in a permit.
@@ -30,6 +31,9 @@ pub(super) struct Basin {
     pub(super) wanted: i128,
     /// The most that may be forwarded to it now; zero where nothing would arrive.
     pub(super) room: i128,
+    /// Its place among all, as everybody counts, and for how long it has lacked what it wants.
+    pub(super) order: usize,
+    pub(super) since: Span,
 }
 
 impl Basin {
@@ -51,7 +55,27 @@ impl Basin {
 
     /// Whether its own refill does not serve it.
     fn is_short(&self) -> bool {
-        self.demand > self.refill || self.wanted > self.free
+        self.demand > self.refill || self.missing() > 0
+    }
+
+    /// What it lacks of the largest cost that it refused. A permit that was there is not gone for what may have been asked since.
+    fn missing(&self) -> i128 {
+        let missing = self.wanted - self.free;
+        if missing > UNIT / 10 { missing } else { 0 }
+    }
+
+    /// Whole permits that it can spare, or lacks. A permit that it will hardly need is one to spare.
+    fn part(&self, ahead: Span) -> Part {
+        let target = self.target(ahead);
+        // A permit that was there is there still, if hardly more was asked for than refills, and one that refills is not yet.
+        let there = if self.demand > self.refill { UNIT / 2 } else { 0 };
+        let keeps = (target + UNIT / 2) / UNIT * UNIT;
+        let spare = (self.free + there - keeps).max(0) / UNIT;
+        // A cost that was refused needs whole permits.
+        let refused = self.missing() + UNIT - 1;
+        let lacks = if self.is_short() { (target - self.free + UNIT / 2).max(refused) / UNIT } else { 0 };
+        let whole = |permits: i128| u64::try_from(permits).unwrap_or(0);
+        Part { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
     }
 
     /// What will find no room here: better anywhere else. Twice what refills, since what is under way takes up room too.
@@ -76,23 +100,21 @@ fn need_mean(rate: u64, time: Span) -> i128 {
 pub(super) fn streams(ahead: Span, basins: &[Basin]) -> SmallVec<[u64; 8]> {
     let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
     let Some(own) = basins.first() else { return streams };
+    let parts: SmallVec<[Part; 8]> = basins.iter().map(|basin| basin.part(ahead)).collect();
     let excess = own.free - own.target(ahead);
-    if excess < UNIT {
-        return streams;
-    }
-    let deficit = |basin: &Basin| (basin.target(ahead) - basin.free).max(0);
     let room = |basin: &Basin| (basin.capacity - basin.free.max(basin.target(ahead))).max(0);
     let short = || basins.iter().skip(1).filter(|basin| basin.is_short());
-    let missing: i128 = short().map(deficit).sum();
+    let missing: i128 = short().map(|basin| (basin.target(ahead) - basin.free).max(0)).sum();
     let spare: i128 = basins.iter().map(|basin| (basin.free - basin.target(ahead)).max(0)).sum();
     let whole = missing.max(spare).max(1);
     let overflow = (own.overflow(ahead).min(excess) - excess * missing / whole).max(0);
     let rooms = short().map(room).sum::<i128>().max(1);
-    for (stream, basin) in streams.iter_mut().zip(basins).skip(1).filter(|(_, basin)| basin.is_short()) {
-        // What one believes that others could give they may not have: who waits for a whole cost gets the last of it in any case.
-        let round = if basin.wanted > basin.free { UNIT - 1 } else { UNIT / 2 };
-        let part = excess * deficit(basin) / whole + (overflow * room(basin) / rooms).min(room(basin));
-        *stream = u64::try_from((part + round).min(basin.room).min(excess) / UNIT).unwrap_or(0);
+    for ((stream, part), basin) in streams.iter_mut().zip(given(&parts)).zip(basins).skip(1) {
+        if basin.is_short() {
+            let beyond = (overflow * room(basin) / rooms).min(room(basin));
+            let permits = i128::from(part) + beyond / UNIT;
+            *stream = u64::try_from(permits.min(basin.room / UNIT)).unwrap_or(0);
+        }
     }
     streams
 }
@@ -112,8 +134,8 @@ mod tests {
             refill: refill * 1_000_000,
             demand: demand * 1_000_000,
             free: millionths(free),
-            wanted: 0,
             room: millionths(capacity),
+            ..Basin::default()
         }
     }
 

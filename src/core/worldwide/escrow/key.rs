@@ -19,8 +19,10 @@ const MEMORY: Span = Span::from_secs(2);
 const STILL: Span = Span::from_secs(10);
 /// A store that has not answered after this long is asked again.
 const ANSWER_MAX: Span = Span::from_secs(1);
-/// For so long a refusal says that something is wanted, where there are no windows.
+/// For so long a refusal says that something is wanted.
 const WANT: Span = Span::from_secs(1);
+/// For so long another region is believed to want what it said: it says so again.
+const BELIEVED: Span = Span::from_millis(1_500);
 /// Until this has passed without a refusal, places that were borrowed are not taken back home unless somebody wants them.
 pub(super) const IDLE: Span = Span::from_secs(2);
 /// Of places the demand is that of now: how long they are held says nothing of it.
@@ -74,7 +76,9 @@ pub(super) struct Partner {
     pub(super) session: u64,
     pub(super) free: u64,
     pub(super) demand: u64,
-    pub(super) wanted: u64,
+    wanted: u64,
+    /// Since when it has said that it cannot serve what it wants.
+    lacks: Option<Timestamp>,
     pub(super) taken: Vec<Total>,
     pub(super) given: Vec<Total>,
     pub(super) closed: Option<(u64, u64)>,
@@ -84,6 +88,8 @@ pub(super) struct Partner {
     pub(super) gave: Option<Timestamp>,
     /// The newest transfer sent to it: when, its window and total.
     pub(super) sent: Option<(Timestamp, u64, u64)>,
+    /// What it was told last: the window, and whether it served there what was wanted.
+    pub(super) said: Option<(u64, bool)>,
     pub(super) owes_statement: bool,
     pub(super) owes_transfer: bool,
     /// Only where a test lets rights be sent before they are taken out: the window and their total.
@@ -99,6 +105,21 @@ pub(super) struct Partner {
 }
 
 impl Partner {
+    /// The largest cost that it had to refuse, as far as it said so lately.
+    pub(super) fn wanted(&self, now: Timestamp) -> u64 {
+        if self.heard.is_some_and(|heard| now.since(heard) < BELIEVED) { self.wanted } else { 0 }
+    }
+
+    /// Whether it lately said that it cannot serve what it wants.
+    pub(super) fn lacks_lately(&self, now: Timestamp) -> bool {
+        self.lacks.is_some() && self.wanted(now) > 0
+    }
+
+    /// For how long it has said that it cannot serve what it wants.
+    pub(super) fn lacks_for(&self, now: Timestamp) -> Span {
+        self.lacks.map_or(Span::ZERO, |since| now.since(since))
+    }
+
     pub(super) const fn promised_in(&self, window: u64) -> u64 {
         if self.promised.0 == window { self.promised.1 } else { 0 }
     }
@@ -220,7 +241,11 @@ impl Bucket {
             self.want(now, touched.admitted > 0, refused);
         } else if touched.window == self.window {
             self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
-            self.wanted = self.wanted.max(refused);
+            self.forget_wants(now);
+            // Refusals of less say nothing of whether somebody still wants the most.
+            if refused > 0 && refused >= self.wanted {
+                (self.wanted, self.refused) = (refused, Some(now));
+            }
         }
     }
 
@@ -235,11 +260,8 @@ impl Bucket {
         }
     }
 
-    /// Has what was refused too long ago be wanted no more, where no window ends that: nobody may ever ask again.
+    /// Has what was refused too long ago be wanted no more: nobody may ever ask again.
     pub(super) fn forget_wants(&mut self, now: Timestamp) {
-        if self.rule.has_windows() {
-            return;
-        }
         if self.refused.is_none_or(|refused| now.since(refused) > WANT) {
             self.wanted = 0;
         }
@@ -263,6 +285,7 @@ impl Bucket {
         let partner = self.partner_mut(region);
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
         let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
+        let known = !silent && (said.window, said.session) == (partner.window, partner.session);
         // Of two memories of a bucket without windows the later has the larger name.
         let over = level && said.session < partner.session;
         if over || (!newer && !silent && said.session == partner.session) {
@@ -274,6 +297,8 @@ impl Bucket {
         partner.session = said.session;
         partner.free = said.free;
         partner.demand = said.demand;
+        let since = partner.lacks.filter(|_| known).unwrap_or(now);
+        partner.lacks = (said.wanted > said.free).then_some(since);
         partner.wanted = said.wanted;
         partner.taken = said.taken;
         partner.given = said.given;
@@ -372,6 +397,11 @@ impl Bucket {
                     .iter()
                     .any(|given| ledger.lent_to(&given.region) > 0 || ledger.borrowed_from(&given.region) > 0)
             })
+    }
+
+    /// Whether somebody was refused here just now, served since or not.
+    pub(super) fn refused_lately(&self, now: Timestamp) -> bool {
+        self.refused.is_some_and(|refused| now.since(refused) <= WANT)
     }
 
     /// Whether nobody was refused here for a while.

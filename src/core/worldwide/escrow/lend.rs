@@ -172,26 +172,31 @@ impl Escrow {
         own: &Balance,
         (region, ahead): (RegionId, Span),
     ) -> Holding {
-        let weight = bucket.rule.weight(self.regions.name(region));
         let millionths = |permits: u64| i128::from(permits) * UNIT;
+        // Who is silent has nothing to offer and asks for nothing.
+        let silent = Holding {
+            weight: bucket.rule.weight(self.regions.name(region)),
+            order: self.order(bucket, region),
+            ..Holding::default()
+        };
         if region == Regions::OWN {
             let demand = bucket.demand(now);
             let need = if demand > 0 { need(demand, ahead) } else { 0 };
             let wanted = millionths(bucket.wanted(0));
-            return Holding { weight, free: millionths(own.free()), need, wanted, reachable: false };
+            return Holding { free: millionths(own.free()), need, wanted, ..silent };
         }
-        // Who is silent has nothing to offer and asks for nothing.
-        let silent = Holding { weight, free: 0, need: 0, wanted: 0, reachable: false };
         let Some(partner) = bucket.partner(region) else { return silent };
         let fresh = partner.heard.is_some_and(|heard| now.since(heard) < bucket.memory());
         if !fresh {
             return silent;
         }
         let free = partner.free.saturating_add(self.under_way(own, partner, region));
-        let need = if partner.wanted > 0 { need(partner.demand, ahead) } else { 0 };
+        let wanted = partner.wanted(now);
+        let need = if wanted > 0 { need(partner.demand, ahead) } else { 0 };
         let carried = is_carried(&own.ledger, self.regions.name(region));
         let reachable = !carried && self.is_reachable(now, partner, region, GAP);
-        Holding { weight, free: millionths(free), need, wanted: millionths(partner.wanted), reachable }
+        let since = partner.lacks_for(now);
+        Holding { free: millionths(free), need, wanted: millionths(wanted), reachable, since, ..silent }
     }
 
     /// Whether the others should hear of the places here.
@@ -203,7 +208,7 @@ impl Escrow {
             return true;
         }
         let fresh = |partner: &Partner| partner.heard.is_some_and(|heard| now.since(heard) < bucket.memory());
-        let asked = new.wanted > 0 || bucket.partners().any(|(_, one)| one.wanted > 0 && fresh(one));
+        let asked = new.wanted > 0 || bucket.partners().any(|(_, one)| one.wanted(now) > 0 && fresh(one));
         let tolerated = u64::from(bucket.rule.rule.limit.permits) * 3 / 100;
         let off = new.free.abs_diff(old.free) > tolerated || (new.free == 0) != (old.free == 0);
         let changed = new.wanted > old.wanted || (new.wanted == 0 && old.wanted > 0);

@@ -27,6 +27,7 @@ mod lend;
 pub mod level;
 mod link;
 mod own;
+mod part;
 pub mod places;
 mod push;
 mod receive;

@@ -7,9 +7,12 @@
 use smallvec::SmallVec;
 
 use super::super::super::time::Span;
+use super::part::{Part, given};
 
 /// Millionths in a permit, and microseconds in a second.
 const UNIT: i128 = 1_000_000;
+/// For so long after a window begins something is kept for a surprise even where somebody is refused.
+const SURPRISE: Span = Span::from_secs(1);
 
 /// What is believed of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +26,9 @@ pub(super) struct Holding {
     pub(super) wanted: i128,
     /// Whether rights sent now would still arrive in time, and nothing was given to it just now.
     pub(super) reachable: bool,
+    /// Its place among all, as everybody counts, and for how long it has lacked what it wants.
+    pub(super) order: usize,
+    pub(super) since: Span,
 }
 
 /// The window that rights are spent in.
@@ -47,10 +53,10 @@ pub(super) fn gifts(course: Course, holdings: &[Holding]) -> SmallVec<[u64; 8]> 
     let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, holdings.len());
     let targets = targets(holdings);
     let Some((own, own_target)) = holdings.first().zip(targets.first()) else { return gifts };
-    let excess = (own.free - own_target).min(own.free - reserve(course, holdings.len()));
-    if excess < UNIT / 2 {
-        return gifts;
-    }
+    let reserve = |until: Span| reserve(course, until, holdings.len());
+    let idle = reserve(course.length);
+    // Somebody who was refused is worth more than one who may come.
+    let hasty = reserve(course.length.min(SURPRISE));
     let deficits: SmallVec<[i128; 8]> =
         holdings
             .iter()
@@ -69,20 +75,40 @@ pub(super) fn gifts(course: Course, holdings: &[Holding]) -> SmallVec<[u64; 8]> 
     let whole = missing.max(spare).max(1);
     let left = i128::from(course.length.0.saturating_sub(course.elapsed.0));
     let least = UNIT.max(i128::from(course.limit) * UNIT / 100 * left / i128::from(course.length.0.max(1)));
-    for ((gift, deficit), holding) in gifts.iter_mut().zip(&deficits).zip(holdings).skip(1) {
-        // To the nearest: less than half a right must not strand a whole one.
-        let permits = (excess * deficit / whole + UNIT / 2) / UNIT;
+    let parts: SmallVec<[Part; 8]> =
+        holdings.iter().zip(&targets).map(|(holding, target)| holding.part(*target, hasty)).collect();
+    let taking = gifts.iter_mut().zip(given(&parts)).zip(&deficits).zip(holdings).skip(1);
+    for (((gift, part), deficit), holding) in taking.filter(|(_, holding)| holding.reachable) {
         let starving = holding.wanted > holding.free;
-        if holding.reachable && permits > 0 && (starving || permits * UNIT >= least) {
+        let excess = own.free - own_target.max(if starving { &hasty } else { &idle });
+        // To the nearest: less than half a right must not strand a whole one. Of two halves neither moves.
+        let exact = excess * deficit / whole;
+        let permits = (exact + UNIT / 2) / UNIT;
+        if exact > UNIT / 2 && (starving || permits * UNIT >= least) {
             *gift = u64::try_from(permits).unwrap_or(0);
         }
+        *gift = part.max(*gift);
     }
     gifts
 }
 
-/// What each region keeps for a surprise; released until shortly before the window ends.
-fn reserve(course: Course, regions: usize) -> i128 {
-    let until = i128::from(course.length.0) * 8 / 10 - 2 * i128::from(course.owd_max.0);
+impl Holding {
+    /// Whole permits that it can spare for those who were refused, or lacks for the largest cost that it refused: where it is to
+    /// have that at all.
+    fn part(&self, target: i128, reserve: i128) -> Part {
+        let keeps = target.min(self.need.max(self.wanted)).max(reserve);
+        let spare = (self.free - keeps + UNIT / 2).max(0) / UNIT;
+        let lacks =
+            if target >= self.wanted { (self.wanted - self.free + UNIT - 1).max(0) / UNIT } else { 0 };
+        let whole = |permits: i128| u64::try_from(permits).unwrap_or(0);
+        Part { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
+    }
+}
+
+/// What each region keeps for a surprise; released until shortly before so much of the window has passed.
+fn reserve(course: Course, until: Span, regions: usize) -> i128 {
+    let until =
+        i128::from(until.0).min(i128::from(course.length.0) * 8 / 10 - 2 * i128::from(course.owd_max.0));
     let left = until - i128::from(course.elapsed.0);
     if left <= 0 {
         return 0;
@@ -106,26 +132,31 @@ fn targets(holdings: &[Holding]) -> SmallVec<[i128; 8]> {
         return needs;
     }
     let mut targets = levelled(total, &needs, holdings);
-    // A cost that nobody's part can pay would be refused everywhere: one region gets the whole of it. Everyone agrees on the
-    // one that is nearest to it.
-    let starving = |(place, target): &(usize, &i128)| {
-        holdings.get(*place).is_some_and(|holding| holding.wanted > **target && holding.wanted <= total)
-    };
-    let nearest = targets.iter().enumerate().filter(starving).max_by_key(|(place, target)| {
-        let wanted = holdings.get(*place).map_or(0, |holding| holding.wanted);
-        (**target - wanted, std::cmp::Reverse(wanted))
-    });
-    if let Some((place, _)) = nearest {
-        let wanted = holdings.get(place).map_or(0, |holding| holding.wanted);
+    // A cost that nobody's part can pay would be refused everywhere: one region after the other gets the whole of it. Everyone
+    // agrees on who comes first: whoever lacks least, so that nobody gives away what it was given.
+    let (mut left, mut served) = (total, SmallVec::<[usize; 8]>::new());
+    loop {
+        let starving = |(place, target): &(usize, &i128)| {
+            holdings.get(*place).is_some_and(|holding| {
+                !served.contains(place) && holding.wanted > **target && holding.wanted <= left
+            })
+        };
+        let nearest = targets.iter().enumerate().filter(starving).min_by_key(|(place, _)| {
+            holdings.get(*place).map(|one| ((one.wanted - one.free).max(0), one.wanted, one.order))
+        });
+        let Some((place, _)) = nearest else { return targets };
+        served.push(place);
+        left -= holdings.get(place).map_or(0, |holding| holding.wanted);
         if let Some(need) = needs.get_mut(place) {
             *need = 0;
         }
-        targets = levelled(total - wanted, &needs, holdings);
-        if let Some(target) = targets.get_mut(place) {
-            *target = wanted;
+        targets = levelled(left, &needs, holdings);
+        for &place in &served {
+            if let Some((target, holding)) = targets.get_mut(place).zip(holdings.get(place)) {
+                *target = holding.wanted;
+            }
         }
     }
-    targets
 }
 
 /// The weighted max-min division of `total` among `needs` that exceed it.
@@ -193,6 +224,8 @@ mod tests {
             need: i128::from(need) * UNIT,
             wanted: 0,
             reachable: true,
+            order: 0,
+            since: Span::ZERO,
         }
     }
 
@@ -233,6 +266,7 @@ mod tests {
     #[test]
     fn a_large_cost_gathers_what_it_needs_in_one_region_where_two_want_it() {
         let mut holdings = [holding(34, 0), holding(33, 80), holding(33, 80)];
+        holdings[2].order = 1;
         holdings[1].wanted = 80 * UNIT;
         holdings[2].wanted = 80 * UNIT;
         let targets = targets(&holdings);

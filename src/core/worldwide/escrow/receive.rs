@@ -14,6 +14,9 @@ use super::super::{NodeName, WorldKey};
 use super::Escrow;
 use super::ledger::{Ask, Step};
 
+/// So many permits that find no room are kept where somebody was refused just now.
+const KEPT_FEW: u64 = 4;
+
 impl Escrow {
     /// A frame has come from the daemon that `from` names, as its certificate proves.
     ///
@@ -168,7 +171,9 @@ impl Escrow {
         let (session, to_session, permits) = (sent.session, sent.to_session, sent.permits);
         let keep = self.bucket(id).filter(|_| level).map_or(0, |bucket| {
             let room = bucket.current(now).map_or(0, |balance| balance.ledger.minted);
-            bucket.wanted(0).saturating_sub(room)
+            // Two may have given for one refusal, as neither knew of the other: the next request finds it.
+            let few = if bucket.refused_lately(now) { KEPT_FEW } else { 0 };
+            bucket.wanted(0).saturating_sub(room).max(few)
         });
         let step = Step::Take { from, session, to_session, permits, keep };
         let window = if places { now.0 } else { sent.window };

@@ -10,6 +10,7 @@ use super::super::super::wire::rights::{Held, RightsFrame, Statement, Total, Tra
 use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
 
+mod few;
 mod levels;
 mod own;
 

@@ -46,6 +46,9 @@ impl Escrow {
             if let Some(bucket) = self.bucket_mut(id) {
                 let partner = bucket.partner_mut(region);
                 (partner.owes_statement, partner.owes_transfer) = (false, false);
+                if let Some(said) = &statement {
+                    partner.said = Some((said.window, said.wanted <= said.free));
+                }
                 if let Some(transfer) = &transfer {
                     partner.sent = Some((now, transfer.window, transfer.permits));
                 }

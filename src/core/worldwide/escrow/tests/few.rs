@@ -1,0 +1,95 @@
+//! Limits of a few permits: none of them lies idle in one region while another one refuses.
+
+use super::*;
+
+/// So long that nothing refills and no window ends.
+const WINDOW: Span = Span::from_secs(3_600);
+const COUNTED: [Algorithm; 4] =
+    [Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
+
+fn world(algorithm: Algorithm, regions: usize, permits: u32, owd: u64) -> World {
+    let limit = Limit { permits, window: WINDOW, burst: permits, queue: 0 };
+    let weather = Weather { owd: Span::from_millis(owd), ..CALM };
+    World::held_to(limit, algorithm, regions, weather, Safety::ALL)
+}
+
+impl World {
+    /// One region is asked for one permit each so many ticks. How many it gave.
+    fn ask_alone(&mut self, place: usize, every: usize, times: usize) -> u64 {
+        let mut admitted = 0;
+        for _ in 0..times {
+            admitted += u64::from(self.request(place, 1));
+            for _ in 0..every {
+                self.tick();
+            }
+        }
+        assert_eq!(self.check(), Ok(()));
+        admitted
+    }
+}
+
+#[test]
+fn one_region_that_is_asked_finds_all_of_a_small_limit_within_two_seconds() {
+    for (algorithm, regions) in COUNTED.into_iter().flat_map(|one| (2..=5).map(move |count| (one, count))) {
+        for (permits, owd) in (1..=12).flat_map(|permits| [(permits, 40), (permits, 80)]) {
+            for place in 0..regions {
+                let mut world = world(algorithm, regions, permits, owd);
+                let admitted = world.ask_alone(place, 5, 40);
+                let of = format!("{permits} by {algorithm:?} in r{place} of {regions}, {owd} ms apart");
+                assert_eq!(admitted, u64::from(permits), "{of}");
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_asks_again_a_second_after_a_refusal_is_served_while_a_permit_lies_anywhere() {
+    for (algorithm, regions) in COUNTED.into_iter().flat_map(|one| (2..=5).map(move |count| (one, count))) {
+        for permits in [1, 2, 3, 5, 7, 12, 30] {
+            for place in 0..regions {
+                let mut world = world(algorithm, regions, permits, 40);
+                let (mut admitted, mut refused) = (0, 0);
+                while admitted < permits && refused < 2 {
+                    let served = world.request(place, 1);
+                    (admitted, refused) = if served { (admitted + 1, 0) } else { (admitted, refused + 1) };
+                    for _ in 0..if served { 3 } else { 100 } {
+                        world.tick();
+                    }
+                }
+                assert_eq!(world.check(), Ok(()));
+                assert_eq!(admitted, permits, "by {algorithm:?} in r{place} of {regions}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_region_has_left_of_a_small_limit_goes_to_the_one_that_is_asked_after_it() {
+    for regions in 2..=5 {
+        for permits in [2, 3, 5, 8, 12] {
+            for pause in [1, 100, 1_000, 6_000] {
+                let mut world = world(Algorithm::FixedWindow, regions, permits, 40);
+                let first = world.ask_alone(0, 5, usize::try_from(permits / 2).unwrap());
+                (0..pause).for_each(|_| world.tick());
+                let second = world.ask_alone(regions - 1, 5, 60);
+                let of = format!("{permits} in {regions} regions, {pause} ticks apart");
+                assert_eq!(first + second, u64::from(permits), "{first} and {second} of {of}");
+            }
+        }
+    }
+}
+
+#[test]
+fn of_a_single_permit_wanted_everywhere_nobody_gives_away_what_it_was_given() {
+    for regions in 2..=5 {
+        let mut world = world(Algorithm::FixedWindow, regions, 1, 40);
+        // It is the first region's. All others ask once, and nobody any more.
+        for place in 1..regions {
+            assert!(!world.request(place, 1));
+        }
+        (0..600).for_each(|_| world.tick());
+        let moved = world.events.iter().filter(|event| matches!(event, Event::Gave { .. })).count();
+        // To each at most once: not to and fro for as long as the window lasts.
+        assert!((1..regions).contains(&moved), "{moved} times between {regions} regions");
+    }
+}
