@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-const WINDOW: Span = Span::from_secs(60);
+const WINDOW: Span = Span::from_secs(3_600);
 
 /// A store and an engine that only remember.
 #[derive(Default)]
