@@ -23,7 +23,7 @@ const SENT_WITHIN: Duration = Duration::from_millis(100);
 /// How often a client looks which daemons are ready, as the health checks of a gateway do.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a client saw of one request. Times are since the epoch.
+/// One request as its client saw it. Times are since the epoch.
 #[derive(Debug, Clone)]
 pub(super) struct Seen {
     pub(super) ask: Ask,
@@ -32,14 +32,14 @@ pub(super) struct Seen {
     pub(super) answer: Answer,
 }
 
-/// What came back.
+/// The answer to a request, if there was one.
 #[derive(Debug, Clone)]
 pub(super) enum Answer {
     Decided {
         admitted: bool,
         /// Until the bucket's window ends or it is full again.
         reset: Duration,
-        /// What the region believed to be used worldwide, and how much more it may be.
+        /// The permits that the region believed to be used worldwide, and how many more it may be.
         believed: Option<(u64, u64)>,
     },
     /// No answer, or none that says anything.
@@ -144,7 +144,7 @@ pub(super) async fn keep_asking(
     }
 }
 
-/// Whether the server has closed a connection on which nothing is asked: a gateway sees that, too, and takes another one.
+/// True where the server has closed a connection on which nothing is asked. A gateway sees that, too, and takes another one.
 fn is_closed(socket: &TcpStream) -> bool {
     !matches!(socket.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }

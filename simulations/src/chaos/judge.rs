@@ -64,7 +64,7 @@ pub(super) struct Evidence<'a> {
     pub(super) healthy: Vec<(String, String)>,
 }
 
-/// What became of one promise.
+/// A promise was kept, broken or not judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
     Yes,
