@@ -156,7 +156,7 @@ impl Evidence<'_> {
         largest.max(last)
     }
 
-    /// Whether nothing that the manual excepts touches this span of time.
+    /// True where this span of time is free of all that the manual excepts.
     fn is_plain(&self, from: Duration, until: Duration) -> bool {
         !self.faults.iter().any(|fault| {
             let excepted = match fault.kind {
@@ -168,7 +168,7 @@ impl Evidence<'_> {
         })
     }
 
-    /// Whether the machine stood still for so long between two instants: then nothing that is about time can be judged.
+    /// True where the machine stood still for so long between two instants. Promises about time cannot be judged then.
     fn stalled(&self, longest: Duration, (from, until): (Duration, Duration)) -> bool {
         self.stalls.iter().any(|stall| {
             let end = self.since(stall.until);
@@ -300,7 +300,7 @@ impl Evidence<'_> {
         for seen in list {
             let at = self.since(seen.answered);
             let (last, level) = levels.entry(seen.ask.user).or_insert((at, 0.0));
-            // What is admitted where nothing is promised is not held against what comes after.
+            // Admissions outside of the promise are not held against those that come after.
             let promised = judged(at, at);
             *level = (*level - rate * at.saturating_sub(*last).as_secs_f64()).max(0.0);
             *last = at;

@@ -48,7 +48,7 @@ const STALL: Duration = Duration::from_millis(50);
 /// Between the last fault or request and the end, so that late answers are seen.
 const AFTER: Duration = Duration::from_millis(500);
 
-/// What to play.
+/// The stories to play, and how.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
     /// Scenario files, or names of stories in simulations/stories/; `all` plays every one of those.
@@ -76,7 +76,7 @@ pub(crate) struct Settings {
 #[error("{0} of {1} runs broke a promise")]
 struct Broken(usize, usize);
 
-/// What one run showed.
+/// The figures and verdicts of one run.
 struct Shown {
     outcome: Outcome,
     verdicts: Vec<Verdict>,

@@ -187,7 +187,7 @@ async fn deliver(mut parcels: mpsc::Receiver<(Instant, Vec<u8>)>, send: impl Fn(
     loop {
         let next = waiting.iter().map(|(due, _)| *due).min();
         tokio::select! {
-            came = parcels.recv() => match came {
+            came = parcels.recv(), if waiting.len() < WAITING_MAX => match came {
                 Some(parcel) => waiting.push(parcel),
                 None => return,
             },
