@@ -13,6 +13,8 @@ use crate::plan::Weather;
 pub(crate) const HEADER_BYTES: usize = 60;
 /// From daemon to daemon inside a region.
 const INSIDE: Span = Span(300);
+/// Daemons remember for so long that something was lost.
+const REMEMBERED: Span = Span::from_secs(10);
 
 /// Messages on their way between nodes.
 #[derive(Debug)]
@@ -26,6 +28,15 @@ pub(crate) struct Network<M> {
     sent: u64,
     dice: Dice,
     pub(crate) traffic: Traffic,
+    losses: Losses,
+}
+
+/// When messages between regions were lost.
+#[derive(Debug, Clone, Copy, Default)]
+struct Losses {
+    /// The first one after a time in which daemons forget the one before.
+    first: Option<Timestamp>,
+    last: Timestamp,
 }
 
 /// What was handed to the network, between regions only.
@@ -58,7 +69,22 @@ impl<M: Clone> Network<M> {
             sent: 0,
             dice: Dice::new(seed, 1),
             traffic: Traffic::default(),
+            losses: Losses::default(),
         }
+    }
+
+    /// A message was lost, or something happened that loses some.
+    pub(crate) fn note_loss(&mut self, now: Timestamp) {
+        let Losses { first, last } = &mut self.losses;
+        if first.is_none() || now.since(*last) > REMEMBERED {
+            *first = Some(now);
+        }
+        *last = now.max(*last);
+    }
+
+    /// When the first message was lost after a time without losses that is so long that daemons forget the one before.
+    pub(crate) const fn first_loss(&self) -> Option<Timestamp> {
+        self.losses.first
     }
 
     /// Sends `message`, of so many bytes without the network's own headers.
@@ -71,6 +97,7 @@ impl<M: Clone> Network<M> {
         self.traffic.frames += 1;
         self.traffic.bytes += place(bytes + HEADER_BYTES);
         if self.is_blocked(source, target) || self.dice.chance(self.weather.loss) {
+            self.note_loss(now);
             return;
         }
         let copies = if self.dice.chance(self.weather.double) { 2 } else { 1 };

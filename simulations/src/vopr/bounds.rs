@@ -218,6 +218,7 @@ impl Game<'_> {
                 if let Some(daemon) = of_region.and_then(|at| self.world.daemons.get_mut(at)) {
                     daemon.alive = !broken;
                 }
+                self.world.network.note_loss(self.world.now);
             }
             Fault::Restarted if broken => {
                 let Some(at) = of_region else { return };

@@ -2,7 +2,8 @@
 //! more than it believes and its error bound together.
 //!
 //! Not held against it are what the manual excepts: a time in which regions held other limits, a Redis that lost its data, a daemon
-//! that began again with its memory until the others have heard it, and regions of several daemons with a memory each.
+//! that began again with its memory until the others have heard it, half a second after the first loss in ten seconds, and regions
+//! of several daemons with a memory each.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,6 +17,8 @@ use crate::plan::Plan;
 
 /// Clocks differ by no more than this where windows are compared.
 const CLOCKS: Span = Span::from_millis(50);
+/// So long after the first loss in ten seconds a region may not know of it, and so not know what another one gave itself.
+const UNNOTICED: Span = Span::from_millis(500);
 
 #[derive(Debug)]
 pub(crate) struct Witness {
@@ -151,6 +154,9 @@ impl Witness {
     /// Whether the manual promises that a region's bound is one, after all that happened since an instant.
     fn promises(&self, world: &World, region: usize, since: Timestamp) -> bool {
         if self.excepted.is_some_and(|at| at >= since) {
+            return false;
+        }
+        if world.network.first_loss().is_some_and(|at| world.now.since(at) <= UNNOTICED) {
             return false;
         }
         self.restarted.iter().enumerate().all(|(other, restarted)| {

@@ -40,16 +40,25 @@ pub(super) fn standing(
         return Standing { limit, parties: all, whole: mute.is_empty(), silent: mute };
     }
     let share = shares(limit, &all);
-    let kept = all.iter().zip(share).filter(|((id, _), _)| silent(*id)).map(|(&(id, _), share)| {
+    // What those admitted that are heard is known all the time, and they divide what they keep among themselves: together they count
+    // once. Of a silent one nobody knows on which side it is.
+    let (mut kept, mut kept_of_deaf, mut known_of_deaf) = (0_u64, 0_u64, 0_u64);
+    for (&(id, _), share) in all.iter().zip(share).filter(|((id, _), _)| silent(*id)) {
         let known = admitted(id);
-        match rule.global.on_partition {
-            OnPartition::Share | OnPartition::LastKnown => share.max(known),
-            OnPartition::Freeze => given(id).unwrap_or(share).max(known),
-            OnPartition::Ignore => known,
+        let due = match rule.global.on_partition {
+            OnPartition::Share | OnPartition::LastKnown => share,
+            OnPartition::Freeze => given(id).unwrap_or(share),
+            OnPartition::Ignore => 0,
             OnPartition::Deny => limit,
+        };
+        if regions.get(id).is_some_and(|region| region.deaf) {
+            kept_of_deaf = kept_of_deaf.saturating_add(due);
+            known_of_deaf = known_of_deaf.saturating_add(known);
+        } else {
+            kept = kept.saturating_add(due.max(known));
         }
-    });
-    let kept = kept.fold(0, u64::saturating_add);
+    }
+    let kept = kept.saturating_add(kept_of_deaf.max(known_of_deaf));
     let parties = all.iter().copied().filter(|&(id, _)| !silent(id)).collect();
     Standing { limit: limit.saturating_sub(kept), parties, silent: SmallVec::new(), whole: false }
 }

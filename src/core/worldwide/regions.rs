@@ -41,6 +41,8 @@ pub(super) struct Region {
     pub(super) left: bool,
     /// Whether it has been silent for too long, or has not heard this daemon for as long.
     pub(super) cut_off: bool,
+    /// Whether it is cut off and yet heard: it does not hear this daemon.
+    pub(super) deaf: bool,
     /// After it was cut off: until when all that it admitted meanwhile has been heard.
     mending: Option<Timestamp>,
     /// When the newest process of a daemon of it began that followed another one.
@@ -91,6 +93,7 @@ impl Regions {
             answered: None,
             left: false,
             cut_off: false,
+            deaf: false,
             mending: None,
             reborn: None,
             expected: now,
@@ -213,7 +216,9 @@ impl Regions {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {
             let cut_off = region.doubted_from(patience) <= now && !region.left;
-            changed |= cut_off != region.cut_off;
+            let deaf = cut_off && region.silent_from(patience) > now;
+            changed |= cut_off != region.cut_off || deaf != region.deaf;
+            region.deaf = deaf;
             if region.cut_off && !cut_off {
                 region.mending = Some(now + mending);
             } else if cut_off || region.mending.is_some_and(|until| until <= now) {
@@ -227,9 +232,11 @@ impl Regions {
     /// When [`Self::judge`] would next find a region silent for too long.
     pub(super) fn next_judgement(&self, patience: Patience) -> Option<Timestamp> {
         let waiting = self.list.iter().skip(1).filter(|region| !region.cut_off && !region.left);
-        let silent = waiting.map(|region| region.doubted_from(patience));
+        let doubted = waiting.map(|region| region.doubted_from(patience));
+        let deaf = self.list.iter().skip(1).filter(|region| region.deaf);
+        let silent = deaf.map(|region| region.silent_from(patience));
         let mended = self.list.iter().filter_map(|region| region.mending);
-        silent.chain(mended).min()
+        doubted.chain(silent).chain(mended).min()
     }
 
     /// The clock went back to `now`: who was heard later than that was heard now.
@@ -263,9 +270,14 @@ pub(super) struct Patience {
 impl Region {
     /// From when on it counts as cut off if nothing more is heard of it.
     fn doubted_from(&self, patience: Patience) -> Timestamp {
-        let unheard = self.heard.unwrap_or(self.expected) + patience.unheard;
+        let silent = self.silent_from(patience);
         let answered = self.answered.unwrap_or(self.expected + FIRST_ANSWER);
-        patience.unanswered.map_or(unheard, |patience| unheard.min(answered + patience)) + Span(1)
+        patience.unanswered.map_or(silent, |patience| silent.min(answered + patience + Span(1)))
+    }
+
+    /// From when on nothing has come from it for too long.
+    fn silent_from(&self, patience: Patience) -> Timestamp {
+        self.heard.unwrap_or(self.expected) + patience.unheard + Span(1)
     }
 
     /// Whether it is cut off, or was until just now, so that some of what it admitted is not known yet.

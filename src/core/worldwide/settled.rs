@@ -10,8 +10,9 @@ use super::uncertainty::Elsewhere;
 
 /// For so long after something came late or was lost, regions may divide by other reports than this one.
 const SETTLES: Span = Span::from_secs(10);
-/// A link on which nothing comes for so long beyond two heartbeats is doubted: sooner than its region counts as cut off.
+/// A link on which nothing comes for so long beyond a heartbeat is doubted: much sooner than its region counts as cut off.
 const QUIET_LINK: Span = Span::from_millis(50);
+
 impl Replica {
     /// What answers must know of the stores beside the own one: how many may admit the same limits, and whether for long all that was
     /// told came in time. To be told after each other call, and each time that time has passed.
@@ -53,7 +54,7 @@ impl Replica {
     pub(super) fn measure(&mut self, now: Timestamp) {
         let horizon = self.horizon(now);
         let before = std::mem::replace(&mut self.horizon, horizon);
-        let patience = self.heartbeat() + self.heartbeat() + self.horizon + QUIET_LINK;
+        let patience = self.heartbeat() + self.horizon + QUIET_LINK;
         let mut others = self.links.iter().filter(|link| link.region != Regions::OWN && link.live);
         if self.horizon > before
             || !self.regions.are_whole()

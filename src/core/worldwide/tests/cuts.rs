@@ -61,3 +61,33 @@ fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
         assert_eq!(view.next_budget, 0, "{who:?} {view:?}");
     }
 }
+
+#[test]
+fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs() {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 120, second, OnPartition::Share);
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")], &rule);
+    // Of the others one is asked for much and two for little: it gets most of what the three have.
+    let asked = |table: &mut Table| {
+        let window = table.now.window_index(second);
+        for (region, offered) in [("a", 2), ("b", 0), ("c", 0), ("d", 1)] {
+            let who = name(region, "1");
+            let left = table.views[&who].get(&key("u")).map_or(30, |view| u64::from(view.budget));
+            let used = table.now.since(Timestamp::window_start(window, second)).0 / TICK.0 * offered;
+            let admitted = if used < left { offered } else { 0 };
+            table.touch(&who, &touched("u", window, offered, admitted));
+        }
+        table.run(TICK);
+    };
+    (0..200).for_each(|_| asked(&mut table));
+    table.mute = vec!["d".to_owned()];
+    for step in 0..400 {
+        asked(&mut table);
+        let now = table.now.since(Timestamp::window_start(table.now.window_index(second), second));
+        if step > 200 && now > Span::from_millis(100) {
+            let budget = |region: &str| table.views[&name(region, "1")][&key("u")].budget;
+            assert!(budget("a") > 60, "{}", budget("a"));
+            assert_eq!(budget("d"), 30, "at {now:?}");
+        }
+    }
+}
