@@ -32,7 +32,15 @@ fn key(user: impl ToString) -> Key {
 }
 
 fn charge<'a>(rule: &'a Compiled, key: &'a Key, cost: i64) -> Charge<'a> {
-    Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::from_signed(cost), enforced: true }
+    Charge {
+        rule,
+        key,
+        limit: rule.limit,
+        whole: &rule.limit,
+        first: None,
+        cost: Cost::from_signed(cost),
+        enforced: true,
+    }
 }
 
 fn decide(store: &MemoryStore, charges: &[Charge<'_>], now: Timestamp) -> Outcome {

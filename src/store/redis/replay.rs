@@ -50,7 +50,10 @@ struct Fate {
 struct Live {
     limit: Limit,
     state: State,
-    view: Option<(View, u64)>,
+    /// What was told of the other regions, and by how much it may err.
+    told: Option<(View, u64)>,
+    /// What is enforced.
+    view: Option<View>,
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
@@ -64,8 +67,10 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Result<Answered, Failure
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
-        let (limit, view, gathered) = (bucket.limit, before.view, bucket.gathered);
-        Live { limit, state, view, gathered, existed, pending: 0 }
+        let (limit, told, gathered) = (bucket.limit, before.view, bucket.gathered);
+        let known = told.as_ref().map(|(view, _)| view);
+        let view = View::in_force(known, bucket.first, bucket.algorithm, &limit, reply.now);
+        Live { limit, state, told, view, gathered, existed, pending: 0 }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter().copied();
@@ -125,8 +130,7 @@ impl Live {
     }
 
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
-        let view = self.view.as_ref().map(|(view, _)| view);
-        let mut verdict = self.state.check(&self.limit, view, now, cost);
+        let mut verdict = self.state.check(&self.limit, self.view.as_ref(), now, cost);
         if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
             verdict.retry = Some(GATHERING);
         }
@@ -136,8 +140,8 @@ impl Live {
     fn blank(&self) -> Charged {
         let verdict =
             Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO };
-        let view = self.view.map(|(view, _)| view);
-        let error_bound = self.view.map_or(0, |(_, bound)| bound);
+        let view = self.told.map(|(view, _)| view);
+        let error_bound = self.told.map_or(0, |(_, bound)| bound);
         let counted = Counted {
             verdict,
             view,
@@ -186,7 +190,7 @@ impl Live {
             return;
         }
         let fits = counted.verdict.admitted;
-        let view = self.view.map(|(view, _)| view);
+        let view = self.view;
         let charges = action == Action::Put
             || (action == Action::Charge && (item.cost.is_report() || (admitted && fits)));
         if (charges && item.cost != Cost::Peek) || charged.leased > 0 {
