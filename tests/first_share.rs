@@ -1,7 +1,7 @@
 //! What regions admit together at the first instant of a bucket under `gossip`, before any daemon has looked at it. The stores are in
 //! memory; `tests/redis` has the same of Redis.
 
-#![expect(
+#![allow(
     missing_docs,
     unreachable_pub,
     clippy::unwrap_used,

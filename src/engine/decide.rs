@@ -431,7 +431,10 @@ impl<'a, 'r> Plan<'a, 'r> {
                         key,
                         limit: found.limit,
                         whole: &found.whole,
-                        first: self.loaded.first_of(found.rule, &found.limit, regions),
+                        first: match found.rule.rule.global {
+                            None => None,
+                            Some(_) => self.loaded.first_of(found.rule, &found.limit, regions),
+                        },
                         cost: self.cost_of(found, request.cost),
                         enforced: !self.shadow(found),
                     });

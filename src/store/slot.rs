@@ -164,7 +164,10 @@ impl Slot {
         let held = self.held(charge.rule, named);
         let (mut told, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let algorithm = charge.rule.rule.algorithm;
-        let mut view = View::in_force(told.as_ref(), charge.first, algorithm, &charge.limit, now);
+        let mut view = match charge.first {
+            None => told,
+            first => View::in_force(told.as_ref(), first, algorithm, &charge.limit, now),
+        };
         let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule)
             .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));
