@@ -64,8 +64,8 @@ pub(super) struct Looked {
     pub(super) verdict: Verdict,
     /// What is enforced.
     view: Option<View>,
-    /// What was told of the other regions.
-    told: Option<View>,
+    /// Whether that is what was told of the other regions.
+    told: bool,
     error_bound: u64,
     /// The instant that it counts at.
     pub(super) now: Timestamp,
@@ -85,7 +85,7 @@ impl Looked {
     pub(super) fn counted(&self) -> Counted {
         Counted {
             verdict: self.verdict,
-            view: self.told,
+            view: self.view.filter(|_| self.told),
             error_bound: self.error_bound,
             used: 0,
             returned: 0,
@@ -162,18 +162,18 @@ impl Slot {
     /// What the bucket would answer, if charges before this one in the same decision take `before` permits of it.
     pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
         let held = self.held(charge.rule, named);
-        let (mut told, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
+        let (known, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let algorithm = charge.rule.rule.algorithm;
         let mut view = match charge.first {
-            None => told,
-            first => View::in_force(told.as_ref(), first, algorithm, &charge.limit, now),
+            None => known,
+            first => View::in_force(known.as_ref(), first, algorithm, &charge.limit, now),
         };
+        let told = charge.first.is_none() || view == known;
         let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule)
             .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));
         if let Some(terms) = &terms {
             (view, at, limit) = (terms.view, terms.now, terms.limit);
-            told = view;
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
         let cost = before.saturating_add(charge.cost.taken());
