@@ -12,6 +12,8 @@
 --          acquires, a refund releases and a lease renews)
 -- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
+-- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now; zero or absent for
+--          all of it
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for a new key; each bucket's value as it was before
 --          (empty: none, or a log or holders); each view (empty: none; 5 bytes: permits
 --          that may be used beyond the capacity); then for each charge of a log, of holders or of a lease, in
@@ -45,6 +47,10 @@ for i = 1, count do
     views = views + 1
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
+    if ARGV[6] then
+      local first = struct.unpack(">I4", ARGV[6], (views - count) * 4 - 3)
+      b.view = view_in_force(b, b.view, first, now)
+    end
     reply[2 + views] = raw or ""
   elseif flags >= 2 then
     views = views + 1

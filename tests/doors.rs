@@ -116,8 +116,15 @@ impl Store for Counts {
         _now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>> {
         Box::pin(async move {
-            let charge =
-                Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Peek, enforced: true };
+            let charge = Charge {
+                rule,
+                key,
+                limit: rule.limit,
+                whole: &rule.limit,
+                first: None,
+                cost: Cost::Peek,
+                enforced: true,
+            };
             let counted = self.outcome(&[charge], Intent::Ask).counted.pop()?;
             Some(BucketInfo {
                 used: counted.used,

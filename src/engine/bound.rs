@@ -24,6 +24,8 @@ const QUIET_MAX: usize = 1_000;
 pub(super) struct Others {
     /// How many there are.
     stores: AtomicU64,
+    /// How many regions are known, the own one included.
+    regions: AtomicU64,
     /// Until when all regions are taken to divide by the same reports, in microseconds.
     settled: AtomicU64,
     /// The longest that one was not heard since then, in microseconds.
@@ -35,6 +37,7 @@ pub(super) struct Others {
 impl Others {
     fn put(&self, elsewhere: Elsewhere, now: Timestamp) {
         self.stores.store(elsewhere.stores, Ordering::Relaxed);
+        self.regions.store(elsewhere.regions, Ordering::Relaxed);
         let until = if elsewhere.settled { now + SAID_FOR } else { Timestamp::default() };
         self.settled.store(until.0, Ordering::Relaxed);
         self.silence.store(elsewhere.silence.0, Ordering::Relaxed);
@@ -43,7 +46,9 @@ impl Others {
     fn get(&self, now: Timestamp) -> Elsewhere {
         let settled = now.0 <= self.settled.load(Ordering::Relaxed);
         let silence = Span(self.silence.load(Ordering::Relaxed));
-        Elsewhere { stores: self.stores.load(Ordering::Relaxed), settled, begun: self.begun, silence }
+        let stores = self.stores.load(Ordering::Relaxed);
+        let regions = self.regions.load(Ordering::Relaxed);
+        Elsewhere { stores, regions, settled, begun: self.begun, silence }
     }
 }
 
@@ -56,6 +61,7 @@ impl Engine {
         self.others.begun = forgets.then(|| self.clock.now());
         let named = u64::try_from(self.shares.regions().len()).unwrap_or(u64::MAX);
         self.others.stores = AtomicU64::new(named.saturating_sub(1).max(1));
+        self.others.regions = AtomicU64::new(named);
         self
     }
 
@@ -68,6 +74,11 @@ impl Engine {
         let now = self.clock.now();
         let elsewhere = self.elsewhere(now);
         (if degraded { Elsewhere { begun: Some(now), ..elsewhere } } else { elsewhere }, now)
+    }
+
+    /// How many regions are known, the own one included.
+    pub(super) fn regions_known(&self) -> u64 {
+        self.others.regions.load(Ordering::Relaxed)
     }
 
     pub(super) fn put_elsewhere(&self, elsewhere: Elsewhere) {
@@ -303,7 +314,7 @@ mod tests {
         let now = Timestamp(7 * 60_000_000);
         let view = Some(View { window: 7, ..View::default() });
         let answered = Answered { used: 12, remaining: 28, view, error_bound: 5 };
-        let elsewhere = (Elsewhere { stores: 2, settled: true, begun: None, silence: Span::ZERO }, now);
+        let elsewhere = (Elsewhere { stores: 2, settled: true, ..Elsewhere::default() }, now);
         let bound = |mode, algorithm| of_bucket(mode, algorithm, (&whole, &own), &answered, elsewhere);
         let told = of_bucket(Mode::Gossip, Algorithm::FixedWindow, (&whole, &whole), &answered, elsewhere);
         assert_eq!(told, 5);

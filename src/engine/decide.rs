@@ -74,7 +74,7 @@ impl Engine {
             let rewritten = rewritten(requests, &persons);
             let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
-            let charges = plan.charges();
+            let charges = plan.charges(self.regions_known());
             let tried = self.store.try_decide(&charges, plan.intent, now);
             let hope = match &tried {
                 Some(outcome) if plan.intent == Intent::Charge => self.hope(&charges, outcome, now),
@@ -100,7 +100,7 @@ impl Engine {
             let rewritten = rewritten(requests, &persons);
             let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
-            let (charges, mut at) = (plan.charges(), now);
+            let (charges, mut at) = (plan.charges(self.regions_known()), now);
             let mut outcome = self.store.decide(&charges, plan.intent, at).await;
             if plan.intent == Intent::Charge
                 && let Some(most) = self.hope(&charges, &outcome, at)
@@ -420,7 +420,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         self.loaded.shadow || found.rule.rule.action == Action::LogOnly
     }
 
-    fn charges(&self) -> Charges<'_> {
+    /// What is charged, while so many `regions` are known.
+    fn charges(&self, regions: u64) -> Charges<'_> {
         let mut charges = Charges::new();
         for (request, matches) in self.requests.iter().zip(&self.matches) {
             for found in matches {
@@ -430,6 +431,10 @@ impl<'a, 'r> Plan<'a, 'r> {
                         key,
                         limit: found.limit,
                         whole: &found.whole,
+                        first: match found.rule.rule.global {
+                            None => None,
+                            Some(_) => self.loaded.first_of(found.rule, &found.limit, regions),
+                        },
                         cost: self.cost_of(found, request.cost),
                         enforced: !self.shadow(found),
                     });

@@ -141,7 +141,7 @@ impl Engine {
         let cost = Cost::Hold(Hold { step, holder: lease.holder, places: 0 });
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for (rule, key, limit, whole) in &named {
-            charges.push(Charge { rule, key, limit: *limit, whole, cost, enforced: false });
+            charges.push(Charge { rule, key, limit: *limit, whole, first: None, cost, enforced: false });
         }
         let now = self.clock.now();
         let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {

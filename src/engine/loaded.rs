@@ -13,7 +13,7 @@ use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
 use crate::core::wire::RuleName;
 use crate::core::worldwide::split::Split;
-use crate::core::worldwide::{WorldKey, WorldRule};
+use crate::core::worldwide::{FirstShare, WorldKey, WorldRule};
 use crate::telemetry::{Metrics, RuleMetrics};
 
 /// A rule set in force. Immutable; a reload swaps the whole.
@@ -67,13 +67,16 @@ struct Alone {
     weights: Weights,
     /// How many regions there are while this holds; else zero.
     regions: AtomicUsize,
+    /// What it may use of a bucket that its store knows no view of.
+    first: FirstShare,
 }
 
 impl Alone {
     fn new(compiled: &Compiled, region: &Arc<str>, regions: &[String]) -> Option<Self> {
         let global = compiled.rule.global.as_ref().filter(|global| global.mode == Mode::Gossip)?;
         let weights = Weights::new(&global.shares, &global.minimums, regions);
-        Some(Self { region: Arc::clone(region), weights, regions: AtomicUsize::new(0) })
+        let first = FirstShare::new(global, region);
+        Some(Self { region: Arc::clone(region), weights, regions: AtomicUsize::new(0), first })
     }
 
     fn of(&self, limit: Limit) -> Limit {
@@ -156,6 +159,17 @@ impl Loaded {
     pub(super) fn crowded(&self, rule: &Compiled) -> Option<Limit> {
         let alone = self.side(rule)?.alone.as_ref()?;
         (alone.regions.load(Ordering::Relaxed) > 0).then(|| alone.of(rule.limit))
+    }
+
+    /// What this region may use of a `gossip` rule's bucket while its store has no view that speaks of now, if that is less than
+    /// `limit`. `regions` is how many are known.
+    pub(super) fn first_of(&self, rule: &Compiled, limit: &Limit, regions: u64) -> Option<u32> {
+        let alone = self.side(rule)?.alone.as_ref()?;
+        // A request's own window counts in a bucket that no other region knows, and one that is held to a share needs no less.
+        if limit.window != rule.rule.window || alone.regions.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        alone.first.of(limit.capacity(rule.rule.algorithm), regions)
     }
 
     /// The shares of all `split` and `escrow` rules.

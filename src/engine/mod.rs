@@ -421,13 +421,19 @@ impl Engine {
         // A user's own limit, or this region's share, says what is left.
         let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
         let compiled = own.as_ref().unwrap_or(compiled);
-        let info = self.store.bucket(compiled, &key, self.clock.now()).await;
+        let now = self.clock.now();
+        let mut info = self.store.bucket(compiled, &key, now).await;
+        let told = info.and_then(|info| info.view);
+        let first = loaded.first_of(compiled, &limit, self.regions_known());
+        if let Some(info) = &mut info {
+            info.hold_to(first, compiled.rule.algorithm, &limit, now);
+        }
         let error_bound = compiled.rule.global.as_ref().map_or(0, |global| {
             // Of a bucket that is not there nothing is known.
             let answered = info.map_or_else(Answered::default, |info| Answered {
                 used: info.used,
                 remaining: info.verdict.remaining,
-                view: info.view,
+                view: told,
                 error_bound: info.error_bound,
             });
             let elsewhere = self.elsewhere_of(info.is_some_and(|info| info.degraded));
@@ -439,8 +445,10 @@ impl Engine {
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
             window: limit.window,
             used: info.map_or(0, |info| info.used),
-            remaining: info
-                .map_or_else(|| limit.capacity(compiled.rule.algorithm), |info| info.verdict.remaining),
+            remaining: info.map_or_else(
+                || first.map_or_else(|| limit.capacity(compiled.rule.algorithm), u64::from),
+                |info| info.verdict.remaining,
+            ),
             reset: info.map_or_else(Default::default, |info| info.verdict.reset),
             view: info.and_then(|info| info.view),
             by_region: loaded.world_key(&key).and_then(|key| {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Limit, Verdict, View};
+use crate::core::algorithm::{Algorithm, Limit, Verdict, View};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
@@ -46,6 +46,8 @@ pub struct Charge<'a> {
     pub limit: Limit,
     /// The same in all regions together; a worldwide rule may hold this one to less.
     pub whole: &'a Limit,
+    /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`: all of it.
+    pub first: Option<u32>,
     /// What to charge.
     pub cost: Cost,
     /// Whether a "no" here denies the whole; a shadow rule's does not.
@@ -105,6 +107,27 @@ pub struct BucketInfo {
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
     pub degraded: bool,
+}
+
+impl BucketInfo {
+    /// Where the view that was told does not speak of now, shows what is enforced instead. `first` is as in [`Charge`].
+    pub(super) fn hold_to(
+        &mut self,
+        first: Option<u32>,
+        algorithm: Algorithm,
+        limit: &Limit,
+        now: Timestamp,
+    ) {
+        let view = View::in_force(self.view.as_ref(), first, algorithm, limit, now);
+        // Of what was told the store has answered.
+        let Some(view) = view.filter(|_| view != self.view) else { return };
+        let most = match algorithm.is_level() {
+            true => limit.capacity(algorithm).saturating_sub(view.held_up(limit, now)),
+            false => u64::from(view.budget),
+        };
+        self.verdict.remaining = self.verdict.remaining.min(most.saturating_sub(self.used));
+        self.view = self.view.map(|_| view);
+    }
 }
 
 /// Where buckets are kept. One decision is atomic: all of its charges or none, reports aside, which are charged always.

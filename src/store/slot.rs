@@ -14,8 +14,6 @@ use crate::engine::port::{BucketInfo, Charge, Counted};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
-/// A view of a bucket without windows is kept for three times this long after it was last renewed.
-const UNWINDOWED: Span = Span::from_secs(20);
 /// How much a view weighs: all alike, so that the one that ends soonest goes first.
 const VIEW_WEIGHT: u8 = 0;
 
@@ -64,7 +62,10 @@ pub(super) struct Looked {
     /// The bucket, if it is there.
     pub(super) place: Option<Place>,
     pub(super) verdict: Verdict,
+    /// What is enforced.
     view: Option<View>,
+    /// Whether that is what was told of the other regions.
+    told: bool,
     error_bound: u64,
     /// The instant that it counts at.
     pub(super) now: Timestamp,
@@ -84,7 +85,7 @@ impl Looked {
     pub(super) fn counted(&self) -> Counted {
         Counted {
             verdict: self.verdict,
-            view: self.view,
+            view: self.view.filter(|_| self.told),
             error_bound: self.error_bound,
             used: 0,
             returned: 0,
@@ -161,7 +162,13 @@ impl Slot {
     /// What the bucket would answer, if charges before this one in the same decision take `before` permits of it.
     pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
         let held = self.held(charge.rule, named);
-        let (mut view, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
+        let (known, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
+        let algorithm = charge.rule.rule.algorithm;
+        let mut view = match charge.first {
+            None => known,
+            first => View::in_force(known.as_ref(), first, algorithm, &charge.limit, now),
+        };
+        let told = charge.first.is_none() || view == known;
         let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule)
             .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));
@@ -186,7 +193,7 @@ impl Slot {
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
         let doubt = terms.and_then(|terms| terms.doubt);
-        Looked { place, verdict, view, error_bound, now: at, limit, doubt }
+        Looked { place, verdict, view, told, error_bound, now: at, limit, doubt }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
@@ -348,15 +355,11 @@ impl Slot {
         if let Some(known) = self.views.get_mut(place) {
             *known = held;
         }
-        // It speaks of its window and the next. How long those are is not said here, but windows are counted from the
-        // epoch, so the present divided by the index is a window's length. What has no windows names an instant instead,
-        // which is larger than any index.
-        let length = if view.window > now.0 / WINDOW_MIN.0 + 2 {
-            UNWINDOWED
-        } else {
-            Span(now.0 / view.window.max(1))
-        };
-        self.views.rate(place, now + Span(length.0.saturating_mul(3)), VIEW_WEIGHT);
+        // How long its window is is not said here, but windows are counted from the epoch, so the present divided by the
+        // index is a window's length. What has no windows names an instant instead, which is larger than any index.
+        let windowed = view.window <= now.0 / WINDOW_MIN.0 + 2;
+        let length = windowed.then(|| Span(now.0 / view.window.max(1)));
+        self.views.rate(place, now + View::kept_for(length), VIEW_WEIGHT);
     }
 
     /// What a bucket holds; `None` if neither it nor a view of it is there.

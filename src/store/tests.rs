@@ -32,7 +32,15 @@ fn key(user: impl ToString) -> Key {
 }
 
 fn charge<'a>(rule: &'a Compiled, key: &'a Key, cost: i64) -> Charge<'a> {
-    Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::from_signed(cost), enforced: true }
+    Charge {
+        rule,
+        key,
+        limit: rule.limit,
+        whole: &rule.limit,
+        first: None,
+        cost: Cost::from_signed(cost),
+        enforced: true,
+    }
 }
 
 fn decide(store: &MemoryStore, charges: &[Charge<'_>], now: Timestamp) -> Outcome {
@@ -129,15 +137,41 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
     assert!(counted.verdict.admitted);
     assert_eq!((counted.verdict.remaining, counted.view, counted.error_bound), (0, Some(view), 4));
     assert!(!one(&store, &rule, &a, 1, NOW).verdict.admitted);
-    // Swept in time, but not before its windows have passed.
+    // Swept in time, but not before the daemon has forgotten the bucket.
     for _ in 0..8 {
         store.sweep(NOW + MINUTE);
     }
     assert_eq!(one(&store, &rule, &a, 0, NOW + MINUTE).verdict.remaining, 3);
     for _ in 0..8 {
-        store.sweep(NOW + Span(4 * MINUTE.0));
+        store.sweep(NOW + Span(7 * MINUTE.0));
     }
-    assert_eq!(store.info(&rule, &a, NOW + Span(4 * MINUTE.0)), None);
+    assert!(store.info(&rule, &a, NOW).is_some());
+    for _ in 0..8 {
+        store.sweep(NOW + Span(10 * MINUTE.0));
+    }
+    assert_eq!(store.info(&rule, &a, NOW), None);
+}
+
+#[test]
+fn where_no_view_speaks_of_now_a_region_keeps_to_its_first_share() {
+    let store = MemoryStore::new(100);
+    let mut rule = minute(100);
+    rule.rule.global = Some(Global::new(Mode::Gossip));
+    let a = key("a");
+    let ask = |cost, minutes| {
+        let held = Charge { first: Some(20), ..charge(&rule, &a, cost) };
+        decide(&store, &[held], NOW + Span(minutes * MINUTE.0)).counted[0]
+    };
+    let counted = ask(15, 0);
+    assert_eq!((counted.verdict.admitted, counted.verdict.remaining, counted.view), (true, 5, None));
+    assert!(!ask(6, 0).verdict.admitted);
+    // What was told long ago holds on, though it is not told of any window of now.
+    let window = NOW.window_index(MINUTE);
+    let view = View { window, budget: 100, next_budget: 90, ..View::default() };
+    store.set_view(&a, view, 4, NOW);
+    assert_eq!(ask(0, 5).verdict.remaining, 90);
+    assert_eq!(ask(0, 6).verdict.remaining, 20);
+    assert_eq!(one(&store, &rule, &a, 0, NOW + Span(6 * MINUTE.0)).verdict.remaining, 100);
 }
 
 #[test]

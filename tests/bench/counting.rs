@@ -56,8 +56,15 @@ fn key(number: usize) -> Key {
 }
 
 fn take(store: &MemoryStore, rule: &Compiled, key: &Key, now: Timestamp) -> bool {
-    let charge =
-        Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Take(1), enforced: true };
+    let charge = Charge {
+        rule,
+        key,
+        limit: rule.limit,
+        whole: &rule.limit,
+        first: None,
+        cost: Cost::Take(1),
+        enforced: true,
+    };
     store.try_decide(std::slice::from_ref(&charge), Intent::Charge, now).unwrap().admitted
 }
 

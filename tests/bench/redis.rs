@@ -73,7 +73,15 @@ async fn ask(store: &RedisStore, rules: &[&Compiled], user: &str) -> bool {
     let keys: Vec<_> = rules.iter().map(|rule| key(rule, user)).collect();
     let charge = |(rule, key)| {
         let rule: &Compiled = rule;
-        Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Take(1), enforced: true }
+        Charge {
+            rule,
+            key,
+            limit: rule.limit,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Take(1),
+            enforced: true,
+        }
     };
     let charges: Vec<_> = rules.iter().copied().zip(&keys).map(charge).collect();
     let now = Clock::System.now();

@@ -86,6 +86,7 @@ fn differ(settings: RedisSettings, cases: u32) {
                 key: &place,
                 limit: limit(act.permits),
                 whole: &held.limit,
+                first: None,
                 cost,
                 enforced,
             };
@@ -94,6 +95,7 @@ fn differ(settings: RedisSettings, cases: u32) {
                 key: &window,
                 limit: limit(9),
                 whole: &rate.limit,
+                first: None,
                 cost: cost.charged(),
                 enforced,
             };
@@ -133,6 +135,7 @@ fn acquire(store: &dyn Store, charges: &[(&Compiled, &str)], who: u8) -> bool {
             key,
             limit: rule.limit,
             whole: &rule.limit,
+            first: None,
             cost: Cost::Hold(hold),
             enforced: true,
         })
@@ -182,8 +185,15 @@ fn a_key_goes_with_its_last_holder_or_when_the_last_hold_ends() {
     assert!(acquire(&store, &[(&rule, "u")], 2) && exists());
     let hold = Hold { step: HoldStep::Release, holder: Holder([2; 16]), places: 0 };
     let own = key(&rule, "u");
-    let charge =
-        Charge { rule: &rule, key: &own, limit, whole: &rule.limit, cost: Cost::Hold(hold), enforced: false };
+    let charge = Charge {
+        rule: &rule,
+        key: &own,
+        limit,
+        whole: &rule.limit,
+        first: None,
+        cost: Cost::Hold(hold),
+        enforced: false,
+    };
     let outcome = runtime().block_on(store.decide(&[charge], Intent::Charge, Timestamp(START)));
     assert_eq!(outcome.counted[0].returned, 1);
     assert!(!exists());

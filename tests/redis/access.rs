@@ -278,6 +278,7 @@ fn wrong_passwords_users_and_schemes_are_told_without_repeating_them() {
         key: &key,
         limit: rule.limit,
         whole: &rule.limit,
+        first: None,
         cost: Cost::Take(1),
         enforced: true,
     };
@@ -330,6 +331,7 @@ fn counts_as_the_deployed_user(program: &str) {
                     key: &key,
                     limit: rule.limit,
                     whole: &rule.limit,
+                    first: None,
                     cost: Cost::Take(1),
                     enforced: true,
                 };

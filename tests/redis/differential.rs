@@ -115,8 +115,15 @@ fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compile
     for (rule, user) in rules.iter().flat_map(|rule| ["u0", "u1", "u2"].map(|user| (rule, user))) {
         let key = key(rule, user);
         let limit = Limit { permits: 100, window: rule.limit.window, burst: 100, queue: 0 };
-        let charge =
-            Charge { rule, key: &key, limit, whole: &rule.limit, cost: Cost::Take(1), enforced: true };
+        let charge = Charge {
+            rule,
+            key: &key,
+            limit,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Take(1),
+            enforced: true,
+        };
         let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
         assert_eq!(Some(outcome(redis, &charge, Timestamp(now))), expected);
     }
@@ -169,6 +176,7 @@ fn play(
                 key: &keys[*rule],
                 limit: rules[*rule].limit,
                 whole: &rules[*rule].limit,
+                first: None,
                 cost: *cost,
                 enforced: *enforced,
             })
@@ -272,44 +280,59 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         0..6_usize,
         1..40_u32,
         (0..3_u64, 0..50_u32, 0..50_u32, 0..40_u64, 0..60_u64),
+        // Whether a view was told, how long ago, and the first share.
+        (
+            any::<bool>(),
+            prop_oneof![3 => Just(0), 1 => 0..66_000_000_u64, 1 => 0..100_000_000_u64],
+            proptest::option::of(1..20_u32),
+        ),
         proptest::collection::vec((0..400_000_u64, 1..6_u64, 0..4_u8), 1..25),
     );
     let config =
-        Config { cases: 150, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
-    let result = TestRunner::new(config).run(&strategy, |(kind, permits, view, steps)| {
-        turn.set(turn.get() + 1);
-        let memory = MemoryStore::new(1_000);
-        let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
-        let mut rule = compiled(&format!("w{}", turn.get()), algorithms[kind], limit, turn.get() * 8);
-        rule.rule.global = Some(crate::redis_store::gossip());
-        let key = key(&rule, "u");
-        let mut now = 1_790_000_000_000_000_u64;
-        let (before, budget, next_budget, others, others_before) = view;
-        // Where there are no windows, what is held back was said a moment ago.
-        let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
-        let view = View { window, budget, next_budget, others, others_before, kept: 0 };
-        memory.set_view(&key, view, 7, Timestamp(now));
-        redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
-        clock.set(Timestamp(now));
-        crate::redis_servers::until("the view to be there", std::time::Duration::from_secs(2), || {
-            runtime()
-                .block_on(redis.bucket(&rule, &key, Timestamp(now)))
-                .is_some_and(|info| info.view.is_some())
-        });
-        for (micros, permits, act) in steps {
-            now += micros;
+        Config { cases: 250, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
+    let result =
+        TestRunner::new(config).run(&strategy, |(kind, permits, view, (told, idle, first), steps)| {
+            turn.set(turn.get() + 1);
+            let memory = MemoryStore::new(1_000);
+            let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
+            let mut rule = compiled(&format!("w{}", turn.get()), algorithms[kind], limit, turn.get() * 8);
+            rule.rule.global = Some(crate::redis_store::gossip());
+            let key = key(&rule, "u");
+            let mut now = 1_790_000_000_000_000_u64;
+            let (before, budget, next_budget, others, others_before) = view;
+            // Where there are no windows, what is held back was said a moment ago.
+            let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
+            let view = View { window, budget, next_budget, others, others_before, kept: 0 };
             clock.set(Timestamp(now));
-            let cost = match act {
-                0 => report((permits * 7, 60)),
-                1 => Cost::Refund(permits),
-                _ => Cost::Take(permits),
-            };
-            let charge = Charge { rule: &rule, key: &key, limit, whole: &rule.limit, cost, enforced: true };
-            let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
-            prop_assert_eq!(Some(outcome(&redis, &charge, Timestamp(now))), expected);
-        }
-        Ok(())
-    });
+            if told {
+                memory.set_view(&key, view, 7, Timestamp(now));
+                redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
+                crate::redis_servers::until(
+                    "the view to be there",
+                    std::time::Duration::from_secs(2),
+                    || {
+                        runtime()
+                            .block_on(redis.bucket(&rule, &key, Timestamp(now)))
+                            .is_some_and(|info| info.view.is_some())
+                    },
+                );
+            }
+            now += idle;
+            for (micros, permits, act) in steps {
+                now += micros;
+                clock.set(Timestamp(now));
+                let cost = match act {
+                    0 => report((permits * 7, 60)),
+                    1 => Cost::Refund(permits),
+                    _ => Cost::Take(permits),
+                };
+                let charge =
+                    Charge { rule: &rule, key: &key, limit, whole: &rule.limit, first, cost, enforced: true };
+                let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
+                prop_assert_eq!(Some(outcome(&redis, &charge, Timestamp(now))), expected);
+            }
+            Ok(())
+        });
     if let Err(failure) = result {
         panic!("{failure}");
     }

@@ -20,6 +20,7 @@ mod batch;
 mod chaos;
 mod daemon;
 mod differential;
+mod first_share;
 mod full;
 mod people;
 mod rights;
@@ -38,5 +39,7 @@ mod redis_proxy;
 mod redis_servers;
 #[path = "../support/redis_store.rs"]
 mod redis_store;
+#[path = "../support/regions.rs"]
+mod regions;
 #[path = "../support/mod.rs"]
 mod support;

@@ -43,7 +43,8 @@ fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timest
 
 fn charge_cost(store: &dyn Store, rule: &Compiled, user: &str, cost: Cost, now: Timestamp) -> Counted {
     let key = key(rule, user);
-    let charge = Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, cost, enforced: true };
+    let charge =
+        Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, first: None, cost, enforced: true };
     let charges = [charge];
     let outcome = match store.try_decide(&charges, Intent::Charge, now) {
         Some(outcome) => outcome,
@@ -329,8 +330,15 @@ fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<Ask> {
 
 fn hold(store: &dyn Store, rule: &Compiled, limit: Limit, hold: Hold, now: Timestamp) -> Outcome {
     let key = key(rule, "u");
-    let charge =
-        Charge { rule, key: &key, limit, whole: &rule.limit, cost: Cost::Hold(hold), enforced: true };
+    let charge = Charge {
+        rule,
+        key: &key,
+        limit,
+        whole: &rule.limit,
+        first: None,
+        cost: Cost::Hold(hold),
+        enforced: true,
+    };
     match store.try_decide(&[charge], Intent::Charge, now) {
         Some(outcome) => outcome,
         None => runtime().block_on(store.decide(&[charge], Intent::Charge, now)),

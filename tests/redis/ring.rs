@@ -45,6 +45,7 @@ fn use_some(store: &RedisStore) {
             key: &key,
             limit: rule.limit,
             whole: &rule.limit,
+            first: None,
             cost: Cost::Take(USED),
             enforced: true,
         };

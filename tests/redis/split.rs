@@ -33,7 +33,8 @@ async fn decide(store: &RedisStore, charges: &[Charge<'_>], intent: Intent, now:
 
 async fn ask(store: &RedisStore, rule: &Compiled, cost: Cost) -> Outcome {
     let key = key(rule, "u");
-    let charge = Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, cost, enforced: true };
+    let charge =
+        Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, first: None, cost, enforced: true };
     decide(store, &[charge], Intent::Charge, Clock::System.now()).await
 }
 
@@ -151,6 +152,7 @@ fn several_rules_with_split_keys_are_charged_all_or_none() {
             key,
             limit: rule.limit,
             whole: &rule.limit,
+            first: None,
             cost: Cost::Take(1),
             enforced: rule.rule.name != "shadow",
         })

@@ -34,6 +34,7 @@ async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Out
         key: &key,
         limit: rule.limit,
         whole: &rule.limit,
+        first: None,
         cost: Cost::Take(cost),
         enforced: true,
     };
@@ -60,6 +61,7 @@ fn several_identities_are_charged_all_or_none_over_the_slots_of_a_cluster() {
             key,
             limit: limit_of(rule),
             whole: &rule.limit,
+            first: None,
             cost: Cost::Take(2),
             enforced: true,
         };

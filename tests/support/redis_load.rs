@@ -38,6 +38,7 @@ pub async fn ask(store: &RedisStore, rule: &Compiled, user: &str) -> Outcome {
         key: &key,
         limit: rule.limit,
         whole: &rule.limit,
+        first: None,
         cost: Cost::Take(1),
         enforced: true,
     };

@@ -133,10 +133,12 @@ fn once(settings: &Settings) -> anyhow::Result<Run> {
     let authority = Authority::new()?;
     let plan = plan(settings)?;
     let rule = RuleInForce::new(&plan, Way::Gossip)?;
-    let ports: Vec<SharedPort> =
-        (0..settings.regions).map(|_| Arc::new(Port::new(Store::new(&plan), rule.clone()))).collect();
     let names: Vec<NodeName> = (0..settings.regions)
         .map(|at| NodeName { region: format!("region-{at}"), node: "n0".to_owned() })
+        .collect();
+    let ports: Vec<SharedPort> = names
+        .iter()
+        .map(|name| Arc::new(Port::new(Store::new(&plan), rule.clone(), name.region.clone())))
         .collect();
     for (at, name) in names.iter().enumerate() {
         let host = Host {

@@ -1,8 +1,10 @@
 //! What the task that speaks with other daemons asks of the engine, on a simulated host: the store and the tallies alone.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::worldwide::uncertainty::Elsewhere;
 use tidegate::core::worldwide::{Effect, Touched, WorldRule};
 use tidegate::engine::status::WorldStatus;
 use tidegate::engine::world::WorldPort;
@@ -14,14 +16,18 @@ use crate::model::shell::{RuleInForce, Store, Tallies};
 pub(super) struct Port {
     store: Store,
     rule: RuleInForce,
+    region: String,
+    /// How many regions are known.
+    regions: AtomicU64,
     tallies: Mutex<Tallies>,
     /// Frames handled, and frames and connections refused.
     pub(super) counts: Mutex<(u64, u64)>,
 }
 
 impl Port {
-    pub(super) fn new(store: Store, rule: RuleInForce) -> Self {
-        Self { store, rule, tallies: Mutex::default(), counts: Mutex::default() }
+    pub(super) fn new(store: Store, rule: RuleInForce, region: String) -> Self {
+        let regions = AtomicU64::default();
+        Self { store, rule, region, regions, tallies: Mutex::default(), counts: Mutex::default() }
     }
 
     fn tallies(&self) -> MutexGuard<'_, Tallies> {
@@ -30,8 +36,9 @@ impl Port {
 
     /// One request of one permit. The window that it was admitted in, if it was.
     pub(super) fn ask(&self, user: u64) -> Option<u64> {
-        let now = self.now();
-        let admitted = self.store.decide(&self.rule, self.rule.limit(), user, 1, now);
+        let (now, limit) = (self.now(), self.rule.limit());
+        let first = self.rule.first_of(limit, &self.region, self.regions.load(Ordering::Relaxed));
+        let admitted = self.store.decide(&self.rule, (limit, first), user, 1, now);
         self.tallies().note(&self.rule, (user, None), 1, admitted, now);
         admitted.then(|| now.window_index(self.rule.limit().window))
     }
@@ -67,6 +74,10 @@ impl WorldPort for Port {
 
     fn now(&self) -> Timestamp {
         virtual_now()
+    }
+
+    fn elsewhere(&self, elsewhere: Elsewhere) {
+        self.regions.store(elsewhere.regions, Ordering::Relaxed);
     }
 
     fn publish(&self, _: WorldStatus) {}

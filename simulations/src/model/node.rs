@@ -174,7 +174,14 @@ impl Node {
             books,
             tallies: Tallies::default(),
             next_sweep: now + SWEEP,
-            elsewhere: (Elsewhere { stores: place(plan.regions.len() - 1), ..Elsewhere::default() }, now),
+            elsewhere: (
+                Elsewhere {
+                    stores: place(plan.regions.len() - 1),
+                    regions: place(plan.regions.len()),
+                    ..Elsewhere::default()
+                },
+                now,
+            ),
             begun: (!plan.shared_store).then_some(now),
             part: None,
             alarms: 0,
@@ -301,6 +308,12 @@ impl Node {
         Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit }
     }
 
+    /// What the region may use of it while its store has no view that speaks of now.
+    fn first_of(&self, limit: Limit) -> Option<u32> {
+        let held = matches!(self.part, Some((_, true)));
+        if held { None } else { self.rule.first_of(limit, &self.name.region, self.elsewhere.0.regions) }
+    }
+
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
         let own = self.own.get(&user).copied();
@@ -312,7 +325,8 @@ impl Node {
                 self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part)
             } else {
                 let limit = share.unwrap_or_else(|| self.held_to(whole));
-                let fits = limit.permits > 0 && self.books.store.decide(&self.rule, limit, user, cost, now);
+                let fits = limit.permits > 0
+                    && self.books.store.decide(&self.rule, (limit, self.first_of(limit)), user, cost, now);
                 let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
                 let counted =
                     || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
@@ -324,7 +338,11 @@ impl Node {
 
     /// `believed_used` and `error_bound` of an answer about a user's bucket.
     pub(crate) fn believes(&self, user: u64, now: Timestamp) -> Option<(u64, u64)> {
-        let answered = self.books.store.peek((&self.rule, self.limit(user)), user, now)?;
+        let answered = self.books.store.peek(
+            (&self.rule, self.limit(user), self.first_of(self.limit(user))),
+            user,
+            now,
+        )?;
         let (algorithm, limit) = (self.algorithm, self.limit(user));
         let (said, at) = self.elsewhere;
         let elsewhere =

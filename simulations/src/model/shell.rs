@@ -18,7 +18,7 @@ use tidegate::core::worldwide::escrow::Safety;
 use tidegate::core::worldwide::escrow::level::DOUBT;
 use tidegate::core::worldwide::split::SplitRule;
 use tidegate::core::worldwide::uncertainty::Answered;
-use tidegate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
+use tidegate::core::worldwide::{Effect, FirstShare, Touched, WorldKey, WorldRule};
 use tidegate::database::document;
 use tidegate::engine::port::{Charge, Intent, Store as _};
 use tidegate::store::MemoryStore;
@@ -110,6 +110,13 @@ impl RuleInForce {
         })
     }
 
+    /// What `region` may use of a `gossip` limit while its store has no view that speaks of now, as the engine works it out.
+    pub(crate) fn first_of(&self, limit: Limit, region: &str, regions: u64) -> Option<u32> {
+        let rule = &self.compiled.rule;
+        let global = rule.global.as_ref().filter(|global| global.mode == Mode::Gossip)?;
+        FirstShare::new(global, region).of(limit.capacity(rule.algorithm), regions)
+    }
+
     fn key(&self, user: u64) -> Key {
         Key::new(self.compiled.shape, [user_name(user).as_str()])
     }
@@ -177,11 +184,11 @@ impl Store {
         Arc::clone(&self.0)
     }
 
-    /// Decides one request against `limit`.
+    /// Decides one request against `limit`, of which `first` may be used while no view speaks of now.
     pub(crate) fn decide(
         &self,
         rule: &RuleInForce,
-        limit: Limit,
+        (limit, first): (Limit, Option<u32>),
         user: u64,
         cost: u64,
         now: Timestamp,
@@ -192,6 +199,7 @@ impl Store {
             key: &key,
             limit,
             whole: &rule.compiled.limit,
+            first,
             cost: Cost::Take(cost),
             enforced: true,
         };
@@ -203,7 +211,7 @@ impl Store {
     /// Its answer to a cost of zero, which charges nothing.
     pub(crate) fn peek(
         &self,
-        (rule, limit): (&RuleInForce, Limit),
+        (rule, limit, first): (&RuleInForce, Limit, Option<u32>),
         user: u64,
         now: Timestamp,
     ) -> Option<Answered> {
@@ -213,6 +221,7 @@ impl Store {
             key: &key,
             limit,
             whole: &rule.compiled.limit,
+            first,
             cost: Cost::Peek,
             enforced: true,
         };

@@ -54,7 +54,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// A view speaks of its own window and, less surely, of the next one; of any other the local limit alone is known.
+    /// A view speaks of its own window and, less surely, of the next one. Of any other window it says nothing here: what a region
+    /// keeps to then is worked out before, in [`View::in_force`].
     pub(super) fn of(limit: &Limit, view: Option<&View>, index: u64) -> Self {
         match view {
             Some(view) if view.window == index => Self {

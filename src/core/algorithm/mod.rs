@@ -12,6 +12,7 @@ mod aligned;
 mod concurrency;
 mod fixed_window;
 mod gcra;
+mod in_force;
 mod leaky_bucket;
 mod level;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod token_bucket;
 pub use concurrency::{CONCURRENCY_LIMIT_MAX, Concurrency, HOLD_MAX, HOLD_MIN, PLACES_PER_HOLDER_MAX};
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
+pub use in_force::{LEVEL_SPEAKS, LEVEL_TOLD, remembered};
 pub use leaky_bucket::LeakyBucket;
 pub use sliding_log::SlidingLog;
 pub use sliding_window::SlidingWindow;
@@ -131,6 +133,12 @@ impl View {
         let since = u128::from(now.since(Timestamp(self.window)).0);
         let held = u128::from(self.others) * window + u128::from(self.next_budget) * since;
         held.min(u128::from(self.budget) * window)
+    }
+
+    /// The same in whole permits, a started one counted.
+    #[must_use]
+    pub fn held_up(&self, limit: &Limit, now: Timestamp) -> u64 {
+        level::permits_in_up(self.held(limit, now), limit)
     }
 
     /// What the other regions are known to have admitted in window `window`; zero once this view is too old to say.

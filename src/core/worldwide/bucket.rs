@@ -187,6 +187,11 @@ pub(super) struct Here<'a> {
 }
 
 impl Here<'_> {
+    /// Whether any other region is known.
+    fn has_others(&self) -> bool {
+        self.regions.len() > 1
+    }
+
     /// How many daemons a region has, at least one.
     pub(super) fn daemons(&self, region: RegionId) -> u64 {
         let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());

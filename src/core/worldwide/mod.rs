@@ -18,6 +18,7 @@ mod credit;
 mod cut;
 mod demand;
 pub mod escrow;
+mod first;
 mod keys;
 mod labels;
 mod link;
@@ -39,6 +40,7 @@ mod voice;
 
 pub use bucket::Doubt;
 pub use care::Care;
+pub use first::FirstShare;
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;

@@ -28,6 +28,7 @@ impl Replica {
         });
         Elsewhere {
             stores: stores.fold(0, u64::saturating_add),
+            regions: u64::try_from(here.regions.len()).unwrap_or(u64::MAX),
             settled: here.settled,
             begun: None,
             silence: here.silence,

@@ -1,6 +1,6 @@
 //! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more it may be.
 
-use super::super::algorithm::{Algorithm, Limit, View};
+use super::super::algorithm::{Algorithm, LEVEL_SPEAKS, Limit, View};
 use super::super::time::{Span, Timestamp};
 
 /// What a store answered of a bucket, with what it was told of the other regions.
@@ -21,6 +21,8 @@ pub struct Answered {
 pub struct Elsewhere {
     /// Stores that may admit the same limit: those of the other regions.
     pub stores: u64,
+    /// Regions that are known, the own one included.
+    pub regions: u64,
     /// Whether every region divides by the same reports; see [`super::Replica::elsewhere`].
     pub settled: bool,
     /// When the own store began with nothing used, if it forgets with its process.
@@ -69,10 +71,8 @@ pub fn error_bound(
         let former = elsewhere.begun.is_some_and(|begun| now < begun + refilled);
         let each = whole.saturating_add(unheard(limit, elsewhere.silence));
         let all = each.saturating_mul(elsewhere.stores + u64::from(former));
-        return match view {
-            Some(_) if elsewhere.settled => told.min(all),
-            _ => all,
-        };
+        let speaks = view.is_some_and(|view| now.since(Timestamp(view.window)) <= LEVEL_SPEAKS);
+        return if speaks && elsewhere.settled { told.min(all) } else { all };
     }
     let window = now.window_index(limit.window);
     let slides = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
@@ -98,7 +98,8 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp(7 * 60_000_000 + 1);
-    const FOUR: Elsewhere = Elsewhere { stores: 4, settled: true, begun: None, silence: Span::ZERO };
+    const FOUR: Elsewhere =
+        Elsewhere { stores: 4, regions: 5, settled: true, begun: None, silence: Span::ZERO };
 
     fn bound(algorithm: Algorithm, view: Option<View>, elsewhere: Elsewhere) -> u64 {
         let limit = Limit { permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };

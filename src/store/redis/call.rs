@@ -47,6 +47,8 @@ pub(super) struct Bucket {
     pub(super) limit: Limit,
     /// Whether the world may have a say.
     pub(super) worldwide: bool,
+    /// What this region may use of it while no view speaks of now; `None`: all of it.
+    pub(super) first: Option<u32>,
     /// Whether its rights are escrowed.
     pub(super) escrowed: bool,
     /// Whether its places are lent between regions.
@@ -194,7 +196,12 @@ impl Call {
         let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
         let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
         let keys = self.buckets.len() + views().count();
-        let arguments = if keys_bound.is_some() { 2 } else { usize::from(escrowed) };
+        let has_first = self.buckets.iter().any(|bucket| bucket.first.is_some());
+        let arguments = match (has_first, keys_bound) {
+            (true, _) => 3,
+            (false, Some(_)) => 2,
+            (false, None) => usize::from(escrowed),
+        };
         resp::begin(into, keys + 6 + arguments);
         if whole {
             resp::word(into, b"EVAL");
@@ -219,11 +226,18 @@ impl Call {
         resp::word(into, &self.packed_parts());
         if escrowed {
             resp::word(into, &stints.packed());
-        } else if keys_bound.is_some() {
+        } else if arguments > 1 {
             resp::word(into, b"");
         }
-        if let Some(bound) = keys_bound {
-            resp::word(into, itoa::Buffer::new().format(bound).as_bytes());
+        match keys_bound {
+            Some(bound) => resp::word(into, itoa::Buffer::new().format(bound).as_bytes()),
+            None if arguments > 1 => resp::word(into, b""),
+            None => {}
+        }
+        if has_first {
+            let mut shares = Vec::with_capacity((keys - self.buckets.len()) * 4);
+            views().for_each(|bucket| push(&mut shares, bucket.first.unwrap_or(0).into(), 4));
+            resp::word(into, &shares);
         }
     }
 

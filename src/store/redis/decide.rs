@@ -82,8 +82,15 @@ impl Core {
     /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free. Where Redis does
     /// not answer, what this daemon knows by itself.
     pub(super) async fn bucket(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
-        let charge =
-            Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Peek, enforced: true };
+        let charge = Charge {
+            rule,
+            key,
+            limit: rule.limit,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Peek,
+            enforced: true,
+        };
         let deadline = Deadline::after(self.timeout);
         let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
         let planned = planned.first()?;
@@ -108,8 +115,15 @@ impl Core {
 
     /// Forgets a bucket; see [`crate::engine::port::Store::reset`].
     pub(super) async fn reset(&self, rule: &Compiled, key: &Key) -> Option<bool> {
-        let charge =
-            Charge { rule, key, limit: rule.limit, whole: &rule.limit, cost: Cost::Peek, enforced: true };
+        let charge = Charge {
+            rule,
+            key,
+            limit: rule.limit,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Peek,
+            enforced: true,
+        };
         let (slot, bucket) = plan::bucket_of(&charge);
         let mut command = redis::cmd("DEL");
         // Where daemons have two versions of the rule, either may stand beside the other.

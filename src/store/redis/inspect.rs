@@ -209,6 +209,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         algorithm,
         limit: Limit { permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         worldwide: false,
+        first: None,
         escrowed: false,
         lends: false,
         gathered: 0,

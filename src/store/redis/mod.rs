@@ -256,8 +256,8 @@ impl Store for RedisStore {
 
     fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
-        // It speaks of its window and the next; without windows it is renewed at least once a second while it matters.
-        let ttl = (rule.rule.window.to_std() * 3).max(Duration::from_secs(3));
+        let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
+        let ttl = View::kept_for(window).to_std();
         self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
     }
 
@@ -290,7 +290,8 @@ impl Store for RedisStore {
             return;
         }
         let cost = Cost::Take(permits);
-        let (slot, bucket) = bucket_of(&Charge { rule, key, limit, whole: &limit, cost, enforced: false });
+        let (slot, bucket) =
+            bucket_of(&Charge { rule, key, limit, whole: &limit, first: None, cost, enforced: false });
         let item = Item { bucket: 0, cost, enforced: false, lease: None };
         let buckets = SmallVec::from_iter([bucket]);
         let part = Part { slot, action: Action::Put, buckets, charges: SmallVec::from_iter([item]) };

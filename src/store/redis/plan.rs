@@ -41,6 +41,7 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
         // A request's own window counts in a bucket that no other region knows.
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.window == rule.window,
+        first: charge.first,
         escrowed: is_escrowed(charge.rule),
         lends: lends(charge.rule, &charge.limit, charge.whole),
         gathered: gathered(charge.rule, &charge.limit, charge.whole),

@@ -50,7 +50,12 @@ struct Fate {
 struct Live {
     limit: Limit,
     state: State,
-    view: Option<(View, u64)>,
+    /// What is enforced.
+    view: Option<View>,
+    /// Whether that is what was told of the other regions.
+    told: bool,
+    /// By how much what was told may err.
+    error_bound: u64,
     /// See [`Bucket::gathered`].
     gathered: u64,
     existed: bool,
@@ -64,8 +69,10 @@ pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Result<Answered, Failure
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
-        let (limit, view, gathered) = (bucket.limit, before.view, bucket.gathered);
-        Live { limit, state, view, gathered, existed, pending: 0 }
+        let (limit, gathered) = (bucket.limit, bucket.gathered);
+        let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
+        let view = View::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
+        Live { limit, state, view, told: view == known, error_bound, gathered, existed, pending: 0 }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter().copied();
@@ -125,8 +132,7 @@ impl Live {
     }
 
     fn check(&self, now: Timestamp, cost: u64) -> Verdict {
-        let view = self.view.as_ref().map(|(view, _)| view);
-        let mut verdict = self.state.check(&self.limit, view, now, cost);
+        let mut verdict = self.state.check(&self.limit, self.view.as_ref(), now, cost);
         if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
             verdict.retry = Some(GATHERING);
         }
@@ -136,8 +142,8 @@ impl Live {
     fn blank(&self) -> Charged {
         let verdict =
             Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO };
-        let view = self.view.map(|(view, _)| view);
-        let error_bound = self.view.map_or(0, |(_, bound)| bound);
+        let view = self.view.filter(|_| self.told);
+        let error_bound = self.error_bound;
         let counted = Counted {
             verdict,
             view,
@@ -186,7 +192,7 @@ impl Live {
             return;
         }
         let fits = counted.verdict.admitted;
-        let view = self.view.map(|(view, _)| view);
+        let view = self.view;
         let charges = action == Action::Put
             || (action == Action::Charge && (item.cost.is_report() || (admitted && fits)));
         if (charges && item.cost != Cost::Peek) || charged.leased > 0 {

@@ -3,13 +3,14 @@
 use std::sync::LazyLock;
 
 /// The parts, in the order in which they need each other.
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 12] = [
     include_str!("../../../lua/kinds.lua"),
     include_str!("../../../lua/number.lua"),
     include_str!("../../../lua/aligned.lua"),
     include_str!("../../../lua/fixed_window.lua"),
     include_str!("../../../lua/sliding_window.lua"),
     include_str!("../../../lua/level.lua"),
+    include_str!("../../../lua/in_force.lua"),
     include_str!("../../../lua/sliding_log.lua"),
     include_str!("../../../lua/holders.lua"),
     include_str!("../../../lua/bucket.lua"),

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::doubt::TURNS;
 use super::{Bucket, Here, Period, Told};
-use crate::core::algorithm::View;
+use crate::core::algorithm::{LEVEL_TOLD, View, remembered};
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::Effect;
 use crate::core::worldwide::budget::Account;
@@ -16,8 +16,6 @@ use crate::core::worldwide::replica::Policy;
 
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
 const STILL: Span = Span::from_secs(60);
-/// One with windows is remembered for 16 of them, at least [`STILL`] and at most this long.
-const REMEMBERED_MAX: Span = Span::from_secs(300);
 /// Beyond two of the longest ways: what a region uses is told within so long.
 const UNTOLD: Span = Span::from_millis(200);
 /// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
@@ -107,7 +105,8 @@ impl Bucket {
         };
         let plain = View { window, budget: limit, next_budget: limit, ..View::default() };
         let same = match self.enforced {
-            None => view == plain,
+            // Untold, a store keeps to the region's share where other regions are known.
+            None => view == plain && !here.has_others(),
             Some((enforced, _)) => enforced == view,
         };
         if same && !doubted {
@@ -200,7 +199,9 @@ impl Bucket {
         let bound = self.error_bound(now, here).0;
         let doubted =
             self.enforced.is_some_and(|(_, told)| bound > told || told - bound > share.capacity / 10);
-        let moved = moved || doubted;
+        // A store forgets what it was told long ago.
+        let fades = here.has_others() && now.since(Timestamp(before.window)) >= LEVEL_TOLD;
+        let moved = moved || doubted || fades;
         if moved {
             // With what may be asked for until it is worth a message again.
             self.enforced = Some((view, bound.saturating_add(share.capacity / 50)));
@@ -287,8 +288,7 @@ impl Bucket {
                 self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
             let over = Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
             // Whose it was is remembered for its next burst.
-            let remembered = Span(limit.window.0.saturating_mul(16)).max(STILL).min(REMEMBERED_MAX);
-            return over.max(self.changed + remembered);
+            return over.max(self.changed + remembered(limit.window));
         }
         self.changed + self.drained().max(STILL)
     }

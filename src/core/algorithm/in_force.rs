@@ -1,0 +1,168 @@
+//! What a region keeps to while no view speaks of now: nobody used the bucket for long, or its daemon has not looked at it yet.
+//!
+//! A daemon looks at a bucket some milliseconds after its first request. Until then its store keeps to what the last view gave the
+//! region, and where there is none to the region's first share: what all regions may use unheard adds up to the limit.
+//!
+//! Regions do not forget at the same instant. So a region that the last view gave more than its first share keeps to the share two
+//! windows before a region that was given less: in between all of them together are given less than the limit, and never more.
+
+use super::{Algorithm, Limit, View};
+use crate::core::time::{Span, Timestamp};
+
+/// A bucket with windows is remembered for so many of them.
+const WINDOWS: u64 = 16;
+/// It is remembered for at least this long.
+const REMEMBERED_MIN: Span = Span::from_secs(60);
+/// It is remembered for at most this long, or for three windows.
+const REMEMBERED_MAX: Span = Span::from_secs(300);
+/// By so many windows the looks of two regions may lie apart.
+const APART: u64 = 2;
+/// A view of a bucket without windows is told anew within so long while somebody looks at the bucket.
+pub const LEVEL_TOLD: Span = Span::from_secs(20);
+/// A view of a bucket without windows speaks for so long.
+pub const LEVEL_SPEAKS: Span = Span::from_secs(60);
+/// A view of a bucket without windows is kept for so long.
+const LEVEL_KEPT: Span = Span::from_secs(90);
+
+/// For how long a daemon remembers a bucket with windows of this length that nobody uses.
+#[must_use]
+pub fn remembered(window: Span) -> Span {
+    Span(window.0.saturating_mul(WINDOWS)).max(REMEMBERED_MIN).min(REMEMBERED_MAX)
+}
+
+/// For how many windows after its own a view may speak.
+fn windows_spoken_of(window: Span) -> u64 {
+    (remembered(window).0 / window.0.max(1)).max(3)
+}
+
+impl View {
+    /// For how long a store keeps a view that was told now. `window` is the bucket's, where it counts by windows.
+    #[must_use]
+    pub fn kept_for(window: Option<Span>) -> Span {
+        // A window longer: whoever does not know the length exactly may take it for a little more.
+        let windows = |window: Span| Span(window.0.saturating_mul(windows_spoken_of(window) + APART + 2));
+        window.map_or(LEVEL_KEPT, windows)
+    }
+
+    /// What is enforced at `now`: the view that was told while it speaks of now, and else what stands for it. `first` is the
+    /// region's first share; where there is none, only what was told is enforced.
+    #[must_use]
+    pub fn in_force(
+        told: Option<&Self>,
+        first: Option<u32>,
+        algorithm: Algorithm,
+        limit: &Limit,
+        now: Timestamp,
+    ) -> Option<Self> {
+        let Some(first) = first else { return told.copied() };
+        if algorithm.is_level() {
+            return Some(Self::level_in_force(told, first, algorithm, limit, now));
+        }
+        let window = now.window_index(limit.window);
+        let budget = match told {
+            Some(view) if view.window <= window => match window - view.window {
+                0 | 1 => return Some(*view),
+                age if age <= windows_spoken_of(limit.window) => view.next_budget,
+                age if age <= windows_spoken_of(limit.window) + APART => view.next_budget.min(first),
+                _ => first,
+            },
+            _ => first,
+        };
+        Some(Self { window, budget, next_budget: budget, ..Self::default() })
+    }
+
+    /// The same of a bucket without windows: what is not the region's share is held back.
+    fn level_in_force(
+        told: Option<&Self>,
+        first: u32,
+        algorithm: Algorithm,
+        limit: &Limit,
+        now: Timestamp,
+    ) -> Self {
+        let held = limit.capacity(algorithm).saturating_sub(u64::from(first));
+        let held = u32::try_from(held).unwrap_or(u32::MAX);
+        match told {
+            Some(view) if now.since(Timestamp(view.window)) <= LEVEL_SPEAKS => *view,
+            Some(view) => {
+                Self { budget: view.budget.max(held), others: view.others.max(u64::from(held)), ..*view }
+            }
+            None => Self { window: now.0, budget: held, others: u64::from(held), ..Self::default() },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 100, queue: 0 };
+    const TOLD: u64 = 1_700_000_000;
+
+    fn budget_after(next_budget: u32, windows: u64) -> u32 {
+        let told = View { window: TOLD, budget: 100, next_budget, ..View::default() };
+        let now = Timestamp((TOLD + windows) * 1_000_000 + 5);
+        let view = View::in_force(Some(&told), Some(20), Algorithm::FixedWindow, &SECOND, now).unwrap();
+        assert!(view.window == TOLD + windows || windows < 2);
+        if windows == 1 { view.next_budget } else { view.budget }
+    }
+
+    #[test]
+    fn without_a_first_share_only_what_was_told_is_enforced() {
+        let told = View { window: 7, budget: 3, ..View::default() };
+        let of = |told| View::in_force(told, None, Algorithm::SlidingLog, &SECOND, Timestamp(u64::MAX / 2));
+        assert_eq!((of(None), of(Some(&told))), (None, Some(told)));
+    }
+
+    #[test]
+    fn a_region_keeps_what_the_last_view_gave_it_and_then_its_first_share() {
+        let of = |windows| [budget_after(90, windows), budget_after(2, windows)];
+        assert_eq!([1, 2, 60].map(of), [[90, 2]; 3]);
+        assert_eq!([61, 62].map(of), [[20, 2]; 2], "the home region gives back first");
+        assert_eq!([63, 10_000].map(of), [[20, 20]; 2]);
+    }
+
+    #[test]
+    fn a_view_of_a_window_to_come_says_nothing_of_this_one() {
+        let told = View { window: TOLD + 1, budget: 100, next_budget: 100, ..View::default() };
+        let now = Timestamp(TOLD * 1_000_000);
+        let view = View::in_force(Some(&told), Some(20), Algorithm::SlidingWindow, &SECOND, now).unwrap();
+        assert_eq!((view.window, view.budget, view.next_budget), (TOLD, 20, 20));
+    }
+
+    #[test]
+    fn of_a_level_all_but_the_first_share_is_held_back() {
+        let now = Timestamp(TOLD * 1_000_000);
+        let of = |told, later| {
+            let now = now + Span::from_secs(later);
+            let view = View::in_force(told, Some(20), Algorithm::TokenBucket, &SECOND, now).unwrap();
+            view.held(&SECOND, now) / 1_000_000
+        };
+        assert_eq!(of(None, 0), 80);
+        let home = View { window: now.0, ..View::default() };
+        let other = View { window: now.0, budget: 97, next_budget: 97, others: 50, ..View::default() };
+        assert_eq!([of(Some(&home), 0), of(Some(&home), 60), of(Some(&home), 61)], [0, 0, 80]);
+        assert_eq!([of(Some(&other), 0), of(Some(&other), 60), of(Some(&other), 61)], [50, 97, 97]);
+    }
+
+    proptest! {
+        /// However far apart two regions' looks were, and whenever they are asked again.
+        #[test]
+        fn what_regions_may_use_unheard_adds_up_to_the_limit(
+            parts in proptest::collection::vec((0_u32..60, 0_u64..=APART), 1..6),
+            idle in 2_u64..80,
+        ) {
+            let limit = parts.iter().map(|(part, _)| part).sum::<u32>().max(1);
+            let each = limit / u32::try_from(parts.len()).unwrap();
+            let limit = Limit { permits: limit, ..SECOND };
+            let now = Timestamp((TOLD + APART + idle) * 1_000_000);
+            let budgets = parts.iter().map(|(part, late)| {
+                let told = View { window: TOLD + late, next_budget: *part, ..View::default() };
+                let view = View::in_force(Some(&told), Some(each), Algorithm::FixedWindow, &limit, now);
+                view.unwrap().budget
+            });
+            prop_assert!(budgets.sum::<u32>() <= limit.permits);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Regions of one daemon each in time that only the test moves: whole engines over stores of any kind, and between them the protocol
+//! over a network that always takes one way.
+
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::core::request::{Cost, Request};
+use tidegate::core::time::{Span, Timestamp};
+use tidegate::core::wire::Frame;
+use tidegate::core::worldwide::{Effect, Member, NodeName, Replica, ReplicaConfig};
+use tidegate::database::document;
+use tidegate::engine::Engine;
+use tidegate::engine::clock::Clock;
+use tidegate::engine::port::Store;
+use tidegate::engine::world::WorldPort as _;
+use tidegate::telemetry::Metrics;
+use tokio::runtime::Runtime;
+
+/// An instant at which a window begins.
+pub const START: Timestamp = Timestamp(1_800_000_000_000_000);
+/// How often each daemon looks at what was asked.
+const TICK: Span = Span::from_millis(10);
+/// One way between two regions.
+const WAY: Span = Span::from_millis(75);
+
+/// One region's daemon.
+struct Region {
+    name: NodeName,
+    engine: Engine,
+    replica: Replica,
+}
+
+/// All regions.
+pub struct World {
+    now: Timestamp,
+    /// What the stores go by.
+    clock: Arc<Clock>,
+    regions: Vec<Region>,
+    flying: Vec<(Timestamp, usize, NodeName, Frame)>,
+    runtime: Runtime,
+    /// How long what a store is told takes to be there.
+    patience: Duration,
+}
+
+impl World {
+    /// One region for each store, all of them under `limit` permits a second.
+    pub fn new(
+        algorithm: &str,
+        limit: u32,
+        stores: Vec<Arc<dyn Store>>,
+        (clock, patience): (Arc<Clock>, Duration),
+    ) -> Self {
+        let rule = format!(
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\nlimit = {limit}\nwindow = \"1s\"\n\
+             [rules.global]\nmode = \"gossip\"\n"
+        );
+        let names: Vec<NodeName> = (0..stores.len())
+            .map(|at| NodeName { region: format!("region-{at}"), node: "1".to_owned() })
+            .collect();
+        let members: Vec<Member> = names
+            .iter()
+            .map(|name| Member { name: name.clone(), incarnation: 1, live: true, draining: false })
+            .collect();
+        let region = |(store, name): (Arc<dyn Store>, &NodeName)| {
+            let clock = Clock::Manual(START.0.into());
+            let engine = Engine::new(name.clone(), clock, store, Metrics::new()).among_others(true);
+            let read = document::from_toml("rules.toml", &rule, &[]).unwrap();
+            engine.load(read.rules, Vec::new(), false).unwrap();
+            let mut replica = Replica::new(ReplicaConfig::new(name.clone(), START.0 / 1_000));
+            let (revision, rules) = engine.world_rules();
+            replica.handle_rules(START, revision, rules);
+            replica.handle_members(START, &members);
+            for other in names.iter().filter(|other| *other != name) {
+                replica.handle_link(START, other, WAY + WAY);
+            }
+            Region { name: name.clone(), engine, replica }
+        };
+        let regions = stores.into_iter().zip(&names).map(region).collect();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let mut world = Self { now: START, clock, regions, flying: Vec::new(), runtime, patience };
+        // Until the clocks and ways of the others are known, and nothing that came late is left.
+        world.run(Span::from_secs(12));
+        world
+    }
+
+    /// Asks for one permit so often in one region. Returns how often it was admitted.
+    pub fn ask(&self, region: usize, times: u32) -> u32 {
+        let asked = [Request::new("default", [("user", "ann")].into_iter().collect(), Cost::Take(1))];
+        let region = &self.regions[region];
+        region.engine.set_now(self.now);
+        let admitted = |_| {
+            let decisions = self.runtime.block_on(region.engine.decide(&asked).get());
+            u32::from(decisions[0].allowed)
+        };
+        (0..times).map(admitted).sum()
+    }
+
+    /// The same in every region before any daemon looks at it. Returns how often it was admitted in all of them.
+    pub fn burst(&self, times: u32) -> u32 {
+        (0..self.regions.len()).map(|region| self.ask(region, times)).sum()
+    }
+
+    /// Lets time pass.
+    pub fn run(&mut self, length: Span) {
+        let end = self.now + length;
+        while self.now < end {
+            self.now = self.now + TICK;
+            self.clock.set(self.now);
+            let (landed, flying) =
+                std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
+            self.flying = flying;
+            for (_, to, from, frame) in landed {
+                self.regions[to].replica.handle_frame(self.now, &from, frame).unwrap();
+            }
+            for at in 0..self.regions.len() {
+                self.look(at);
+            }
+        }
+    }
+
+    /// One region's daemon takes in what was asked, and carries out what the protocol wants.
+    fn look(&mut self, at: usize) {
+        let Region { name, engine, replica } = &mut self.regions[at];
+        engine.set_now(self.now);
+        let mut touched = Vec::new();
+        engine.drain_touched(&mut touched);
+        for touched in touched {
+            replica.handle_touched(self.now, &touched);
+        }
+        replica.handle_timeout(self.now);
+        engine.elsewhere(replica.elsewhere());
+        let mut told = false;
+        while let Some(effect) = replica.poll_effect() {
+            told |= matches!(effect, Effect::View { .. } | Effect::Debit { .. });
+            self.runtime.block_on(async { engine.apply(&effect) });
+        }
+        let mut frames = Vec::new();
+        while let Some((to, frame)) = replica.poll_transmit(self.now) {
+            frames.push((to, frame));
+        }
+        let name = name.clone();
+        for (to, frame) in frames {
+            let to = self.regions.iter().position(|region| region.name == to).unwrap();
+            self.flying.push((self.now + WAY, to, name.clone(), frame));
+        }
+        if told && !self.patience.is_zero() {
+            std::thread::sleep(self.patience);
+        }
+    }
+}
+
+/// Five regions that ask at one instant for what nobody used for long are admitted the limit at most, and once more after some
+/// windows without any request.
+pub fn burst_together(world: &mut World, limit: u32) {
+    let most = limit.max(5);
+    let first = world.burst(50);
+    assert!(first <= most, "{first} of {limit} in a bucket that nobody used for long");
+    assert!(first >= 5, "each region has one permit at least, and {first} were admitted");
+    world.run(Span::from_secs(5));
+    let again = world.burst(50);
+    assert!(again <= most, "{again} of {limit} after five windows");
+}
+
+/// Where one region alone used a bucket, it finds nine tenths of what is free at once, after some windows without any request too.
+pub fn burst_at_home(world: &mut World, limit: u32) {
+    for _ in 0..160 {
+        world.ask(2, limit / 10);
+        world.run(Span::from_millis(100));
+    }
+    world.run(Span::from_secs(5));
+    let home = world.ask(2, limit);
+    assert!(home >= limit * 9 / 10, "{home} of {limit} at home");
+    let others: u32 = [0, 1, 3, 4].map(|region| world.ask(region, 50)).iter().sum();
+    assert!(home + others <= limit, "{home} at home and {others} elsewhere");
+}
