@@ -10,7 +10,8 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 
-use super::clients::{ANSWER_WITHIN, Answer, Seen, Stall};
+use super::answers::Answer;
+use super::clients::{ANSWER_WITHIN, Seen, Stall};
 use crate::model::shell::windowed;
 use crate::number::{float, index, len};
 use crate::plan::{FaultKind, Plan, Way};
@@ -133,7 +134,7 @@ impl Evidence<'_> {
     }
 
     fn admitted(&self) -> impl Iterator<Item = &Seen> {
-        self.seen.iter().filter(|seen| matches!(seen.answer, Answer::Decided { admitted: true, .. }))
+        self.seen.iter().filter(|seen| seen.answer.admitted())
     }
 
     /// Since the first request.
@@ -345,7 +346,10 @@ impl Evidence<'_> {
         }
         let (mut judged, mut too_small, mut worst) = (0_u64, 0_u64, None::<(u64, String)>);
         for seen in self.seen {
-            let Answer::Decided { believed: Some((believed, bound)), .. } = seen.answer else { continue };
+            let Some((believed, bound)) = seen.answer.decision().and_then(|decision| decision.believed)
+            else {
+                continue;
+            };
             let Some(window) = self.sure_window(seen) else { continue };
             if !self.is_plain(self.since(seen.sent), self.since(seen.answered)) {
                 continue;
@@ -382,11 +386,7 @@ impl Evidence<'_> {
             }
             if let Some((asked, admitted)) = seconds.get_mut(at) {
                 *asked += seen.ask.cost;
-                *admitted += if matches!(seen.answer, Answer::Decided { admitted: true, .. }) {
-                    seen.ask.cost
-                } else {
-                    0
-                };
+                *admitted += if seen.answer.admitted() { seen.ask.cost } else { 0 };
             }
         }
         seconds
@@ -449,15 +449,16 @@ impl Evidence<'_> {
                     hit && sent <= fault.until + NOTICED && answered + ANSWER_WITHIN >= fault.from
                 })
         };
-        let failed: Vec<(&Seen, &String)> = self
+        let failed: Vec<(&Seen, &str)> = self
             .seen
             .iter()
             .filter_map(|seen| match &seen.answer {
-                Answer::Failed(why) => Some((seen, why)),
+                Answer::Failed(why) => Some((seen, why.as_str())),
+                Answer::Unasked => Some((seen, "the gateway let it pass, and no daemon had decided it")),
                 _ => None,
             })
             .collect();
-        let lost: Vec<&(&Seen, &String)> = failed.iter().filter(|(seen, _)| !excused(seen)).collect();
+        let lost: Vec<&(&Seen, &str)> = failed.iter().filter(|(seen, _)| !excused(seen)).collect();
         let example = lost.first().map_or_else(String::new, |(seen, why)| {
             format!("; the first at {:.1} s: {why}", self.since(seen.sent).as_secs_f64())
         });
@@ -555,7 +556,7 @@ impl Evidence<'_> {
 
     /// How long answers took: the median, 99 of 100, and the longest.
     pub(super) fn latencies(&self) -> [Duration; 3] {
-        let decided = self.seen.iter().filter(|seen| matches!(seen.answer, Answer::Decided { .. }));
+        let decided = self.seen.iter().filter(|seen| seen.answer.decision().is_some());
         let mut all: Vec<Duration> = decided.map(|seen| seen.answered.saturating_sub(seen.sent)).collect();
         all.sort_unstable();
         let at = |part: usize| {

@@ -3,10 +3,13 @@
 //! It reads the files that `sim run` reads, so the same story can be told in virtual time and by processes.
 #![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
+mod answers;
 mod clients;
 mod daemon;
+mod gateway;
 mod judge;
 mod page;
+mod process;
 mod wan;
 mod world;
 
@@ -25,7 +28,8 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
-use self::clients::{Answer, Book, Due, Seen, Stall, Target, get, keep_asking, since_epoch};
+use self::answers::Answer;
+use self::clients::{Book, Clients, Due, Seen, Stall, get, since_epoch};
 use self::judge::{Evidence, Happened, Kept, Verdict};
 use self::world::World;
 use crate::drive::{Arrivals, Outcome, drive};
@@ -162,22 +166,24 @@ struct Run {
 async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
     let book: Arc<Book> = Arc::default();
     let stop = Arc::new(AtomicBool::new(false));
-    let asks = CancellationToken::new();
+    let over = CancellationToken::new();
     let (mut queues, mut clients) = (Vec::new(), Vec::new());
     for region in 0..plan.regions.len() {
-        let of_region = world.daemons.iter().filter(|daemon| daemon.region == region);
-        let targets: Vec<Arc<Target>> = of_region.map(|daemon| Arc::new(Target::new(daemon.http))).collect();
+        let targets = world.targets(region);
         for target in &targets {
             tokio::task::spawn_local(Arc::clone(target).follow(Arc::clone(&stop)));
         }
-        let targets = Rc::new(targets);
         let (queue, requests) = mpsc::channel(QUEUE);
-        let requests = Rc::new(tokio::sync::Mutex::new(requests));
+        let of_region = Clients {
+            targets: Rc::new(targets),
+            requests: Rc::new(tokio::sync::Mutex::new(requests)),
+            again: plan.demand.retry.then(|| queue.clone()),
+            over: over.clone(),
+            book: Arc::clone(&book),
+        };
         queues.push(queue);
         for first in 0..CONNECTIONS {
-            let (targets, requests) = (Rc::clone(&targets), Rc::clone(&requests));
-            let client = keep_asking(targets, asks.clone(), requests, (first, Arc::clone(&book)));
-            clients.push(tokio::task::spawn_local(client));
+            clients.push(tokio::task::spawn_local(of_region.clone().keep_asking(first)));
         }
     }
     let begun = beginning(plan);
@@ -186,7 +192,7 @@ async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
     let (faults, healthy) = break_things(plan, world, begun).await?;
     pace.await?;
     tokio::time::sleep(AFTER).await;
-    asks.cancel();
+    over.cancel();
     for client in clients {
         client.await?;
     }
@@ -221,7 +227,7 @@ async fn pace(plan: Plan, begun: Duration, queues: Vec<mpsc::Sender<Due>>, book:
         }
         arrivals.of_step(at, |ask| {
             let queue = queues.get(ask.region);
-            if queue.is_none_or(|queue| queue.try_send(Due { at: due, ask }).is_err()) {
+            if queue.is_none_or(|queue| queue.try_send(Due { at: due, ask, denied_before: None }).is_err()) {
                 book.unsent.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -291,15 +297,15 @@ fn outcome(plan: &Plan, way: Way, begun: Duration, (seen, faults): (&[Seen], &[H
         }
         measure.asked(at(seen.sent), seen.ask);
         match &seen.answer {
-            Answer::Decided { admitted: true, reset, .. } => {
-                measure.admitted(
-                    at(seen.sent),
-                    seen.ask,
-                    charged_window(plan, begun, seen, *reset),
-                    Span::ZERO,
-                );
+            Answer::Decided(decision) if decision.admitted => {
+                let window = charged_window(plan, begun, seen, decision.reset);
+                measure.admitted(at(seen.sent), seen.ask, window, Span::ZERO);
             }
-            Answer::Decided { .. } => measure.refused(at(seen.sent), seen.ask),
+            Answer::Decided(_) => measure.refused(at(seen.sent), seen.ask),
+            Answer::Unasked => {
+                let window = charged_window(plan, begun, seen, Duration::ZERO);
+                measure.admitted(at(seen.sent), seen.ask, window, Span::ZERO);
+            }
             Answer::Failed(_) | Answer::NobodyReady => {}
         }
     }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -10,12 +11,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegate::core::written::format_span;
 
-use super::clients::get;
-use super::daemon::{Daemon, Redis, free_port};
+use super::clients::{Target, get};
+use super::daemon::{Daemon, Redis};
+use super::gateway::{self, Gateway};
+use super::process::free_port;
 use super::wan::Wan;
 use crate::BadInput;
 use crate::model::shell::{partition_word, windowed};
-use crate::plan::{FaultKind, Plan, Way};
+use crate::plan::{Door, FaultKind, Plan, Way};
 
 /// The longest that daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +34,8 @@ pub(super) struct World {
     pub(super) daemons: Vec<Daemon>,
     wan: Wan,
     redis: Vec<Redis>,
+    /// One for each region, where clients do not ask the daemons themselves.
+    gateways: Vec<Gateway>,
     /// The rule as it is now.
     limit: u32,
     weights: Vec<u32>,
@@ -45,12 +50,21 @@ impl World {
         let folder = TempDir::new()?;
         let wan = Wan::new(plan.weather.clone(), plan.regions.len(), plan.seed)?;
         let redis = (0..if plan.shared_store { plan.regions.len() } else { 0 })
-            .map(|place| Redis::start(folder.path().join(format!("redis-{place}"))))
+            .map(|place| Redis::start(folder.path().join(format!("redis-{place}")), Vec::new()))
             .collect::<anyhow::Result<Vec<_>>>()?;
         tidegate(program, folder.path(), &["cert", "ca", "--out", "ca"])?;
         let (limit, weights) = (plan.rule.limit, plan.regions.iter().map(|region| region.weight).collect());
-        let mut world =
-            Self { plan: plan.clone(), way, daemons: Vec::new(), wan, redis, limit, weights, folder };
+        let mut world = Self {
+            plan: plan.clone(),
+            way,
+            daemons: Vec::new(),
+            wan,
+            redis,
+            gateways: Vec::new(),
+            limit,
+            weights,
+            folder,
+        };
         world.make(program)?;
         Ok(world)
     }
@@ -62,7 +76,46 @@ impl World {
         for daemon in &mut self.daemons {
             daemon.wait_until_ready().await?;
         }
-        self.wait_until_connected().await
+        self.wait_until_connected().await?;
+        self.start_gateways().await
+    }
+
+    async fn start_gateways(&mut self) -> anyhow::Result<()> {
+        if self.plan.door == Door::Direct {
+            return Ok(());
+        }
+        let service = gateway::service().await?;
+        for region in 0..self.plan.regions.len() {
+            let of_region = self.daemons.iter().filter(|daemon| daemon.region == region);
+            let daemons: Vec<SocketAddr> = of_region.map(|daemon| self.asked_at(daemon)).collect();
+            let folder = self.folder.path().join(format!("gateway-{region}"));
+            let mut gateway = Gateway::start(self.plan.door, &folder, &daemons, service)?;
+            for daemon in daemons {
+                gateway.asks(daemon).await?;
+            }
+            self.gateways.push(gateway);
+        }
+        Ok(())
+    }
+
+    /// Where a gateway asks a daemon.
+    const fn asked_at(&self, daemon: &Daemon) -> SocketAddr {
+        match self.plan.door {
+            Door::Envoy => daemon.grpc,
+            Door::Direct | Door::Nginx => daemon.http,
+        }
+    }
+
+    /// Whom the clients of a region ask.
+    pub(super) fn targets(&self, region: usize) -> Vec<Arc<Target>> {
+        let target = |address| Arc::new(Target::new(address, self.plan.door));
+        match self.gateways.get(region) {
+            Some(gateway) => vec![target(gateway.address)],
+            None => {
+                let of_region = self.daemons.iter().filter(|daemon| daemon.region == region);
+                of_region.map(|daemon| target(daemon.http)).collect()
+            }
+        }
     }
 
     /// Every daemon's certificate, folder and configuration.
@@ -97,8 +150,10 @@ impl World {
                     redis.address
                 )
             });
+            // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
+            let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
             let config = format!(
-                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{store}[peers]\njoin = {join:?}\n\
+                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{drain}{store}[peers]\njoin = {join:?}\n\
                  advertise = \"{way}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
                 file("ca/ca.pem"),
                 file(&format!("{name}/node.pem")),
@@ -114,8 +169,9 @@ impl World {
     fn rules(&self) -> String {
         let rule = &self.plan.rule;
         let algorithm = serde_json::json!(rule.algorithm);
+        let who = if self.plan.door == Door::Nginx { "api_key" } else { "user" };
         let mut text = format!(
-            "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = {algorithm}\nlimit = {}\nwindow = \"{}\"\n",
+            "[[rules]]\nname = \"world\"\nper = [\"{who}\"]\nalgorithm = {algorithm}\nlimit = {}\nwindow = \"{}\"\n",
             self.limit,
             format_span(rule.window)
         );
@@ -184,6 +240,7 @@ impl World {
             }
             FaultKind::Roll if broken => self.roll().await?,
             FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) | FaultKind::Roll => {}
+            FaultKind::DatabaseLost | FaultKind::DatabaseFrozen => bail!("not yet"),
             FaultKind::ClockStep { .. } => bail!("clocks of real daemons are not stepped here"),
         }
         Ok(())
@@ -201,7 +258,8 @@ impl World {
 
     /// Restarts every daemon in order, each when the one before is ready again.
     async fn roll(&mut self) -> anyhow::Result<()> {
-        for daemon in &mut self.daemons {
+        for place in 0..self.daemons.len() {
+            let Some(daemon) = self.daemons.get_mut(place) else { continue };
             daemon.terminate()?;
             let deadline = Instant::now() + ENDS_WITHIN;
             while !daemon.has_ended() {
@@ -212,7 +270,13 @@ impl World {
             }
             daemon.start()?;
             daemon.wait_until_ready().await?;
+            // The manual: the next one goes when gateways ask this one again.
             tokio::time::sleep(Duration::from_secs(1)).await;
+            let Some(daemon) = self.daemons.get(place) else { continue };
+            let address = self.asked_at(daemon);
+            if let Some(gateway) = self.gateways.get_mut(daemon.region) {
+                gateway.asks(address).await?;
+            }
         }
         Ok(())
     }
@@ -240,6 +304,9 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
         || plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
     {
         return refuse("clocks of real daemons are not moved here; `sim run` does that in virtual time");
+    }
+    if plan.door != Door::Direct && plan.demand.cost != 1 {
+        return refuse("a request through a gateway costs 1");
     }
     if plan.shared_store || plan.regions.iter().all(|region| region.daemons == 1) {
         return Ok(());

@@ -90,7 +90,13 @@ impl CutsCase {
             regions: (0..regions).map(Region::numbered).collect(),
             rule,
             weather,
-            demand: Demand { pattern: Pattern::balanced(regions), users: 1, zipf: 1.0, cost: 1 },
+            demand: Demand {
+                pattern: Pattern::balanced(regions),
+                users: 1,
+                zipf: 1.0,
+                cost: 1,
+                retry: false,
+            },
             faults: Vec::new(),
             ways: Vec::new(),
             length: Span::from_secs(10),
@@ -98,6 +104,8 @@ impl CutsCase {
             seed,
             interval: Span::from_millis(50),
             shared_store: dice.chance(0.3),
+            door: crate::plan::Door::Direct,
+            database: false,
             keys_max: 100,
             thrift: dice.chance(0.7),
         };

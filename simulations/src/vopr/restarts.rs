@@ -73,7 +73,13 @@ impl RestartsCase {
             regions: (0..regions).map(Region::numbered).collect(),
             rule,
             weather,
-            demand: Demand { pattern: Pattern::balanced(regions), users: 1, zipf: 1.0, cost: 1 },
+            demand: Demand {
+                pattern: Pattern::balanced(regions),
+                users: 1,
+                zipf: 1.0,
+                cost: 1,
+                retry: false,
+            },
             faults: Vec::new(),
             ways: Vec::new(),
             length: Span::from_secs(24),
@@ -81,6 +87,8 @@ impl RestartsCase {
             seed,
             interval: Span::from_millis(50),
             shared_store: false,
+            door: crate::plan::Door::Direct,
+            database: false,
             keys_max: 100,
             thrift: dice.chance(0.7),
         };

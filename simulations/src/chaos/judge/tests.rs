@@ -1,4 +1,5 @@
 use super::*;
+use crate::chaos::answers::Decision;
 use crate::model::Ask;
 use crate::plan::read;
 
@@ -7,18 +8,20 @@ const BEGUN: u64 = 1_000;
 
 fn plan(text: &str) -> Plan {
     let rest = "[demand]\npattern = \"bal2\"\n";
-    read("s.toml", &format!("[rule]\nlimit = 10\nwindow = \"1s\"\n{text}{rest}")).unwrap()
+    let (of_story, of_rule) = if text.starts_with("door") { (text, "") } else { ("", text) };
+    read("s.toml", &format!("{of_story}[rule]\nlimit = 10\nwindow = \"1s\"\n{of_rule}{rest}")).unwrap()
 }
 
 /// A request `at` so many ms, answered a millisecond later.
 fn seen(at: u64, answer: Answer) -> Seen {
     let sent = Duration::from_millis(BEGUN * 1_000 + at);
     let ask = Ask { region: 0, user: 0, cost: 1, id: at };
-    Seen { ask, sent, answered: sent + Duration::from_millis(1), answer }
+    Seen { ask, sent, answered: sent + Duration::from_millis(1), answer, denied_before: None }
 }
 
 fn decided(admitted: bool, believed: (u64, u64)) -> Answer {
-    Answer::Decided { admitted, reset: Duration::from_millis(500), believed: Some(believed) }
+    let reset = Duration::from_millis(500);
+    Answer::Decided(Decision { admitted, reset, believed: Some(believed), retry_after: None })
 }
 
 fn evidence<'a>(plan: &'a Plan, way: Way, seen: &'a [Seen], faults: &'a [Happened]) -> Evidence<'a> {
@@ -101,6 +104,16 @@ fn a_request_without_an_answer_is_noticed_unless_its_daemon_was_killed() {
     assert_eq!(evidence(&plan, Way::Gossip, &lost, &of_region(0)).everyone_is_answered().kept, Kept::Yes);
     assert_eq!(evidence(&plan, Way::Gossip, &lost, &of_region(1)).everyone_is_answered().kept, Kept::No);
     assert_eq!(evidence(&plan, Way::Gossip, &lost, &[]).everyone_is_answered().kept, Kept::No);
+}
+
+#[test]
+fn a_request_that_a_gateway_lets_pass_undecided_is_noticed() {
+    let plan = plan("door = \"envoy\"\n");
+    let all = [seen(100, decided(true, (0, 0))), seen(500, Answer::Unasked)];
+    assert_eq!(evidence(&plan, Way::Gossip, &all[..1], &[]).everyone_is_answered().kept, Kept::Yes);
+    let verdict = evidence(&plan, Way::Gossip, &all, &[]).everyone_is_answered();
+    assert_eq!(verdict.kept, Kept::No);
+    assert!(verdict.found.contains("at 0.5 s: the gateway let it pass"), "{}", verdict.found);
 }
 
 #[test]
