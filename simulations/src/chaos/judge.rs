@@ -12,6 +12,7 @@ use tidegate::core::rule::OnPartition;
 
 use super::answers::Answer;
 use super::clients::{ANSWER_WITHIN, Seen, Stall};
+use super::clock::any_is_wrong;
 use crate::model::shell::windowed;
 use crate::number::{float, index, len};
 use crate::plan::{FaultKind, Plan, Way};
@@ -46,6 +47,33 @@ pub(super) struct Happened {
     pub(super) until: Duration,
 }
 
+/// The faults as they happened, and what daemons said of themselves meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) faults: Vec<Happened>,
+    /// Before the first fault.
+    pub(super) healthy: Vec<Page>,
+    /// Before each fault was put right, and at the end, with the time since the first request.
+    pub(super) meanwhile: Vec<(Duration, Vec<Page>)>,
+}
+
+/// A daemon's `/metrics`.
+#[derive(Debug, Clone)]
+pub(super) struct Page {
+    pub(super) daemon: String,
+    pub(super) region: usize,
+    pub(super) metrics: String,
+}
+
+/// What is in PostgreSQL when all is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remembered {
+    /// Denials in `audit_log`.
+    pub(super) denials: u64,
+    /// Records that daemons dropped, as they say.
+    pub(super) dropped: u64,
+}
+
 /// All that is known of a run from outside.
 #[derive(Debug)]
 pub(super) struct Evidence<'a> {
@@ -58,11 +86,11 @@ pub(super) struct Evidence<'a> {
     pub(super) unsent: u64,
     /// When this machine kept the clients from running.
     pub(super) stalls: Vec<Stall>,
-    pub(super) faults: &'a [Happened],
+    pub(super) told: &'a Told,
     /// Name, region and log of each daemon.
     pub(super) daemons: Vec<(String, usize, String)>,
-    /// The name of each daemon with its `/metrics` before the first fault.
-    pub(super) healthy: Vec<(String, String)>,
+    /// Where daemons share PostgreSQL.
+    pub(super) remembered: Option<Remembered>,
 }
 
 /// A promise was kept, broken or not judged.
@@ -115,6 +143,10 @@ impl Evidence<'_> {
             self.everyone_is_answered(),
             self.health_is_quiet(),
             self.cause_is_named(),
+            self.clocks_are_known(),
+            self.nothing_waits_for_the_database(),
+            self.denials_are_remembered(),
+            self.waiting_helps(),
             self.enough_is_known(),
         ]
     }
@@ -127,10 +159,11 @@ impl Evidence<'_> {
         u64::try_from(at.as_micros() / self.window().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The window of what was decided, if only one can be meant.
+    /// The window of what was decided by the clock of its region, if only one can be meant.
     fn sure_window(&self, seen: &Seen) -> Option<u64> {
-        let window = self.index(seen.sent);
-        (self.index(seen.answered) == window).then_some(window)
+        let (low, high) = self.clock(seen.ask.region, (self.since(seen.sent), self.since(seen.answered)));
+        let window = self.index(moved(seen.sent, low));
+        (self.index(moved(seen.answered, high)) == window).then_some(window)
     }
 
     fn admitted(&self) -> impl Iterator<Item = &Seen> {
@@ -145,7 +178,7 @@ impl Evidence<'_> {
     /// The largest limit that a daemon may have decided by between two instants.
     fn limit_between(&self, from: Duration, until: Duration) -> u64 {
         let (mut largest, mut last) = (0, u64::from(self.plan.rule.limit));
-        for fault in self.faults {
+        for fault in &self.told.faults {
             let FaultKind::Limit(limit) = fault.kind else { continue };
             if fault.from + NOTICED > from {
                 largest = largest.max(last);
@@ -159,10 +192,12 @@ impl Evidence<'_> {
 
     /// True where this span of time is free of all that the manual excepts.
     fn is_plain(&self, from: Duration, until: Duration) -> bool {
-        !self.faults.iter().any(|fault| {
+        !self.told.faults.iter().any(|fault| {
             let excepted = match fault.kind {
                 FaultKind::Crash { .. } | FaultKind::Roll => !self.plan.shared_store,
                 FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => true,
+                // A region that goes back into a window may spend its share of it again.
+                FaultKind::ClockStep { .. } => true,
                 _ => false,
             };
             excepted && fault.from <= until && fault.until + NOTICED + self.window() >= from
@@ -185,6 +220,7 @@ impl Evidence<'_> {
             Way::Gossip => {
                 let shared = matches!(self.plan.rule.on_partition, OnPartition::Share | OnPartition::Deny);
                 let cuts: Vec<&Happened> = self
+                    .told
                     .faults
                     .iter()
                     .filter(|fault| {
@@ -209,6 +245,8 @@ impl Evidence<'_> {
     fn highest(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
         match self.plan.rule.algorithm {
             Algorithm::FixedWindow => self.fullest_window(judged),
+            // Without fixed windows a clock that is set forward admits early what it would have admitted later.
+            _ if any_is_wrong(self.plan) => None,
             Algorithm::SlidingLog => self.fullest_interval(judged),
             algorithm if !windowed(algorithm) => self.highest_level(judged),
             _ => None,
@@ -327,7 +365,9 @@ impl Evidence<'_> {
     fn bound_is_one(&self) -> Verdict {
         const PROMISE: &str =
             "`believed_used` and `error_bound` together are not less than what was used (regions.md)";
-        if self.plan.rule.algorithm != Algorithm::FixedWindow || self.way != Way::Gossip {
+        // The promise is for clocks that agree.
+        let judged = self.plan.rule.algorithm == Algorithm::FixedWindow && self.way == Way::Gossip;
+        if !judged || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }
         let mut admitted: HashMap<(u64, u64), Vec<(Duration, u64)>> = HashMap::new();
@@ -392,6 +432,12 @@ impl Evidence<'_> {
         seconds
     }
 
+    /// Whether another fault happens between two instants.
+    fn disturbed(&self, fault: &Happened, (from, until): (Duration, Duration)) -> bool {
+        let others = self.told.faults.iter().filter(|other| !std::ptr::eq(*other, fault));
+        others.into_iter().any(|other| other.from <= until && other.until + NOTICED >= from)
+    }
+
     fn used_again(&self) -> Verdict {
         const PROMISE: &str =
             "Within three seconds after a fault the limit is used again to 95 % (regions.md)";
@@ -401,7 +447,7 @@ impl Evidence<'_> {
         let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
         let seconds = self.seconds();
         let mut slowest: Option<(bool, String)> = None;
-        for fault in self.faults {
+        for fault in &self.told.faults {
             let heals = matches!(
                 fault.kind,
                 FaultKind::Cut { .. }
@@ -411,7 +457,8 @@ impl Evidence<'_> {
             );
             let first = index(fault.until.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(u64::MAX));
             let looked_at = (fault.until, fault.until + USED_AGAIN + Duration::from_secs(1));
-            if !heals || first + 4 > seconds.len() || self.stalled(STALL, looked_at) {
+            let again = self.disturbed(fault, looked_at);
+            if !heals || again || first + 4 > seconds.len() || self.stalled(STALL, looked_at) {
                 continue;
             }
             let back = seconds.iter().enumerate().skip(first).find(|(_, (asked, admitted))| {
@@ -435,7 +482,7 @@ impl Evidence<'_> {
         let excused = |seen: &Seen| {
             let waited = (self.since(seen.sent), self.since(seen.answered));
             self.stalled(ANSWER_WITHIN / 4, waited)
-                || self.faults.iter().any(|fault| {
+                || self.told.faults.iter().any(|fault| {
                     let hit = match fault.kind {
                         FaultKind::Crash { region, .. } | FaultKind::Stop { region, .. } => {
                             region == seen.ask.region
@@ -474,14 +521,16 @@ impl Evidence<'_> {
 
     fn health_is_quiet(&self) -> Verdict {
         const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
-        let first = self.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
+        let first = self.told.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
         let mut raised: Vec<String> = Vec::new();
         let mut looked = 0;
-        if self.stalled(STALL, (Duration::ZERO, first)) {
+        // A region whose clock is wrong from the beginning is no health.
+        let wrong = self.plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0);
+        if wrong || self.stalled(STALL, (Duration::ZERO, first)) {
             return Verdict::new(PROMISE, None);
         }
-        for (daemon, page) in &self.healthy {
-            for line in page.lines().filter(|line| !line.starts_with('#')) {
+        for Page { daemon, metrics, .. } in &self.told.healthy {
+            for line in metrics.lines().filter(|line| !line.starts_with('#')) {
                 let name = line.split(['{', ' ']).next().unwrap_or_default();
                 let value =
                     line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).unwrap_or_default();
@@ -521,7 +570,10 @@ impl Evidence<'_> {
         const PROMISE: &str =
             "A region that is cut off, and heard again, is a line of the log with its name (regions.md)";
         let (mut looked, mut missing) = (0, Vec::new());
-        for region in self.faults.iter().flat_map(|fault| self.silenced(fault)) {
+        // Who is away meanwhile logs nothing of it.
+        let alone = |fault: &&Happened| !self.disturbed(fault, (fault.from, fault.until + NOTICED));
+        let faults = self.told.faults.iter().filter(alone);
+        for region in faults.flat_map(|fault| self.silenced(fault)) {
             let name = self.plan.regions.get(region).map_or("", |region| region.name.as_str());
             let all_hear = self.plan.regions.len() < 2;
             for (daemon, _, log) in self.daemons.iter().filter(|(_, of, _)| *of != region && !all_hear) {
@@ -565,6 +617,12 @@ impl Evidence<'_> {
         [at(50), at(99), at(100)]
     }
 }
+
+mod clocks;
+mod database;
+mod waiting;
+
+use self::clocks::moved;
 
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,11 @@ use tempfile::TempDir;
 use tidegate::core::written::format_span;
 
 use super::clients::{Target, get};
+use super::clock::Clocks;
 use super::daemon::{Daemon, Redis};
 use super::gateway::{self, Gateway};
+use super::judge::{Page, Remembered};
+use super::postgres::Postgres;
 use super::process::free_port;
 use super::wan::Wan;
 use crate::BadInput;
@@ -34,6 +37,8 @@ pub(super) struct World {
     pub(super) daemons: Vec<Daemon>,
     wan: Wan,
     redis: Vec<Redis>,
+    database: Option<Postgres>,
+    clocks: Option<Clocks>,
     /// One for each region, where clients do not ask the daemons themselves.
     gateways: Vec<Gateway>,
     /// The rule as it is now.
@@ -49,17 +54,22 @@ impl World {
         can_be_played(plan, way)?;
         let folder = TempDir::new()?;
         let wan = Wan::new(plan.weather.clone(), plan.regions.len(), plan.seed)?;
+        let clocks = Clocks::new(plan, folder.path().join("clocks"))?;
+        let variables = |region| clocks.as_ref().map(|clocks| clocks.variables(region)).unwrap_or_default();
         let redis = (0..if plan.shared_store { plan.regions.len() } else { 0 })
-            .map(|place| Redis::start(folder.path().join(format!("redis-{place}")), Vec::new()))
+            .map(|place| Redis::start(folder.path().join(format!("redis-{place}")), variables(place)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         tidegate(program, folder.path(), &["cert", "ca", "--out", "ca"])?;
         let (limit, weights) = (plan.rule.limit, plan.regions.iter().map(|region| region.weight).collect());
+        let database = plan.database.then(|| Postgres::start(program)).transpose()?;
         let mut world = Self {
             plan: plan.clone(),
             way,
             daemons: Vec::new(),
             wan,
             redis,
+            database,
+            clocks,
             gateways: Vec::new(),
             limit,
             weights,
@@ -150,17 +160,25 @@ impl World {
                     redis.address
                 )
             });
+            let database = self
+                .database
+                .as_ref()
+                .map_or_else(String::new, |database| format!("[postgres]\nurl = \"{}\"\n", database.url()));
             // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
             let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
             let config = format!(
-                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{drain}{store}[peers]\njoin = {join:?}\n\
+                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{drain}{store}{database}[peers]\njoin = {join:?}\n\
                  advertise = \"{way}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
                 file("ca/ca.pem"),
                 file(&format!("{name}/node.pem")),
                 file(&format!("{name}/node.key")),
             );
             let folder = top.join(format!("{name}-daemon"));
-            self.daemons.push(Daemon::new(program, folder, (*region, name.clone()), &config)?);
+            let mut daemon = Daemon::new(program, folder, (*region, name.clone()), &config)?;
+            if let Some(clocks) = &self.clocks {
+                daemon.set_variables(clocks.variables(*region));
+            }
+            self.daemons.push(daemon);
         }
         Ok(())
     }
@@ -240,10 +258,50 @@ impl World {
             }
             FaultKind::Roll if broken => self.roll().await?,
             FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) | FaultKind::Roll => {}
-            FaultKind::DatabaseLost | FaultKind::DatabaseFrozen => bail!("not yet"),
-            FaultKind::ClockStep { .. } => bail!("clocks of real daemons are not stepped here"),
+            FaultKind::ClockStep { region, by } => {
+                if let Some(clocks) = &mut self.clocks {
+                    clocks.step(*region, if broken { *by } else { by.saturating_neg() })?;
+                }
+            }
+            FaultKind::DatabaseLost => match &mut self.database {
+                Some(database) if broken => database.kill()?,
+                Some(database) => database.start_again().await?,
+                None => {}
+            },
+            FaultKind::DatabaseFrozen => {
+                if let Some(database) = &self.database {
+                    database.signal(if broken { "STOP" } else { "CONT" })?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// `/metrics` of every daemon; empty where one does not answer.
+    pub(super) async fn pages(&self) -> Vec<Page> {
+        let mut pages = Vec::new();
+        for daemon in &self.daemons {
+            let page = tokio::time::timeout(Duration::from_secs(1), get(daemon.http, "/metrics")).await;
+            let metrics = page.ok().flatten().map(|(_, page)| page).unwrap_or_default();
+            pages.push(Page { daemon: daemon.name.clone(), region: daemon.region, metrics });
+        }
+        pages
+    }
+
+    /// What PostgreSQL remembers of the denials that clients saw, once it has had time to hear of all.
+    pub(super) async fn remembered(&self, seen: u64) -> anyhow::Result<Option<Remembered>> {
+        let Some(database) = &self.database else { return Ok(None) };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let dropped = dropped(&self.pages().await);
+            let rows = database.denials().unwrap_or_default();
+            if rows + dropped >= seen || Instant::now() > deadline {
+                // Long enough for what would be written twice.
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                return Ok(Some(Remembered { denials: database.denials()?, dropped }));
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
     }
 
     fn write_rules(&self) -> anyhow::Result<()> {
@@ -282,6 +340,13 @@ impl World {
     }
 }
 
+/// Records that these daemons say they dropped.
+fn dropped(pages: &[Page]) -> u64 {
+    let lines = pages.iter().flat_map(|page| page.metrics.lines());
+    let counts = lines.filter(|line| line.starts_with("tidegate_audit_dropped_total"));
+    counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
+}
+
 /// Whether this page of `/v1/regions` says that all of so many regions are heard, and none was just begun.
 fn hears_all(page: &Value, regions: usize) -> bool {
     let peers = page.get("peers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
@@ -300,10 +365,9 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if !matches!(way, Way::Gossip | Way::Split | Way::Escrow) {
         return refuse("real daemons hold a limit by gossip, split or escrow");
     }
-    if plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::ClockStep { .. }))
-        || plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
-    {
-        return refuse("clocks of real daemons are not moved here; `sim run` does that in virtual time");
+    let of_database = |kind: &FaultKind| matches!(kind, FaultKind::DatabaseLost | FaultKind::DatabaseFrozen);
+    if !plan.database && plan.faults.iter().any(|fault| of_database(&fault.kind)) {
+        return refuse("what happens to PostgreSQL needs database = true");
     }
     if plan.door != Door::Direct && plan.demand.cost != 1 {
         return refuse("a request through a gateway costs 1");
