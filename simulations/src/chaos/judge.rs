@@ -362,60 +362,6 @@ impl Evidence<'_> {
         Some((level <= allowed, found))
     }
 
-    fn bound_is_one(&self) -> Verdict {
-        const PROMISE: &str =
-            "`believed_used` and `error_bound` together are not less than what was used (regions.md)";
-        // The promise is for clocks that agree.
-        let judged = self.plan.rule.algorithm == Algorithm::FixedWindow && self.way == Way::Gossip;
-        if !judged || any_is_wrong(self.plan) {
-            return Verdict::new(PROMISE, None);
-        }
-        let mut admitted: HashMap<(u64, u64), Vec<(Duration, u64)>> = HashMap::new();
-        for seen in self.admitted() {
-            if let Some(window) = self.sure_window(seen) {
-                admitted.entry((seen.ask.user, window)).or_default().push((seen.answered, seen.ask.cost));
-            }
-        }
-        for list in admitted.values_mut() {
-            list.sort_unstable();
-            let mut sum = 0;
-            for (_, cost) in list.iter_mut() {
-                sum += *cost;
-                *cost = sum;
-            }
-        }
-        let (mut judged, mut too_small, mut worst) = (0_u64, 0_u64, None::<(u64, String)>);
-        for seen in self.seen {
-            let Some((believed, bound)) = seen.answer.decision().and_then(|decision| decision.believed)
-            else {
-                continue;
-            };
-            let Some(window) = self.sure_window(seen) else { continue };
-            if !self.is_plain(self.since(seen.sent), self.since(seen.answered)) {
-                continue;
-            }
-            judged += 1;
-            let before = admitted.get(&(seen.ask.user, window)).map_or(0, |list| {
-                let known = list.partition_point(|(answered, _)| *answered <= seen.sent);
-                known.checked_sub(1).and_then(|place| list.get(place)).map_or(0, |(_, sum)| *sum)
-            });
-            let missing = before.saturating_sub(believed.saturating_add(bound));
-            too_small += u64::from(missing > 0);
-            if worst.as_ref().is_none_or(|(most, _)| missing > *most) {
-                let at = self.since(seen.sent).as_secs_f64();
-                worst = Some((
-                    missing,
-                    format!("at {at:.2} s {before} were used, {believed} ± {bound} believed"),
-                ));
-            }
-        }
-        let found = worst.filter(|_| judged > 0).map(|(missing, example)| {
-            let example = if missing > 0 { format!("; {example}") } else { String::new() };
-            (too_small == 0, format!("{judged} answers judged, {too_small} too small{example}"))
-        });
-        Verdict::new(PROMISE, found)
-    }
-
     /// Permits asked for, and admitted, in each second since the first request.
     pub(super) fn seconds(&self) -> Vec<(u64, u64)> {
         let mut seconds: Vec<(u64, u64)> = Vec::new();
@@ -618,6 +564,7 @@ impl Evidence<'_> {
     }
 }
 
+mod bound;
 mod clocks;
 mod database;
 mod waiting;

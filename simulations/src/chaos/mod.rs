@@ -167,13 +167,9 @@ fn play(plan: &Plan, way: Way, program: &Path) -> anyhow::Result<Shown> {
     let daemons = daemons.map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect();
     let evidence =
         Evidence { plan, way, begun, seen: &seen, unsent, stalls, told: &told, daemons, remembered };
-    let (verdicts, latencies) = (evidence.verdicts(), evidence.latencies());
-    Ok(Shown {
-        outcome: outcome(plan, way, begun, (&seen, &told.faults)),
-        verdicts,
-        latencies,
-        faults: told.faults,
-    })
+    let (verdicts, latencies, beliefs) = (evidence.verdicts(), evidence.latencies(), evidence.beliefs());
+    let outcome = Outcome { beliefs, ..outcome(plan, way, begun, (&seen, &told.faults)) };
+    Ok(Shown { outcome, verdicts, latencies, faults: told.faults })
 }
 
 /// All that was seen of one run.
@@ -346,6 +342,7 @@ fn outcome(plan: &Plan, way: Way, begun: Duration, (seen, faults): (&[Seen], &[H
         late: 0,
         points: measure.points().to_vec(),
         point_len: measure.point_len(),
+        beliefs: Vec::new(),
     }
 }
 

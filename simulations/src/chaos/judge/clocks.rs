@@ -36,10 +36,14 @@ impl Evidence<'_> {
             if of != region || until < moved_at {
                 continue;
             }
-            // Around the instants at which it moves it may be either.
+            // Around the instants at which it moves it may be either. One that steps back counts on in the window that it had
+            // reached, as if it had not, until it reads again what it had read.
             let slack = Duration::from_millis(100);
-            let surely = from > moved_at + slack && until + slack < back_at;
-            let over = from > back_at + slack;
+            let behind = |steps_back: bool| {
+                if steps_back { Duration::from_micros(by.unsigned_abs()) } else { Duration::ZERO }
+            };
+            let surely = from > moved_at + slack + behind(by < 0) && until + slack < back_at;
+            let over = from > back_at + slack + behind(by > 0);
             low += if surely || (!over && by < 0) { by } else { 0 };
             high += if surely || (!over && by > 0) { by } else { 0 };
         }
