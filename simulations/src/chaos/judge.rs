@@ -195,7 +195,10 @@ impl Evidence<'_> {
         !self.told.faults.iter().any(|fault| {
             let excepted = match fault.kind {
                 FaultKind::Crash { .. } | FaultKind::Roll => !self.plan.shared_store,
-                FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => true,
+                FaultKind::StoreLost { .. }
+                | FaultKind::PrimaryLost { .. }
+                | FaultKind::Limit(_)
+                | FaultKind::Weights(_) => true,
                 // A region that goes back into a window may spend its share of it again.
                 FaultKind::ClockStep { .. } => true,
                 _ => false,

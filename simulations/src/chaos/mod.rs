@@ -6,6 +6,7 @@
 mod answers;
 mod clients;
 mod clock;
+mod cluster;
 mod daemon;
 mod draw;
 mod gateway;

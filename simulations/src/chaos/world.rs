@@ -13,6 +13,7 @@ use tidegate::core::written::format_span;
 
 use super::clients::{Target, get};
 use super::clock::Clocks;
+use super::cluster::Cluster;
 use super::daemon::{Daemon, Redis};
 use super::gateway::{self, Gateway};
 use super::judge::{Page, Remembered};
@@ -37,6 +38,7 @@ pub(super) struct World {
     pub(super) daemons: Vec<Daemon>,
     wan: Wan,
     redis: Vec<Redis>,
+    clusters: Vec<Cluster>,
     database: Option<Postgres>,
     clocks: Option<Clocks>,
     /// One for each region, where clients do not ask the daemons themselves.
@@ -56,7 +58,10 @@ impl World {
         let wan = Wan::new(plan.weather.clone(), plan.regions.len(), plan.seed)?;
         let clocks = Clocks::new(plan, folder.path().join("clocks"))?;
         let variables = |region| clocks.as_ref().map(|clocks| clocks.variables(region)).unwrap_or_default();
-        let redis = (0..if plan.shared_store { plan.regions.len() } else { 0 })
+        let clusters = (0..if plan.cluster { plan.regions.len() } else { 0 })
+            .map(|place| Cluster::start(&folder.path().join(format!("cluster-{place}")), variables(place)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let redis = (0..if plan.shared_store && !plan.cluster { plan.regions.len() } else { 0 })
             .map(|place| Redis::start(folder.path().join(format!("redis-{place}")), variables(place)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         tidegate(program, folder.path(), &["cert", "ca", "--out", "ca"])?;
@@ -68,6 +73,7 @@ impl World {
             daemons: Vec::new(),
             wan,
             redis,
+            clusters,
             database,
             clocks,
             gateways: Vec::new(),
@@ -154,10 +160,13 @@ impl World {
                 .filter(|other| *other != way)
                 .map(ToString::to_string)
                 .collect();
-            let store = self.redis.get(*region).map_or_else(String::new, |redis| {
+            let single =
+                |redis: &Redis| format!("topology = \"single\"\nnodes = [\"redis://{}\"]", redis.address);
+            let store = self.redis.get(*region).map(single);
+            let store = store.or_else(|| self.clusters.get(*region).map(Cluster::nodes));
+            let store = store.map_or_else(String::new, |nodes| {
                 format!(
-                    "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [\"redis://{}\"]\ntimeout = \"{STORE_TIMEOUT}\"\n",
-                    redis.address
+                    "[store]\nbackend = \"redis\"\n[store.redis]\n{nodes}\ntimeout = \"{STORE_TIMEOUT}\"\n"
                 )
             });
             let database = self
@@ -263,6 +272,11 @@ impl World {
                     clocks.step(*region, if broken { *by } else { by.saturating_neg() })?;
                 }
             }
+            FaultKind::PrimaryLost { region } => match self.clusters.get_mut(*region) {
+                Some(cluster) if broken => cluster.kill_primary(),
+                Some(cluster) => cluster.start_again()?,
+                None => {}
+            },
             FaultKind::DatabaseLost => match &mut self.database {
                 Some(database) if broken => database.kill()?,
                 Some(database) => database.start_again().await?,
@@ -368,6 +382,13 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     let of_database = |kind: &FaultKind| matches!(kind, FaultKind::DatabaseLost | FaultKind::DatabaseFrozen);
     if !plan.database && plan.faults.iter().any(|fault| of_database(&fault.kind)) {
         return refuse("what happens to PostgreSQL needs database = true");
+    }
+    let of_cluster = |kind: &FaultKind| matches!(kind, FaultKind::PrimaryLost { .. });
+    if !plan.cluster && plan.faults.iter().any(|fault| of_cluster(&fault.kind)) {
+        return refuse("primary-lost needs store = \"cluster\"");
+    }
+    if plan.cluster && plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::StoreLost { .. })) {
+        return refuse("a cluster loses one primary (primary-lost), and not everything at once");
     }
     if plan.door != Door::Direct && plan.demand.cost != 1 {
         return refuse("a request through a gateway costs 1");

@@ -531,6 +531,7 @@ impl Model for World {
             | FaultKind::Weights(_)
             | FaultKind::Stop { .. }
             | FaultKind::Roll
+            | FaultKind::PrimaryLost { .. }
             | FaultKind::DatabaseLost
             | FaultKind::DatabaseFrozen => {}
             FaultKind::Storm { loss, jitter } => {

@@ -31,6 +31,8 @@ pub(crate) struct Plan {
     pub(crate) interval: Span,
     /// Whether the daemons of a region share one store, as with Redis.
     pub(crate) shared_store: bool,
+    /// Whether that of real daemons is a Redis cluster.
+    pub(crate) cluster: bool,
     /// What clients of real daemons ask.
     pub(crate) door: Door,
     /// Whether real daemons share one PostgreSQL, and remember in it what they decided.
@@ -144,6 +146,8 @@ pub(crate) enum FaultKind {
     Stop { region: usize, daemon: usize },
     /// All daemons are restarted in order, each when the one before is ready again. Real daemons only.
     Roll,
+    /// The fullest primary of a region's Redis cluster is killed, and starts again empty. Real daemons only.
+    PrimaryLost { region: usize },
     /// PostgreSQL is killed, and starts again with its data. Real daemons only.
     DatabaseLost,
     /// PostgreSQL stands still: it is there, and answers nobody. Real daemons only.
@@ -163,6 +167,7 @@ impl FaultKind {
             Self::Storm { .. } => "storm",
             Self::Stop { .. } => "stop",
             Self::Roll => "roll",
+            Self::PrimaryLost { .. } => "primary-lost",
             Self::DatabaseLost => "database-lost",
             Self::DatabaseFrozen => "database-frozen",
         }
@@ -170,7 +175,14 @@ impl FaultKind {
 
     /// Whether virtual time knows nothing like it.
     pub(crate) const fn needs_processes(&self) -> bool {
-        matches!(self, Self::Stop { .. } | Self::Roll | Self::DatabaseLost | Self::DatabaseFrozen)
+        matches!(
+            self,
+            Self::Stop { .. }
+                | Self::Roll
+                | Self::PrimaryLost { .. }
+                | Self::DatabaseLost
+                | Self::DatabaseFrozen
+        )
     }
 }
 
@@ -245,6 +257,7 @@ impl Plan {
             seed: 1,
             interval: Span::from_millis(100),
             shared_store: false,
+            cluster: false,
             door: Door::Direct,
             database: false,
             keys_max: 1_000,

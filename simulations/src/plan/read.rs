@@ -43,11 +43,12 @@ enum Kind {
     Storm,
     Stop,
     Roll,
+    PrimaryLost,
     DatabaseLost,
     DatabaseFrozen,
 }
 
-const KINDS: [(&str, Kind); 11] = [
+const KINDS: [(&str, Kind); 12] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -57,6 +58,7 @@ const KINDS: [(&str, Kind); 11] = [
     ("storm", Kind::Storm),
     ("stop", Kind::Stop),
     ("roll", Kind::Roll),
+    ("primary-lost", Kind::PrimaryLost),
     ("database-lost", Kind::DatabaseLost),
     ("database-frozen", Kind::DatabaseFrozen),
 ];
@@ -89,6 +91,10 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
     let seed = fields.integer("seed", 0, i64::MAX, problems).map_or(1, i64::unsigned_abs);
     let interval = fields.span("interval", Span::from_millis(10), Span::from_secs(60), problems);
     let shared_store = fields.boolean("shared_store", problems).unwrap_or(false);
+    // Whether daemons of a region share their store, and whether that is a cluster.
+    let stores = [("memory", (false, false)), ("redis", (true, false)), ("cluster", (true, true))];
+    let (shared, cluster) = fields.word("store", &stores, problems).unwrap_or((shared_store, false));
+    let shared_store = shared || shared_store;
     let door = fields.word("door", &Door::WORDS, problems).unwrap_or_default();
     let database = fields.boolean("database", problems).unwrap_or(false);
     let keys_max = fields.integer("keys_max", 1, 10_000_000, problems).map_or(100_000, i64::unsigned_abs);
@@ -113,6 +119,7 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
         seed,
         interval: interval.unwrap_or(Span::from_millis(100)),
         shared_store,
+        cluster,
         door,
         database,
         keys_max: index(keys_max),
@@ -388,6 +395,7 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
             }
         }
         Kind::Roll => FaultKind::Roll,
+        Kind::PrimaryLost => FaultKind::PrimaryLost { region: region(fault, problems)? },
         Kind::DatabaseLost => FaultKind::DatabaseLost,
         Kind::DatabaseFrozen => FaultKind::DatabaseFrozen,
         Kind::StoreLost => FaultKind::StoreLost { region: region(fault, problems)? },

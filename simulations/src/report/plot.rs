@@ -65,7 +65,10 @@ where
     let (middle, bottom) = rest.split_vertically(165);
     rates(&top, plan, outcome)?;
     let colour = LIMIT.filled();
-    single(&middle, "overshoot, % of the limit", &overshoot(plan, outcome), colour)?;
+    // Each user has a limit of its own, and what is drawn is of all together.
+    if plan.demand.users == 1 {
+        single(&middle, "overshoot, % of the limit", &overshoot(plan, outcome), colour)?;
+    }
     if outcome.beliefs.is_empty() {
         single(&bottom, "lag, ms", &lag(outcome), COLOURS[0].filled())?;
     } else {
@@ -131,10 +134,12 @@ where
         .draw_series(LineSeries::new(world, WORLD.stroke_width(2)))?
         .label("world")
         .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], WORLD.stroke_width(2)));
-    chart
-        .draw_series(LineSeries::new([(0.0, limit), (end, limit)], LIMIT.stroke_width(2)))?
-        .label("limit")
-        .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], LIMIT.stroke_width(2)));
+    if plan.demand.users == 1 {
+        chart
+            .draw_series(LineSeries::new([(0.0, limit), (end, limit)], LIMIT.stroke_width(2)))?
+            .label("limit")
+            .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], LIMIT.stroke_width(2)));
+    }
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperRight)

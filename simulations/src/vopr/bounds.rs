@@ -114,6 +114,7 @@ impl BoundsCase {
             seed,
             interval: Span::from_millis(50),
             shared_store: dice.chance(0.3),
+            cluster: false,
             door: crate::plan::Door::Direct,
             database: false,
             keys_max: 100,

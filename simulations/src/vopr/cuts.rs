@@ -104,6 +104,7 @@ impl CutsCase {
             seed,
             interval: Span::from_millis(50),
             shared_store: dice.chance(0.3),
+            cluster: false,
             door: crate::plan::Door::Direct,
             database: false,
             keys_max: 100,

@@ -87,6 +87,7 @@ impl RestartsCase {
             seed,
             interval: Span::from_millis(50),
             shared_store: false,
+            cluster: false,
             door: crate::plan::Door::Direct,
             database: false,
             keys_max: 100,
