@@ -11,6 +11,8 @@ const PATTERNS: [&str; 10] =
 const ALGORITHMS: [&str; 7] =
     ["fixed_window", "fixed_window", "sliding_window", "sliding_log", "token_bucket", "gcra", "leaky_bucket"];
 const PARTITIONS: [&str; 5] = ["share", "share", "deny", "freeze", "last_known"];
+const STORES: [&str; 2] = ["memory", "redis"];
+const STORES_OF_FEW: [&str; 3] = ["memory", "redis", "cluster"];
 const DOORS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
 const FAULTS: [&str; 10] =
     ["cut", "cut", "crash", "stop", "store-lost", "storm", "limit", "weights", "roll", "database"];
@@ -22,19 +24,22 @@ pub(super) fn story(seed: u64) -> String {
     let mut dice = Dice::new(seed, PURPOSE);
     let pick = |dice: &mut Dice, from: &[&'static str]| dice.pick(from).copied().unwrap_or_default();
     let regions = dice.between(2, 4);
-    let shared_store = dice.chance(0.4);
-    let daemons: Vec<u64> = (0..regions).map(|_| if shared_store { dice.between(1, 2) } else { 1 }).collect();
+    // A cluster is six servers a region, so few regions have one.
+    let few = regions == 2;
+    let store = pick(&mut dice, if few { &STORES_OF_FEW } else { &STORES });
+    let daemons: Vec<u64> =
+        (0..regions).map(|_| if store == "memory" { 1 } else { dice.between(1, 2) }).collect();
     let door = pick(&mut dice, &DOORS);
     let database = dice.chance(0.3);
     let way = pick(&mut dice, &["gossip", "gossip", "split", "escrow", "escrow"]);
     let algorithm = pick(&mut dice, &ALGORITHMS);
     let limit = dice.between(6, 30) * 10;
-    let mut drawn = Drawn { dice, regions, limit, daemons: daemons.clone(), database, door };
+    let mut drawn = Drawn { dice, regions, limit, daemons: daemons.clone(), database, door, store };
     let (faults, ends) = drawn.faults();
     let dice = &mut drawn.dice;
     let mut text = format!(
         "name = \"Drawn from seed {seed}\"\nabout = \"`sim chaos --draw 1 --seed {seed}` draws it.\"\nlength = \"{}s\"\nseed = {seed}\n\
-         shared_store = {shared_store}\ndatabase = {database}\ndoor = \"{door}\"\nways = [\"{way}\"]\n",
+         store = \"{store}\"\ndatabase = {database}\ndoor = \"{door}\"\nways = [\"{way}\"]\n",
         ends + 2 * QUIET
     );
     let named = daemons
@@ -52,9 +57,10 @@ pub(super) fn story(seed: u64) -> String {
     }
     let _ = write!(
         text,
-        "[demand]\npattern = \"{}\"\nusers = {}\n[network]\nrtt = \"{}ms\"\njitter = \"{}%\"\nloss = \"{}%\"\nduplicate = \"{}%\"\nreorder = \"{}%\"\n",
+        "[demand]\npattern = \"{}\"\nusers = {}\nretry = {}\n[network]\nrtt = \"{}ms\"\njitter = \"{}%\"\nloss = \"{}%\"\nduplicate = \"{}%\"\nreorder = \"{}%\"\n",
         pick(dice, &PATTERNS),
         dice.pick(&[1, 1, 1, 3]).copied().unwrap_or(1),
+        dice.chance(0.3),
         dice.between(20, 250),
         dice.between(0, 50),
         dice.between(0, 3),
@@ -71,6 +77,7 @@ struct Drawn {
     daemons: Vec<u64>,
     database: bool,
     door: &'static str,
+    store: &'static str,
 }
 
 impl Drawn {
@@ -102,6 +109,9 @@ impl Drawn {
                 )
             }
             "crash" | "stop" => format!("for = \"{lasts}s\"\nkind = \"{kind}\"\n{of_daemon}"),
+            "store-lost" if self.store == "cluster" => {
+                format!("for = \"{lasts}s\"\nkind = \"primary-lost\"\nregion = \"region-{region}\"\n")
+            }
             "store-lost" => format!("kind = \"store-lost\"\nregion = \"region-{region}\"\n"),
             "storm" => format!(
                 "for = \"{lasts}s\"\nkind = \"storm\"\nloss = \"{}%\"\njitter = \"100%\"\n",

@@ -62,13 +62,15 @@ where
     area.fill(&WHITE)?;
     let area = area.titled(&title, (FONT, 22))?;
     let (top, rest) = area.split_vertically(430);
-    let (middle, bottom) = rest.split_vertically(165);
     rates(&top, plan, outcome)?;
-    let colour = LIMIT.filled();
     // Each user has a limit of its own, and what is drawn is of all together.
-    if plan.demand.users == 1 {
-        single(&middle, "overshoot, % of the limit", &overshoot(plan, outcome), colour)?;
-    }
+    let bottom = if plan.demand.users == 1 {
+        let (middle, bottom) = rest.split_vertically(165);
+        single(&middle, "overshoot, % of the limit", &overshoot(plan, outcome), LIMIT.filled())?;
+        bottom
+    } else {
+        rest
+    };
     if outcome.beliefs.is_empty() {
         single(&bottom, "lag, ms", &lag(outcome), COLOURS[0].filled())?;
     } else {

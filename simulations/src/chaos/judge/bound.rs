@@ -30,12 +30,12 @@ impl Evidence<'_> {
         if any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }
-        let (mut judged, mut too_small, mut worst) = (0_u64, 0_u64, None::<(u64, String)>);
+        let (mut bounds, mut too_small, mut worst) = (Vec::new(), 0_u64, None::<(u64, String)>);
         for Compared { seen, used, believed, bound } in self.compared() {
             if !self.is_plain(self.since(seen.sent), self.since(seen.answered)) {
                 continue;
             }
-            judged += 1;
+            bounds.push(bound);
             let missing = used.saturating_sub(believed.saturating_add(bound));
             too_small += u64::from(missing > 0);
             if worst.as_ref().is_none_or(|(most, _)| missing > *most) {
@@ -44,9 +44,14 @@ impl Evidence<'_> {
                     Some((missing, format!("at {at:.2} s {used} were used, {believed} ± {bound} believed")));
             }
         }
-        let found = worst.filter(|_| judged > 0).map(|(missing, example)| {
+        bounds.sort_unstable();
+        let found = worst.zip(bounds.get(bounds.len() / 2)).map(|((missing, example), half)| {
             let example = if missing > 0 { format!("; {example}") } else { String::new() };
-            (too_small == 0, format!("{judged} answers judged, {too_small} too small{example}"))
+            let judged = bounds.len();
+            (
+                too_small == 0,
+                format!("{judged} answers judged, half of the bounds at most {half}, {too_small} too small{example}"),
+            )
         });
         Verdict::new(PROMISE, found)
     }
