@@ -88,9 +88,14 @@ impl Drawn {
         for _ in 0..self.dice.between(1, 3) {
             let lasts = self.dice.between(2, 5);
             let Some((fault, takes)) = self.fault(lasts) else { continue };
+            // A daemon that stands still cannot be restarted in order, so nothing else happens meanwhile.
+            let alone = fault.contains("roll");
+            if alone && at < ends {
+                continue;
+            }
             let _ = write!(text, "[[faults]]\nat = \"{at}s\"\n{fault}");
             ends = ends.max(at + takes);
-            at = if self.dice.chance(0.3) { at + 1 } else { ends + QUIET };
+            at = if self.dice.chance(0.3) && !alone { at + 1 } else { ends + QUIET };
         }
         (text, ends)
     }
