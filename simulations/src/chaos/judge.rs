@@ -331,12 +331,13 @@ impl Evidence<'_> {
     /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers may be as late as the slowest,
     /// so what refills meanwhile is allowed as well.
     fn highest_level(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
-        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
+        let rate = |from, until| float(self.limit_between(from, until)) / self.window().as_secs_f64();
         let burst = float(u64::from(self.plan.rule.burst));
         let mut list: Vec<&Seen> = self.admitted().collect();
         list.sort_by_key(|seen| seen.answered);
         let slowest = list.iter().map(|seen| seen.answered.saturating_sub(seen.sent)).max()?;
-        let allowed = burst + rate * slowest.as_secs_f64();
+        let most = rate(Duration::ZERO, Duration::from_micros(self.plan.length.0));
+        let allowed = burst + most * slowest.as_secs_f64();
         let mut levels: HashMap<u64, (Duration, f64)> = HashMap::new();
         let (mut count, mut worst) = (0_u64, None::<(f64, Duration)>);
         for seen in list {
@@ -344,7 +345,7 @@ impl Evidence<'_> {
             let (last, level) = levels.entry(seen.ask.user).or_insert((at, 0.0));
             // Admissions outside of the promise are not held against those that come after.
             let promised = judged(at, at);
-            *level = (*level - rate * at.saturating_sub(*last).as_secs_f64()).max(0.0);
+            *level = (*level - rate(*last, at) * at.saturating_sub(*last).as_secs_f64()).max(0.0);
             *last = at;
             if !promised {
                 *level = 0.0;
@@ -387,14 +388,25 @@ impl Evidence<'_> {
         others.into_iter().any(|other| other.from <= until && other.until + NOTICED >= from)
     }
 
+    /// The part of what could be admitted that was, before the first fault: of demand that moves not all can be used.
+    fn used_before(&self, seconds: &[(u64, u64)]) -> f64 {
+        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
+        let first = self.told.faults.iter().map(|fault| fault.from.as_secs()).min().unwrap_or_default();
+        let (mut could, mut did) = (0.0, 0.0);
+        for (asked, admitted) in seconds.iter().take(index(first)) {
+            could += float(*asked).min(rate);
+            did += float(*admitted);
+        }
+        if could > 0.0 { (did / could).min(1.0) } else { 1.0 }
+    }
+
     fn used_again(&self) -> Verdict {
-        const PROMISE: &str =
-            "Within three seconds after a fault the limit is used again to 95 % (regions.md)";
+        const PROMISE: &str = "Within three seconds after a fault the limit is used again to 95 % of what it was before (regions.md)";
         if self.way == Way::Split || self.window() > Duration::from_secs(1) || self.plan.demand.users > 1 {
             return Verdict::new(PROMISE, None);
         }
-        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
         let seconds = self.seconds();
+        let used_before = self.used_before(&seconds);
         let mut slowest: Option<(bool, String)> = None;
         for fault in &self.told.faults {
             let heals = matches!(
@@ -410,9 +422,11 @@ impl Evidence<'_> {
             if !heals || again || first + 4 > seconds.len() || self.stalled(STALL, looked_at) {
                 continue;
             }
+            let limit = self.limit_between(looked_at.0, looked_at.1);
+            let rate = float(limit) / self.window().as_secs_f64();
             let back = seconds.iter().enumerate().skip(first).find(|(_, (asked, admitted))| {
                 let could = float(*asked).min(rate);
-                could > 0.0 && float(*admitted) >= USED * could
+                could > 0.0 && float(*admitted) >= USED * used_before * could
             });
             let took =
                 back.map(|(at, _)| Duration::from_secs(crate::number::place(at)).saturating_sub(fault.until));

@@ -152,7 +152,7 @@ fn a_limit_that_is_not_used_again_is_noticed() {
         (0..240)
             .map(|place| {
                 let at = place * 50;
-                let free = if at < back { 5 } else { 10 };
+                let free = if (1_000..back).contains(&at) { 5 } else { 10 };
                 seen(at, decided(place % 20 < free, (0, 0)))
             })
             .collect()
@@ -229,4 +229,17 @@ fn waiting_in_vain_is_noticed() {
     let mut all = run(20);
     all.extend((0..30).map(|place| seen(1_000 * (place + 1) + 1, decided(true, (0, 0)))));
     assert_eq!(evidence(&plan, Way::Gossip, &all, &[]).waiting_helps().kept, Kept::NotJudged);
+}
+
+#[test]
+fn a_bucket_is_judged_by_the_limit_in_force() {
+    let plan = plan("algorithm = \"gcra\"\nburst = 10\n");
+    let at = Duration::from_secs(1);
+    let raised = [Happened { kind: FaultKind::Limit(20), from: at, until: at }];
+    let every = |millis: u64| -> Vec<Seen> {
+        (0..120).map(|place| seen(5_000 + place * millis, decided(true, (0, 0)))).collect()
+    };
+    assert_eq!(evidence(&plan, Way::Split, &every(50), &raised).limit_holds().kept, Kept::Yes);
+    assert_eq!(evidence(&plan, Way::Split, &every(33), &raised).limit_holds().kept, Kept::No);
+    assert_eq!(evidence(&plan, Way::Split, &every(50), &[]).limit_holds().kept, Kept::No);
 }
