@@ -15,6 +15,7 @@ mod support;
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::time::Duration;
 
 use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
@@ -143,6 +144,18 @@ fn requests_past_the_limit_get_429_and_others_200() {
 }
 
 #[test]
+fn a_denial_of_the_second_server_that_was_asked_is_a_denial() {
+    let daemon = Daemon::with_rules(RULES);
+    let front = Front::start_for(&[free_tcp(), daemon.http]);
+    assert_eq!(front.statuses("key-a", "/api/things", 4), [200, 200, 200, 429]);
+    for _ in 0..3 {
+        // The server that is gone is tried again after `fail_timeout`.
+        std::thread::sleep(Duration::from_millis(1_200));
+        assert_eq!(front.statuses("key-a", "/api/things", 2), [429, 429]);
+    }
+}
+
+#[test]
 fn the_client_sees_the_limit_and_when_to_come_back() {
     let daemon = Daemon::with_rules(RULES);
     let front = Front::start(daemon.http);
@@ -211,7 +224,7 @@ fn a_rolling_restart_of_two_daemons_loses_no_request() {
     let front = Front::start_for(&[daemons[0].http, daemons[1].http]);
     let headers = [("x-api-key", "key-a")];
     // Longer than the second for which nginx passes over a server that failed.
-    let settle = |_: &Daemon| std::thread::sleep(std::time::Duration::from_millis(1_500));
+    let settle = |_: &Daemon| std::thread::sleep(Duration::from_millis(1_500));
     rolling::restart(&mut daemons, front.addr, &headers, settle);
 }
 

@@ -28,6 +28,19 @@ pub(crate) struct Outcome {
     pub(crate) late: u64,
     pub(crate) points: Vec<Point>,
     pub(crate) point_len: Span,
+    /// What real daemons believed beside what was used.
+    pub(crate) beliefs: Vec<Belief>,
+}
+
+/// What a region believed to be used of the first user's window, for plots.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Belief {
+    /// Seconds since the start.
+    pub(crate) at: f64,
+    pub(crate) used: f64,
+    pub(crate) believed: f64,
+    /// With the error bound.
+    pub(crate) most: f64,
 }
 
 /// Where requests come from: the same for every way.
@@ -169,6 +182,7 @@ fn outcome(plan: &Plan, way: Way, model: &dyn Model, measure: &Measure) -> Outco
         late: model.late_reports(),
         points: measure.points().to_vec(),
         point_len: measure.point_len(),
+        beliefs: Vec::new(),
     }
 }
 

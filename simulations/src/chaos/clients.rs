@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::bail;
 use bytes::BytesMut;
-use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
+use super::answers::{Answer, decided, of_gateway};
 use crate::load::http::body;
 use crate::model::Ask;
+use crate::plan::Door;
 
 /// The longest that a client waits for an answer.
 pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -22,6 +24,7 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const SENT_WITHIN: Duration = Duration::from_millis(100);
 /// How often a client looks which daemons are ready, as the health checks of a gateway do.
 const LOOK: Duration = Duration::from_millis(100);
+const TICK: Duration = Duration::from_millis(2);
 
 /// One request as its client saw it. Times are since the epoch.
 #[derive(Debug, Clone)]
@@ -30,22 +33,8 @@ pub(super) struct Seen {
     pub(super) sent: Duration,
     pub(super) answered: Duration,
     pub(super) answer: Answer,
-}
-
-/// The answer to a request, if there was one.
-#[derive(Debug, Clone)]
-pub(super) enum Answer {
-    Decided {
-        admitted: bool,
-        /// Until the bucket's window ends or it is full again.
-        reset: Duration,
-        /// The permits that the region believed to be used worldwide, and how many more it may be.
-        believed: Option<(u64, u64)>,
-    },
-    /// No answer, or none that says anything.
-    Failed(String),
-    /// No daemon of the region was ready, so nobody was asked.
-    NobodyReady,
+    /// When it had been denied before, where the client asks again because it was told to.
+    pub(super) denied_before: Option<Duration>,
 }
 
 /// A request that a client shall send.
@@ -54,22 +43,28 @@ pub(super) struct Due {
     /// When, since the epoch.
     pub(super) at: Duration,
     pub(super) ask: Ask,
+    /// When it was denied before.
+    pub(super) denied_before: Option<Duration>,
 }
 
-/// A daemon as its clients know it.
+/// A daemon, or the gateway before all daemons of a region, as its clients know it.
 #[derive(Debug)]
 pub(super) struct Target {
     pub(super) http: SocketAddr,
+    door: Door,
     ready: AtomicBool,
 }
 
 impl Target {
-    pub(super) fn new(http: SocketAddr) -> Self {
-        Self { http, ready: AtomicBool::new(true) }
+    pub(super) fn new(http: SocketAddr, door: Door) -> Self {
+        Self { http, door, ready: AtomicBool::new(true) }
     }
 
-    /// Follows `/readyz` until the clients stop.
+    /// Follows `/readyz` until the clients stop. A gateway is always asked: it looks itself which daemons are ready.
     pub(super) async fn follow(self: Arc<Self>, stop: Arc<AtomicBool>) {
+        if self.door != Door::Direct {
+            return;
+        }
         while !stop.load(Ordering::Relaxed) {
             let ready = timeout(LOOK * 5, get(self.http, "/readyz")).await.ok().flatten();
             self.ready.store(ready.is_some_and(|(status, _)| status == 200), Ordering::Relaxed);
@@ -98,49 +93,80 @@ pub(super) fn since_epoch() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// One connection's worth of clients: asks one after the other, whichever daemon of the region is ready.
-pub(super) async fn keep_asking(
-    targets: Rc<Vec<Arc<Target>>>,
-    asks: tokio_util::sync::CancellationToken,
-    queue: Rc<tokio::sync::Mutex<tokio::sync::mpsc::Receiver<Due>>>,
-    (first, book): (usize, Arc<Book>),
-) {
-    let mut open: Option<(usize, TcpStream, BytesMut)> = None;
-    let mut next = first;
-    loop {
-        let ask = {
-            let mut queue = queue.lock().await;
-            tokio::select! {
-                ask = queue.recv() => ask,
-                () = asks.cancelled() => queue.try_recv().ok(),
+/// How the clients of a region work.
+#[derive(Debug, Clone)]
+pub(super) struct Clients {
+    pub(super) targets: Rc<Vec<Arc<Target>>>,
+    pub(super) requests: Rc<tokio::sync::Mutex<mpsc::Receiver<Due>>>,
+    /// Where a client that was denied puts its request again, when it has waited as long as it was told.
+    pub(super) again: Option<mpsc::Sender<Due>>,
+    pub(super) over: CancellationToken,
+    pub(super) book: Arc<Book>,
+}
+
+type Connection = (usize, TcpStream, BytesMut);
+
+impl Clients {
+    /// One connection's worth of clients: asks one after the other, whichever daemon of the region is ready.
+    pub(super) async fn keep_asking(self, first: usize) {
+        let mut open: Option<Connection> = None;
+        let mut next = first;
+        loop {
+            let due = {
+                let mut queue = self.requests.lock().await;
+                tokio::select! {
+                    due = queue.recv() => due,
+                    () = self.over.cancelled() => queue.try_recv().ok(),
+                }
+            };
+            let Some(Due { at, ask, denied_before }) = due else { return };
+            if since_epoch().saturating_sub(at) > SENT_WITHIN {
+                self.book.unsent.fetch_add(1, Ordering::Relaxed);
+                continue;
             }
-        };
-        let Some(Due { at, ask }) = ask else { return };
-        if since_epoch().saturating_sub(at) > SENT_WITHIN {
-            book.unsent.fetch_add(1, Ordering::Relaxed);
-            continue;
+            let sent = since_epoch();
+            let Some((place, target)) = self.ready(next) else {
+                let answer = Answer::NobodyReady;
+                self.note(Seen { ask, sent, answered: sent, answer, denied_before });
+                continue;
+            };
+            if open.as_ref().is_some_and(|(known, socket, _)| *known != place || is_closed(socket)) {
+                open = None;
+            }
+            let answer = match timeout(ANSWER_WITHIN, asked(&mut open, (place, target), ask)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) => Answer::Failed(format!("{error:#}")),
+                Err(_) => Answer::Failed(format!("no answer within {ANSWER_WITHIN:?}")),
+            };
+            if matches!(answer, Answer::Failed(_)) {
+                open = None;
+                next = place + 1;
+            }
+            self.note(Seen { ask, sent, answered: since_epoch(), answer, denied_before });
         }
-        let ready = (0..targets.len())
-            .map(|step| (next + step) % targets.len())
-            .find(|place| targets.get(*place).is_some_and(|target| target.ready.load(Ordering::Relaxed)));
-        let sent = since_epoch();
-        let Some((place, target)) = ready.and_then(|place| Some((place, targets.get(place)?))) else {
-            note(&book, Seen { ask, sent, answered: sent, answer: Answer::NobodyReady });
-            continue;
+    }
+
+    fn ready(&self, next: usize) -> Option<(usize, &Target)> {
+        let mut places = (0..self.targets.len()).map(|step| (next + step) % self.targets.len());
+        let ready = |place: usize| {
+            let target = self.targets.get(place)?;
+            target.ready.load(Ordering::Relaxed).then_some((place, &**target))
         };
-        if open.as_ref().is_some_and(|(known, socket, _)| *known != place || is_closed(socket)) {
-            open = None;
+        places.find_map(ready)
+    }
+
+    fn note(&self, seen: Seen) {
+        let wait = seen.answer.decision().and_then(|decision| decision.retry_after);
+        if let (Some(again), Some(wait), None) = (&self.again, wait, seen.denied_before) {
+            let (again, ask, denied) = (again.clone(), seen.ask, seen.answered);
+            tokio::task::spawn_local(async move {
+                // A timer may be a millisecond early, and the client must not be.
+                tokio::time::sleep(wait + TICK).await;
+                let due = Due { at: since_epoch(), ask, denied_before: Some(denied) };
+                let _ = again.try_send(due);
+            });
         }
-        let answer = match timeout(ANSWER_WITHIN, asked(&mut open, (place, target.http), ask)).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(error)) => Answer::Failed(format!("{error:#}")),
-            Err(_) => Answer::Failed(format!("no answer within {ANSWER_WITHIN:?}")),
-        };
-        if matches!(answer, Answer::Failed(_)) {
-            open = None;
-            next = place + 1;
-        }
-        note(&book, Seen { ask, sent, answered: since_epoch(), answer });
+        self.book.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
     }
 }
 
@@ -149,47 +175,45 @@ fn is_closed(socket: &TcpStream) -> bool {
     !matches!(socket.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }
 
-fn note(book: &Book, seen: Seen) {
-    book.seen.lock().unwrap_or_else(PoisonError::into_inner).push(seen);
-}
-
 async fn asked(
-    open: &mut Option<(usize, TcpStream, BytesMut)>,
-    (place, http): (usize, SocketAddr),
+    open: &mut Option<Connection>,
+    (place, target): (usize, &Target),
     ask: Ask,
 ) -> anyhow::Result<Answer> {
     let (_, socket, buffer) = match open {
         Some(open) => open,
         None => {
-            let socket = TcpStream::connect(http).await?;
+            let socket = TcpStream::connect(target.http).await?;
             socket.set_nodelay(true)?;
             open.insert((place, socket, BytesMut::with_capacity(8 << 10)))
         }
     };
-    let json = format!("{{\"attributes\":{{\"who\":\"u{}\"}},\"cost\":{}}}", ask.user, ask.cost);
-    let request = format!(
-        "POST /v1/check HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{json}",
-        json.len()
-    );
-    socket.write_all(request.as_bytes()).await?;
-    let (closes, text) = body(socket, buffer).await?;
+    socket.write_all(request(target.door, ask).as_bytes()).await?;
+    let (closes, answer) = if target.door == Door::Direct {
+        let (closes, text) = body(socket, buffer).await?;
+        (closes, decided(&serde_json::from_slice(&text)?)?)
+    } else {
+        of_gateway(socket, buffer).await?
+    };
     if closes {
         *open = None;
     }
-    decided(&serde_json::from_slice(&text)?)
+    Ok(answer)
 }
 
-/// Reads a decision.
-fn decided(answer: &Value) -> anyhow::Result<Answer> {
-    let Some(admitted) = answer.get("allowed").and_then(Value::as_bool) else {
-        bail!("an answer that decides nothing: {answer}");
-    };
-    let rule = answer.get("rules").and_then(|rules| rules.get(0));
-    let of = |name: &str| rule?.get(name)?.as_u64();
-    let worldwide = |name: &str| rule?.get("global")?.get(name)?.as_u64();
-    let believed = worldwide("believed_used").zip(worldwide("error_bound"));
-    let reset = Duration::from_millis(of("reset_ms").unwrap_or_default());
-    Ok(Answer::Decided { admitted, reset, believed })
+/// What a client sends: a question to a daemon, or a request for the service behind a gateway.
+fn request(door: Door, Ask { user, cost, .. }: Ask) -> String {
+    match door {
+        Door::Direct => {
+            let json = format!("{{\"attributes\":{{\"user\":\"u{user}\"}},\"cost\":{cost}}}");
+            let length = json.len();
+            format!(
+                "POST /v1/check HTTP/1.1\r\nhost: tidegate\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{json}"
+            )
+        }
+        Door::Envoy => format!("GET /page HTTP/1.1\r\nhost: service\r\nx-user: u{user}\r\n\r\n"),
+        Door::Nginx => format!("GET /page HTTP/1.1\r\nhost: service\r\nx-api-key: u{user}\r\n\r\n"),
+    }
 }
 
 /// The status and body of one page; `None` where nobody answers.
@@ -203,20 +227,4 @@ pub(super) async fn get(http: SocketAddr, path: &str) -> Option<(u16, String)> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split(' ').nth(1)?.parse().ok()?;
     Some((status, body.to_owned()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_decision_says_what_is_believed() {
-        let text = r#"{"allowed":false,"rules":[{"rule":"w","reset_ms":250,"global":{"mode":"gossip","believed_used":7,"error_bound":3}}]}"#;
-        let Ok(Answer::Decided { admitted, reset, believed }) = decided(&serde_json::from_str(text).unwrap())
-        else {
-            panic!("it is a decision");
-        };
-        assert_eq!((admitted, reset, believed), (false, Duration::from_millis(250), Some((7, 3))));
-        assert!(decided(&serde_json::json!({"error": "no"})).is_err());
-    }
 }

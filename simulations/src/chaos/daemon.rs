@@ -1,65 +1,13 @@
 //! A real daemon: its process, its folder and its ports. A Redis server likewise.
 
-use std::fs::File;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Context as _, bail};
 
-/// The longest that a process may take until it is ready, and until it has ended.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A port that was free a moment ago, below those that the kernel gives to clients.
-pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
-    const FIRST: u16 = 2_000;
-    const PLACES: u16 = 10_000;
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let begin = u16::try_from(std::process::id() % 500).unwrap_or_default() * 20;
-    for _ in 0..PLACES {
-        let place = (begin + NEXT.fetch_add(1, Ordering::Relaxed) % PLACES) % PLACES;
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, FIRST + place));
-        if TcpListener::bind(address).is_ok() && UdpSocket::bind(address).is_ok() {
-            return Ok(address);
-        }
-    }
-    bail!("no port from {FIRST} to {} is free", FIRST + PLACES)
-}
-
-/// A running program of ours. It is killed, by its own id, when dropped.
-#[derive(Debug)]
-struct Process(Child);
-
-impl Process {
-    fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
-        let output = File::options().create(true).append(true).open(log)?;
-        let errors = output.try_clone()?;
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
-        Ok(Self(child.with_context(|| format!("{} cannot be started", command.get_program().display()))?))
-    }
-
-    fn signal(&self, name: &str) -> anyhow::Result<()> {
-        let sent = Command::new("kill").arg(format!("-{name}")).arg(self.0.id().to_string()).status()?;
-        if !sent.success() {
-            bail!("the process {} takes no {name}", self.0.id());
-        }
-        Ok(())
-    }
-
-    fn has_ended(&mut self) -> bool {
-        !matches!(self.0.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use super::process::{PATIENCE, Process, free_port};
 
 /// One daemon. Its files outlive its process.
 #[derive(Debug)]
@@ -67,6 +15,9 @@ pub(super) struct Daemon {
     pub(super) region: usize,
     pub(super) name: String,
     pub(super) http: SocketAddr,
+    pub(super) grpc: SocketAddr,
+    /// For its process alone, such as those that move its clock.
+    variables: Vec<(String, String)>,
     program: PathBuf,
     folder: PathBuf,
     process: Option<Process>,
@@ -82,7 +33,21 @@ impl Daemon {
     ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&folder)?;
         std::fs::write(folder.join("tidegate.toml"), config)?;
-        Ok(Self { region, name, http: free_port()?, program: program.to_owned(), folder, process: None })
+        Ok(Self {
+            region,
+            name,
+            http: free_port()?,
+            grpc: free_port()?,
+            variables: Vec::new(),
+            program: program.to_owned(),
+            folder,
+            process: None,
+        })
+    }
+
+    /// Environment variables of its process, from its next start on.
+    pub(super) fn set_variables(&mut self, variables: Vec<(String, String)>) {
+        self.variables = variables;
     }
 
     /// Writes its rules; a running daemon takes them within a second.
@@ -94,9 +59,9 @@ impl Daemon {
 
     pub(super) fn start(&mut self) -> anyhow::Result<()> {
         let mut command = Command::new(&self.program);
-        command.current_dir(&self.folder).env("TIDEGATE_LISTEN__DRAIN", "2s");
+        command.current_dir(&self.folder).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.args(["serve", "--config", "tidegate.toml", "--rules", "rules.toml", "--http"]);
-        command.arg(self.http.to_string()).args(["--grpc", "127.0.0.1:0"]);
+        command.arg(self.http.to_string()).arg("--grpc").arg(self.grpc.to_string());
         self.process = Some(Process::start(&mut command, &self.log_path())?);
         Ok(())
     }
@@ -135,7 +100,7 @@ impl Daemon {
             if self.has_ended() || Instant::now() > deadline {
                 bail!("{} did not become ready:\n{}", self.name, self.log());
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
         Ok(())
     }
@@ -145,14 +110,16 @@ impl Daemon {
 #[derive(Debug)]
 pub(super) struct Redis {
     pub(super) address: SocketAddr,
+    variables: Vec<(String, String)>,
     folder: PathBuf,
     process: Option<Process>,
 }
 
 impl Redis {
-    pub(super) fn start(folder: PathBuf) -> anyhow::Result<Self> {
+    /// With these environment variables.
+    pub(super) fn start(folder: PathBuf, variables: Vec<(String, String)>) -> anyhow::Result<Self> {
         std::fs::create_dir_all(&folder)?;
-        let mut redis = Self { address: free_port()?, folder, process: None };
+        let mut redis = Self { address: free_port()?, variables, folder, process: None };
         redis.start_again()?;
         Ok(redis)
     }
@@ -163,6 +130,7 @@ impl Redis {
         let mut command = Command::new("redis-server");
         command.args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"]);
         command.arg(self.address.port().to_string()).current_dir(&self.folder);
+        command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         let process = Process::start(&mut command, &self.folder.join("redis.log"))
             .context("a region's store is Redis: is redis-server installed?")?;
         self.process = Some(process);
@@ -171,7 +139,7 @@ impl Redis {
             if Instant::now() > deadline {
                 bail!("redis-server does not listen at {}", self.address);
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(std::time::Duration::from_millis(20));
         }
         Ok(())
     }

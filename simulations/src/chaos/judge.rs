@@ -10,7 +10,9 @@ use std::time::Duration;
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 
-use super::clients::{ANSWER_WITHIN, Answer, Seen, Stall};
+use super::answers::Answer;
+use super::clients::{ANSWER_WITHIN, Seen, Stall};
+use super::clock::any_is_wrong;
 use crate::model::shell::windowed;
 use crate::number::{float, index, len};
 use crate::plan::{FaultKind, Plan, Way};
@@ -45,6 +47,33 @@ pub(super) struct Happened {
     pub(super) until: Duration,
 }
 
+/// The faults as they happened, and what daemons said of themselves meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    pub(super) faults: Vec<Happened>,
+    /// Before the first fault.
+    pub(super) healthy: Vec<Page>,
+    /// Before each fault was put right, and at the end, with the time since the first request.
+    pub(super) meanwhile: Vec<(Duration, Vec<Page>)>,
+}
+
+/// A daemon's `/metrics`.
+#[derive(Debug, Clone)]
+pub(super) struct Page {
+    pub(super) daemon: String,
+    pub(super) region: usize,
+    pub(super) metrics: String,
+}
+
+/// What is in PostgreSQL when all is over.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Remembered {
+    /// Denials in `audit_log`.
+    pub(super) denials: u64,
+    /// Records that daemons dropped, as they say.
+    pub(super) dropped: u64,
+}
+
 /// All that is known of a run from outside.
 #[derive(Debug)]
 pub(super) struct Evidence<'a> {
@@ -57,11 +86,11 @@ pub(super) struct Evidence<'a> {
     pub(super) unsent: u64,
     /// When this machine kept the clients from running.
     pub(super) stalls: Vec<Stall>,
-    pub(super) faults: &'a [Happened],
+    pub(super) told: &'a Told,
     /// Name, region and log of each daemon.
     pub(super) daemons: Vec<(String, usize, String)>,
-    /// The name of each daemon with its `/metrics` before the first fault.
-    pub(super) healthy: Vec<(String, String)>,
+    /// Where daemons share PostgreSQL.
+    pub(super) remembered: Option<Remembered>,
 }
 
 /// A promise was kept, broken or not judged.
@@ -114,6 +143,10 @@ impl Evidence<'_> {
             self.everyone_is_answered(),
             self.health_is_quiet(),
             self.cause_is_named(),
+            self.clocks_are_known(),
+            self.nothing_waits_for_the_database(),
+            self.denials_are_remembered(),
+            self.waiting_helps(),
             self.enough_is_known(),
         ]
     }
@@ -126,14 +159,15 @@ impl Evidence<'_> {
         u64::try_from(at.as_micros() / self.window().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The window of what was decided, if only one can be meant.
+    /// The window of what was decided by the clock of its region, if only one can be meant.
     fn sure_window(&self, seen: &Seen) -> Option<u64> {
-        let window = self.index(seen.sent);
-        (self.index(seen.answered) == window).then_some(window)
+        let (low, high) = self.clock(seen.ask.region, (self.since(seen.sent), self.since(seen.answered)));
+        let window = self.index(moved(seen.sent, low));
+        (self.index(moved(seen.answered, high)) == window).then_some(window)
     }
 
     fn admitted(&self) -> impl Iterator<Item = &Seen> {
-        self.seen.iter().filter(|seen| matches!(seen.answer, Answer::Decided { admitted: true, .. }))
+        self.seen.iter().filter(|seen| seen.answer.admitted())
     }
 
     /// Since the first request.
@@ -144,7 +178,7 @@ impl Evidence<'_> {
     /// The largest limit that a daemon may have decided by between two instants.
     fn limit_between(&self, from: Duration, until: Duration) -> u64 {
         let (mut largest, mut last) = (0, u64::from(self.plan.rule.limit));
-        for fault in self.faults {
+        for fault in &self.told.faults {
             let FaultKind::Limit(limit) = fault.kind else { continue };
             if fault.from + NOTICED > from {
                 largest = largest.max(last);
@@ -158,10 +192,15 @@ impl Evidence<'_> {
 
     /// True where this span of time is free of all that the manual excepts.
     fn is_plain(&self, from: Duration, until: Duration) -> bool {
-        !self.faults.iter().any(|fault| {
+        !self.told.faults.iter().any(|fault| {
             let excepted = match fault.kind {
                 FaultKind::Crash { .. } | FaultKind::Roll => !self.plan.shared_store,
-                FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) => true,
+                FaultKind::StoreLost { .. }
+                | FaultKind::PrimaryLost { .. }
+                | FaultKind::Limit(_)
+                | FaultKind::Weights(_) => true,
+                // A region that goes back into a window may spend its share of it again.
+                FaultKind::ClockStep { .. } => true,
                 _ => false,
             };
             excepted && fault.from <= until && fault.until + NOTICED + self.window() >= from
@@ -184,6 +223,7 @@ impl Evidence<'_> {
             Way::Gossip => {
                 let shared = matches!(self.plan.rule.on_partition, OnPartition::Share | OnPartition::Deny);
                 let cuts: Vec<&Happened> = self
+                    .told
                     .faults
                     .iter()
                     .filter(|fault| {
@@ -208,6 +248,8 @@ impl Evidence<'_> {
     fn highest(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
         match self.plan.rule.algorithm {
             Algorithm::FixedWindow => self.fullest_window(judged),
+            // Without fixed windows a clock that is set forward admits early what it would have admitted later.
+            _ if any_is_wrong(self.plan) => None,
             Algorithm::SlidingLog => self.fullest_interval(judged),
             algorithm if !windowed(algorithm) => self.highest_level(judged),
             _ => None,
@@ -289,12 +331,13 @@ impl Evidence<'_> {
     /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers may be as late as the slowest,
     /// so what refills meanwhile is allowed as well.
     fn highest_level(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
-        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
+        let rate = |from, until| float(self.limit_between(from, until)) / self.window().as_secs_f64();
         let burst = float(u64::from(self.plan.rule.burst));
         let mut list: Vec<&Seen> = self.admitted().collect();
         list.sort_by_key(|seen| seen.answered);
         let slowest = list.iter().map(|seen| seen.answered.saturating_sub(seen.sent)).max()?;
-        let allowed = burst + rate * slowest.as_secs_f64();
+        let most = rate(Duration::ZERO, Duration::from_micros(self.plan.length.0));
+        let allowed = burst + most * slowest.as_secs_f64();
         let mut levels: HashMap<u64, (Duration, f64)> = HashMap::new();
         let (mut count, mut worst) = (0_u64, None::<(f64, Duration)>);
         for seen in list {
@@ -302,7 +345,7 @@ impl Evidence<'_> {
             let (last, level) = levels.entry(seen.ask.user).or_insert((at, 0.0));
             // Admissions outside of the promise are not held against those that come after.
             let promised = judged(at, at);
-            *level = (*level - rate * at.saturating_sub(*last).as_secs_f64()).max(0.0);
+            *level = (*level - rate(*last, at) * at.saturating_sub(*last).as_secs_f64()).max(0.0);
             *last = at;
             if !promised {
                 *level = 0.0;
@@ -323,55 +366,6 @@ impl Evidence<'_> {
         Some((level <= allowed, found))
     }
 
-    fn bound_is_one(&self) -> Verdict {
-        const PROMISE: &str =
-            "`believed_used` and `error_bound` together are not less than what was used (regions.md)";
-        if self.plan.rule.algorithm != Algorithm::FixedWindow || self.way != Way::Gossip {
-            return Verdict::new(PROMISE, None);
-        }
-        let mut admitted: HashMap<(u64, u64), Vec<(Duration, u64)>> = HashMap::new();
-        for seen in self.admitted() {
-            if let Some(window) = self.sure_window(seen) {
-                admitted.entry((seen.ask.user, window)).or_default().push((seen.answered, seen.ask.cost));
-            }
-        }
-        for list in admitted.values_mut() {
-            list.sort_unstable();
-            let mut sum = 0;
-            for (_, cost) in list.iter_mut() {
-                sum += *cost;
-                *cost = sum;
-            }
-        }
-        let (mut judged, mut too_small, mut worst) = (0_u64, 0_u64, None::<(u64, String)>);
-        for seen in self.seen {
-            let Answer::Decided { believed: Some((believed, bound)), .. } = seen.answer else { continue };
-            let Some(window) = self.sure_window(seen) else { continue };
-            if !self.is_plain(self.since(seen.sent), self.since(seen.answered)) {
-                continue;
-            }
-            judged += 1;
-            let before = admitted.get(&(seen.ask.user, window)).map_or(0, |list| {
-                let known = list.partition_point(|(answered, _)| *answered <= seen.sent);
-                known.checked_sub(1).and_then(|place| list.get(place)).map_or(0, |(_, sum)| *sum)
-            });
-            let missing = before.saturating_sub(believed.saturating_add(bound));
-            too_small += u64::from(missing > 0);
-            if worst.as_ref().is_none_or(|(most, _)| missing > *most) {
-                let at = self.since(seen.sent).as_secs_f64();
-                worst = Some((
-                    missing,
-                    format!("at {at:.2} s {before} were used, {believed} ± {bound} believed"),
-                ));
-            }
-        }
-        let found = worst.filter(|_| judged > 0).map(|(missing, example)| {
-            let example = if missing > 0 { format!("; {example}") } else { String::new() };
-            (too_small == 0, format!("{judged} answers judged, {too_small} too small{example}"))
-        });
-        Verdict::new(PROMISE, found)
-    }
-
     /// Permits asked for, and admitted, in each second since the first request.
     pub(super) fn seconds(&self) -> Vec<(u64, u64)> {
         let mut seconds: Vec<(u64, u64)> = Vec::new();
@@ -382,26 +376,39 @@ impl Evidence<'_> {
             }
             if let Some((asked, admitted)) = seconds.get_mut(at) {
                 *asked += seen.ask.cost;
-                *admitted += if matches!(seen.answer, Answer::Decided { admitted: true, .. }) {
-                    seen.ask.cost
-                } else {
-                    0
-                };
+                *admitted += if seen.answer.admitted() { seen.ask.cost } else { 0 };
             }
         }
         seconds
     }
 
+    /// Whether another fault happens between two instants.
+    fn disturbed(&self, fault: &Happened, (from, until): (Duration, Duration)) -> bool {
+        let others = self.told.faults.iter().filter(|other| !std::ptr::eq(*other, fault));
+        others.into_iter().any(|other| other.from <= until && other.until + NOTICED >= from)
+    }
+
+    /// The part of what could be admitted that was, before the first fault: of demand that moves not all can be used.
+    fn used_before(&self, seconds: &[(u64, u64)]) -> f64 {
+        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
+        let first = self.told.faults.iter().map(|fault| fault.from.as_secs()).min().unwrap_or_default();
+        let (mut could, mut did) = (0.0, 0.0);
+        for (asked, admitted) in seconds.iter().take(index(first)) {
+            could += float(*asked).min(rate);
+            did += float(*admitted);
+        }
+        if could > 0.0 { (did / could).min(1.0) } else { 1.0 }
+    }
+
     fn used_again(&self) -> Verdict {
-        const PROMISE: &str =
-            "Within three seconds after a fault the limit is used again to 95 % (regions.md)";
+        const PROMISE: &str = "Within three seconds after a fault the limit is used again to 95 % of what it was before (regions.md)";
         if self.way == Way::Split || self.window() > Duration::from_secs(1) || self.plan.demand.users > 1 {
             return Verdict::new(PROMISE, None);
         }
-        let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
         let seconds = self.seconds();
+        let used_before = self.used_before(&seconds);
         let mut slowest: Option<(bool, String)> = None;
-        for fault in self.faults {
+        for fault in &self.told.faults {
             let heals = matches!(
                 fault.kind,
                 FaultKind::Cut { .. }
@@ -411,12 +418,15 @@ impl Evidence<'_> {
             );
             let first = index(fault.until.as_nanos().div_ceil(1_000_000_000).try_into().unwrap_or(u64::MAX));
             let looked_at = (fault.until, fault.until + USED_AGAIN + Duration::from_secs(1));
-            if !heals || first + 4 > seconds.len() || self.stalled(STALL, looked_at) {
+            let again = self.disturbed(fault, looked_at);
+            if !heals || again || first + 4 > seconds.len() || self.stalled(STALL, looked_at) {
                 continue;
             }
+            let limit = self.limit_between(looked_at.0, looked_at.1);
+            let rate = float(limit) / self.window().as_secs_f64();
             let back = seconds.iter().enumerate().skip(first).find(|(_, (asked, admitted))| {
                 let could = float(*asked).min(rate);
-                could > 0.0 && float(*admitted) >= USED * could
+                could > 0.0 && float(*admitted) >= USED * used_before * could
             });
             let took =
                 back.map(|(at, _)| Duration::from_secs(crate::number::place(at)).saturating_sub(fault.until));
@@ -435,7 +445,7 @@ impl Evidence<'_> {
         let excused = |seen: &Seen| {
             let waited = (self.since(seen.sent), self.since(seen.answered));
             self.stalled(ANSWER_WITHIN / 4, waited)
-                || self.faults.iter().any(|fault| {
+                || self.told.faults.iter().any(|fault| {
                     let hit = match fault.kind {
                         FaultKind::Crash { region, .. } | FaultKind::Stop { region, .. } => {
                             region == seen.ask.region
@@ -449,15 +459,16 @@ impl Evidence<'_> {
                     hit && sent <= fault.until + NOTICED && answered + ANSWER_WITHIN >= fault.from
                 })
         };
-        let failed: Vec<(&Seen, &String)> = self
+        let failed: Vec<(&Seen, &str)> = self
             .seen
             .iter()
             .filter_map(|seen| match &seen.answer {
-                Answer::Failed(why) => Some((seen, why)),
+                Answer::Failed(why) => Some((seen, why.as_str())),
+                Answer::Unasked => Some((seen, "the gateway let it pass, and no daemon had decided it")),
                 _ => None,
             })
             .collect();
-        let lost: Vec<&(&Seen, &String)> = failed.iter().filter(|(seen, _)| !excused(seen)).collect();
+        let lost: Vec<&(&Seen, &str)> = failed.iter().filter(|(seen, _)| !excused(seen)).collect();
         let example = lost.first().map_or_else(String::new, |(seen, why)| {
             format!("; the first at {:.1} s: {why}", self.since(seen.sent).as_secs_f64())
         });
@@ -473,14 +484,16 @@ impl Evidence<'_> {
 
     fn health_is_quiet(&self) -> Verdict {
         const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
-        let first = self.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
+        let first = self.told.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
         let mut raised: Vec<String> = Vec::new();
         let mut looked = 0;
-        if self.stalled(STALL, (Duration::ZERO, first)) {
+        // A region whose clock is wrong from the beginning is no health.
+        let wrong = self.plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0);
+        if wrong || self.stalled(STALL, (Duration::ZERO, first)) {
             return Verdict::new(PROMISE, None);
         }
-        for (daemon, page) in &self.healthy {
-            for line in page.lines().filter(|line| !line.starts_with('#')) {
+        for Page { daemon, metrics, .. } in &self.told.healthy {
+            for line in metrics.lines().filter(|line| !line.starts_with('#')) {
                 let name = line.split(['{', ' ']).next().unwrap_or_default();
                 let value =
                     line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).unwrap_or_default();
@@ -520,7 +533,10 @@ impl Evidence<'_> {
         const PROMISE: &str =
             "A region that is cut off, and heard again, is a line of the log with its name (regions.md)";
         let (mut looked, mut missing) = (0, Vec::new());
-        for region in self.faults.iter().flat_map(|fault| self.silenced(fault)) {
+        // Who is away meanwhile logs nothing of it.
+        let alone = |fault: &&Happened| !self.disturbed(fault, (fault.from, fault.until + NOTICED));
+        let faults = self.told.faults.iter().filter(alone);
+        for region in faults.flat_map(|fault| self.silenced(fault)) {
             let name = self.plan.regions.get(region).map_or("", |region| region.name.as_str());
             let all_hear = self.plan.regions.len() < 2;
             for (daemon, _, log) in self.daemons.iter().filter(|(_, of, _)| *of != region && !all_hear) {
@@ -555,7 +571,7 @@ impl Evidence<'_> {
 
     /// How long answers took: the median, 99 of 100, and the longest.
     pub(super) fn latencies(&self) -> [Duration; 3] {
-        let decided = self.seen.iter().filter(|seen| matches!(seen.answer, Answer::Decided { .. }));
+        let decided = self.seen.iter().filter(|seen| seen.answer.decision().is_some());
         let mut all: Vec<Duration> = decided.map(|seen| seen.answered.saturating_sub(seen.sent)).collect();
         all.sort_unstable();
         let at = |part: usize| {
@@ -564,6 +580,13 @@ impl Evidence<'_> {
         [at(50), at(99), at(100)]
     }
 }
+
+mod bound;
+mod clocks;
+mod database;
+mod waiting;
+
+use self::clocks::moved;
 
 #[cfg(test)]
 mod tests;

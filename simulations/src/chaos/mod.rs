@@ -3,10 +3,17 @@
 //! It reads the files that `sim run` reads, so the same story can be told in virtual time and by processes.
 #![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
 
+mod answers;
 mod clients;
+mod clock;
+mod cluster;
 mod daemon;
+mod draw;
+mod gateway;
 mod judge;
 mod page;
+mod postgres;
+mod process;
 mod wan;
 mod world;
 
@@ -25,8 +32,9 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 
-use self::clients::{Answer, Book, Due, Seen, Stall, Target, get, keep_asking, since_epoch};
-use self::judge::{Evidence, Happened, Kept, Verdict};
+use self::answers::Answer;
+use self::clients::{Book, Clients, Due, Seen, Stall, since_epoch};
+use self::judge::{Evidence, Happened, Kept, Remembered, Told, Verdict};
 use self::world::World;
 use crate::drive::{Arrivals, Outcome, drive};
 use crate::measure::Measure;
@@ -52,8 +60,12 @@ const AFTER: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
     /// Scenario files, or names of stories in simulations/stories/; `all` plays every one of those.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "draw")]
     scenarios: Vec<String>,
+    /// Draws so many stories besides, from this seed (`--seed`, 1 unless given) and those that follow; each is printed, and kept
+    /// as a file beside its page.
+    #[arg(long)]
+    draw: Option<u32>,
     /// Only these ways (comma-separated) of gossip, split and escrow instead of the file's.
     #[arg(long, value_delimiter = ',')]
     ways: Vec<String>,
@@ -87,7 +99,7 @@ struct Shown {
 /// Plays every story in every way that it names.
 pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<()> {
     let program = world::program(settings.tidegate.as_ref())?;
-    let mut files = Vec::new();
+    let (mut files, mut drawn) = (Vec::new(), Vec::new());
     for name in &settings.scenarios {
         match name.as_str() {
             "all" => files.extend(run::all_of(STORIES)?),
@@ -96,9 +108,23 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
     }
     plot::prepare()?;
     let (mut runs, mut broken) = (0, 0);
-    for file in files {
-        let mut plan = run::load(&file)?;
-        plan.seed = settings.seed.unwrap_or(plan.seed);
+    if let Some(times) = settings.draw {
+        std::fs::create_dir_all(&settings.out)?;
+        for (name, text) in draw::stories(times, settings.seed.unwrap_or(1)) {
+            let file = settings.out.join(name).with_extension("toml");
+            std::fs::write(&file, text).with_context(|| format!("{} cannot be written", file.display()))?;
+            drawn.push(file);
+        }
+    }
+    for (file, is_drawn) in
+        files.iter().map(|file| (file, false)).chain(drawn.iter().map(|file| (file, true)))
+    {
+        let mut plan = run::load(file)?;
+        if is_drawn {
+            writeln!(out, "{}", std::fs::read_to_string(file)?)?;
+        } else {
+            plan.seed = settings.seed.unwrap_or(plan.seed);
+        }
         let named = if settings.ways.is_empty() { plan.ways.clone() } else { run::named(&settings.ways)? };
         plan.ways =
             named.into_iter().filter(|way| matches!(way, Way::Gossip | Way::Split | Way::Escrow)).collect();
@@ -113,7 +139,7 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
             all.push(shown);
         }
         if !settings.no_plots {
-            let path = page::write(&plan, &all, &simulated(&plan)?, (&settings.out, &run::stem(&file)))?;
+            let path = page::write(&plan, &all, &simulated(&plan)?, (&settings.out, &run::stem(file)))?;
             writeln!(out, "report: {}", path.display())?;
         }
         writeln!(out)?;
@@ -134,16 +160,17 @@ fn play(plan: &Plan, way: Way, program: &Path) -> anyhow::Result<Shown> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut world = World::new(plan, way, program)?;
     let local = LocalSet::new();
-    let Run { begun, seen, unsent, stalls, faults, healthy } = runtime.block_on(local.run_until(async {
+    let Run { begun, seen, unsent, stalls, told, remembered } = runtime.block_on(local.run_until(async {
         world.start().await?;
         happen(plan, &mut world).await
     }))?;
     let daemons = world.daemons.iter();
     let daemons = daemons.map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect();
     let evidence =
-        Evidence { plan, way, begun, seen: &seen, unsent, stalls, faults: &faults, daemons, healthy };
-    let (verdicts, latencies) = (evidence.verdicts(), evidence.latencies());
-    Ok(Shown { outcome: outcome(plan, way, begun, (&seen, &faults)), verdicts, latencies, faults })
+        Evidence { plan, way, begun, seen: &seen, unsent, stalls, told: &told, daemons, remembered };
+    let (verdicts, latencies, beliefs) = (evidence.verdicts(), evidence.latencies(), evidence.beliefs());
+    let outcome = Outcome { beliefs, ..outcome(plan, way, begun, (&seen, &told.faults)) };
+    Ok(Shown { outcome, verdicts, latencies, faults: told.faults })
 }
 
 /// All that was seen of one run.
@@ -153,47 +180,51 @@ struct Run {
     seen: Vec<Seen>,
     unsent: u64,
     stalls: Vec<Stall>,
-    faults: Vec<Happened>,
-    /// The name of each daemon with its `/metrics` before the first fault.
-    healthy: Vec<(String, String)>,
+    told: Told,
+    /// Where daemons share PostgreSQL.
+    remembered: Option<Remembered>,
 }
 
 /// Lets clients ask, and breaks what the plan breaks.
 async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
     let book: Arc<Book> = Arc::default();
     let stop = Arc::new(AtomicBool::new(false));
-    let asks = CancellationToken::new();
+    let over = CancellationToken::new();
     let (mut queues, mut clients) = (Vec::new(), Vec::new());
     for region in 0..plan.regions.len() {
-        let of_region = world.daemons.iter().filter(|daemon| daemon.region == region);
-        let targets: Vec<Arc<Target>> = of_region.map(|daemon| Arc::new(Target::new(daemon.http))).collect();
+        let targets = world.targets(region);
         for target in &targets {
             tokio::task::spawn_local(Arc::clone(target).follow(Arc::clone(&stop)));
         }
-        let targets = Rc::new(targets);
         let (queue, requests) = mpsc::channel(QUEUE);
-        let requests = Rc::new(tokio::sync::Mutex::new(requests));
+        let of_region = Clients {
+            targets: Rc::new(targets),
+            requests: Rc::new(tokio::sync::Mutex::new(requests)),
+            again: plan.demand.retry.then(|| queue.clone()),
+            over: over.clone(),
+            book: Arc::clone(&book),
+        };
         queues.push(queue);
         for first in 0..CONNECTIONS {
-            let (targets, requests) = (Rc::clone(&targets), Rc::clone(&requests));
-            let client = keep_asking(targets, asks.clone(), requests, (first, Arc::clone(&book)));
-            clients.push(tokio::task::spawn_local(client));
+            clients.push(tokio::task::spawn_local(of_region.clone().keep_asking(first)));
         }
     }
     let begun = beginning(plan);
     tokio::time::sleep(begun.saturating_sub(since_epoch())).await;
     let pace = tokio::task::spawn_local(pace(plan.clone(), begun, queues, Arc::clone(&book)));
-    let (faults, healthy) = break_things(plan, world, begun).await?;
+    let told = break_things(plan, world, begun).await?;
     pace.await?;
     tokio::time::sleep(AFTER).await;
-    asks.cancel();
+    over.cancel();
     for client in clients {
         client.await?;
     }
     stop.store(true, Ordering::Relaxed);
     let seen = std::mem::take(&mut *book.seen.lock().unwrap_or_else(PoisonError::into_inner));
     let stalls = std::mem::take(&mut *book.stalls.lock().unwrap_or_else(PoisonError::into_inner));
-    Ok(Run { begun, seen, unsent: book.unsent.load(Ordering::Relaxed), stalls, faults, healthy })
+    let denied = seen.iter().filter(|seen| seen.answer.denied()).count();
+    let remembered = world.remembered(crate::number::place(denied)).await?;
+    Ok(Run { begun, seen, unsent: book.unsent.load(Ordering::Relaxed), stalls, told, remembered })
 }
 
 /// The beginning of the next window, and of a second.
@@ -221,19 +252,16 @@ async fn pace(plan: Plan, begun: Duration, queues: Vec<mpsc::Sender<Due>>, book:
         }
         arrivals.of_step(at, |ask| {
             let queue = queues.get(ask.region);
-            if queue.is_none_or(|queue| queue.try_send(Due { at: due, ask }).is_err()) {
+            if queue.is_none_or(|queue| queue.try_send(Due { at: due, ask, denied_before: None }).is_err()) {
                 book.unsent.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
 }
 
-/// Carries out the faults in time, and notes when each truly began and was over. Before the first it looks at `/metrics`.
-async fn break_things(
-    plan: &Plan,
-    world: &mut World,
-    begun: Duration,
-) -> anyhow::Result<(Vec<Happened>, Vec<(String, String)>)> {
+/// Carries out the faults in time, and notes when each truly began and was over. It looks at `/metrics` before the first, before
+/// one is put right, and at the end.
+async fn break_things(plan: &Plan, world: &mut World, begun: Duration) -> anyhow::Result<Told> {
     let both = plan.faults.iter().enumerate().flat_map(|(fault, planned)| {
         let ends = planned.at + planned.lasts;
         let end = (planned.lasts > Span::ZERO).then_some((ends, false, fault));
@@ -246,15 +274,14 @@ async fn break_things(
     let mut happened: Vec<Option<Happened>> = vec![None; plan.faults.len()];
     let first = events.front().map_or(end, |(at, ..)| begun + Duration::from_micros(at.0));
     tokio::time::sleep(first.saturating_sub(since_epoch())).await;
-    let mut healthy = Vec::new();
-    for daemon in &world.daemons {
-        let page = get(daemon.http, "/metrics").await.map(|(_, page)| page).unwrap_or_default();
-        healthy.push((daemon.name.clone(), page));
-    }
+    let mut told = Told { healthy: world.pages().await, ..Told::default() };
     while let Some((at, broken, fault)) = events.pop_front() {
         let due = begun + Duration::from_micros(at.0);
         tokio::time::sleep(due.saturating_sub(since_epoch())).await;
         let Some(planned) = plan.faults.get(fault) else { continue };
+        if !broken {
+            told.meanwhile.push((since_epoch().saturating_sub(begun), world.pages().await));
+        }
         let from = since_epoch().saturating_sub(begun);
         world.fault(&planned.kind, broken).await?;
         let until = since_epoch().saturating_sub(begun);
@@ -267,7 +294,10 @@ async fn break_things(
             }
         }
     }
-    Ok((happened.into_iter().flatten().collect(), healthy))
+    tokio::time::sleep(end.saturating_sub(since_epoch())).await;
+    told.meanwhile.push((since_epoch().saturating_sub(begun), world.pages().await));
+    told.faults = happened.into_iter().flatten().collect();
+    Ok(told)
 }
 
 /// The figures and the picture, by the same measure as in virtual time.
@@ -291,15 +321,15 @@ fn outcome(plan: &Plan, way: Way, begun: Duration, (seen, faults): (&[Seen], &[H
         }
         measure.asked(at(seen.sent), seen.ask);
         match &seen.answer {
-            Answer::Decided { admitted: true, reset, .. } => {
-                measure.admitted(
-                    at(seen.sent),
-                    seen.ask,
-                    charged_window(plan, begun, seen, *reset),
-                    Span::ZERO,
-                );
+            Answer::Decided(decision) if decision.admitted => {
+                let window = charged_window(plan, begun, seen, decision.reset);
+                measure.admitted(at(seen.sent), seen.ask, window, Span::ZERO);
             }
-            Answer::Decided { .. } => measure.refused(at(seen.sent), seen.ask),
+            Answer::Decided(_) => measure.refused(at(seen.sent), seen.ask),
+            Answer::Unasked => {
+                let window = charged_window(plan, begun, seen, Duration::ZERO);
+                measure.admitted(at(seen.sent), seen.ask, window, Span::ZERO);
+            }
             Answer::Failed(_) | Answer::NobodyReady => {}
         }
     }
@@ -313,6 +343,7 @@ fn outcome(plan: &Plan, way: Way, begun: Duration, (seen, faults): (&[Seen], &[H
         late: 0,
         points: measure.points().to_vec(),
         point_len: measure.point_len(),
+        beliefs: Vec::new(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -10,12 +11,18 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tidegate::core::written::format_span;
 
-use super::clients::get;
-use super::daemon::{Daemon, Redis, free_port};
+use super::clients::{Target, get};
+use super::clock::Clocks;
+use super::cluster::Cluster;
+use super::daemon::{Daemon, Redis};
+use super::gateway::{self, Gateway};
+use super::judge::{Page, Remembered};
+use super::postgres::Postgres;
+use super::process::free_port;
 use super::wan::Wan;
 use crate::BadInput;
 use crate::model::shell::{partition_word, windowed};
-use crate::plan::{FaultKind, Plan, Way};
+use crate::plan::{Door, FaultKind, Plan, Way};
 
 /// The longest that daemons may take to find each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,6 +38,11 @@ pub(super) struct World {
     pub(super) daemons: Vec<Daemon>,
     wan: Wan,
     redis: Vec<Redis>,
+    clusters: Vec<Cluster>,
+    database: Option<Postgres>,
+    clocks: Option<Clocks>,
+    /// One for each region, where clients do not ask the daemons themselves.
+    gateways: Vec<Gateway>,
     /// The rule as it is now.
     limit: u32,
     weights: Vec<u32>,
@@ -44,13 +56,31 @@ impl World {
         can_be_played(plan, way)?;
         let folder = TempDir::new()?;
         let wan = Wan::new(plan.weather.clone(), plan.regions.len(), plan.seed)?;
-        let redis = (0..if plan.shared_store { plan.regions.len() } else { 0 })
-            .map(|place| Redis::start(folder.path().join(format!("redis-{place}"))))
+        let clocks = Clocks::new(plan, folder.path().join("clocks"))?;
+        let variables = |region| clocks.as_ref().map(|clocks| clocks.variables(region)).unwrap_or_default();
+        let clusters = (0..if plan.cluster { plan.regions.len() } else { 0 })
+            .map(|place| Cluster::start(&folder.path().join(format!("cluster-{place}")), variables(place)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let redis = (0..if plan.shared_store && !plan.cluster { plan.regions.len() } else { 0 })
+            .map(|place| Redis::start(folder.path().join(format!("redis-{place}")), variables(place)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         tidegate(program, folder.path(), &["cert", "ca", "--out", "ca"])?;
         let (limit, weights) = (plan.rule.limit, plan.regions.iter().map(|region| region.weight).collect());
-        let mut world =
-            Self { plan: plan.clone(), way, daemons: Vec::new(), wan, redis, limit, weights, folder };
+        let database = plan.database.then(|| Postgres::start(program)).transpose()?;
+        let mut world = Self {
+            plan: plan.clone(),
+            way,
+            daemons: Vec::new(),
+            wan,
+            redis,
+            clusters,
+            database,
+            clocks,
+            gateways: Vec::new(),
+            limit,
+            weights,
+            folder,
+        };
         world.make(program)?;
         Ok(world)
     }
@@ -62,7 +92,46 @@ impl World {
         for daemon in &mut self.daemons {
             daemon.wait_until_ready().await?;
         }
-        self.wait_until_connected().await
+        self.wait_until_connected().await?;
+        self.start_gateways().await
+    }
+
+    async fn start_gateways(&mut self) -> anyhow::Result<()> {
+        if self.plan.door == Door::Direct {
+            return Ok(());
+        }
+        let service = gateway::service().await?;
+        for region in 0..self.plan.regions.len() {
+            let of_region = self.daemons.iter().filter(|daemon| daemon.region == region);
+            let daemons: Vec<SocketAddr> = of_region.map(|daemon| self.asked_at(daemon)).collect();
+            let folder = self.folder.path().join(format!("gateway-{region}"));
+            let mut gateway = Gateway::start(self.plan.door, &folder, &daemons, service)?;
+            for daemon in daemons {
+                gateway.asks(daemon).await?;
+            }
+            self.gateways.push(gateway);
+        }
+        Ok(())
+    }
+
+    /// Where a gateway asks a daemon.
+    const fn asked_at(&self, daemon: &Daemon) -> SocketAddr {
+        match self.plan.door {
+            Door::Envoy => daemon.grpc,
+            Door::Direct | Door::Nginx => daemon.http,
+        }
+    }
+
+    /// Whom the clients of a region ask.
+    pub(super) fn targets(&self, region: usize) -> Vec<Arc<Target>> {
+        let target = |address| Arc::new(Target::new(address, self.plan.door));
+        match self.gateways.get(region) {
+            Some(gateway) => vec![target(gateway.address)],
+            None => {
+                let of_region = self.daemons.iter().filter(|daemon| daemon.region == region);
+                of_region.map(|daemon| target(daemon.http)).collect()
+            }
+        }
     }
 
     /// Every daemon's certificate, folder and configuration.
@@ -91,21 +160,34 @@ impl World {
                 .filter(|other| *other != way)
                 .map(ToString::to_string)
                 .collect();
-            let store = self.redis.get(*region).map_or_else(String::new, |redis| {
+            let single =
+                |redis: &Redis| format!("topology = \"single\"\nnodes = [\"redis://{}\"]", redis.address);
+            let store = self.redis.get(*region).map(single);
+            let store = store.or_else(|| self.clusters.get(*region).map(Cluster::nodes));
+            let store = store.map_or_else(String::new, |nodes| {
                 format!(
-                    "[store]\nbackend = \"redis\"\n[store.redis]\ntopology = \"single\"\nnodes = [\"redis://{}\"]\ntimeout = \"{STORE_TIMEOUT}\"\n",
-                    redis.address
+                    "[store]\nbackend = \"redis\"\n[store.redis]\n{nodes}\ntimeout = \"{STORE_TIMEOUT}\"\n"
                 )
             });
+            let database = self
+                .database
+                .as_ref()
+                .map_or_else(String::new, |database| format!("[postgres]\nurl = \"{}\"\n", database.url()));
+            // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
+            let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
             let config = format!(
-                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{store}[peers]\njoin = {join:?}\n\
+                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{drain}{store}{database}[peers]\njoin = {join:?}\n\
                  advertise = \"{way}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
                 file("ca/ca.pem"),
                 file(&format!("{name}/node.pem")),
                 file(&format!("{name}/node.key")),
             );
             let folder = top.join(format!("{name}-daemon"));
-            self.daemons.push(Daemon::new(program, folder, (*region, name.clone()), &config)?);
+            let mut daemon = Daemon::new(program, folder, (*region, name.clone()), &config)?;
+            if let Some(clocks) = &self.clocks {
+                daemon.set_variables(clocks.variables(*region));
+            }
+            self.daemons.push(daemon);
         }
         Ok(())
     }
@@ -114,8 +196,9 @@ impl World {
     fn rules(&self) -> String {
         let rule = &self.plan.rule;
         let algorithm = serde_json::json!(rule.algorithm);
+        let who = if self.plan.door == Door::Nginx { "api_key" } else { "user" };
         let mut text = format!(
-            "[[rules]]\nname = \"world\"\nper = [\"who\"]\nalgorithm = {algorithm}\nlimit = {}\nwindow = \"{}\"\n",
+            "[[rules]]\nname = \"world\"\nper = [\"{who}\"]\nalgorithm = {algorithm}\nlimit = {}\nwindow = \"{}\"\n",
             self.limit,
             format_span(rule.window)
         );
@@ -184,9 +267,55 @@ impl World {
             }
             FaultKind::Roll if broken => self.roll().await?,
             FaultKind::StoreLost { .. } | FaultKind::Limit(_) | FaultKind::Weights(_) | FaultKind::Roll => {}
-            FaultKind::ClockStep { .. } => bail!("clocks of real daemons are not stepped here"),
+            FaultKind::ClockStep { region, by } => {
+                if let Some(clocks) = &mut self.clocks {
+                    clocks.step(*region, if broken { *by } else { by.saturating_neg() })?;
+                }
+            }
+            FaultKind::PrimaryLost { region } => match self.clusters.get_mut(*region) {
+                Some(cluster) if broken => cluster.kill_primary(),
+                Some(cluster) => cluster.start_again()?,
+                None => {}
+            },
+            FaultKind::DatabaseLost => match &mut self.database {
+                Some(database) if broken => database.kill()?,
+                Some(database) => database.start_again().await?,
+                None => {}
+            },
+            FaultKind::DatabaseFrozen => {
+                if let Some(database) = &self.database {
+                    database.signal(if broken { "STOP" } else { "CONT" })?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// `/metrics` of every daemon; empty where one does not answer.
+    pub(super) async fn pages(&self) -> Vec<Page> {
+        let mut pages = Vec::new();
+        for daemon in &self.daemons {
+            let page = tokio::time::timeout(Duration::from_secs(1), get(daemon.http, "/metrics")).await;
+            let metrics = page.ok().flatten().map(|(_, page)| page).unwrap_or_default();
+            pages.push(Page { daemon: daemon.name.clone(), region: daemon.region, metrics });
+        }
+        pages
+    }
+
+    /// What PostgreSQL remembers of the denials that clients saw, once it has had time to hear of all.
+    pub(super) async fn remembered(&self, seen: u64) -> anyhow::Result<Option<Remembered>> {
+        let Some(database) = &self.database else { return Ok(None) };
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let dropped = dropped(&self.pages().await);
+            let rows = database.denials().unwrap_or_default();
+            if rows + dropped >= seen || Instant::now() > deadline {
+                // Long enough for what would be written twice.
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                return Ok(Some(Remembered { denials: database.denials()?, dropped }));
+            }
+            tokio::time::sleep(Duration::from_millis(250)).await;
+        }
     }
 
     fn write_rules(&self) -> anyhow::Result<()> {
@@ -201,7 +330,8 @@ impl World {
 
     /// Restarts every daemon in order, each when the one before is ready again.
     async fn roll(&mut self) -> anyhow::Result<()> {
-        for daemon in &mut self.daemons {
+        for place in 0..self.daemons.len() {
+            let Some(daemon) = self.daemons.get_mut(place) else { continue };
             daemon.terminate()?;
             let deadline = Instant::now() + ENDS_WITHIN;
             while !daemon.has_ended() {
@@ -212,10 +342,23 @@ impl World {
             }
             daemon.start()?;
             daemon.wait_until_ready().await?;
+            // The manual: the next one goes when gateways ask this one again.
             tokio::time::sleep(Duration::from_secs(1)).await;
+            let Some(daemon) = self.daemons.get(place) else { continue };
+            let address = self.asked_at(daemon);
+            if let Some(gateway) = self.gateways.get_mut(daemon.region) {
+                gateway.asks(address).await?;
+            }
         }
         Ok(())
     }
+}
+
+/// Records that these daemons say they dropped.
+fn dropped(pages: &[Page]) -> u64 {
+    let lines = pages.iter().flat_map(|page| page.metrics.lines());
+    let counts = lines.filter(|line| line.starts_with("tidegate_audit_dropped_total"));
+    counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
 /// Whether this page of `/v1/regions` says that all of so many regions are heard, and none was just begun.
@@ -236,10 +379,19 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if !matches!(way, Way::Gossip | Way::Split | Way::Escrow) {
         return refuse("real daemons hold a limit by gossip, split or escrow");
     }
-    if plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::ClockStep { .. }))
-        || plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
-    {
-        return refuse("clocks of real daemons are not moved here; `sim run` does that in virtual time");
+    let of_database = |kind: &FaultKind| matches!(kind, FaultKind::DatabaseLost | FaultKind::DatabaseFrozen);
+    if !plan.database && plan.faults.iter().any(|fault| of_database(&fault.kind)) {
+        return refuse("what happens to PostgreSQL needs database = true");
+    }
+    let of_cluster = |kind: &FaultKind| matches!(kind, FaultKind::PrimaryLost { .. });
+    if !plan.cluster && plan.faults.iter().any(|fault| of_cluster(&fault.kind)) {
+        return refuse("primary-lost needs store = \"cluster\"");
+    }
+    if plan.cluster && plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::StoreLost { .. })) {
+        return refuse("a cluster loses one primary (primary-lost), and not everything at once");
+    }
+    if plan.door != Door::Direct && plan.demand.cost != 1 {
+        return refuse("a request through a gateway costs 1");
     }
     if plan.shared_store || plan.regions.iter().all(|region| region.daemons == 1) {
         return Ok(());

@@ -530,7 +530,10 @@ impl Model for World {
             | FaultKind::Limit(_)
             | FaultKind::Weights(_)
             | FaultKind::Stop { .. }
-            | FaultKind::Roll => {}
+            | FaultKind::Roll
+            | FaultKind::PrimaryLost { .. }
+            | FaultKind::DatabaseLost
+            | FaultKind::DatabaseFrozen => {}
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };

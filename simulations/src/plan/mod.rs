@@ -31,10 +31,34 @@ pub(crate) struct Plan {
     pub(crate) interval: Span,
     /// Whether the daemons of a region share one store, as with Redis.
     pub(crate) shared_store: bool,
+    /// Whether that of real daemons is a Redis cluster.
+    pub(crate) cluster: bool,
+    /// What clients of real daemons ask.
+    pub(crate) door: Door,
+    /// Whether real daemons share one PostgreSQL, and remember in it what they decided.
+    pub(crate) database: bool,
     /// Most buckets that a daemon follows.
     pub(crate) keys_max: usize,
     /// Whether gossip tells only what others would otherwise guess wrong.
     pub(crate) thrift: bool,
+}
+
+/// Whom the clients of a region ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Door {
+    /// The daemons themselves, over HTTP.
+    #[default]
+    Direct,
+    /// A stock Envoy, which asks the region's daemons over gRPC.
+    Envoy,
+    /// A stock nginx, which asks them by `auth_request`.
+    Nginx,
+}
+
+impl Door {
+    /// Each with its word in scenario files.
+    pub(crate) const WORDS: [(&'static str, Self); 3] =
+        [("direct", Self::Direct), ("envoy", Self::Envoy), ("nginx", Self::Nginx)];
 }
 
 /// A region.
@@ -87,6 +111,8 @@ pub(crate) struct Demand {
     pub(crate) zipf: f64,
     /// Permits that one request asks for.
     pub(crate) cost: u64,
+    /// Whether a client of real daemons that is denied asks once more when it has waited as long as it was told.
+    pub(crate) retry: bool,
 }
 
 /// Something that goes wrong.
@@ -120,6 +146,12 @@ pub(crate) enum FaultKind {
     Stop { region: usize, daemon: usize },
     /// All daemons are restarted in order, each when the one before is ready again. Real daemons only.
     Roll,
+    /// The fullest primary of a region's Redis cluster is killed, and starts again empty. Real daemons only.
+    PrimaryLost { region: usize },
+    /// PostgreSQL is killed, and starts again with its data. Real daemons only.
+    DatabaseLost,
+    /// PostgreSQL stands still: it is there, and answers nobody. Real daemons only.
+    DatabaseFrozen,
 }
 
 impl FaultKind {
@@ -135,12 +167,22 @@ impl FaultKind {
             Self::Storm { .. } => "storm",
             Self::Stop { .. } => "stop",
             Self::Roll => "roll",
+            Self::PrimaryLost { .. } => "primary-lost",
+            Self::DatabaseLost => "database-lost",
+            Self::DatabaseFrozen => "database-frozen",
         }
     }
 
     /// Whether virtual time knows nothing like it.
     pub(crate) const fn needs_processes(&self) -> bool {
-        matches!(self, Self::Stop { .. } | Self::Roll)
+        matches!(
+            self,
+            Self::Stop { .. }
+                | Self::Roll
+                | Self::PrimaryLost { .. }
+                | Self::DatabaseLost
+                | Self::DatabaseFrozen
+        )
     }
 }
 
@@ -207,7 +249,7 @@ impl Plan {
             regions: (0..regions).map(Region::numbered).collect(),
             rule,
             weather,
-            demand: Demand { pattern, users: 1, zipf: 1.0, cost: 1 },
+            demand: Demand { pattern, users: 1, zipf: 1.0, cost: 1, retry: false },
             faults: Vec::new(),
             ways: vec![Way::Gossip],
             length: Span::from_secs(60),
@@ -215,6 +257,9 @@ impl Plan {
             seed: 1,
             interval: Span::from_millis(100),
             shared_store: false,
+            cluster: false,
+            door: Door::Direct,
+            database: false,
             keys_max: 1_000,
             thrift: true,
         }

@@ -5,7 +5,7 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::written::{Fields, Node, Problem, Problems, Value, parse_span, suggestion};
 
-use super::{Demand, Fault, FaultKind, Plan, Region, RulePlan, Way, Weather};
+use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, Way, Weather};
 use crate::dice::Dice;
 use crate::number::index;
 use crate::pattern::Pattern;
@@ -43,9 +43,12 @@ enum Kind {
     Storm,
     Stop,
     Roll,
+    PrimaryLost,
+    DatabaseLost,
+    DatabaseFrozen,
 }
 
-const KINDS: [(&str, Kind); 9] = [
+const KINDS: [(&str, Kind); 12] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -55,6 +58,9 @@ const KINDS: [(&str, Kind); 9] = [
     ("storm", Kind::Storm),
     ("stop", Kind::Stop),
     ("roll", Kind::Roll),
+    ("primary-lost", Kind::PrimaryLost),
+    ("database-lost", Kind::DatabaseLost),
+    ("database-frozen", Kind::DatabaseFrozen),
 ];
 
 /// Reads a scenario. `file` is how problems name it.
@@ -85,6 +91,12 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
     let seed = fields.integer("seed", 0, i64::MAX, problems).map_or(1, i64::unsigned_abs);
     let interval = fields.span("interval", Span::from_millis(10), Span::from_secs(60), problems);
     let shared_store = fields.boolean("shared_store", problems).unwrap_or(false);
+    // Whether daemons of a region share their store, and whether that is a cluster.
+    let stores = [("memory", (false, false)), ("redis", (true, false)), ("cluster", (true, true))];
+    let (shared, cluster) = fields.word("store", &stores, problems).unwrap_or((shared_store, false));
+    let shared_store = shared || shared_store;
+    let door = fields.word("door", &Door::WORDS, problems).unwrap_or_default();
+    let database = fields.boolean("database", problems).unwrap_or(false);
     let keys_max = fields.integer("keys_max", 1, 10_000_000, problems).map_or(100_000, i64::unsigned_abs);
     let ways = ways(&mut fields, problems);
     let regions = regions(&mut fields, problems);
@@ -107,6 +119,9 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
         seed,
         interval: interval.unwrap_or(Span::from_millis(100)),
         shared_store,
+        cluster,
+        door,
+        database,
         keys_max: index(keys_max),
         thrift: true,
     })
@@ -314,8 +329,9 @@ fn demand(
         zipf
     });
     let cost = demand.integer("cost", 1, 1_000_000, problems).map_or(1, i64::unsigned_abs);
+    let retry = demand.boolean("retry", problems).unwrap_or(false);
     demand.finish(problems);
-    Some(Demand { pattern: pattern?, users, zipf: zipf.unwrap_or(1.0), cost })
+    Some(Demand { pattern: pattern?, users, zipf: zipf.unwrap_or(1.0), cost, retry })
 }
 
 fn faults(fields: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>) -> Vec<Fault> {
@@ -379,6 +395,9 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
             }
         }
         Kind::Roll => FaultKind::Roll,
+        Kind::PrimaryLost => FaultKind::PrimaryLost { region: region(fault, problems)? },
+        Kind::DatabaseLost => FaultKind::DatabaseLost,
+        Kind::DatabaseFrozen => FaultKind::DatabaseFrozen,
         Kind::StoreLost => FaultKind::StoreLost { region: region(fault, problems)? },
         Kind::ClockStep => {
             let region = region(fault, problems)?;

@@ -7,7 +7,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::register_font;
 
-use crate::drive::Outcome;
+use crate::drive::{Belief, Outcome};
 use crate::model::shell::windowed;
 use crate::number::{float, len, seconds};
 use crate::plan::Plan;
@@ -62,11 +62,20 @@ where
     area.fill(&WHITE)?;
     let area = area.titled(&title, (FONT, 22))?;
     let (top, rest) = area.split_vertically(430);
-    let (middle, bottom) = rest.split_vertically(165);
     rates(&top, plan, outcome)?;
-    let colour = LIMIT.filled();
-    single(&middle, "overshoot, % of the limit", &overshoot(plan, outcome), colour)?;
-    single(&bottom, "lag, ms", &lag(outcome), COLOURS[0].filled())?;
+    // Each user has a limit of its own, and what is drawn is of all together.
+    let bottom = if plan.demand.users == 1 {
+        let (middle, bottom) = rest.split_vertically(165);
+        single(&middle, "overshoot, % of the limit", &overshoot(plan, outcome), LIMIT.filled())?;
+        bottom
+    } else {
+        rest
+    };
+    if outcome.beliefs.is_empty() {
+        single(&bottom, "lag, ms", &lag(outcome), COLOURS[0].filled())?;
+    } else {
+        beliefs(&bottom, outcome)?;
+    }
     area.present()?;
     Ok(())
 }
@@ -127,10 +136,12 @@ where
         .draw_series(LineSeries::new(world, WORLD.stroke_width(2)))?
         .label("world")
         .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], WORLD.stroke_width(2)));
-    chart
-        .draw_series(LineSeries::new([(0.0, limit), (end, limit)], LIMIT.stroke_width(2)))?
-        .label("limit")
-        .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], LIMIT.stroke_width(2)));
+    if plan.demand.users == 1 {
+        chart
+            .draw_series(LineSeries::new([(0.0, limit), (end, limit)], LIMIT.stroke_width(2)))?
+            .label("limit")
+            .legend(|(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], LIMIT.stroke_width(2)));
+    }
     chart
         .configure_series_labels()
         .position(SeriesLabelPosition::UpperRight)
@@ -193,6 +204,37 @@ where
     // A picture of nothing should look like nothing: below one the axis ends at one.
     let mut chart = chart(area, what, end, (highest * 1.15).max(1.0))?;
     chart.draw_series(LineSeries::new(series.iter().copied(), style.stroke_width(2)))?;
+    Ok(())
+}
+
+/// What regions believed to be used, with and without the error bound, beside what was.
+fn beliefs<B: DrawingBackend>(area: &DrawingArea<B, Shift>, outcome: &Outcome) -> anyhow::Result<()>
+where
+    B::ErrorType: 'static,
+{
+    let of = |value: &dyn Fn(&Belief) -> f64| -> Series {
+        outcome.beliefs.iter().map(|belief| (belief.at, value(belief))).collect()
+    };
+    let end = at(outcome, outcome.points.len());
+    let highest = outcome.beliefs.iter().map(|belief| belief.most.max(belief.used)).fold(1.0, f64::max);
+    let mut chart = chart(area, "permits of the window", end, highest * 1.35)?;
+    let lines = [
+        ("believed and bound", of(&|belief| belief.most), COLOURS[6]),
+        ("believed", of(&|belief| belief.believed), COLOURS[0]),
+        ("used", of(&|belief| belief.used), WORLD),
+    ];
+    for (label, line, colour) in lines {
+        chart
+            .draw_series(LineSeries::new(line, colour.stroke_width(1)))?
+            .label(label)
+            .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2)));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperRight)
+        .background_style(WHITE.mix(0.8))
+        .label_font((FONT, 13))
+        .draw()?;
     Ok(())
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::chaos::answers::Decision;
 use crate::model::Ask;
 use crate::plan::read;
 
@@ -7,24 +8,37 @@ const BEGUN: u64 = 1_000;
 
 fn plan(text: &str) -> Plan {
     let rest = "[demand]\npattern = \"bal2\"\n";
-    read("s.toml", &format!("[rule]\nlimit = 10\nwindow = \"1s\"\n{text}{rest}")).unwrap()
+    let (of_story, of_rule) = if text.starts_with("door") { (text, "") } else { ("", text) };
+    read("s.toml", &format!("{of_story}[rule]\nlimit = 10\nwindow = \"1s\"\n{of_rule}{rest}")).unwrap()
 }
 
 /// A request `at` so many ms, answered a millisecond later.
 fn seen(at: u64, answer: Answer) -> Seen {
     let sent = Duration::from_millis(BEGUN * 1_000 + at);
     let ask = Ask { region: 0, user: 0, cost: 1, id: at };
-    Seen { ask, sent, answered: sent + Duration::from_millis(1), answer }
+    Seen { ask, sent, answered: sent + Duration::from_millis(1), answer, denied_before: None }
 }
 
 fn decided(admitted: bool, believed: (u64, u64)) -> Answer {
-    Answer::Decided { admitted, reset: Duration::from_millis(500), believed: Some(believed) }
+    let reset = Duration::from_millis(500);
+    Answer::Decided(Decision { admitted, reset, believed: Some(believed), retry_after: None })
 }
 
-fn evidence<'a>(plan: &'a Plan, way: Way, seen: &'a [Seen], faults: &'a [Happened]) -> Evidence<'a> {
+fn evidence<'a>(plan: &'a Plan, way: Way, seen: &'a [Seen], faults: &[Happened]) -> Evidence<'a> {
+    told(plan, way, seen, Told { faults: faults.to_vec(), ..Told::default() })
+}
+
+fn told<'a>(plan: &'a Plan, way: Way, seen: &'a [Seen], told: Told) -> Evidence<'a> {
     let begun = Duration::from_secs(BEGUN);
-    let (daemons, healthy, stalls) = (Vec::new(), Vec::new(), Vec::new());
-    Evidence { plan, way, begun, seen, unsent: 0, stalls, faults, daemons, healthy }
+    // A test is over before this matters.
+    let told = Box::leak(Box::new(told));
+    let (daemons, stalls) = (Vec::new(), Vec::new());
+    Evidence { plan, way, begun, seen, unsent: 0, stalls, told, daemons, remembered: None }
+}
+
+/// The page of a daemon of this region.
+fn page(region: usize, metrics: &str) -> Page {
+    Page { daemon: "a".to_owned(), region, metrics: metrics.to_owned() }
 }
 
 fn admitted_in_turn(times: u64) -> Vec<Seen> {
@@ -104,18 +118,28 @@ fn a_request_without_an_answer_is_noticed_unless_its_daemon_was_killed() {
 }
 
 #[test]
+fn a_request_that_a_gateway_lets_pass_undecided_is_noticed() {
+    let plan = plan("door = \"envoy\"\n");
+    let all = [seen(100, decided(true, (0, 0))), seen(500, Answer::Unasked)];
+    assert_eq!(evidence(&plan, Way::Gossip, &all[..1], &[]).everyone_is_answered().kept, Kept::Yes);
+    let verdict = evidence(&plan, Way::Gossip, &all, &[]).everyone_is_answered();
+    assert_eq!(verdict.kept, Kept::No);
+    assert!(verdict.found.contains("at 0.5 s: the gateway let it pass"), "{}", verdict.found);
+}
+
+#[test]
 fn an_alarm_in_health_and_a_cause_that_is_not_named_are_noticed() {
     let plan = plan("");
     let kind = FaultKind::Cut { regions: vec![2], inward: true, outward: true };
     let cut = [Happened { kind, from: Duration::from_secs(3), until: Duration::from_secs(7) }];
-    let mut judged = evidence(&plan, Way::Gossip, &[], &cut);
-    judged.healthy = vec![("a".to_owned(), "tidegate_task_ends_total{task=\"sweep\"} 0\n".to_owned())];
-    judged.daemons =
-        vec![("a".to_owned(), 0, "region region-2 is cut off\nregion region-2 is heard\n".to_owned())];
-    assert_eq!((judged.health_is_quiet().kept, judged.cause_is_named().kept), (Kept::Yes, Kept::Yes));
-    judged.healthy[0].1 = "tidegate_task_ends_total{task=\"sweep\"} 1\n".to_owned();
-    judged.daemons[0].2 = "region region-2 is cut off\n".to_owned();
-    assert_eq!((judged.health_is_quiet().kept, judged.cause_is_named().kept), (Kept::No, Kept::No));
+    let log = "region region-2 is cut off\nregion region-2 is heard\n";
+    for (ends, log, kept) in [(0, log, Kept::Yes), (1, "region region-2 is cut off\n", Kept::No)] {
+        let healthy = vec![page(0, &format!("tidegate_task_ends_total{{task=\"sweep\"}} {ends}\n"))];
+        let all = Told { faults: cut.to_vec(), healthy, ..Told::default() };
+        let mut judged = told(&plan, Way::Gossip, &[], all);
+        judged.daemons = vec![("a".to_owned(), 0, log.to_owned())];
+        assert_eq!((judged.health_is_quiet().kept, judged.cause_is_named().kept), (kept, kept));
+    }
 }
 
 #[test]
@@ -128,11 +152,94 @@ fn a_limit_that_is_not_used_again_is_noticed() {
         (0..240)
             .map(|place| {
                 let at = place * 50;
-                let free = if at < back { 5 } else { 10 };
+                let free = if (1_000..back).contains(&at) { 5 } else { 10 };
                 seen(at, decided(place % 20 < free, (0, 0)))
             })
             .collect()
     };
     assert_eq!(evidence(&plan, Way::Gossip, &run(5_000), &cut).used_again().kept, Kept::Yes);
     assert_eq!(evidence(&plan, Way::Gossip, &run(8_000), &cut).used_again().kept, Kept::No);
+}
+
+#[test]
+fn a_denial_that_is_forgotten_or_written_twice_is_noticed() {
+    let plan = plan("");
+    let all: Vec<Seen> = (0..9).map(|place| seen(100 + place, decided(false, (0, 0)))).collect();
+    for (denials, dropped, kept) in
+        [(9, 0, Kept::Yes), (7, 2, Kept::Yes), (8, 0, Kept::No), (10, 0, Kept::No), (8, 3, Kept::Yes)]
+    {
+        let mut judged = evidence(&plan, Way::Gossip, &all, &[]);
+        judged.remembered = Some(Remembered { denials, dropped });
+        assert_eq!(judged.denials_are_remembered().kept, kept, "{denials} and {dropped}");
+    }
+}
+
+#[test]
+fn a_decision_that_waits_for_the_database_is_noticed() {
+    let plan = plan("");
+    let kind = FaultKind::DatabaseFrozen;
+    let frozen = [Happened { kind, from: Duration::ZERO, until: Duration::from_secs(9) }];
+    let mut all: Vec<Seen> = (0..50).map(|place| seen(100 + place * 10, decided(false, (0, 0)))).collect();
+    let judged = |all: &[Seen]| evidence(&plan, Way::Gossip, all, &frozen).nothing_waits_for_the_database();
+    assert_eq!(judged(&all).kept, Kept::Yes);
+    all[7].answered += Duration::from_secs(1);
+    assert_eq!(judged(&all).kept, Kept::No);
+}
+
+#[test]
+fn a_clock_that_others_do_not_know_to_be_wrong_is_noticed() {
+    let mut plan = plan("");
+    plan.regions[1].ahead = 300_000;
+    for (shown, kept) in [("0.28", Kept::Yes), ("0.01", Kept::No)] {
+        let metrics = format!("tidegate_peer_clock_offset_seconds{{region=\"region-1\"}} {shown}\n");
+        let meanwhile = vec![(Duration::from_secs(9), vec![page(0, &metrics)])];
+        let judged = told(&plan, Way::Gossip, &[], Told { meanwhile, ..Told::default() });
+        assert_eq!(judged.clocks_are_known().kept, kept, "{shown}");
+    }
+}
+
+#[test]
+fn a_window_is_that_of_the_clock_of_its_region() {
+    let mut plan = plan("");
+    plan.regions[0].ahead = 300_000;
+    // At 0.8 s the next window has begun there, so both halves are in one window.
+    let all: Vec<Seen> =
+        (0..11).map(|place| seen(if place < 6 { 800 } else { 1_500 }, decided(true, (0, 0)))).collect();
+    assert_eq!(evidence(&plan, Way::Escrow, &all, &[]).limit_holds().kept, Kept::No);
+    let kind = FaultKind::ClockStep { region: 0, by: -300_000 };
+    let step = [Happened { kind, from: Duration::from_millis(700), until: Duration::from_secs(1_100) }];
+    assert_eq!(evidence(&plan, Way::Escrow, &all, &step).limit_holds().kept, Kept::Yes);
+}
+
+#[test]
+fn waiting_in_vain_is_noticed() {
+    let plan = plan("");
+    let run = |admitted: u64| -> Vec<Seen> {
+        let again = |place: u64| {
+            let at = 1_000 * (place + 1) + 5;
+            let mut seen = seen(at, decided(place < admitted, (0, 0)));
+            seen.denied_before = Some(Duration::from_millis(BEGUN * 1_000 + at - 500));
+            seen
+        };
+        (0..30).map(again).collect()
+    };
+    assert_eq!(evidence(&plan, Way::Gossip, &run(30), &[]).waiting_helps().kept, Kept::Yes);
+    assert_eq!(evidence(&plan, Way::Gossip, &run(20), &[]).waiting_helps().kept, Kept::No);
+    // Others ask meanwhile.
+    let mut all = run(20);
+    all.extend((0..30).map(|place| seen(1_000 * (place + 1) + 1, decided(true, (0, 0)))));
+    assert_eq!(evidence(&plan, Way::Gossip, &all, &[]).waiting_helps().kept, Kept::NotJudged);
+}
+
+#[test]
+fn a_bucket_is_judged_by_the_limit_in_force() {
+    let plan = plan("algorithm = \"gcra\"\nburst = 10\n");
+    let at = Duration::from_secs(1);
+    let raised = [Happened { kind: FaultKind::Limit(20), from: at, until: at }];
+    let every = |millis: u64| -> Vec<Seen> {
+        (0..120).map(|place| seen(5_000 + place * millis, decided(true, (0, 0)))).collect()
+    };
+    assert_eq!(evidence(&plan, Way::Split, &every(50), &raised).limit_holds().kept, Kept::Yes);
+    assert_eq!(evidence(&plan, Way::Split, &every(33), &raised).limit_holds().kept, Kept::No);
+    assert_eq!(evidence(&plan, Way::Split, &every(50), &[]).limit_holds().kept, Kept::No);
 }
