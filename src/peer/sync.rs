@@ -47,7 +47,7 @@ const REFUSED: [&str; 8] = [
     "beyond_limit",
 ];
 /// What it passes over because it came late, early or twice, or comes again: as it should be.
-const PASSED_OVER: [&str; 4] = ["window", "rights_window", "duplicate", "unnamed"];
+const PASSED_OVER: [&str; 5] = ["window", "rights_window", "rights_early", "duplicate", "unnamed"];
 
 /// Runs until `stop`, or until `events` ends.
 pub async fn run(
@@ -348,7 +348,8 @@ impl Driver {
                 self.port.refused(reason, more);
             }
         }
-        let passed_over = [tally.past_windows, rights.other_windows, tally.duplicates, tally.unnamed];
+        let passed_over =
+            [tally.past_windows, rights.other_windows, rights.early, tally.duplicates, tally.unnamed];
         for (reason, count) in PASSED_OVER.into_iter().zip(passed_over) {
             let more = more(self.told.entry(reason).or_default(), count);
             if more > 0 {

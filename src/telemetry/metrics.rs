@@ -133,7 +133,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["reason"],
         "What came from other daemons and was passed over as it should be: window, rights_window (over, or not begun, by a \
-         little), duplicate, unnamed (goes by a number that is not known here; it comes again with its name)",
+         little), rights_early (what a third region gave the sender is not known here yet: they come again), duplicate, unnamed (goes by a number that is not known here; it comes again with its name)",
     ),
     (
         "peer_dropped_total",

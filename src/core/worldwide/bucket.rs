@@ -400,10 +400,14 @@ impl Bucket {
         &mut self.charged[region]
     }
 
-    /// Whether a region told of more than it is believed to have admitted.
+    /// Whether a region told of more than it is believed to have admitted. What the own region admits without windows its own store
+    /// knows, so nothing has to be believed.
     fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
         if self.windowed() {
             return self.believed(admitted) < admitted;
+        }
+        if region == Regions::OWN {
+            return false;
         }
         let mut charged = self.charged.get(region).copied().unwrap_or(Charged::new(self.since));
         let more = admitted.saturating_sub(charged.counted);

@@ -88,7 +88,8 @@ impl Replica {
         let place = self.speakers.get(region).and_then(|names| names.get(&from.node)).copied();
         let Some(place) = place else { return Err(Refused::NoRoom) };
         if region != Regions::OWN {
-            self.regions.heard(region, now, now.since(frame.sent));
+            let delay = (frame.sent >= self.stood_until).then(|| now.since(frame.sent));
+            self.regions.heard(region, now, delay);
             if let Some(reached) = reached {
                 self.regions.answered(region, reached);
             }

@@ -11,6 +11,9 @@ const DELAY_MEMORY: Span = Span::from_secs(10);
 /// No delay above this is believed: a clock that is so wrong, or a link that is so slow, counts as cut off sooner.
 const DELAY_MAX: Span = Span::from_secs(1);
 
+/// The shortest round trip of the last one to two times as long is the way's: a longer one waited for a daemon that stood still.
+const TRIP_MEMORY: Span = Span::from_secs(3);
+
 /// So much longer the first answer to this daemon may take: a link must be there first, and a round trip be over.
 const FIRST_ANSWER: Span = Span::from_secs(1);
 
@@ -50,6 +53,15 @@ pub(super) struct Region {
     /// Since when it is expected to speak.
     pub(super) expected: Timestamp,
     delay: Delay,
+    trip: Trip,
+}
+
+/// The shortest round trip of the last seconds.
+#[derive(Debug, Default)]
+struct Trip {
+    now: Option<Span>,
+    before: Option<Span>,
+    turned: Timestamp,
 }
 
 /// The longest delay of the last 10 to 20 seconds.
@@ -98,6 +110,7 @@ impl Regions {
             reborn: None,
             expected: now,
             delay: Delay::default(),
+            trip: Trip::default(),
         });
         self.order = (0..self.list.len()).collect();
         let list = &self.list;
@@ -169,12 +182,14 @@ impl Regions {
         owner.is_none_or(|owner| owner == node)
     }
 
-    /// A frame from this region took `delay` (clock offset included).
-    pub(super) fn heard(&mut self, id: RegionId, now: Timestamp, delay: Span) {
+    /// A frame from this region took `delay` (clock offset included); `None` where it may have waited for this daemon.
+    pub(super) fn heard(&mut self, id: RegionId, now: Timestamp, delay: Option<Span>) {
         if let Some(region) = self.list.get_mut(id) {
             region.heard = Some(now);
             region.left = false;
-            region.delay.note(now, delay);
+            if let Some(delay) = delay {
+                region.delay.note(now, delay);
+            }
         }
     }
 
@@ -200,7 +215,8 @@ impl Regions {
     /// A round trip to this region was measured.
     pub(super) fn round_trip(&mut self, id: RegionId, now: Timestamp, rtt: Span) {
         if let Some(region) = self.list.get_mut(id) {
-            region.delay.note(now, Span(rtt.0 / 2));
+            let shortest = region.trip.note(now, rtt);
+            region.delay.note(now, Span(shortest.0 / 2));
         }
     }
 
@@ -247,6 +263,7 @@ impl Regions {
             region.expected = region.expected.min(now);
             region.mending = region.mending.map(|_| now);
             region.delay.turned = region.delay.turned.min(now);
+            region.trip.turned = region.trip.turned.min(now);
         }
     }
 
@@ -288,6 +305,18 @@ impl Region {
     /// How long its newest frame took, clock offset included.
     pub(super) const fn delay(&self) -> Option<Span> {
         self.delay.latest
+    }
+}
+
+impl Trip {
+    /// Takes in a round trip, and returns the shortest one of late.
+    fn note(&mut self, now: Timestamp, rtt: Span) -> Span {
+        if now.since(self.turned) > TRIP_MEMORY {
+            self.before = self.now.take();
+            self.turned = now;
+        }
+        self.now = Some(self.now.map_or(rtt, |shortest| shortest.min(rtt)));
+        self.now.into_iter().chain(self.before).min().unwrap_or(rtt)
     }
 }
 

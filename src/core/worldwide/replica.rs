@@ -29,6 +29,8 @@ const URGENT_GAP: Span = Span::from_millis(20);
 const BUSY_ABOVE: usize = 64;
 /// A clock that went back by no more than this is waited for.
 const STEPPED_BACK: Span = Span::from_millis(50);
+/// A daemon that was told nothing for so long has stood still.
+const STOOD_STILL: Span = Span::from_millis(200);
 /// A region counts as cut off after at least this long without a frame.
 const PATIENCE_MIN: Span = Span::from_millis(450);
 /// What is added to the time that news of a cut take: a link may have to be dialled first, and something be said twice.
@@ -117,6 +119,8 @@ pub struct Replica {
     next_cut: Timestamp,
     /// The instant that it was last told.
     pub(super) newest: Timestamp,
+    /// When this daemon last went on after it had stood still: what was sent before waited for it.
+    pub(super) stood_until: Timestamp,
     /// Which link is asked first for the next frame.
     pub(super) turn: usize,
     begun: bool,
@@ -194,6 +198,7 @@ impl Replica {
             effects: VecDeque::new(),
             next_cut: Timestamp::default(),
             newest: Timestamp::default(),
+            stood_until: Timestamp::default(),
             turn: 0,
             begun: false,
             busy: false,
@@ -552,19 +557,14 @@ impl Replica {
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
     pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
-        let (settled, silence) = (self.is_settled(), self.silence);
-        let here = Here {
-            settled,
-            silence,
-            ..here(&self.config, &self.node, &self.regions, self.horizon, self.busy)
-        };
-        (here, &mut self.keys)
+        let known = (self.horizon, self.busy, self.is_settled(), self.silence);
+        (here(&self.config, &self.node, &self.regions, known), &mut self.keys)
     }
 
     /// The same where nothing is changed.
     pub(super) fn standpoint(&self) -> Here<'_> {
-        let (settled, silence) = (self.is_settled(), self.silence);
-        Here { settled, silence, ..here(&self.config, &self.node, &self.regions, self.horizon, self.busy) }
+        let known = (self.horizon, self.busy, self.is_settled(), self.silence);
+        here(&self.config, &self.node, &self.regions, known)
     }
 
     pub(super) fn look_at_all(&mut self, now: Timestamp) {
@@ -655,11 +655,15 @@ impl Replica {
                 }
             }
         }
+        if self.newest + STOOD_STILL < now {
+            self.stood_until = now;
+        }
         self.newest = now;
     }
 
     /// What was noted of an instant that is to come again was now: else everything would wait until it has come.
     fn clock_went_back(&mut self, now: Timestamp) {
+        self.stood_until = self.stood_until.min(now);
         self.next_cut = Timestamp::default();
         self.waits = self.waits.map(|_| now);
         self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
@@ -678,8 +682,7 @@ fn here<'a>(
     config: &'a ReplicaConfig,
     node: &'a Arc<str>,
     regions: &'a Regions,
-    horizon: Span,
-    busy: bool,
+    (horizon, busy, settled, silence): (Span, bool, bool, Span),
 ) -> Here<'a> {
     Here {
         node,
@@ -691,7 +694,7 @@ fn here<'a>(
         care: config.care,
         thrift: config.thrift,
         busy: config.thrift && busy,
-        settled: false,
-        silence: Span::ZERO,
+        settled,
+        silence,
     }
 }

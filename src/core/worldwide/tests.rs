@@ -244,6 +244,23 @@ fn of_daemons_that_share_a_store_one_charges_it_for_the_others() {
 }
 
 #[test]
+fn nothing_that_daemons_of_one_region_tell_each_other_of_their_store_is_beyond_its_limit() {
+    let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
+    let (a, siblings) = (name("a", "1"), [name("b", "1"), name("b", "2")]);
+    let mut table = Table::new(&[], &rule);
+    table.shared_store = true;
+    siblings.iter().chain([&a]).for_each(|who| table.start(who, &rule));
+    table.meet(&[]);
+    for _ in 0..50 {
+        siblings.iter().for_each(|who| table.admit(who, "u", 0, 5));
+        table.run(Span::from_millis(100));
+    }
+    for who in siblings.iter().chain([&a]) {
+        assert_eq!(table.replicas[who].tally().beyond, 0, "{who:?}");
+    }
+}
+
+#[test]
 fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
     let (rule, window) = minute();
     let (a, b) = (name("a", "1"), name("b", "1"));

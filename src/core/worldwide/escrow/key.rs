@@ -29,6 +29,10 @@ pub(super) const IDLE: Span = Span::from_secs(2);
 const PLACES_WINDOW: Span = Span::from_secs(1);
 /// What refills in so many seconds may come sooner than it was sent apart: words overtake each other.
 const OVERTAKING_S: u128 = 1;
+/// What a third region gave the sender of rights is known here within so long.
+const PROVEN_WITHIN: Span = Span::from_secs(1);
+/// Rights that could not be proven so long ago say nothing of those that come now.
+const FORGIVEN_AFTER: Span = Span::from_secs(10);
 /// Most steps that wait for the store. More are dropped; they come again.
 const STEPS_MAX: usize = 64;
 
@@ -102,6 +106,8 @@ pub(super) struct Partner {
     credit: Option<(Timestamp, u128)>,
     /// What was taken off its credit in its session.
     credited: (u64, u64),
+    /// Since when it has sent nothing but what it cannot have by what the others told.
+    unproven: Option<Timestamp>,
 }
 
 impl Partner {
@@ -118,6 +124,18 @@ impl Partner {
     /// For how long it has said that it cannot serve what it wants.
     pub(super) fn lacks_for(&self, now: Timestamp) -> Span {
         self.lacks.map_or(Span::ZERO, |since| now.since(since))
+    }
+
+    /// It sent more of a window than is known here that it can have. Whether those who gave it the rest may not have been heard yet.
+    pub(super) fn may_prove(&mut self, now: Timestamp) -> bool {
+        let since = self.unproven.filter(|since| now.since(*since) <= FORGIVEN_AFTER).unwrap_or(now);
+        self.unproven = Some(since);
+        now.since(since) <= PROVEN_WITHIN
+    }
+
+    /// It sent what it can have.
+    pub(super) fn proves(&mut self) {
+        self.unproven = None;
     }
 
     pub(super) const fn promised_in(&self, window: u64) -> u64 {

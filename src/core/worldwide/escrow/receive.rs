@@ -34,7 +34,7 @@ impl Escrow {
         if region != Regions::OWN {
             let delay =
                 self.links.get(from).map_or_else(Default::default, |link| super::Span(link.rtt().0 / 2));
-            self.regions.heard(region, now, delay);
+            self.regions.heard(region, now, Some(delay));
         }
         self.tally.frames_in = self.tally.frames_in.saturating_add(1);
         for said in frame.statements {
@@ -153,7 +153,8 @@ impl Escrow {
                 others.saturating_add(sent.permits) <= allowed
             };
             if !honest {
-                self.tally.beyond = self.tally.beyond.saturating_add(1);
+                let all = others.saturating_add(sent.permits);
+                self.doubt(now, (id, region), all, level || places);
                 return;
             }
         } else if level || places {
@@ -165,8 +166,11 @@ impl Escrow {
             self.schedule(now, id);
             return;
         } else if sent.permits > allowed {
-            self.tally.beyond = self.tally.beyond.saturating_add(1);
+            self.doubt(now, (id, region), sent.permits, false);
             return;
+        }
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.partner_mut(region).proves();
         }
         let (session, to_session, permits) = (sent.session, sent.to_session, sent.permits);
         let keep = self.bucket(id).filter(|_| level).map_or(0, |bucket| {
@@ -182,6 +186,21 @@ impl Escrow {
         }
         self.next_step(now, id);
         self.schedule(now, id);
+    }
+
+    /// A region sent more than it can have by what is known here. That of a window which a third region gave it is known soon, and
+    /// comes again until then; what exceeds all that there is never can be.
+    fn doubt(&mut self, now: Timestamp, (id, region): (usize, RegionId), permits: u64, is_sure: bool) {
+        let minted = self.bucket(id).map_or(0, |bucket| {
+            let shares = bucket.rule.shares.keys().map(|name| bucket.share_of(name).minted_most);
+            shares.fold(0, u64::saturating_add)
+        });
+        let bucket = self.bucket_mut(id).filter(|_| !is_sure && permits <= minted);
+        let tally = match bucket.is_some_and(|bucket| bucket.partner_mut(region).may_prove(now)) {
+            true => &mut self.tally.early,
+            false => &mut self.tally.beyond,
+        };
+        *tally = tally.saturating_add(1);
     }
 
     /// The most that a region can honestly have given away in a window (without windows see `Partner::believes`): its share and what others gave to it.

@@ -28,6 +28,8 @@ pub struct EscrowTally {
     pub fenced: u64,
     /// Statements and transfers of other windows.
     pub other_windows: u64,
+    /// Transfers of what their sender was given by a third region that has not told of it here yet: they come again.
+    pub early: u64,
     /// Transfers of more than their sender can have.
     pub beyond: u64,
     /// Statements and transfers of rules that are not known here.

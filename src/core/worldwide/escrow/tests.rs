@@ -11,6 +11,7 @@ use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
 
 mod few;
+mod honest;
 mod levels;
 mod own;
 
@@ -499,34 +500,6 @@ fn closed_windows_are_counted_worldwide() {
         "{closed:?} {:?}",
         world.admitted
     );
-}
-
-#[test]
-fn what_a_region_can_not_have_is_not_taken_from_it() {
-    let mut world = World::new(3, 300, CALM, Safety::ALL);
-    for _ in 0..20 {
-        world.request(1, 30);
-        world.tick();
-    }
-    world.send(0, 1, 250);
-    assert_eq!(world.regions[1].machine.tally().beyond, 1);
-    assert!(world.regions[1].vault.balance(world.clock(1)).ledger.budget() <= 300);
-}
-
-#[test]
-fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
-    let mut world = World::new(3, 300, CALM, Safety::ALL);
-    world.press(1, 30, 20);
-    let mut global = Global::new(Mode::Escrow);
-    global.shares = [("r0", 1), ("r1", 8), ("r2", 1)].map(|(name, weight)| (name.to_owned(), weight)).into();
-    let rule = WorldRule { name: rule_name(), algorithm: world.algorithm, limit: world.limit, global };
-    world.regions[1].machine.handle_rules(world.now, &[rule]);
-    // Its share was a hundred.
-    let took = |world: &World| world.regions[1].vault.balance(world.clock(1)).ledger.taken_from("r0", 1);
-    let before = took(&world);
-    assert!(before < 99);
-    world.send(0, 1, 99);
-    assert_eq!((took(&world), world.regions[1].machine.tally().beyond), (99, 0));
 }
 
 #[test]

@@ -91,3 +91,29 @@ fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs()
         }
     }
 }
+
+#[test]
+fn what_waited_for_a_daemon_that_stood_still_does_not_make_ways_longer() {
+    let (rule, _) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.run(Span::from_secs(2));
+    let mut stopped = table.replicas.remove(&b).unwrap();
+    let before = stopped.horizon(table.now);
+    let mut waiting = Vec::new();
+    for _ in 0..40 {
+        table.now = table.now + Span::from_millis(100);
+        let speaker = table.replicas.get_mut(&a).unwrap();
+        speaker.handle_timeout(table.now);
+        while let Some((_, frame)) = speaker.poll_transmit(table.now) {
+            waiting.push(frame);
+        }
+    }
+    assert!(waiting.len() > 10, "{}", waiting.len());
+    // It goes on; the acknowledgement of what it sent before it stood still has waited as well.
+    for frame in waiting {
+        stopped.handle_frame(table.now, &a, frame).unwrap();
+    }
+    stopped.handle_link(table.now, &a, Span::from_millis(500));
+    assert_eq!(stopped.horizon(table.now), before);
+}

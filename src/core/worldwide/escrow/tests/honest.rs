@@ -1,0 +1,45 @@
+//! What a region can have, and what is not believed of it.
+
+use super::*;
+
+#[test]
+fn what_a_region_can_not_have_is_not_taken_from_it() {
+    let mut world = World::new(3, 300, CALM, Safety::ALL);
+    for _ in 0..20 {
+        world.request(1, 30);
+        world.tick();
+    }
+    // A third region might have given it that, and not be heard yet.
+    world.send(0, 1, 250);
+    let counted = |world: &World| {
+        let tally = world.regions[1].machine.tally();
+        (tally.early, tally.beyond)
+    };
+    assert_eq!(counted(&world), (1, 0));
+    world.send(0, 1, 301);
+    assert_eq!(counted(&world), (1, 1), "nobody has more than there is");
+    let begun = world.now;
+    while world.now.since(begun) < Span::from_millis(1_100) {
+        world.tick();
+    }
+    let before = counted(&world);
+    world.send(0, 1, 250);
+    assert_eq!(counted(&world), (before.0, before.1 + 1), "by now it would be known");
+    assert!(world.regions[1].vault.balance(world.clock(1)).ledger.budget() <= 300);
+}
+
+#[test]
+fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
+    let mut world = World::new(3, 300, CALM, Safety::ALL);
+    world.press(1, 30, 20);
+    let mut global = Global::new(Mode::Escrow);
+    global.shares = [("r0", 1), ("r1", 8), ("r2", 1)].map(|(name, weight)| (name.to_owned(), weight)).into();
+    let rule = WorldRule { name: rule_name(), algorithm: world.algorithm, limit: world.limit, global };
+    world.regions[1].machine.handle_rules(world.now, &[rule]);
+    // Its share was a hundred.
+    let took = |world: &World| world.regions[1].vault.balance(world.clock(1)).ledger.taken_from("r0", 1);
+    let before = took(&world);
+    assert!(before < 99);
+    world.send(0, 1, 99);
+    assert_eq!((took(&world), world.regions[1].machine.tally().beyond), (99, 0));
+}
