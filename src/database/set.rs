@@ -47,6 +47,10 @@ impl RuleDocs {
         }
         let mut rules = Vec::with_capacity(self.rules.len());
         for (name, document) in &self.rules {
+            if self.quotas.contains_key(name) && document.get("global").is_none() {
+                problems.push(not_worldwide(name));
+                continue;
+            }
             match document::named_rule_from_json(&self.whole(name, document), name, regions) {
                 Ok(rule) => rules.push(rule),
                 Err(found) => problems.extend(found),
@@ -83,11 +87,9 @@ impl RuleDocs {
     fn whole(&self, name: &str, document: &Value) -> Value {
         let Some(quotas) = self.quotas.get(name) else { return document.clone() };
         let mut document = document.clone();
-        // Without it, or with something else in its place, the reader says what is wrong.
+        // With something else in its place the reader says what is wrong.
         if let Some(global) = document.get_mut("global").and_then(Value::as_object_mut) {
             set_quotas(global, quotas);
-        } else if let Some(fields) = document.as_object_mut() {
-            fields.insert("global".to_owned(), json!("missing, and there are quotas for this rule"));
         }
         document
     }
@@ -173,8 +175,7 @@ impl RuleDocs {
         let document = self.rules.get(rule).ok_or_else(|| Refused::NoRule(rule.to_owned()))?;
         let mut document = document.clone();
         let Some(global) = document.get_mut("global").and_then(Value::as_object_mut) else {
-            let message = "is missing: only a rule that is worldwide has shares by region".to_owned();
-            return Err(Refused::Wrong(vec![problem(&format!("{rule}.global"), message)]));
+            return Err(Refused::Wrong(vec![not_worldwide(rule)]));
         };
         if quotas.is_empty() {
             global.remove("shares");
@@ -289,6 +290,11 @@ fn change(
     RuleChange { kind, rule: rule.to_owned(), region, before, after }
 }
 
+fn not_worldwide(rule: &str) -> Problem {
+    let message = "is missing: only a rule that is worldwide has shares by region".to_owned();
+    problem(&format!("{rule}.global"), message)
+}
+
 fn problem(place: &str, message: String) -> Problem {
     Problem { place: Place::Field(place.to_owned()), message }
 }
@@ -369,7 +375,11 @@ mod tests {
         let mut set = set(&[("a", 1)]);
         set.rules.get_mut("a").unwrap().as_object_mut().unwrap().remove("global");
         let set = edited(&set, Edit::Quotas { rule: "a".to_owned(), quotas: vec![quota("eu", 1, 0)] });
-        assert!(set.read(&[]).unwrap_err()[0].to_string().starts_with("a.global: "));
+        let problems = set.read(&[]).unwrap_err();
+        let sentence = "a.global: is missing: only a rule that is worldwide has shares by region";
+        assert_eq!((problems.len(), problems[0].to_string().as_str()), (1, sentence));
+        let within = set.quotas_within("a", &[quota("eu", 1, 0)]).unwrap_err();
+        assert!(within.to_string().contains(sentence), "{within}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::support::command;
 use super::support::daemon::Daemon;
 use super::support::eventually;
 use super::support::postgres::Postgres;
+use super::support::rls;
 
 fn status(daemon: &Daemon) -> serde_json::Value {
     daemon.get("/readyz").json()["rules"].clone()
@@ -95,10 +96,15 @@ fn without_any_rules_a_daemon_is_not_ready_until_there_are() {
     assert!(check.status == 503 && check.body.contains("not_ready"), "{check:?}");
     let authorize = super::support::http::get(http, "/v1/authorize", &[("x-tidegate-user", "u")]);
     assert_eq!(authorize.status, 503, "{authorize:?}");
+    // A gateway takes UNAVAILABLE for "nobody decided", and does what its own setting says.
+    let gateway = rls::Client::connect(grpc);
+    let asked = || rls::request(vec![rls::descriptor(&[("user", "u")])]);
+    assert_eq!(gateway.refusal(asked()), tonic::Code::Unavailable);
     place.server.run();
     eventually("it is ready", || (ready()?.status == 200).then_some(()));
     let check = super::support::http::post(http, "/v1/check", r#"{"attributes":{"user":"u"}}"#);
     assert_eq!(check.status, 200, "{check:?}");
+    assert_eq!(gateway.refusal(asked()), tonic::Code::Ok);
     drop(process);
 }
 
