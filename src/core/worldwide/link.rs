@@ -297,10 +297,12 @@ impl Link {
         self.landed.map(|(_, at)| Timestamp(at.0.saturating_sub(back.0)))
     }
 
-    /// Whether all of its newest frames came, and ours are answered.
-    pub(super) fn is_sound(&self, now: Timestamp, patience: Span) -> bool {
-        let answered = |at: Option<Timestamp>| at.is_some_and(|at| now.since(at) <= patience);
-        answered(self.heard) && answered(self.reached()) && self.seen.is_some_and(|seen| !has_gaps(seen))
+    /// Whether all of its newest frames came, none later than `patience` after the one before, and ours are answered: of those
+    /// one `heartbeat` more sees the answer.
+    pub(super) fn is_sound(&self, now: Timestamp, patience: Span, heartbeat: Span) -> bool {
+        let within = |at: Option<Timestamp>, patience| at.is_some_and(|at| now.since(at) <= patience);
+        let answered = within(self.heard, patience) && within(self.reached(), patience + heartbeat);
+        answered && self.seen.is_some_and(|seen| !has_gaps(seen))
     }
 
     /// Calls `lost` for everything that was in frames which must be taken for lost.

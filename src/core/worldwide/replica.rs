@@ -29,8 +29,6 @@ const URGENT_GAP: Span = Span::from_millis(20);
 const BUSY_ABOVE: usize = 64;
 /// A clock that went back by no more than this is waited for.
 const STEPPED_BACK: Span = Span::from_millis(50);
-/// A daemon that was told nothing for so long has stood still.
-const STOOD_STILL: Span = Span::from_millis(200);
 /// A region counts as cut off after at least this long without a frame.
 const PATIENCE_MIN: Span = Span::from_millis(450);
 /// What is added to the time that news of a cut take: a link may have to be dialled first, and something be said twice.
@@ -655,9 +653,7 @@ impl Replica {
                 }
             }
         }
-        if self.newest + STOOD_STILL < now {
-            self.stood_until = now;
-        }
+        self.goes_on(now);
         self.newest = now;
     }
 

@@ -12,6 +12,8 @@ use super::uncertainty::Elsewhere;
 const SETTLES: Span = Span::from_secs(10);
 /// A link on which nothing comes for so long beyond a heartbeat is doubted: much sooner than its region counts as cut off.
 const QUIET_LINK: Span = Span::from_millis(50);
+/// A daemon that was not told the time for so long has stood still.
+const STOOD_STILL: Span = Span::from_millis(200);
 
 impl Replica {
     /// What answers must know of the stores beside the own one: how many may admit the same limits, and whether for long all that was
@@ -44,6 +46,13 @@ impl Replica {
         !self.config.care.doubts_what_is_late || self.unsettled <= self.newest
     }
 
+    /// Notes whether this daemon has stood still until `now`.
+    pub(super) fn goes_on(&mut self, now: Timestamp) {
+        if self.newest + STOOD_STILL < now {
+            self.stood_until = now;
+        }
+    }
+
     /// The longest that a region was not heard.
     fn silence(&self, now: Timestamp) -> Span {
         let others = self.regions.iter().skip(1).filter(|(_, region)| !region.left);
@@ -59,7 +68,7 @@ impl Replica {
         let mut others = self.links.iter().filter(|link| link.region != Regions::OWN && link.live);
         if self.horizon > before
             || !self.regions.are_whole()
-            || !others.all(|link| link.is_sound(now, patience))
+            || !others.all(|link| link.is_sound(now, patience, self.heartbeat()))
         {
             self.unsettle(now);
         }
