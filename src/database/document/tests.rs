@@ -434,7 +434,9 @@ fn any_rule() -> impl Strategy<Value = Rule> {
     let action =
         proptest::sample::select(vec![Action::Reject, Action::LogOnly, Action::Allow, Action::Block]);
     let values = proptest::collection::vec("[a-z*/]{1,6}", 1..3);
-    let matched = proptest::collection::btree_map("[a-z.\"]{1,4}", values, 0..3);
+    // What `ip` is matched with must be networks.
+    let attribute = "[a-z.\"]{1,4}".prop_filter("a plain attribute", |name| name != "ip");
+    let matched = proptest::collection::btree_map(attribute, values, 0..3);
     (".{1,9}", limit, algorithm, action, matched, any::<(bool, bool, i32)>(), proptest::option::of(".{1,20}"))
         .prop_map(|(name, (limit, burst, millis), algorithm, action, matched, (exact, _, priority), text)| {
             let counts = action.counts();

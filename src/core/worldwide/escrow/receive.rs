@@ -154,7 +154,8 @@ impl Escrow {
             };
             if !honest {
                 let all = others.saturating_add(sent.permits);
-                self.doubt(now, (id, region), all, level || places);
+                let beyond = if level || places { u64::MAX } else { all.saturating_sub(allowed) };
+                self.doubt(now, id, region, beyond);
                 return;
             }
         } else if level || places {
@@ -166,7 +167,7 @@ impl Escrow {
             self.schedule(now, id);
             return;
         } else if sent.permits > allowed {
-            self.doubt(now, (id, region), sent.permits, false);
+            self.doubt(now, id, region, sent.permits - allowed);
             return;
         }
         if let Some(bucket) = self.bucket_mut(id) {
@@ -188,14 +189,15 @@ impl Escrow {
         self.schedule(now, id);
     }
 
-    /// A region sent more than it can have by what is known here. That of a window which a third region gave it is known soon, and
-    /// comes again until then; what exceeds all that there is never can be.
-    fn doubt(&mut self, now: Timestamp, (id, region): (usize, RegionId), permits: u64, is_sure: bool) {
-        let minted = self.bucket(id).map_or(0, |bucket| {
-            let shares = bucket.rule.shares.keys().map(|name| bucket.share_of(name).minted_most);
-            shares.fold(0, u64::saturating_add)
+    /// A region sent `beyond` permits more than it can have by what is known here. What a third region gave it of a window is known
+    /// soon, and comes again until then; what exceeds all that third regions have never can be.
+    fn doubt(&mut self, now: Timestamp, id: usize, region: RegionId, beyond: u64) {
+        let (own, from) = (self.regions.name(Regions::OWN), self.regions.name(region));
+        let others = self.bucket(id).map_or(0, |bucket| {
+            let thirds = bucket.rule.shares.keys().filter(|name| *name != own && *name != from);
+            thirds.map(|name| bucket.share_of(name).minted_most).fold(0, u64::saturating_add)
         });
-        let bucket = self.bucket_mut(id).filter(|_| !is_sure && permits <= minted);
+        let bucket = self.bucket_mut(id).filter(|_| beyond <= others);
         let tally = match bucket.is_some_and(|bucket| bucket.partner_mut(region).may_prove(now)) {
             true => &mut self.tally.early,
             false => &mut self.tally.beyond,
