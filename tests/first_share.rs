@@ -16,7 +16,7 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Store;
 use tidegate::store::memory::MemoryStore;
 
-use regions::{World, burst_at_home, burst_together};
+use regions::{World, asks_again_soon, burst_at_home, burst_together};
 
 #[path = "support/regions.rs"]
 mod regions;
@@ -45,6 +45,16 @@ fn of_a_limit_smaller_than_their_number_each_region_admits_one() {
         let world = world(algorithm, 3, 5);
         let admitted = [0, 1, 2, 3, 4].map(|region| world.ask(region, 50));
         assert_eq!(admitted, [1; 5], "{algorithm}");
+    }
+}
+
+#[test]
+fn who_is_refused_by_a_first_share_is_told_to_ask_again_soon() {
+    for algorithm in ALGORITHMS {
+        println!("{algorithm}");
+        let stores = (0..5).map(|_| Arc::new(MemoryStore::new(1_000)) as Arc<dyn Store>).collect();
+        let time = (Arc::new(Clock::System), Duration::ZERO);
+        asks_again_soon(&mut World::with_window(algorithm, (100, "1h"), stores, time), 100);
     }
 }
 

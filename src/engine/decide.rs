@@ -32,6 +32,8 @@ pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// When to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);
+/// When to ask again where a region keeps to its first share until it has heard the others: a few ways between regions.
+const HEARD_SOON: Span = Span::from_secs(1);
 /// Status of the answer to one who may not ask at all.
 const REFUSED_STATUS: u16 = 403;
 
@@ -518,6 +520,21 @@ impl<'a, 'r> Plan<'a, 'r> {
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
+    /// Whether a cost is refused by the region's first share alone: by no word of the others, and within the limit.
+    fn held_to_first_share(
+        &self,
+        found: &Match<'_>,
+        counted: &Counted,
+        cost: Cost,
+        elsewhere: Elsewhere,
+    ) -> bool {
+        let Counted { used, view, degraded, ref verdict, .. } = *counted;
+        let rule = found.rule;
+        let fits = used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
+        let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
+        unheard && fits && self.loaded.first_of(rule, &found.limit, elsewhere.regions).is_some()
+    }
+
     fn counted(
         &self,
         found: &Match<'_>,
@@ -526,9 +543,12 @@ impl<'a, 'r> Plan<'a, 'r> {
         (elsewhere, now): (Elsewhere, Timestamp),
     ) -> Ruled {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
-        let retry = retry.filter(|_| self.may_pass(found, cost));
         let rule = &found.rule.rule;
         let Counted { used, view, error_bound, degraded, .. } = *counted;
+        let retry = match self.held_to_first_share(found, counted, cost, elsewhere) {
+            true => Some(retry.unwrap_or(HEARD_SOON).min(HEARD_SOON)),
+            false => retry.filter(|_| self.may_pass(found, cost)),
+        };
         let answered = Answered { used, remaining, view, error_bound };
         // Where the store did not answer, what it holds is not known either.
         let begun = if degraded { Some(now) } else { elsewhere.begun };

@@ -50,10 +50,20 @@ impl World {
         algorithm: &str,
         limit: u32,
         stores: Vec<Arc<dyn Store>>,
+        time: (Arc<Clock>, Duration),
+    ) -> Self {
+        Self::with_window(algorithm, (limit, "1s"), stores, time)
+    }
+
+    /// The same with another window.
+    pub fn with_window(
+        algorithm: &str,
+        (limit, window): (u32, &str),
+        stores: Vec<Arc<dyn Store>>,
         (clock, patience): (Arc<Clock>, Duration),
     ) -> Self {
         let rule = format!(
-            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\nlimit = {limit}\nwindow = \"1s\"\n\
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\nlimit = {limit}\nwindow = \"{window}\"\n\
              [rules.global]\nmode = \"gossip\"\n"
         );
         let names: Vec<NodeName> = (0..stores.len())
@@ -96,6 +106,15 @@ impl World {
             u32::from(decisions[0].allowed)
         };
         (0..times).map(admitted).sum()
+    }
+
+    /// When one region's next request for so many permits may be asked again; `None` if it is admitted.
+    pub fn retry(&self, region: usize, permits: u64) -> Option<Option<Span>> {
+        let asked = [Request::new("default", [("user", "ann")].into_iter().collect(), Cost::Take(permits))];
+        let region = &self.regions[region];
+        region.engine.set_now(self.now);
+        let decisions = self.runtime.block_on(region.engine.decide(&asked).get());
+        (!decisions[0].allowed).then(|| decisions[0].rules[0].retry)
     }
 
     /// The same in every region before any daemon looks at it. Returns how often it was admitted in all of them.
@@ -175,4 +194,20 @@ pub fn burst_at_home(world: &mut World, limit: u32) {
     assert!(home >= limit * 9 / 10, "{home} of {limit} at home");
     let others: u32 = [0, 1, 3, 4].map(|region| world.ask(region, 50)).iter().sum();
     assert!(home + others <= limit, "{home} at home and {others} elsewhere");
+}
+
+/// Who is refused by a region's first share alone is told to ask again soon, and is admitted then, however long the window is. What
+/// the limit can never admit is refused for good.
+pub fn asks_again_soon(world: &mut World, limit: u32) {
+    let soon = Some(Some(Span::from_secs(1)));
+    let whole = u64::from(limit);
+    assert_eq!(world.retry(1, whole + 1), Some(None), "above the limit");
+    // More than the share of a bucket that nobody has used.
+    assert_eq!(world.retry(1, whole / 2), soon);
+    let share = world.ask(1, limit);
+    assert!(share < limit / 2, "{share} of {limit} at first");
+    assert_eq!(world.retry(1, 1), soon);
+    world.run(Span::from_secs(1));
+    let later = world.ask(1, limit);
+    assert!(share + later >= limit * 8 / 10, "{share} of {limit} at first, and {later} after a second");
 }

@@ -272,8 +272,6 @@ impl Replica {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
                 let heard = bucket.hear_region(now, speaker, word, here);
-                let again = bucket.next_look(now);
-                self.keys.wake_at(id, again);
                 self.tally.no_room = self.tally.no_room.saturating_add(u64::from(heard.full));
                 self.tally.late = self.tally.late.saturating_add(u64::from(heard.late));
                 self.tally.backwards = self.tally.backwards.saturating_add(u64::from(heard.backwards));
@@ -282,6 +280,7 @@ impl Replica {
                     self.unsettle(now);
                 }
                 self.look(now, id);
+                self.wake_in_time(now, id);
                 // A sibling may know what this owner did not: then all siblings must hear it.
                 let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
                 if region != Regions::OWN || (heard.changed && owned && speaker != Regions::OWN) {

@@ -399,22 +399,20 @@ impl Replica {
     pub(super) fn changed(&mut self, now: Timestamp, id: KeyId) -> bool {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return false };
-        let mut again = bucket.next_look(now);
         let urgent = bucket.has_news(now, here) && bucket.is_urgent(now, here);
         let rested = bucket.told.is_none_or(|told| now.since(told.at) >= URGENT_GAP);
         let tells = urgent && rested;
         if tells {
             self.tell(now, id, true);
         } else {
-            if urgent && let Some(told) = bucket.told {
-                again = again.min(told.at + URGENT_GAP);
-            }
-            if !bucket.waiting {
-                bucket.waiting = true;
+            let again = bucket.next_look(now);
+            let told = bucket.told.filter(|_| urgent);
+            let again = told.map_or(again, |told| again.min(told.at + URGENT_GAP));
+            if !std::mem::replace(&mut bucket.waiting, true) {
                 self.waiting.push(id);
             }
+            self.keys.wake_at(id, again);
         }
-        self.keys.wake_at(id, again);
         tells && self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
     }
 
@@ -423,18 +421,24 @@ impl Replica {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
-        if !owned {
-            let windows = bucket.tell_owner(now);
-            for window in windows {
+        if owned {
+            for window in bucket.tell(now, here) {
+                self.spread(id, Regions::OWN, window, urgent);
+            }
+            self.look(now, id);
+        } else {
+            for window in bucket.tell_owner(now) {
                 self.owe_owner(id, Regions::OWN, Item { key: id, region: None, window }, urgent);
             }
-            return;
         }
-        let windows = bucket.tell(now, here);
-        for window in windows {
-            self.spread(id, Regions::OWN, window, urgent);
+        self.wake_in_time(now, id);
+    }
+
+    /// Looks at a bucket again when what is known of it comes into force, whether or not anything happens until then.
+    pub(super) fn wake_in_time(&mut self, now: Timestamp, id: KeyId) {
+        if let Some(again) = self.keys.get(id).map(|bucket| bucket.next_look(now)) {
+            self.keys.wake_at(id, again);
         }
-        self.look(now, id);
     }
 
     /// Owes what `region` told of a window to everyone whom this daemon must tell it: as the owner, or the owner itself.
