@@ -535,8 +535,9 @@ fn daemons(game: &Game<'_>) -> u64 {
     place(game.world.daemons.len())
 }
 
-/// Halves of a window within which somebody serves a user whose own limit has no whole permit for every region.
-const HALF_WINDOWS: u32 = 4;
+/// Eighths of a window within which somebody serves a user whose own limit has no whole permit for every region. Not halves: whoever
+/// asks in all regions twice a window, while their clocks differ by half of one, may find the only permit on its way each time.
+const EIGHTHS: u32 = 16;
 
 fn served_by_anybody(game: &mut Game<'_>, user: u64) -> Result<bool, String> {
     let mut served = false;
@@ -576,12 +577,12 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         // Its rights may lie wherever it was asked for last.
         let mut served = served_by_anybody(game, user)?;
         // Of a user's own limit the last permit may be under way when all are asked at once, as of a rule's that is too small.
-        let halves = if enough(game.world.limit(user).permits) { 0 } else { HALF_WINDOWS };
-        for _ in 0..halves {
+        let eighths = if enough(game.world.limit(user).permits) { 0 } else { EIGHTHS };
+        for _ in 0..eighths {
             if served {
                 break;
             }
-            let steps = game.world.plan.rule.window.0 / STEP.0 / 2 + 1;
+            let steps = game.world.plan.rule.window.0 / STEP.0 / 8 + 1;
             (0..steps).for_each(|_| game.world.step(STEP));
             served = served_by_anybody(game, user)?;
         }

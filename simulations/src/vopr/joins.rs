@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::Cost;
+use tidegate::core::share::Weights;
 use tidegate::core::time::Span;
 
 use super::play::Summary;
@@ -412,14 +413,19 @@ impl Game<'_> {
         }
     }
 
-    /// All who run serve somebody whom nobody has seen yet. Where a region went in another order than the manual's, shares may
+    /// All who run, and whose share holds a permit, serve somebody whom nobody has seen yet. Where a region went in another order than the manual's, shares may
     /// wait for it for ever; without windows they wait for longer than is played.
     fn judge(&mut self) -> Result<(), String> {
         let waits = self.case.kind == Kind::Leave && !self.case.ordered;
         if waits || self.case.held.algorithm.is_level() {
             return Ok(());
         }
-        for at in (0..self.runs.len()).filter(|at| self.runs[*at]).collect::<Vec<_>>() {
+        let list = self.case.list();
+        let weights = Weights::new(&self.case.weights[2], &[], &list);
+        let holds = |at: &usize| {
+            list.get(*at).is_some_and(|region| weights.of(self.case.held.limit.into(), region) > 0)
+        };
+        for at in (0..self.runs.len()).filter(|at| self.runs[*at] && holds(at)).collect::<Vec<_>>() {
             let stranger = 1_000 + place(at);
             let served = self.play.request(at, stranger, Cost::Take(1));
             if !served.is_some_and(|decision| decision.allowed) {
