@@ -30,16 +30,43 @@ struct Remembered {
     touched: Mutex<Vec<Touched>>,
     effects: Mutex<Vec<Effect>>,
     status: Mutex<WorldStatus>,
+    /// What is an alarm, what is none, and all else: each by its name.
+    refused: Mutex<HashMap<String, u64>>,
+    passed_over: Mutex<HashMap<String, u64>>,
     counted: Mutex<HashMap<String, u64>>,
+}
+
+fn count(counters: &Mutex<HashMap<String, u64>>, what: &str, times: u64) {
+    *counters.lock().unwrap().entry(what.to_owned()).or_default() += times;
+}
+
+/// The names of what was counted at all, in order.
+fn raised(counters: &Mutex<HashMap<String, u64>>) -> Vec<String> {
+    let counters = counters.lock().unwrap();
+    let mut raised: Vec<String> =
+        counters.iter().filter(|(_, times)| **times > 0).map(|(name, _)| name.clone()).collect();
+    raised.sort_unstable();
+    raised
 }
 
 impl Remembered {
     fn count(&self, what: &str, times: u64) {
-        *self.counted.lock().unwrap().entry(what.to_owned()).or_default() += times;
+        count(&self.counted, what, times);
     }
 
     fn counted(&self, what: &str) -> u64 {
         self.counted.lock().unwrap().get(what).copied().unwrap_or_default()
+    }
+
+    /// Waits until this is an alarm.
+    async fn refuses(&self, reason: &str) {
+        eventually(reason, || self.refused.lock().unwrap().get(reason).is_some_and(|times| *times > 0)).await;
+    }
+
+    /// Waits until this is counted as what happens in health.
+    async fn passes_over(&self, reason: &str) {
+        eventually(reason, || self.passed_over.lock().unwrap().get(reason).is_some_and(|times| *times > 0))
+            .await;
     }
 
     fn status(&self) -> WorldStatus {
@@ -129,10 +156,10 @@ impl WorldPort for Remembered {
         *self.status.lock().unwrap() = status;
     }
     fn refused(&self, reason: &'static str, times: u64) {
-        self.count(reason, times);
+        count(&self.refused, reason, times);
     }
     fn passed_over(&self, reason: &'static str, times: u64) {
-        self.count(reason, times);
+        count(&self.passed_over, reason, times);
     }
     fn dropped(&self, queue: &'static str, times: u64) {
         self.count(queue, times);
@@ -314,31 +341,34 @@ async fn lies_of_a_member_are_refused_and_counted_by_reason() {
     };
     let us_region = || Scope::Region("us".into());
     let now = || Clock::System.now();
-    let counted = |reason: &'static str| eventually(reason, || eu.port.counted(reason) > 0);
 
     let good = send(vec![report(us_region(), "search", 20, now())], Span::ZERO);
     eventually("twenty are believed", || eu.port.others() == 20).await;
     peers.send(&to, &good);
-    counted("duplicate").await;
+    eu.port.passes_over("duplicate").await;
     send(vec![report(us_region(), "search", 30, now())], Span::from_secs(60));
-    counted("future").await;
+    eu.port.refuses("future").await;
     send(vec![report(Scope::Region("ap".into()), "search", 30, now())], Span::ZERO);
-    counted("foreign").await;
+    eu.port.refuses("foreign").await;
     send(vec![report(us_region(), "nothing", 30, now())], Span::ZERO);
-    counted("unknown_rule").await;
+    eu.port.refuses("unknown_rule").await;
     send(vec![report(us_region(), "search", 19, now())], Span::ZERO);
-    counted("backwards").await;
+    eu.port.refuses("backwards").await;
     let mut old = report(us_region(), "search", 30, now());
     old.window -= 5;
     send(vec![old], Span::ZERO);
-    counted("other_window").await;
+    eu.port.refuses("other_window").await;
     assert_eq!(eu.port.others(), 20);
     send(vec![report(us_region(), "search", 21, now())], Span::ZERO);
     eventually("the truth is still believed", || eu.port.others() == 21).await;
     // What a region with a lost store may truly have done, or a lie: heard, and believed up to twice the limit.
     send(vec![report(us_region(), "search", 1_000_000, now())], Span::ZERO);
-    counted("beyond_limit").await;
+    eu.port.refuses("beyond_limit").await;
     eventually("no more than twice the limit is believed", || eu.port.others() == 2_000).await;
+    // An alarm is what no honest member sends, and nothing else: what came twice is none.
+    let alarms = ["backwards", "beyond_limit", "foreign", "future", "other_window", "unknown_rule"];
+    assert_eq!(raised(&eu.port.refused), alarms);
+    assert_eq!(raised(&eu.port.passed_over), ["duplicate"]);
     peers.stop(Duration::from_secs(2)).await;
     eu.end().await;
 }
@@ -361,26 +391,28 @@ async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
         permits,
         limit: Held::default(),
     };
-    let counted = |reason: &'static str| eventually(reason, || eu.port.counted(reason) > 0);
 
     send(Transfer { rule: RuleName { name: "nothing".into(), ..seats().rule }, ..transfer(1) });
-    counted("rights_unknown_rule").await;
+    eu.port.refuses("rights_unknown_rule").await;
     let sent = Clock::System.now() + Span::from_secs(60);
     peers.send_rights(&to, &RightsFrame { sent, statements: Vec::new(), transfers: vec![transfer(1)] });
-    counted("future").await;
+    eu.port.refuses("future").await;
     let early = transfer(1);
     send(Transfer { window: early.window + 9, ..early });
-    counted("rights_window").await;
+    eu.port.passes_over("rights_window").await;
     // Half of the limit is its share, and nobody gave it more.
     send(transfer(501));
-    counted("rights_beyond").await;
+    eu.port.refuses("rights_beyond").await;
     assert_eq!(eu.port.counted("taken"), 0);
     send(transfer(500));
-    counted("taken").await;
+    eventually("500 are taken", || eu.port.counted("taken") > 0).await;
     let meant_for_another = Transfer { to_session: SESSION - 1, ..transfer(1) };
     send(meant_for_another);
-    counted("rights_fenced").await;
+    eu.port.refuses("rights_fenced").await;
     assert_eq!(eu.port.counted("taken"), 500);
+    let alarms = ["future", "rights_beyond", "rights_fenced", "rights_unknown_rule"];
+    assert_eq!(raised(&eu.port.refused), alarms);
+    assert_eq!(raised(&eu.port.passed_over), ["rights_window"]);
     peers.stop(Duration::from_secs(2)).await;
     eu.end().await;
 }
@@ -392,9 +424,10 @@ async fn frames_from_outside_the_cluster_do_nothing_but_raise_a_counter() {
     let eu = Region::start(&ca, "eu", None).await;
     let stranger = Region::start(&create_ca(Clock::System.now()).unwrap(), "us", Some(&eu)).await;
     stranger.port.admit(700);
+    // Every counter is there from the start, at zero.
     let refused = || {
-        let counted = eu.port.counted.lock().unwrap();
-        ["handshake", "certificate", "identity", "tls"].iter().any(|why| counted.contains_key(*why))
+        let raised = raised(&eu.port.refused);
+        ["handshake", "certificate", "identity", "tls"].iter().any(|why| raised.contains(&(*why).to_owned()))
     };
     eventually("the stranger is refused", refused).await;
     assert_eq!(eu.port.others(), 0);
