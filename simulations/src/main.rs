@@ -88,5 +88,9 @@ fn main() -> ExitCode {
     };
     let Err(error) = done else { return ExitCode::SUCCESS };
     let _ = writeln!(std::io::stderr(), "sim: {error:#}");
-    ExitCode::from(if error.downcast_ref::<BadInput>().is_some() { 2 } else { 1 })
+    ExitCode::from(match () {
+        () if error.is::<BadInput>() => 2,
+        () if error.is::<chaos::Unplayed>() => 3,
+        () => 1,
+    })
 }

@@ -133,6 +133,33 @@ impl Pattern {
         if bare { word.to_owned() } else { format!("{word}{}", self.load) }
     }
 
+    /// Whether each region is asked for the same all the time.
+    pub(crate) const fn is_steady(&self) -> bool {
+        matches!(self.kind, Kind::Balanced | Kind::One | Kind::Skewed)
+    }
+
+    /// Whether demand comes and goes by itself, or all at once, instead of shifting in a way that can be followed.
+    pub(crate) const fn jumps(&self) -> bool {
+        match self.kind {
+            Kind::Moving
+            | Kind::OnOff
+            | Kind::Sync
+            | Kind::Surge
+            | Kind::Lone
+            | Kind::Roam
+            | Kind::Spike
+            | Kind::Restart => true,
+            Kind::Balanced
+            | Kind::One
+            | Kind::Skewed
+            | Kind::Walk
+            | Kind::Anti
+            | Kind::Saw
+            | Kind::Lunch
+            | Kind::Ramp => false,
+        }
+    }
+
     /// The words that [`Self::parse`] knows.
     pub(crate) fn words() -> String {
         KINDS.map(|(word, _)| word).join(", ")

@@ -13,6 +13,15 @@ const PLACES: [&str; 3] = [
     "/usr/lib/faketime/libfaketimeMT.so.1",
 ];
 
+fn library() -> Option<PathBuf> {
+    PLACES.iter().map(PathBuf::from).find(|path| path.exists())
+}
+
+/// Whether libfaketime is there.
+pub(super) fn can_be_moved() -> bool {
+    library().is_some()
+}
+
 /// The clocks of all regions.
 #[derive(Debug)]
 pub(super) struct Clocks {
@@ -34,7 +43,7 @@ impl Clocks {
         if !any_is_wrong(plan) {
             return Ok(None);
         }
-        let library = PLACES.iter().map(PathBuf::from).find(|path| path.exists()).context(
+        let library = library().context(
             "clocks of real daemons are moved by libfaketime, which is not installed: apt-get install libfaketime",
         )?;
         std::fs::create_dir_all(&folder)?;

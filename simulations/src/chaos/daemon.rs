@@ -1,13 +1,14 @@
 //! A real daemon: its process, its folder and its ports. A Redis server likewise.
 
+use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 
-use super::process::{PATIENCE, Process, free_port};
+use super::process::{PATIENCE, Process, Reader, free_port};
 
 /// One daemon. Its files outlive its process.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(super) struct Daemon {
     program: PathBuf,
     folder: PathBuf,
     process: Option<Process>,
+    /// Who reads its log.
+    reader: Option<Reader>,
 }
 
 impl Daemon {
@@ -42,6 +45,7 @@ impl Daemon {
             program: program.to_owned(),
             folder,
             process: None,
+            reader: None,
         })
     }
 
@@ -62,8 +66,14 @@ impl Daemon {
         command.current_dir(&self.folder).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.args(["serve", "--config", "tidegate.toml", "--rules", "rules.toml", "--http"]);
         command.arg(self.http.to_string()).arg("--grpc").arg(self.grpc.to_string());
-        self.process = Some(Process::start(&mut command, &self.log_path())?);
+        let (process, reader) = Process::start_with_reader(&mut command, &self.log_path())?;
+        (self.process, self.reader) = (Some(process), Some(reader));
         Ok(())
+    }
+
+    /// Nobody reads its log any more, as long as this process lives.
+    pub(super) fn lose_reader(&mut self) {
+        self.reader = None;
     }
 
     /// Ends it at once.
@@ -134,6 +144,24 @@ impl Redis {
         let process = Process::start(&mut command, &self.folder.join("redis.log"))
             .context("a region's store is Redis: is redis-server installed?")?;
         self.process = Some(process);
+        self.wait()
+    }
+
+    /// It takes nothing more, or again.
+    pub(super) fn set_full(&self, full: bool) -> anyhow::Result<()> {
+        // What it holds stays: it is told that this is more than it may hold.
+        let most = if full { "1" } else { "0" };
+        let mut stream = std::net::TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let command = format!("CONFIG SET maxmemory {most}\r\n");
+        stream.write_all(command.as_bytes())?;
+        let mut answer = [0; 5];
+        stream.read_exact(&mut answer)?;
+        ensure!(&answer == b"+OK\r\n", "redis-server refused {}", command.trim_end());
+        Ok(())
+    }
+
+    fn wait(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while std::net::TcpStream::connect(self.address).is_err() {
             if Instant::now() > deadline {

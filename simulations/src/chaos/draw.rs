@@ -6,6 +6,8 @@ use crate::dice::Dice;
 
 /// Draws differ from those that a story makes of the same seed.
 const PURPOSE: u64 = 0xc4a05;
+/// Clocks are drawn apart, so that a seed means the same otherwise where they cannot be moved.
+const PURPOSE_OF_CLOCKS: u64 = 0xc10c5;
 const PATTERNS: [&str; 10] =
     ["bal0.9", "bal1.5", "bal2", "one2", "skew2", "mov2", "walk1.5", "anti2", "spike2", "restart2"];
 const ALGORITHMS: [&str; 7] =
@@ -14,13 +16,27 @@ const PARTITIONS: [&str; 5] = ["share", "share", "deny", "freeze", "last_known"]
 const STORES: [&str; 2] = ["memory", "redis"];
 const STORES_OF_FEW: [&str; 3] = ["memory", "redis", "cluster"];
 const DOORS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
-const FAULTS: [&str; 10] =
-    ["cut", "cut", "crash", "stop", "store-lost", "storm", "limit", "weights", "roll", "database"];
+const FAULTS: [&str; 14] = [
+    "cut",
+    "cut",
+    "crash",
+    "stop",
+    "store-lost",
+    "storm",
+    "limit",
+    "weights",
+    "roll",
+    "database",
+    "store-full",
+    "gateway-lost",
+    "log-lost",
+    "certificates",
+];
 /// Seconds before the first fault, and after the last.
 const QUIET: u64 = 4;
 
-/// The scenario file of this seed.
-pub(super) fn story(seed: u64) -> String {
+/// The scenario file of this seed, in some of which clocks are wrong if they `can_be_moved`.
+pub(super) fn story(seed: u64, can_be_moved: bool) -> String {
     let mut dice = Dice::new(seed, PURPOSE);
     let pick = |dice: &mut Dice, from: &[&'static str]| dice.pick(from).copied().unwrap_or_default();
     let regions = dice.between(2, 4);
@@ -35,17 +51,20 @@ pub(super) fn story(seed: u64) -> String {
     let algorithm = pick(&mut dice, &ALGORITHMS);
     let limit = dice.between(6, 30) * 10;
     let mut drawn = Drawn { dice, regions, limit, daemons: daemons.clone(), database, door, store };
-    let (faults, ends) = drawn.faults();
+    let (mut faults, ends) = drawn.faults();
+    let mut clocks = Dice::new(seed, PURPOSE_OF_CLOCKS);
+    let wrong = if can_be_moved { clocks_of(&mut clocks, regions, ends) } else { WrongClocks::default() };
+    faults += &wrong.step;
     let dice = &mut drawn.dice;
     let mut text = format!(
         "name = \"Drawn from seed {seed}\"\nabout = \"`sim chaos --draw 1 --seed {seed}` draws it.\"\nlength = \"{}s\"\nseed = {seed}\n\
          store = \"{store}\"\ndatabase = {database}\ndoor = \"{door}\"\nways = [\"{way}\"]\n",
         ends + 2 * QUIET
     );
-    let named = daemons
-        .iter()
-        .enumerate()
-        .map(|(region, daemons)| format!("{{ name = \"region-{region}\", daemons = {daemons} }}"));
+    let named = daemons.iter().enumerate().map(|(region, daemons)| {
+        let clock = wrong.ahead.as_ref().filter(|(of, _)| *of == region).map_or("", |(_, clock)| clock);
+        format!("{{ name = \"region-{region}\", daemons = {daemons}{clock} }}")
+    });
     let _ = writeln!(text, "regions = [{}]", named.collect::<Vec<_>>().join(", "));
     let window = if dice.chance(0.7) { "1s" } else { "2s" };
     let _ = write!(text, "[rule]\nlimit = {limit}\nwindow = \"{window}\"\nalgorithm = \"{algorithm}\"\n");
@@ -68,6 +87,43 @@ pub(super) fn story(seed: u64) -> String {
         dice.between(0, 2)
     );
     text + &faults
+}
+
+/// A region whose clock is wrong from the start, and one that is set while all runs, as a scenario file has them.
+#[derive(Debug, Default)]
+struct WrongClocks {
+    ahead: Option<(usize, String)>,
+    step: String,
+}
+
+/// Clocks are wrong in a fifth of the stories, the last fault of which is over in this second.
+fn clocks_of(dice: &mut Dice, regions: u64, ends: u64) -> WrongClocks {
+    let mut wrong = WrongClocks::default();
+    if !dice.chance(0.2) {
+        return wrong;
+    }
+    let sign = |dice: &mut Dice| if dice.chance(0.5) { "-" } else { "" };
+    if dice.chance(0.7) {
+        let region = crate::number::index(dice.below(regions));
+        let clock = format!(
+            ", ahead = \"{}{}ms\", drift_ppm = {}{}",
+            sign(dice),
+            dice.between(1, 500),
+            sign(dice),
+            dice.between(1, 200)
+        );
+        wrong.ahead = Some((region, clock));
+    }
+    if wrong.ahead.is_none() || dice.chance(0.3) {
+        let (at, lasts) = (dice.between(QUIET, ends), dice.between(2, QUIET));
+        wrong.step = format!(
+            "[[faults]]\nat = \"{at}s\"\nfor = \"{lasts}s\"\nkind = \"clock-step\"\nregion = \"region-{}\"\nby = \"{}{}ms\"\n",
+            dice.below(regions),
+            sign(dice),
+            dice.between(50, 800)
+        );
+    }
+    wrong
 }
 
 struct Drawn {
@@ -133,8 +189,17 @@ impl Drawn {
                 let each = if self.door == "envoy" { 9 } else { 6 };
                 return Some(("kind = \"roll\"\n".to_owned(), each * self.daemons.iter().sum::<u64>()));
             }
+            "store-full" if self.store == "redis" => {
+                format!("for = \"{lasts}s\"\nkind = \"store-full\"\nregion = \"region-{region}\"\n")
+            }
+            "gateway-lost" if self.door != "direct" => {
+                format!("for = \"{lasts}s\"\nkind = \"gateway-lost\"\nregion = \"region-{region}\"\n")
+            }
+            "log-lost" => format!("kind = \"log-lost\"\n{of_daemon}"),
+            "certificates" => "kind = \"certificates\"\n".to_owned(),
             "database" if self.database => {
-                let kind = self.dice.pick(&["database-lost", "database-frozen"]).copied().unwrap_or_default();
+                let kinds = ["database-lost", "database-frozen", "database-read-only"];
+                let kind = self.dice.pick(&kinds).copied().unwrap_or_default();
                 format!("for = \"{lasts}s\"\nkind = \"{kind}\"\n")
             }
             _ => return None,
@@ -144,28 +209,36 @@ impl Drawn {
 }
 
 /// The names and texts of so many stories, beginning with this seed.
-pub(super) fn stories(times: u32, first: u64) -> impl Iterator<Item = (String, String)> {
+pub(super) fn stories(times: u32, first: u64, can_be_moved: bool) -> impl Iterator<Item = (String, String)> {
     (0..u64::from(times)).map(move |next| {
         let seed = first + next;
-        (format!("drawn-{seed}"), story(seed))
+        (format!("drawn-{seed}"), story(seed, can_be_moved))
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chaos::clock::any_is_wrong;
     use crate::number::place;
     use crate::plan::read;
 
     #[test]
     fn a_thousand_seeds_draw_stories_that_can_be_read_and_repeat() {
-        let mut faults = 0;
+        let (mut faults, mut wrong) = (0, 0);
         for seed in 0..1_000 {
-            let text = story(seed);
+            let text = story(seed, true);
             let plan = read("drawn.toml", &text).unwrap_or_else(|problems| panic!("{problems:?}\n{text}"));
-            assert_eq!(text, story(seed));
+            assert_eq!(text, story(seed, true));
             faults += place(plan.faults.len());
+            wrong += u64::from(any_is_wrong(&plan));
+            if !any_is_wrong(&plan) {
+                assert_eq!(text, story(seed, false));
+            }
+            let right = read("drawn.toml", &story(seed, false)).unwrap();
+            assert!(!any_is_wrong(&right), "{text}");
         }
         assert!(faults > 1_000, "{faults} faults in a thousand stories");
+        assert!((100..300).contains(&wrong), "clocks are wrong in {wrong} of a thousand stories");
     }
 }

@@ -57,7 +57,8 @@ pub(super) struct Gateway {
     /// Where Envoy tells its state.
     admin: SocketAddr,
     log: PathBuf,
-    process: Process,
+    command: Command,
+    process: Option<Process>,
 }
 
 impl Gateway {
@@ -71,7 +72,7 @@ impl Gateway {
         std::fs::create_dir_all(folder)?;
         let (address, admin) = (free_port()?, free_port()?);
         let log = folder.join("gateway.log");
-        let mut command = if door == Door::Envoy {
+        let command = if door == Door::Envoy {
             let file = folder.join("envoy.yaml");
             std::fs::write(&file, envoy_file((address, admin, service), daemons)?)?;
             let mut command = Command::new(program(&["target/envoy"], "envoy", "TIDEGATE_TEST_ENVOY"));
@@ -92,9 +93,20 @@ impl Gateway {
             command.arg("-p").arg(folder).args(["-e", "stderr"]).arg("-c").arg(&file);
             command
         };
-        let process = Process::start(&mut command, &log)
+        let mut gateway = Self { door, address, admin, log, command, process: None };
+        gateway.start_again()?;
+        Ok(gateway)
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.process = None;
+    }
+
+    pub(super) fn start_again(&mut self) -> anyhow::Result<()> {
+        let process = Process::start(&mut self.command, &self.log)
             .context("clients ask a gateway here: tests/run installs Envoy and nginx")?;
-        Ok(Self { door, address, admin, log, process })
+        self.process = Some(process);
+        Ok(())
     }
 
     /// Waits until it asks this daemon, of which it knows this address.
@@ -110,7 +122,7 @@ impl Gateway {
             if asks {
                 break;
             }
-            if self.process.has_ended() || Instant::now() > deadline {
+            if self.process.as_mut().is_none_or(Process::has_ended) || Instant::now() > deadline {
                 let log = std::fs::read(&self.log).unwrap_or_default();
                 bail!("the gateway does not ask {daemon}:\n{}", String::from_utf8_lossy(&log));
             }

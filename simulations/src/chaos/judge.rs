@@ -4,7 +4,7 @@
 //! A request counts for a window only if it was sent and answered within it, so what is found is a lower bound: a slow machine
 //! makes the judge see less, and it says how much it could not judge.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tidegate::core::algorithm::Algorithm;
@@ -26,18 +26,6 @@ const STALL: Duration = Duration::from_millis(150);
 /// After a fault the limit must be used again within this.
 const USED_AGAIN: Duration = Duration::from_secs(3);
 const USED: f64 = 0.95;
-/// Counters and gauges that stay at zero while nothing is wrong.
-const ALARMS: [&str; 8] = [
-    "tidegate_frames_rejected_total",
-    "tidegate_task_ends_total",
-    "tidegate_log_lines_lost_total",
-    "tidegate_degraded_decisions_total",
-    "tidegate_audit_dropped_total",
-    "tidegate_peer_rules_refused_total",
-    "tidegate_store_errors_total",
-    "tidegate_notices",
-];
-
 /// A fault as it truly happened, since the first request.
 #[derive(Debug, Clone)]
 pub(super) struct Happened {
@@ -93,6 +81,9 @@ pub(super) struct Evidence<'a> {
     pub(super) remembered: Option<Remembered>,
 }
 
+/// What is found where nothing in a run could break a promise.
+const NOTHING: &str = "nothing here could break it";
+
 /// A promise was kept, broken or not judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kept {
@@ -125,8 +116,13 @@ impl Verdict {
     fn new(promise: &'static str, worst: Option<(bool, String)>) -> Self {
         match worst {
             Some((kept, found)) => Self { promise, kept: if kept { Kept::Yes } else { Kept::No }, found },
-            None => Self { promise, kept: Kept::NotJudged, found: "nothing here could break it".to_owned() },
+            None => Self { promise, kept: Kept::NotJudged, found: NOTHING.to_owned() },
         }
+    }
+
+    /// Whether anything in the run could have broken it.
+    pub(super) fn says_something(&self) -> bool {
+        self.found != NOTHING
     }
 }
 
@@ -138,10 +134,15 @@ impl Evidence<'_> {
     pub(super) fn verdicts(&self) -> Vec<Verdict> {
         vec![
             self.limit_holds(),
+            self.logs_are_held(),
+            self.sides_keep_to_policy(),
             self.bound_is_one(),
+            self.limit_is_used(),
             self.used_again(),
             self.everyone_is_answered(),
             self.health_is_quiet(),
+            self.faults_are_told(),
+            self.all_is_right_again(),
             self.cause_is_named(),
             self.clocks_are_known(),
             self.nothing_waits_for_the_database(),
@@ -197,6 +198,7 @@ impl Evidence<'_> {
                 FaultKind::Crash { .. } | FaultKind::Roll => !self.plan.shared_store,
                 FaultKind::StoreLost { .. }
                 | FaultKind::PrimaryLost { .. }
+                | FaultKind::StoreFull { .. }
                 | FaultKind::Limit(_)
                 | FaultKind::Weights(_) => true,
                 // A region that goes back into a window may spend its share of it again.
@@ -288,44 +290,6 @@ impl Evidence<'_> {
             judged.len()
         );
         Some((above == 0, found))
-    }
-
-    /// Every interval as long as the window that ends with an admission.
-    fn fullest_interval(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
-        let mut of_user: BTreeMap<u64, Vec<&Seen>> = BTreeMap::new();
-        for seen in self.admitted() {
-            of_user.entry(seen.ask.user).or_default().push(seen);
-        }
-        let (mut count, mut worst) = (0_u64, None::<(u64, u64, Duration)>);
-        for list in of_user.values_mut() {
-            list.sort_by_key(|seen| seen.answered);
-            let mut first = 0;
-            for (place, last) in list.iter().enumerate() {
-                let (from, until) =
-                    (self.since(last.answered.saturating_sub(self.window())), self.since(last.answered));
-                while list.get(first).is_some_and(|seen| seen.answered + self.window() <= last.answered) {
-                    first += 1;
-                }
-                if !judged(from, until) {
-                    continue;
-                }
-                let inside = list.get(first..=place).unwrap_or_default();
-                let sure = inside.iter().filter(|seen| seen.sent + self.window() > last.answered);
-                let admitted: u64 = sure.map(|seen| seen.ask.cost).sum();
-                count += 1;
-                if worst.is_none_or(|(most, ..)| admitted > most) {
-                    worst = Some((admitted, self.limit_between(from, until), until));
-                }
-            }
-        }
-        let (admitted, limit, until) = worst?;
-        Some((
-            admitted <= limit,
-            format!(
-                "{count} intervals judged; the fullest ends at {:.1} s with {admitted} of {limit}",
-                until.as_secs_f64()
-            ),
-        ))
     }
 
     /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers may be as late as the slowest,
@@ -453,6 +417,7 @@ impl Evidence<'_> {
                         FaultKind::StoreLost { region } => {
                             !self.plan.shared_store && region == seen.ask.region
                         }
+                        FaultKind::GatewayLost { region } => region == seen.ask.region,
                         _ => false,
                     };
                     let (sent, answered) = (self.since(seen.sent), self.since(seen.answered));
@@ -480,37 +445,6 @@ impl Evidence<'_> {
             lost.len(),
         );
         Verdict::new(PROMISE, Some((lost.is_empty(), found)))
-    }
-
-    fn health_is_quiet(&self) -> Verdict {
-        const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
-        let first = self.told.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
-        let mut raised: Vec<String> = Vec::new();
-        let mut looked = 0;
-        // A region whose clock is wrong from the beginning is no health.
-        let wrong = self.plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0);
-        if wrong || self.stalled(STALL, (Duration::ZERO, first)) {
-            return Verdict::new(PROMISE, None);
-        }
-        for Page { daemon, metrics, .. } in &self.told.healthy {
-            for line in metrics.lines().filter(|line| !line.starts_with('#')) {
-                let name = line.split(['{', ' ']).next().unwrap_or_default();
-                let value =
-                    line.rsplit(' ').next().and_then(|value| value.parse::<f64>().ok()).unwrap_or_default();
-                if ALARMS.contains(&name) {
-                    looked += 1;
-                    if value > 0.0 {
-                        raised.push(format!("{daemon}: {line}"));
-                    }
-                }
-            }
-        }
-        let found = if raised.is_empty() {
-            format!("{looked} values before the first fault, all zero")
-        } else {
-            raised.join("; ")
-        };
-        Verdict::new(PROMISE, (looked > 0).then_some((raised.is_empty(), found)))
     }
 
     /// The regions that the others cannot hear meanwhile.
@@ -581,9 +515,13 @@ impl Evidence<'_> {
     }
 }
 
+mod alarms;
 mod bound;
 mod clocks;
 mod database;
+mod logs;
+mod sides;
+mod used;
 mod waiting;
 
 use self::clocks::moved;

@@ -11,6 +11,7 @@ mod daemon;
 mod draw;
 mod gateway;
 mod judge;
+mod kept;
 mod page;
 mod postgres;
 mod process;
@@ -63,7 +64,7 @@ pub(crate) struct Settings {
     #[arg(required_unless_present = "draw")]
     scenarios: Vec<String>,
     /// Draws so many stories besides, from this seed (`--seed`, 1 unless given) and those that follow; each is printed, and kept
-    /// as a file beside its page.
+    /// as a file beside its page. One that cannot be played does not stop the others.
     #[arg(long)]
     draw: Option<u32>,
     /// Only these ways (comma-separated) of gossip, split and escrow instead of the file's.
@@ -75,7 +76,7 @@ pub(crate) struct Settings {
     /// The daemon's program; without it the one beside this program.
     #[arg(long)]
     tidegate: Option<PathBuf>,
-    /// Where pages and plots go.
+    /// Where pages and plots go, and below it in `broken` the logs of the last few runs that broke a promise.
     #[arg(long, default_value = "target/chaos")]
     out: PathBuf,
     /// Writes no pages.
@@ -85,8 +86,28 @@ pub(crate) struct Settings {
 
 /// A promise was broken: exit code 1.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} of {1} runs broke a promise")]
-struct Broken(usize, usize);
+#[error("{broken} of {runs} runs broke a promise{}", unplayed_in_words(*.unplayed))]
+struct Broken {
+    runs: usize,
+    broken: usize,
+    unplayed: usize,
+}
+
+/// No promise was broken, but not all that was drawn could be played: exit code 3.
+#[derive(Debug, thiserror::Error)]
+#[error("{runs} runs broke no promise{}", unplayed_in_words(*.unplayed))]
+pub(crate) struct Unplayed {
+    runs: usize,
+    unplayed: usize,
+}
+
+fn unplayed_in_words(unplayed: usize) -> String {
+    match unplayed {
+        0 => String::new(),
+        1 => ", and one story could not be played".to_owned(),
+        more => format!(", and {more} stories could not be played"),
+    }
+}
 
 /// The figures and verdicts of one run.
 struct Shown {
@@ -94,6 +115,14 @@ struct Shown {
     verdicts: Vec<Verdict>,
     latencies: [Duration; 3],
     faults: Vec<Happened>,
+    /// Where the logs are, if a promise was broken.
+    logs: Option<PathBuf>,
+}
+
+impl Shown {
+    fn is_broken(&self) -> bool {
+        self.verdicts.iter().any(|verdict| verdict.kept == Kept::No)
+    }
 }
 
 /// Plays every story in every way that it names.
@@ -107,10 +136,10 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         }
     }
     plot::prepare()?;
-    let (mut runs, mut broken) = (0, 0);
+    let (mut runs, mut broken, mut unplayed) = (0, 0, 0);
     if let Some(times) = settings.draw {
         std::fs::create_dir_all(&settings.out)?;
-        for (name, text) in draw::stories(times, settings.seed.unwrap_or(1)) {
+        for (name, text) in draw::stories(times, settings.seed.unwrap_or(1), clock::can_be_moved()) {
             let file = settings.out.join(name).with_extension("toml");
             std::fs::write(&file, text).with_context(|| format!("{} cannot be written", file.display()))?;
             drawn.push(file);
@@ -131,20 +160,34 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         writeln!(out, "{}\n{}", plan.name, plan.about)?;
         let mut all = Vec::new();
         for &way in &plan.ways {
-            let shown =
-                play(&plan, way, &program).with_context(|| format!("{}, {}", plan.name, way.word()))?;
+            let name = format!("{}-{}", run::stem(file), way.word());
+            let played = play(&plan, way, &program, &settings.out.join("broken"), &name);
+            let shown = match played.with_context(|| format!("{}, {}", plan.name, way.word())) {
+                Ok(shown) => shown,
+                // Whoever draws many is told of all the others too.
+                Err(why) if is_drawn => {
+                    writeln!(out, "  {}: could not be played: {why:#}", way.word())?;
+                    unplayed += 1;
+                    continue;
+                }
+                Err(why) => return Err(why),
+            };
             page::print(way, &shown, out)?;
             runs += 1;
-            broken += usize::from(shown.verdicts.iter().any(|verdict| verdict.kept == Kept::No));
+            broken += usize::from(shown.is_broken());
             all.push(shown);
         }
-        if !settings.no_plots {
+        if !settings.no_plots && !all.is_empty() {
             let path = page::write(&plan, &all, &simulated(&plan)?, (&settings.out, &run::stem(file)))?;
             writeln!(out, "report: {}", path.display())?;
         }
         writeln!(out)?;
     }
-    if broken > 0 { Err(Broken(broken, runs).into()) } else { Ok(()) }
+    match (broken, unplayed) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(Unplayed { runs, unplayed }.into()),
+        _ => Err(Broken { runs, broken, unplayed }.into()),
+    }
 }
 
 /// The same in virtual time, as far as that knows it.
@@ -155,22 +198,34 @@ fn simulated(plan: &Plan) -> anyhow::Result<Vec<Outcome>> {
     plan.ways.iter().map(|&way| drive(plan, way)).collect()
 }
 
-fn play(plan: &Plan, way: Way, program: &Path) -> anyhow::Result<Shown> {
+/// Plays a story in one way. Where it breaks a promise or cannot be played, its logs stay below `broken` under this name.
+fn play(plan: &Plan, way: Way, program: &Path, broken: &Path, name: &str) -> anyhow::Result<Shown> {
     // The relays have a runtime of their own, and drop it: not within this one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut world = World::new(plan, way, program)?;
     let local = LocalSet::new();
-    let Run { begun, seen, unsent, stalls, told, remembered } = runtime.block_on(local.run_until(async {
+    let ran = runtime.block_on(local.run_until(async {
         world.start().await?;
         happen(plan, &mut world).await
-    }))?;
+    }));
+    let Run { begun, seen, unsent, stalls, told, remembered } = match ran {
+        Ok(ran) => ran,
+        Err(why) => {
+            let logs = kept::keep(world.folder(), broken, name)?;
+            return Err(why.context(format!("its logs are in {}", logs.display())));
+        }
+    };
     let daemons = world.daemons.iter();
     let daemons = daemons.map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect();
     let evidence =
         Evidence { plan, way, begun, seen: &seen, unsent, stalls, told: &told, daemons, remembered };
     let (verdicts, latencies, beliefs) = (evidence.verdicts(), evidence.latencies(), evidence.beliefs());
     let outcome = Outcome { beliefs, ..outcome(plan, way, begun, (&seen, &told.faults)) };
-    Ok(Shown { outcome, verdicts, latencies, faults: told.faults })
+    let mut shown = Shown { outcome, verdicts, latencies, faults: told.faults, logs: None };
+    if shown.is_broken() {
+        shown.logs = Some(kept::keep(world.folder(), broken, name)?);
+    }
+    Ok(shown)
 }
 
 /// All that was seen of one run.

@@ -23,9 +23,17 @@ pub(super) fn print(way: Way, shown: &Shown, out: &mut impl Write) -> std::io::R
         figures.over_mean,
         latencies(shown)
     )?;
-    for verdict in &shown.verdicts {
+    for verdict in shown.verdicts.iter().filter(|verdict| verdict.says_something()) {
         writeln!(out, "    {:<10}  {}", verdict.kept.word(), verdict.promise)?;
         writeln!(out, "                {}", verdict.found)?;
+    }
+    match shown.verdicts.iter().filter(|verdict| !verdict.says_something()).count() {
+        0 => {}
+        1 => writeln!(out, "    not judged  one more promise: nothing here could break it")?,
+        more => writeln!(out, "    not judged  {more} more promises: nothing here could break them")?,
+    }
+    if let Some(logs) = &shown.logs {
+        writeln!(out, "    logs: {}", logs.display())?;
     }
     Ok(())
 }

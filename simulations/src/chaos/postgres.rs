@@ -100,6 +100,19 @@ impl Postgres {
         }
     }
 
+    /// It answers whoever asks, and takes nothing, or takes it again. Connections that are open end, so that all daemons notice.
+    pub(super) fn set_read_only(&self, read_only: bool) -> anyhow::Result<()> {
+        let alter = format!(
+            "ALTER DATABASE {DATABASE} SET default_transaction_read_only = {}",
+            if read_only { "on" } else { "off" }
+        );
+        self.sql("postgres", &alter)?;
+        let end = format!(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = '{DATABASE}'"
+        );
+        self.sql("postgres", &end).map(drop)
+    }
+
     /// Sends a signal to all of its processes.
     pub(super) fn signal(&self, name: &str) -> anyhow::Result<()> {
         let Some(process) = &self.process else { return Ok(()) };

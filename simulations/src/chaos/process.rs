@@ -1,10 +1,12 @@
 //! The processes of a story: each is ended by its own id, and listens at a port that was free.
 
 use std::fs::File;
+use std::io::{Read as _, Write as _, pipe};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -32,6 +34,16 @@ pub(super) fn free_port() -> anyhow::Result<SocketAddr> {
 #[derive(Debug)]
 pub(super) struct Process(Child);
 
+/// Whoever reads what a process writes, and writes it into a file: gone when dropped.
+#[derive(Debug)]
+pub(super) struct Reader(Arc<AtomicBool>);
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Process {
     /// Starts it; what it writes goes to the end of `log`.
     pub(super) fn start(command: &mut Command, log: &Path) -> anyhow::Result<Self> {
@@ -39,6 +51,30 @@ impl Process {
         let errors = output.try_clone()?;
         let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
         Ok(Self(child.with_context(|| format!("{} cannot be started", command.get_program().display()))?))
+    }
+
+    /// The same, but what it writes goes through a pipe, whose reader may be taken away.
+    pub(super) fn start_with_reader(command: &mut Command, log: &Path) -> anyhow::Result<(Self, Reader)> {
+        let mut file = File::options().create(true).append(true).open(log)?;
+        let (mut output, input) = pipe()?;
+        let gone = Arc::new(AtomicBool::new(false));
+        let reader = Reader(Arc::clone(&gone));
+        let child = command.stdin(Stdio::null()).stdout(input.try_clone()?).stderr(input).spawn();
+        // The command holds the ends to write to.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child =
+            child.with_context(|| format!("{} cannot be started", command.get_program().display()))?;
+        std::thread::spawn(move || {
+            let mut some = [0; 4_096];
+            while let Ok(count @ 1..) = output.read(&mut some) {
+                let taken = some.get(..count).unwrap_or_default();
+                // What is said when the reader is gone already finds nobody any more.
+                if gone.load(Ordering::Relaxed) || file.write_all(taken).is_err() {
+                    break;
+                }
+            }
+        });
+        Ok((Self(child), reader))
     }
 
     pub(super) fn signal(&self, name: &str) -> anyhow::Result<()> {

@@ -35,6 +35,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 pub(super) struct World {
     plan: Plan,
     way: Way,
+    program: PathBuf,
     pub(super) daemons: Vec<Daemon>,
     wan: Wan,
     redis: Vec<Redis>,
@@ -70,6 +71,7 @@ impl World {
         let mut world = Self {
             plan: plan.clone(),
             way,
+            program: program.to_owned(),
             daemons: Vec::new(),
             wan,
             redis,
@@ -81,7 +83,7 @@ impl World {
             weights,
             folder,
         };
-        world.make(program)?;
+        world.make()?;
         Ok(world)
     }
 
@@ -94,6 +96,11 @@ impl World {
         }
         self.wait_until_connected().await?;
         self.start_gateways().await
+    }
+
+    /// Where all its processes have their files.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     async fn start_gateways(&mut self) -> anyhow::Result<()> {
@@ -134,8 +141,27 @@ impl World {
         }
     }
 
+    /// As the manual says: issued into another folder, put in place of the old one, and a signal.
+    fn renew_certificates(&self) -> anyhow::Result<()> {
+        let top = self.folder.path();
+        for Daemon { region, name, .. } in &self.daemons {
+            let of_region = self.plan.regions.get(*region).map_or("", |region| region.name.as_str());
+            self.issue(top, of_region, name, "renewed")?;
+            for file in ["node.pem", "node.key"] {
+                std::fs::rename(top.join("renewed").join(file), top.join(name).join(file))?;
+            }
+            std::fs::remove_dir_all(top.join("renewed"))?;
+        }
+        self.daemons.iter().try_for_each(|daemon| daemon.signal("HUP"))
+    }
+
+    fn issue(&self, top: &Path, region: &str, name: &str, out: &str) -> anyhow::Result<()> {
+        let of_daemon = ["--region", region, "--node", name, "--out", out];
+        tidegate(&self.program, top, &[&["cert", "issue", "--ca", "ca"][..], &of_daemon].concat())
+    }
+
     /// Every daemon's certificate, folder and configuration.
-    fn make(&mut self, program: &Path) -> anyhow::Result<()> {
+    fn make(&mut self) -> anyhow::Result<()> {
         let top = self.folder.path().to_owned();
         let mut members: Vec<(usize, String, SocketAddr, SocketAddr)> = Vec::new();
         for (region, planned) in self.plan.regions.iter().enumerate() {
@@ -148,11 +174,7 @@ impl World {
         let regions: Vec<&str> = self.plan.regions.iter().map(|region| region.name.as_str()).collect();
         for (region, name, peer, way) in &members {
             let its_region = regions.get(*region).copied().unwrap_or_default();
-            tidegate(
-                program,
-                &top,
-                &["cert", "issue", "--ca", "ca", "--region", its_region, "--node", name, "--out", name],
-            )?;
+            self.issue(&top, its_region, name, name)?;
             let file = |name: &str| top.join(name).display().to_string();
             let join: Vec<String> = members
                 .iter()
@@ -183,7 +205,7 @@ impl World {
                 file(&format!("{name}/node.key")),
             );
             let folder = top.join(format!("{name}-daemon"));
-            let mut daemon = Daemon::new(program, folder, (*region, name.clone()), &config)?;
+            let mut daemon = Daemon::new(&self.program, folder, (*region, name.clone()), &config)?;
             if let Some(clocks) = &self.clocks {
                 daemon.set_variables(clocks.variables(*region));
             }
@@ -287,6 +309,26 @@ impl World {
                     database.signal(if broken { "STOP" } else { "CONT" })?;
                 }
             }
+            FaultKind::DatabaseReadOnly => {
+                if let Some(database) = &self.database {
+                    database.set_read_only(broken)?;
+                }
+            }
+            FaultKind::StoreFull { region } => {
+                if let Some(redis) = self.redis.get(*region) {
+                    redis.set_full(broken)?;
+                }
+            }
+            FaultKind::GatewayLost { region } => match self.gateways.get_mut(*region) {
+                Some(gateway) if broken => gateway.kill(),
+                Some(gateway) => gateway.start_again()?,
+                None => {}
+            },
+            FaultKind::LogLost { region, daemon } if broken => {
+                self.daemon(*region, *daemon)?.lose_reader();
+            }
+            FaultKind::Certificates if broken => self.renew_certificates()?,
+            FaultKind::LogLost { .. } | FaultKind::Certificates => {}
         }
         Ok(())
     }
@@ -379,15 +421,20 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if !matches!(way, Way::Gossip | Way::Split | Way::Escrow) {
         return refuse("real daemons hold a limit by gossip, split or escrow");
     }
-    let of_database = |kind: &FaultKind| matches!(kind, FaultKind::DatabaseLost | FaultKind::DatabaseFrozen);
-    if !plan.database && plan.faults.iter().any(|fault| of_database(&fault.kind)) {
+    let any = |is: fn(&FaultKind) -> bool| plan.faults.iter().any(|fault| is(&fault.kind));
+    if !plan.database && any(FaultKind::is_of_the_database) {
         return refuse("what happens to PostgreSQL needs database = true");
     }
-    let of_cluster = |kind: &FaultKind| matches!(kind, FaultKind::PrimaryLost { .. });
-    if !plan.cluster && plan.faults.iter().any(|fault| of_cluster(&fault.kind)) {
+    if !plan.cluster && any(|kind| matches!(kind, FaultKind::PrimaryLost { .. })) {
         return refuse("primary-lost needs store = \"cluster\"");
     }
-    if plan.cluster && plan.faults.iter().any(|fault| matches!(fault.kind, FaultKind::StoreLost { .. })) {
+    if (plan.cluster || !plan.shared_store) && any(|kind| matches!(kind, FaultKind::StoreFull { .. })) {
+        return refuse("store-full needs store = \"redis\"");
+    }
+    if plan.door == Door::Direct && any(|kind| matches!(kind, FaultKind::GatewayLost { .. })) {
+        return refuse("gateway-lost needs a door: \"envoy\" or \"nginx\"");
+    }
+    if plan.cluster && any(|kind| matches!(kind, FaultKind::StoreLost { .. })) {
         return refuse("a cluster loses one primary (primary-lost), and not everything at once");
     }
     if plan.door != Door::Direct && plan.demand.cost != 1 {

@@ -533,7 +533,12 @@ impl Model for World {
             | FaultKind::Roll
             | FaultKind::PrimaryLost { .. }
             | FaultKind::DatabaseLost
-            | FaultKind::DatabaseFrozen => {}
+            | FaultKind::DatabaseFrozen
+            | FaultKind::DatabaseReadOnly
+            | FaultKind::StoreFull { .. }
+            | FaultKind::GatewayLost { .. }
+            | FaultKind::LogLost { .. }
+            | FaultKind::Certificates => {}
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };

@@ -152,6 +152,16 @@ pub(crate) enum FaultKind {
     DatabaseLost,
     /// PostgreSQL stands still: it is there, and answers nobody. Real daemons only.
     DatabaseFrozen,
+    /// PostgreSQL answers, and takes nothing. Real daemons only.
+    DatabaseReadOnly,
+    /// A region's Redis takes nothing more. Real daemons only.
+    StoreFull { region: usize },
+    /// The gateway of a region is killed, and started again. Real daemons only.
+    GatewayLost { region: usize },
+    /// Whoever reads a daemon's log is gone for good. Real daemons only.
+    LogLost { region: usize, daemon: usize },
+    /// Every daemon is given another certificate of the same authority. Real daemons only.
+    Certificates,
 }
 
 impl FaultKind {
@@ -170,7 +180,17 @@ impl FaultKind {
             Self::PrimaryLost { .. } => "primary-lost",
             Self::DatabaseLost => "database-lost",
             Self::DatabaseFrozen => "database-frozen",
+            Self::DatabaseReadOnly => "database-read-only",
+            Self::StoreFull { .. } => "store-full",
+            Self::GatewayLost { .. } => "gateway-lost",
+            Self::LogLost { .. } => "log-lost",
+            Self::Certificates => "certificates",
         }
+    }
+
+    /// Whether PostgreSQL is kept from answering or from taking anything.
+    pub(crate) const fn is_of_the_database(&self) -> bool {
+        matches!(self, Self::DatabaseLost | Self::DatabaseFrozen | Self::DatabaseReadOnly)
     }
 
     /// Whether virtual time knows nothing like it.
@@ -182,6 +202,11 @@ impl FaultKind {
                 | Self::PrimaryLost { .. }
                 | Self::DatabaseLost
                 | Self::DatabaseFrozen
+                | Self::DatabaseReadOnly
+                | Self::StoreFull { .. }
+                | Self::GatewayLost { .. }
+                | Self::LogLost { .. }
+                | Self::Certificates
         )
     }
 }

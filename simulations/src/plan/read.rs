@@ -46,9 +46,14 @@ enum Kind {
     PrimaryLost,
     DatabaseLost,
     DatabaseFrozen,
+    DatabaseReadOnly,
+    StoreFull,
+    GatewayLost,
+    LogLost,
+    Certificates,
 }
 
-const KINDS: [(&str, Kind); 12] = [
+const KINDS: [(&str, Kind); 17] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -61,6 +66,11 @@ const KINDS: [(&str, Kind); 12] = [
     ("primary-lost", Kind::PrimaryLost),
     ("database-lost", Kind::DatabaseLost),
     ("database-frozen", Kind::DatabaseFrozen),
+    ("database-read-only", Kind::DatabaseReadOnly),
+    ("store-full", Kind::StoreFull),
+    ("gateway-lost", Kind::GatewayLost),
+    ("log-lost", Kind::LogLost),
+    ("certificates", Kind::Certificates),
 ];
 
 /// Reads a scenario. `file` is how problems name it.
@@ -384,13 +394,14 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
                 .unwrap_or((true, true));
             FaultKind::Cut { regions: places, inward, outward }
         }
-        Kind::Crash | Kind::Stop => {
+        Kind::Crash | Kind::Stop | Kind::LogLost => {
             let region = region(fault, problems)?;
             let daemons = regions.get(region).map_or(1, |region| region.daemons);
             let last = i64::try_from(daemons).unwrap_or(1) - 1;
             let daemon = fault.integer("daemon", 0, last, problems).map_or(0, |n| index(n.unsigned_abs()));
             match kind {
                 Kind::Stop => FaultKind::Stop { region, daemon },
+                Kind::LogLost => FaultKind::LogLost { region, daemon },
                 _ => FaultKind::Crash { region, daemon },
             }
         }
@@ -398,6 +409,10 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
         Kind::PrimaryLost => FaultKind::PrimaryLost { region: region(fault, problems)? },
         Kind::DatabaseLost => FaultKind::DatabaseLost,
         Kind::DatabaseFrozen => FaultKind::DatabaseFrozen,
+        Kind::DatabaseReadOnly => FaultKind::DatabaseReadOnly,
+        Kind::StoreFull => FaultKind::StoreFull { region: region(fault, problems)? },
+        Kind::GatewayLost => FaultKind::GatewayLost { region: region(fault, problems)? },
+        Kind::Certificates => FaultKind::Certificates,
         Kind::StoreLost => FaultKind::StoreLost { region: region(fault, problems)? },
         Kind::ClockStep => {
             let region = region(fault, problems)?;

@@ -16,7 +16,7 @@ impl Evidence<'_> {
             .told
             .faults
             .iter()
-            .filter(|fault| matches!(fault.kind, FaultKind::DatabaseLost | FaultKind::DatabaseFrozen))
+            .filter(|fault| fault.kind.is_of_the_database())
             .filter(|fault| !self.stalled(STALL, (fault.from, fault.until)))
             .collect();
         let mut took: Vec<Duration> = Vec::new();

@@ -1,3 +1,5 @@
+use tidegate::core::time::Span;
+
 use super::*;
 use crate::chaos::answers::Decision;
 use crate::model::Ask;
@@ -242,4 +244,111 @@ fn a_bucket_is_judged_by_the_limit_in_force() {
     assert_eq!(evidence(&plan, Way::Split, &every(50), &raised).limit_holds().kept, Kept::Yes);
     assert_eq!(evidence(&plan, Way::Split, &every(33), &raised).limit_holds().kept, Kept::No);
     assert_eq!(evidence(&plan, Way::Split, &every(50), &[]).limit_holds().kept, Kept::No);
+}
+
+/// Twenty requests a second for so many seconds, of which in each second the first so many are admitted. They go to the three regions in turn.
+fn seconds_with(admitted: &[u64]) -> Vec<Seen> {
+    let of_second = |(second, admitted): (usize, &u64)| {
+        let (second, admitted) = (u64::try_from(second).unwrap(), *admitted);
+        (0..20).map(move |place| {
+            let mut seen = seen(second * 1_000 + place * 45, decided(place < admitted, (0, 0)));
+            seen.ask.region = usize::try_from(place % 3).unwrap();
+            seen
+        })
+    };
+    admitted.iter().enumerate().flat_map(of_second).collect()
+}
+
+#[test]
+fn a_limit_that_is_not_used_in_health_is_noticed() {
+    let mut plan = plan("");
+    plan.length = Span::from_secs(12);
+    let judged = |admitted: u64, way| {
+        let all = seconds_with(&[admitted; 12]);
+        evidence(&plan, way, &all, &[]).limit_is_used().kept
+    };
+    assert_eq!(judged(10, Way::Gossip), Kept::Yes);
+    assert_eq!(judged(9, Way::Gossip), Kept::No);
+    assert_eq!(judged(9, Way::Escrow), Kept::No);
+    // Fixed shares leave unused what they are not asked for.
+    assert_eq!(judged(9, Way::Split), Kept::NotJudged);
+}
+
+#[test]
+fn seconds_in_which_daemons_had_too_little_of_the_machine_say_nothing_of_use() {
+    let mut plan = plan("");
+    plan.length = Span::from_secs(14);
+    let mut all = seconds_with(&[10, 10, 10, 10, 10, 10, 0, 10, 10, 10, 10, 10, 10, 10]);
+    assert_eq!(evidence(&plan, Way::Gossip, &all, &[]).limit_is_used().kept, Kept::No);
+    for seen in &mut all[6 * 20..7 * 20] {
+        seen.answered = seen.sent + Duration::from_millis(80);
+    }
+    let verdict = evidence(&plan, Way::Gossip, &all, &[]).limit_is_used();
+    assert_eq!(verdict.kept, Kept::Yes, "{}", verdict.found);
+    all.iter_mut().for_each(|seen| seen.answered = seen.sent + Duration::from_millis(80));
+    assert_eq!(evidence(&plan, Way::Gossip, &all, &[]).limit_is_used().kept, Kept::NotJudged);
+}
+
+#[test]
+fn a_side_that_does_otherwise_than_its_policy_is_noticed() {
+    let kind = FaultKind::Cut { regions: vec![2], inward: true, outward: true };
+    let cut = [Happened { kind, from: Duration::ZERO, until: Duration::from_secs(9) }];
+    let judged = |policy: &str, admitted: u64| {
+        let mut plan = plan(&format!("on_partition = \"{policy}\"\n"));
+        plan.length = Span::from_secs(9);
+        let all = seconds_with(&[admitted; 9]);
+        evidence(&plan, Way::Gossip, &all, &cut).sides_keep_to_policy().kept
+    };
+    for policy in ["freeze", "last_known"] {
+        assert_eq!(judged(policy, 10), Kept::Yes, "{policy}");
+        assert_eq!(judged(policy, 8), Kept::No, "{policy} leaves a share unused");
+        assert_eq!(judged(policy, 12), Kept::No, "{policy} lets both sides have the same");
+    }
+    // Of twenty requests six go to the region that is cut off: all of them, and ten of the others.
+    assert_eq!(judged("ignore", 20), Kept::No, "the others have fourteen");
+    assert_eq!(judged("ignore", 15), Kept::No, "who is cut off uses only five of six");
+    assert_eq!(judged("deny", 0), Kept::Yes);
+    assert_eq!(judged("deny", 1), Kept::No);
+    assert_eq!(judged("share", 20), Kept::NotJudged, "the limit itself is the judge");
+    let mut plan = plan("on_partition = \"ignore\"\n");
+    plan.length = Span::from_secs(9);
+    let mut all = seconds_with(&[20; 9]);
+    let mut of_others = 0;
+    for seen in &mut all {
+        of_others = if seen.ask.id % 1_000 == 0 { 0 } else { of_others };
+        of_others += u64::from(seen.ask.region != 2);
+        let admitted = seen.ask.region == 2 || of_others <= 10;
+        seen.answer = decided(admitted, (0, 0));
+    }
+    assert_eq!(evidence(&plan, Way::Gossip, &all, &cut).sides_keep_to_policy().kept, Kept::Yes);
+}
+
+#[test]
+fn a_log_that_is_held_by_its_windows_alone_is_noticed() {
+    let mut plan = plan("algorithm = \"sliding_log\"\n");
+    plan.rule.limit = 100;
+    // A hundred in each window: at its beginning and end in turn, or evenly.
+    let run = |at: &dyn Fn(u64, u64) -> u64| -> Vec<Seen> {
+        let all = (0..8).flat_map(|second| (0..100).map(move |place| (second, place)));
+        all.map(|(second, place)| seen(second * 1_000 + at(second, place), decided(true, (0, 0)))).collect()
+    };
+    let evenly = run(&|_, place| place * 10);
+    let by_turns = run(&|second, place| if second % 2 == 0 { 800 + place } else { place });
+    assert_eq!(evidence(&plan, Way::Gossip, &evenly, &[]).logs_are_held().kept, Kept::Yes);
+    assert_eq!(evidence(&plan, Way::Gossip, &by_turns, &[]).logs_are_held().kept, Kept::No);
+}
+
+#[test]
+fn a_queue_between_regions_that_was_full_is_an_alarm() {
+    let plan = plan("");
+    for (line, kept) in [
+        ("tidegate_peer_dropped_total{queue=\"queue_full\"} 0", Kept::Yes),
+        ("tidegate_peer_dropped_total{queue=\"queue_full\"} 3", Kept::No),
+        ("tidegate_frames_rejected_total{reason=\"rights_beyond\"} 1", Kept::No),
+        // Before there is a link nothing can go out by it.
+        ("tidegate_task_ends_total 0\ntidegate_peer_dropped_total{queue=\"unconnected\"} 9", Kept::Yes),
+    ] {
+        let all = Told { healthy: vec![page(0, line)], ..Told::default() };
+        assert_eq!(told(&plan, Way::Gossip, &[], all).health_is_quiet().kept, kept, "{line}");
+    }
 }

@@ -1,0 +1,147 @@
+//! Alarms of `/metrics`: still in health, raised by faults, and still again when all has been put right.
+
+use std::time::Duration;
+
+use super::{Evidence, Happened, NOTICED, Page, STALL, Verdict};
+use crate::plan::FaultKind;
+
+/// Counters and gauges that stay at zero while nothing is wrong.
+const ALARMS: [&str; 10] = [
+    "tidegate_frames_rejected_total",
+    "tidegate_peer_dropped_total{queue=\"queue_full\"}",
+    "tidegate_task_ends_total",
+    "tidegate_log_lines_lost_total",
+    "tidegate_degraded_decisions_total",
+    "tidegate_audit_dropped_total",
+    "tidegate_peer_rules_refused_total",
+    "tidegate_store_errors_total",
+    "tidegate_store_trouble",
+    "tidegate_notices",
+];
+/// Gauges among them: zero again when nothing is wrong any more.
+const STATES: [&str; 2] = ["tidegate_store_trouble", "tidegate_notices"];
+/// How long daemons may take to notice that all is right again: they look at their stores every few seconds.
+const RIGHT_AGAIN: Duration = Duration::from_secs(6);
+
+/// The lines that begin with one of these names, with their values.
+fn values<'a>(page: &'a Page, names: &'a [&'a str]) -> impl Iterator<Item = (&'a str, f64)> {
+    let lines = page.metrics.lines().filter(|line| names.iter().any(|name| line.starts_with(name)));
+    lines.filter_map(|line| Some((line, line.rsplit(' ').next()?.parse().ok()?)))
+}
+
+/// Whether one of these is above zero.
+fn is_raised(page: &Page, names: &[&str]) -> bool {
+    values(page, names).any(|(_, value)| value > 0.0)
+}
+
+impl Evidence<'_> {
+    pub(super) fn health_is_quiet(&self) -> Verdict {
+        const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
+        let first = self.told.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
+        // A region whose clock is wrong from the beginning is no health.
+        if self.begins_wrong() || self.stalled(STALL, (Duration::ZERO, first)) {
+            return Verdict::new(PROMISE, None);
+        }
+        Self::all_are_zero(PROMISE, &self.told.healthy, &ALARMS, "before the first fault")
+    }
+
+    fn begins_wrong(&self) -> bool {
+        self.plan.regions.iter().any(|region| region.ahead != 0 || region.drift_ppm != 0)
+    }
+
+    fn all_are_zero(promise: &'static str, pages: &[Page], names: &[&str], when: &str) -> Verdict {
+        let (mut looked, mut raised) = (0, Vec::new());
+        for page in pages {
+            for (line, value) in values(page, names) {
+                looked += 1;
+                if value > 0.0 {
+                    raised.push(format!("{}: {line}", page.daemon));
+                }
+            }
+        }
+        let found = match raised.is_empty() {
+            true => format!("{looked} values {when}, all zero"),
+            false => raised.join("; "),
+        };
+        Verdict::new(promise, (looked > 0).then_some((raised.is_empty(), found)))
+    }
+
+    /// What is looked at while a fault lasts: the alarm that it raises, and the daemons that tell it.
+    fn told_by(&self, fault: &Happened) -> Option<(&'static str, Vec<&Page>)> {
+        let lasts = matches!(fault.kind, FaultKind::LogLost { .. });
+        let around = |at: Duration| at > fault.from && (at <= fault.until || lasts);
+        let (_, pages) = self.told.meanwhile.iter().rfind(|(at, _)| around(*at))?;
+        let of = |is: &dyn Fn(&Page) -> bool| pages.iter().filter(|page| is(page)).collect();
+        match &fault.kind {
+            FaultKind::StoreFull { region } => {
+                Some(("tidegate_store_trouble{kind=\"full\"}", of(&|page| page.region == *region)))
+            }
+            FaultKind::DatabaseLost | FaultKind::DatabaseReadOnly => {
+                let denied = self.seen.iter().any(|seen| {
+                    let at = self.since(seen.answered);
+                    seen.answer.denied() && at > fault.from && at + NOTICED < fault.until
+                });
+                denied.then(|| ("tidegate_audit_spooled_bytes", of(&|page| page.region == 0)))
+            }
+            FaultKind::Cut { .. } | FaultKind::Crash { .. } | FaultKind::Stop { .. } => {
+                let silenced = self.silenced(fault);
+                let hears = |page: &Page| !silenced.contains(&page.region);
+                (!silenced.is_empty()).then(|| ("tidegate_notices{about=\"cut_off\"}", of(&hears)))
+            }
+            FaultKind::LogLost { region, daemon } => {
+                let all_daemons = pages.iter().filter(|page| page.region == *region);
+                let page = all_daemons.skip(*daemon).take(1).collect();
+                // Nothing is written in health, so there is nothing to lose.
+                let writes = self.told.faults.iter().any(|other| {
+                    other.from > fault.from
+                        && matches!(other.kind, FaultKind::Limit(_) | FaultKind::Cut { .. })
+                });
+                writes.then_some(("tidegate_log_lines_lost_total{reason=\"unwritten\"}", page))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn faults_are_told(&self) -> Verdict {
+        const PROMISE: &str = "What goes wrong raises its alarm while it lasts (operating.md, Watch)";
+        let (mut told, mut missing) = (Vec::new(), Vec::new());
+        for fault in &self.told.faults {
+            let span = (fault.from, fault.until);
+            if self.disturbed(fault, span) && !matches!(fault.kind, FaultKind::LogLost { .. }) {
+                continue;
+            }
+            let Some((alarm, pages)) = self.told_by(fault) else { continue };
+            for page in pages.into_iter().filter(|page| !page.metrics.is_empty()) {
+                if is_raised(page, &[alarm]) {
+                    told.push(alarm);
+                } else {
+                    missing.push(format!(
+                        "{} does not raise {alarm} in the {}",
+                        page.daemon,
+                        fault.kind.word()
+                    ));
+                }
+            }
+        }
+        let count = told.len() + missing.len();
+        told.sort_unstable();
+        told.dedup();
+        let found = match missing.is_empty() {
+            true => format!("{count} alarms raised: {}", told.join(", ")),
+            false => missing.join("; "),
+        };
+        Verdict::new(PROMISE, (count > 0).then_some((missing.is_empty(), found)))
+    }
+
+    pub(super) fn all_is_right_again(&self) -> Verdict {
+        const PROMISE: &str =
+            "When all has been put right, nothing is said to be wrong (operating.md, Watch)";
+        let last = self.told.faults.iter().map(|fault| fault.until).max();
+        let end = self.told.meanwhile.last();
+        let (Some(last), Some((at, pages))) = (last, end) else { return Verdict::new(PROMISE, None) };
+        if self.begins_wrong() || last + RIGHT_AGAIN > *at || self.stalled(STALL, (last, *at)) {
+            return Verdict::new(PROMISE, None);
+        }
+        Self::all_are_zero(PROMISE, pages, &STATES, "at the end")
+    }
+}
