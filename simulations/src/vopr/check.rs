@@ -569,15 +569,20 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         return Ok(());
     }
     let window = plan_window(game);
+    let own = game.case.faults.own > 0.0 || !game.case.own.is_empty();
     for user in game.users() {
         let newest = game.books.world.range((user, 0)..(user + 1, 0)).map(|((_, window), _)| *window).max();
         if newest.is_some_and(|newest| newest >= window) {
             continue;
         }
-        // Its rights may lie wherever it was asked for last.
+        // Rights that one region gives are of use to another only while its clock is in the same window.
+        if own && clocks_apart(game).0 > game.world.plan.rule.window.0 / 4 {
+            continue;
+        }
+        // Its rights may lie wherever it was asked for last. Of a user's own limit the last permit may be under way when all are
+        // asked at once, as of a rule's that is too small; and one that has just grown counts by what it was before.
         let mut served = served_by_anybody(game, user)?;
-        // Of a user's own limit the last permit may be under way when all are asked at once, as of a rule's that is too small.
-        let eighths = if enough(game.world.limit(user).permits) { 0 } else { EIGHTHS };
+        let eighths = if own { EIGHTHS } else { 0 };
         for _ in 0..eighths {
             if served {
                 break;
@@ -591,6 +596,12 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// How far the clocks of two regions are apart at most.
+fn clocks_apart(game: &Game<'_>) -> Span {
+    let clocks = || (0..game.world.plan.regions.len()).map(|region| game.world.clock(region));
+    clocks().max().zip(clocks().min()).map_or(Span::ZERO, |(last, first)| last.since(first))
 }
 
 /// The window that every region is in, or a later one.
