@@ -66,6 +66,13 @@ pub(super) fn decided(answer: &Value) -> anyhow::Result<Answer> {
     Ok(Answer::Decided(Decision { admitted, reset, believed, retry_after }))
 }
 
+/// The limit and mode of the only rule that decided; `None` where none did, or several.
+pub(super) fn limit_of(answer: &Value) -> Option<(u64, String)> {
+    let [rule] = answer.get("rules")?.as_array()?.as_slice() else { return None };
+    let mode = rule.get("global").and_then(|global| global.get("mode")?.as_str());
+    Some((rule.get("limit")?.as_u64()?, mode.unwrap_or("none").to_owned()))
+}
+
 /// Reads one whole answer of a gateway: whether it closes the connection after it, and what became of the request.
 pub(super) async fn of_gateway(
     socket: &mut TcpStream,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
+use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -218,8 +219,23 @@ fn request(door: Door, Ask { user, cost, .. }: Ask) -> String {
 
 /// The status and body of one page; `None` where nobody answers.
 pub(super) async fn get(http: SocketAddr, path: &str) -> Option<(u16, String)> {
+    exchange(http, &format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n")).await
+}
+
+/// What a daemon says of a user whom nobody else asks for, without charging anything; `None` where nobody answers.
+pub(super) async fn peek(http: SocketAddr) -> Option<Value> {
+    let json = r#"{"attributes":{"user":"nobody","api_key":"nobody"},"cost":0}"#;
+    let length = json.len();
+    let request = format!(
+        "POST /v1/check HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{json}"
+    );
+    let (_, body) = timeout(ANSWER_WITHIN, exchange(http, &request)).await.ok()??;
+    serde_json::from_str(&body).ok()
+}
+
+/// One request on a connection of its own, and its answer.
+async fn exchange(http: SocketAddr, request: &str) -> Option<(u16, String)> {
     let mut socket = TcpStream::connect(http).await.ok()?;
-    let request = format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n");
     socket.write_all(request.as_bytes()).await.ok()?;
     let mut answer = Vec::new();
     socket.take(4 << 20).read_to_end(&mut answer).await.ok()?;

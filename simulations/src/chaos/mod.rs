@@ -8,6 +8,7 @@ mod clients;
 mod clock;
 mod cluster;
 mod daemon;
+mod deployment;
 mod draw;
 mod gateway;
 mod judge;
@@ -15,6 +16,7 @@ mod kept;
 mod page;
 mod postgres;
 mod process;
+mod system;
 mod wan;
 mod world;
 
@@ -35,8 +37,11 @@ use tokio_util::sync::CancellationToken;
 
 use self::answers::Answer;
 use self::clients::{Book, Clients, Due, Seen, Stall, since_epoch};
+use self::deployment::Deployment;
 use self::judge::{Evidence, Happened, Kept, Remembered, Told, Verdict};
+use self::system::System;
 use self::world::World;
+use crate::BadInput;
 use crate::drive::{Arrivals, Outcome, drive};
 use crate::measure::Measure;
 use crate::model::START;
@@ -73,6 +78,10 @@ pub(crate) struct Settings {
     /// Another seed than the file's: for demand and network.
     #[arg(long)]
     seed: Option<u64>,
+    /// Plays the story on daemons that are there: a file with their addresses and the commands that break them. Give the one way
+    /// that they hold the rule by.
+    #[arg(long, conflicts_with = "draw")]
+    deployment: Option<PathBuf>,
     /// The daemon's program; without it the one beside this program.
     #[arg(long)]
     tidegate: Option<PathBuf>,
@@ -161,7 +170,9 @@ pub(crate) fn run(settings: &Settings, out: &mut impl Write) -> anyhow::Result<(
         let mut all = Vec::new();
         for &way in &plan.ways {
             let name = format!("{}-{}", run::stem(file), way.word());
-            let played = play(&plan, way, &program, &settings.out.join("broken"), &name);
+            let system = || system(&plan, way, settings, &program);
+            let played =
+                system().and_then(|system| play(&plan, way, system, (&settings.out.join("broken"), &name)));
             let shown = match played.with_context(|| format!("{}, {}", plan.name, way.word())) {
                 Ok(shown) => shown,
                 // Whoever draws many is told of all the others too.
@@ -198,32 +209,46 @@ fn simulated(plan: &Plan) -> anyhow::Result<Vec<Outcome>> {
     plan.ways.iter().map(|&way| drive(plan, way)).collect()
 }
 
-/// Plays a story in one way. Where it breaks a promise or cannot be played, its logs stay below `broken` under this name.
-fn play(plan: &Plan, way: Way, program: &Path, broken: &Path, name: &str) -> anyhow::Result<Shown> {
+/// What a story is played on in one way.
+fn system(plan: &Plan, way: Way, settings: &Settings, program: &Path) -> anyhow::Result<System> {
+    let Some(file) = &settings.deployment else {
+        return Ok(System::Started(Box::new(World::new(plan, way, program)?)));
+    };
+    if plan.ways.len() != 1 {
+        return Err(BadInput("a deployment holds the rule in one way: name it with --ways".to_owned()).into());
+    }
+    Ok(System::Deployed(Deployment::read(file, plan)?))
+}
+
+/// Plays a story in one way. Where it breaks a promise or cannot be played, the logs of its processes stay in a folder below
+/// this one.
+fn play(plan: &Plan, way: Way, mut system: System, broken: (&Path, &str)) -> anyhow::Result<Shown> {
     // The relays have a runtime of their own, and drop it: not within this one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut world = World::new(plan, way, program)?;
     let local = LocalSet::new();
     let ran = runtime.block_on(local.run_until(async {
-        world.start().await?;
-        happen(plan, &mut world).await
+        system.start(plan, way).await?;
+        happen(plan, &mut system).await
     }));
+    let keep = |system: &System| {
+        let kept = system.folder().map(|folder| kept::keep(folder, broken.0, broken.1));
+        kept.transpose()
+    };
     let Run { begun, seen, unsent, stalls, told, remembered } = match ran {
         Ok(ran) => ran,
         Err(why) => {
-            let logs = kept::keep(world.folder(), broken, name)?;
+            let Some(logs) = keep(&system)? else { return Err(why) };
             return Err(why.context(format!("its logs are in {}", logs.display())));
         }
     };
-    let daemons = world.daemons.iter();
-    let daemons = daemons.map(|daemon| (daemon.name.clone(), daemon.region, daemon.log())).collect();
+    let daemons = system.logs();
     let evidence =
         Evidence { plan, way, begun, seen: &seen, unsent, stalls, told: &told, daemons, remembered };
     let (verdicts, latencies, beliefs) = (evidence.verdicts(), evidence.latencies(), evidence.beliefs());
     let outcome = Outcome { beliefs, ..outcome(plan, way, begun, (&seen, &told.faults)) };
     let mut shown = Shown { outcome, verdicts, latencies, faults: told.faults, logs: None };
     if shown.is_broken() {
-        shown.logs = Some(kept::keep(world.folder(), broken, name)?);
+        shown.logs = keep(&system)?;
     }
     Ok(shown)
 }
@@ -241,13 +266,13 @@ struct Run {
 }
 
 /// Lets clients ask, and breaks what the plan breaks.
-async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
+async fn happen(plan: &Plan, system: &mut System) -> anyhow::Result<Run> {
     let book: Arc<Book> = Arc::default();
     let stop = Arc::new(AtomicBool::new(false));
     let over = CancellationToken::new();
     let (mut queues, mut clients) = (Vec::new(), Vec::new());
     for region in 0..plan.regions.len() {
-        let targets = world.targets(region);
+        let targets = system.targets(region, plan);
         for target in &targets {
             tokio::task::spawn_local(Arc::clone(target).follow(Arc::clone(&stop)));
         }
@@ -267,7 +292,7 @@ async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
     let begun = beginning(plan);
     tokio::time::sleep(begun.saturating_sub(since_epoch())).await;
     let pace = tokio::task::spawn_local(pace(plan.clone(), begun, queues, Arc::clone(&book)));
-    let told = break_things(plan, world, begun).await?;
+    let told = break_things(plan, system, begun).await?;
     pace.await?;
     tokio::time::sleep(AFTER).await;
     over.cancel();
@@ -278,7 +303,7 @@ async fn happen(plan: &Plan, world: &mut World) -> anyhow::Result<Run> {
     let seen = std::mem::take(&mut *book.seen.lock().unwrap_or_else(PoisonError::into_inner));
     let stalls = std::mem::take(&mut *book.stalls.lock().unwrap_or_else(PoisonError::into_inner));
     let denied = seen.iter().filter(|seen| seen.answer.denied()).count();
-    let remembered = world.remembered(crate::number::place(denied)).await?;
+    let remembered = system.remembered(crate::number::place(denied)).await?;
     Ok(Run { begun, seen, unsent: book.unsent.load(Ordering::Relaxed), stalls, told, remembered })
 }
 
@@ -316,7 +341,7 @@ async fn pace(plan: Plan, begun: Duration, queues: Vec<mpsc::Sender<Due>>, book:
 
 /// Carries out the faults in time, and notes when each truly began and was over. It looks at `/metrics` before the first, before
 /// one is put right, and at the end.
-async fn break_things(plan: &Plan, world: &mut World, begun: Duration) -> anyhow::Result<Told> {
+async fn break_things(plan: &Plan, system: &mut System, begun: Duration) -> anyhow::Result<Told> {
     let both = plan.faults.iter().enumerate().flat_map(|(fault, planned)| {
         let ends = planned.at + planned.lasts;
         let end = (planned.lasts > Span::ZERO).then_some((ends, false, fault));
@@ -329,16 +354,16 @@ async fn break_things(plan: &Plan, world: &mut World, begun: Duration) -> anyhow
     let mut happened: Vec<Option<Happened>> = vec![None; plan.faults.len()];
     let first = events.front().map_or(end, |(at, ..)| begun + Duration::from_micros(at.0));
     tokio::time::sleep(first.saturating_sub(since_epoch())).await;
-    let mut told = Told { healthy: world.pages().await, ..Told::default() };
+    let mut told = Told { healthy: system.pages().await, ..Told::default() };
     while let Some((at, broken, fault)) = events.pop_front() {
         let due = begun + Duration::from_micros(at.0);
         tokio::time::sleep(due.saturating_sub(since_epoch())).await;
         let Some(planned) = plan.faults.get(fault) else { continue };
         if !broken {
-            told.meanwhile.push((since_epoch().saturating_sub(begun), world.pages().await));
+            told.meanwhile.push((since_epoch().saturating_sub(begun), system.pages().await));
         }
         let from = since_epoch().saturating_sub(begun);
-        world.fault(&planned.kind, broken).await?;
+        system.fault(plan, fault, broken).await?;
         let until = since_epoch().saturating_sub(begun);
         if let Some(place) = happened.get_mut(fault) {
             let whole_run =
@@ -350,7 +375,7 @@ async fn break_things(plan: &Plan, world: &mut World, begun: Duration) -> anyhow
         }
     }
     tokio::time::sleep(end.saturating_sub(since_epoch())).await;
-    told.meanwhile.push((since_epoch().saturating_sub(begun), world.pages().await));
+    told.meanwhile.push((since_epoch().saturating_sub(begun), system.pages().await));
     told.faults = happened.into_iter().flatten().collect();
     Ok(told)
 }

@@ -216,28 +216,7 @@ impl World {
 
     /// The rules file as it is now.
     fn rules(&self) -> String {
-        let rule = &self.plan.rule;
-        let algorithm = serde_json::json!(rule.algorithm);
-        let who = if self.plan.door == Door::Nginx { "api_key" } else { "user" };
-        let mut text = format!(
-            "[[rules]]\nname = \"world\"\nper = [\"{who}\"]\nalgorithm = {algorithm}\nlimit = {}\nwindow = \"{}\"\n",
-            self.limit,
-            format_span(rule.window)
-        );
-        if !windowed(rule.algorithm) {
-            text += &format!("burst = {}\n", rule.burst);
-        }
-        text += &format!("[rules.global]\nmode = \"{}\"\n", self.way.word());
-        if self.way == Way::Gossip {
-            text += &format!("on_partition = \"{}\"\n", partition_word(rule.on_partition));
-        }
-        if self.weights.iter().any(|weight| Some(weight) != self.weights.first()) {
-            let named = self.plan.regions.iter().zip(&self.weights);
-            let shares: Vec<String> =
-                named.map(|(region, weight)| format!("{} = {weight}", region.name)).collect();
-            text += &format!("shares = {{ {} }}\n", shares.join(", "));
-        }
-        text
+        rules_of(&self.plan, self.way, self.limit, &self.weights)
     }
 
     async fn wait_until_connected(&self) -> anyhow::Result<()> {
@@ -403,8 +382,33 @@ fn dropped(pages: &[Page]) -> u64 {
     counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
+/// The rules file that holds a plan's limit by this mode, with this limit and these weights of its regions.
+pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, weights: &[u32]) -> String {
+    let rule = &plan.rule;
+    let algorithm = serde_json::json!(rule.algorithm);
+    let who = if plan.door == Door::Nginx { "api_key" } else { "user" };
+    let mut text = format!(
+        "[[rules]]\nname = \"world\"\nper = [\"{who}\"]\nalgorithm = {algorithm}\nlimit = {limit}\nwindow = \"{}\"\n",
+        format_span(rule.window)
+    );
+    if !windowed(rule.algorithm) {
+        text += &format!("burst = {}\n", rule.burst);
+    }
+    text += &format!("[rules.global]\nmode = \"{}\"\n", way.word());
+    if way == Way::Gossip {
+        text += &format!("on_partition = \"{}\"\n", partition_word(rule.on_partition));
+    }
+    if weights.iter().any(|weight| Some(weight) != weights.first()) {
+        let named = plan.regions.iter().zip(weights);
+        let shares: Vec<String> =
+            named.map(|(region, weight)| format!("{} = {weight}", region.name)).collect();
+        text += &format!("shares = {{ {} }}\n", shares.join(", "));
+    }
+    text
+}
+
 /// Whether this page of `/v1/regions` says that all of so many regions are heard, and none was just begun.
-fn hears_all(page: &Value, regions: usize) -> bool {
+pub(super) fn hears_all(page: &Value, regions: usize) -> bool {
     let peers = page.get("peers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let is = |peer: &Value, name: &str| peer.get(name).and_then(Value::as_bool) == Some(true);
     let heard: std::collections::BTreeSet<&str> = peers
