@@ -54,6 +54,11 @@ impl Daemon {
         self.variables = variables;
     }
 
+    /// Writes its configuration, which it reads when it starts.
+    pub(super) fn configure(&self, config: &str) -> anyhow::Result<()> {
+        Ok(std::fs::write(self.folder.join("tidegate.toml"), config)?)
+    }
+
     /// Writes its rules; a running daemon takes them within a second.
     pub(super) fn set_rules(&self, rules: &str) -> anyhow::Result<()> {
         let (new, path) = (self.folder.join("rules.new"), self.folder.join("rules.toml"));

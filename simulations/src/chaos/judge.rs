@@ -136,6 +136,7 @@ impl Evidence<'_> {
             self.limit_holds(),
             self.logs_are_held(),
             self.sides_keep_to_policy(),
+            self.who_is_added_spends(),
             self.bound_is_one(),
             self.limit_is_used(),
             self.used_again(),
@@ -195,7 +196,10 @@ impl Evidence<'_> {
     fn is_plain(&self, from: Duration, until: Duration) -> bool {
         !self.told.faults.iter().any(|fault| {
             let excepted = match fault.kind {
-                FaultKind::Crash { .. } | FaultKind::Roll => !self.plan.shared_store,
+                FaultKind::Crash { .. }
+                | FaultKind::Roll
+                | FaultKind::Join { .. }
+                | FaultKind::Renamed { .. } => !self.plan.shared_store,
                 FaultKind::StoreLost { .. }
                 | FaultKind::PrimaryLost { .. }
                 | FaultKind::StoreFull { .. }
@@ -515,6 +519,7 @@ impl Evidence<'_> {
     }
 }
 
+mod added;
 mod alarms;
 mod bound;
 mod clocks;

@@ -31,12 +31,26 @@ const STORE_TIMEOUT: &str = "200ms";
 /// Longer than a drain and what follows it.
 const ENDS_WITHIN: Duration = Duration::from_secs(20);
 
+/// Where a daemon speaks with others.
+#[derive(Debug)]
+struct Member {
+    region: usize,
+    name: String,
+    listens: SocketAddr,
+    /// Where the others reach it: a relay.
+    reached: SocketAddr,
+}
+
 /// All regions.
 pub(super) struct World {
     plan: Plan,
     way: Way,
     program: PathBuf,
+    /// In the order of `members`.
     pub(super) daemons: Vec<Daemon>,
+    members: Vec<Member>,
+    /// Regions that are added later: nobody else lists them, and they do not run.
+    unlisted: Vec<usize>,
     wan: Wan,
     redis: Vec<Redis>,
     clusters: Vec<Cluster>,
@@ -73,6 +87,8 @@ impl World {
             way,
             program: program.to_owned(),
             daemons: Vec::new(),
+            members: Vec::new(),
+            unlisted: plan.faults.iter().filter_map(|fault| fault.kind.adds()).collect(),
             wan,
             redis,
             clusters,
@@ -90,8 +106,10 @@ impl World {
     /// Starts all daemons, and waits until each hears every other region.
     pub(super) async fn start(&mut self) -> anyhow::Result<()> {
         self.write_rules()?;
-        self.daemons.iter_mut().try_for_each(Daemon::start)?;
-        for daemon in &mut self.daemons {
+        let unlisted = &self.unlisted;
+        let begin = |daemon: &&mut Daemon| !unlisted.contains(&daemon.region);
+        self.daemons.iter_mut().filter(begin).try_for_each(Daemon::start)?;
+        for daemon in self.daemons.iter_mut().filter(begin) {
             daemon.wait_until_ready().await?;
         }
         self.wait_until_connected().await?;
@@ -162,56 +180,69 @@ impl World {
 
     /// Every daemon's certificate, folder and configuration.
     fn make(&mut self) -> anyhow::Result<()> {
-        let top = self.folder.path().to_owned();
-        let mut members: Vec<(usize, String, SocketAddr, SocketAddr)> = Vec::new();
         for (region, planned) in self.plan.regions.iter().enumerate() {
             for daemon in 0..planned.daemons {
-                let peer = free_port()?;
-                let name = format!("{}-{daemon}", planned.name);
-                members.push((region, name, peer, self.wan.way_to(peer, region)?));
+                let listens = free_port()?;
+                let reached = self.wan.way_to(listens, region)?;
+                self.members.push(Member {
+                    region,
+                    name: format!("{}-{daemon}", planned.name),
+                    listens,
+                    reached,
+                });
             }
         }
-        let regions: Vec<&str> = self.plan.regions.iter().map(|region| region.name.as_str()).collect();
-        for (region, name, peer, way) in &members {
-            let its_region = regions.get(*region).copied().unwrap_or_default();
-            self.issue(&top, its_region, name, name)?;
-            let file = |name: &str| top.join(name).display().to_string();
-            let join: Vec<String> = members
-                .iter()
-                .map(|(.., other)| other)
-                .filter(|other| *other != way)
-                .map(ToString::to_string)
-                .collect();
-            let single =
-                |redis: &Redis| format!("topology = \"single\"\nnodes = [\"redis://{}\"]", redis.address);
-            let store = self.redis.get(*region).map(single);
-            let store = store.or_else(|| self.clusters.get(*region).map(Cluster::nodes));
-            let store = store.map_or_else(String::new, |nodes| {
-                format!(
-                    "[store]\nbackend = \"redis\"\n[store.redis]\n{nodes}\ntimeout = \"{STORE_TIMEOUT}\"\n"
-                )
-            });
-            let database = self
-                .database
-                .as_ref()
-                .map_or_else(String::new, |database| format!("[postgres]\nurl = \"{}\"\n", database.url()));
-            // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
-            let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
-            let config = format!(
-                "region = \"{its_region}\"\nnode = \"{name}\"\n[listen]\npeer = \"{peer}\"\n{drain}{store}{database}[peers]\njoin = {join:?}\n\
-                 advertise = \"{way}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
-                file("ca/ca.pem"),
-                file(&format!("{name}/node.pem")),
-                file(&format!("{name}/node.key")),
-            );
-            let folder = top.join(format!("{name}-daemon"));
-            let mut daemon = Daemon::new(&self.program, folder, (*region, name.clone()), &config)?;
+        let top = self.folder.path().to_owned();
+        for place in 0..self.members.len() {
+            let Some(Member { region, name, .. }) = self.members.get(place) else { continue };
+            self.issue(&top, &self.plan.regions[*region].name, name, name)?;
+            let (region, name) = (*region, name.clone());
+            let config = self.config(place);
+            let mut daemon =
+                Daemon::new(&self.program, top.join(format!("{name}-daemon")), (region, name), &config)?;
             if let Some(clocks) = &self.clocks {
-                daemon.set_variables(clocks.variables(*region));
+                daemon.set_variables(clocks.variables(region));
             }
             self.daemons.push(daemon);
         }
         Ok(())
+    }
+
+    /// The configuration of the daemon at this place, as it is to be now.
+    fn config(&self, place: usize) -> String {
+        let Some(Member { region, name, listens, reached }) = self.members.get(place) else {
+            return String::new();
+        };
+        let of_region =
+            |region: usize| self.plan.regions.get(region).map_or("", |region| region.name.as_str());
+        let file = |name: &str| self.folder.path().join(name).display().to_string();
+        let others = self.members.iter().map(|other| other.reached).filter(|other| other != reached);
+        let join: Vec<String> = others.map(|other| other.to_string()).collect();
+        // Who is added lists itself; the others list it when they are told to.
+        let is_listed = |other: &usize| other == region || !self.unlisted.contains(other);
+        let listed = (0..self.plan.regions.len()).filter(is_listed);
+        let regions: Vec<&str> = listed.map(of_region).collect();
+        let single =
+            |redis: &Redis| format!("topology = \"single\"\nnodes = [\"redis://{}\"]", redis.address);
+        let store = self.redis.get(*region).map(single);
+        let store = store.or_else(|| self.clusters.get(*region).map(Cluster::nodes));
+        let store = store.map_or_else(String::new, |nodes| {
+            format!("[store]\nbackend = \"redis\"\n[store.redis]\n{nodes}\ntimeout = \"{STORE_TIMEOUT}\"\n")
+        });
+        let database = self
+            .database
+            .as_ref()
+            .map_or_else(String::new, |database| format!("[postgres]\nurl = \"{}\"\n", database.url()));
+        // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
+        let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
+        format!(
+            "region = \"{}\"\nnode = \"{name}\"\n[listen]\npeer = \"{listens}\"\n{drain}{store}{database}[peers]\njoin = {join:?}\n\
+             advertise = \"{reached}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
+            of_region(*region),
+            file("ca/ca.pem"),
+            file(&format!("{name}/node.pem")),
+            file(&format!("{name}/node.key")),
+        )
     }
 
     /// The rules file as it is now.
@@ -221,10 +252,11 @@ impl World {
 
     async fn wait_until_connected(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        for daemon in &self.daemons {
+        let there = self.plan.regions.len() - self.unlisted.len();
+        for daemon in self.daemons.iter().filter(|daemon| !self.unlisted.contains(&daemon.region)) {
             loop {
                 let page = get(daemon.http, "/v1/regions").await.map(|(_, text)| text).unwrap_or_default();
-                if hears_all(&serde_json::from_str(&page).unwrap_or_default(), self.plan.regions.len()) {
+                if hears_all(&serde_json::from_str(&page).unwrap_or_default(), there) {
                     break;
                 }
                 if Instant::now() > deadline {
@@ -307,7 +339,12 @@ impl World {
                 self.daemon(*region, *daemon)?.lose_reader();
             }
             FaultKind::Certificates if broken => self.renew_certificates()?,
-            FaultKind::LogLost { .. } | FaultKind::Certificates => {}
+            FaultKind::Join { region, listed } if broken => self.add(*region, *listed).await?,
+            FaultKind::Renamed { region, daemon } if broken => self.rename(*region, *daemon).await?,
+            FaultKind::LogLost { .. }
+            | FaultKind::Certificates
+            | FaultKind::Join { .. }
+            | FaultKind::Renamed { .. } => {}
         }
         Ok(())
     }
@@ -352,24 +389,72 @@ impl World {
     /// Restarts every daemon in order, each when the one before is ready again.
     async fn roll(&mut self) -> anyhow::Result<()> {
         for place in 0..self.daemons.len() {
-            let Some(daemon) = self.daemons.get_mut(place) else { continue };
-            daemon.terminate()?;
-            let deadline = Instant::now() + ENDS_WITHIN;
-            while !daemon.has_ended() {
-                if Instant::now() > deadline {
-                    bail!("{} does not end:\n{}", daemon.name, daemon.log());
+            self.restart(place).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends a daemon in good order and starts it again.
+    async fn restart(&mut self, place: usize) -> anyhow::Result<()> {
+        let config = self.config(place);
+        let Some(daemon) = self.daemons.get_mut(place) else { return Ok(()) };
+        daemon.terminate()?;
+        let deadline = Instant::now() + ENDS_WITHIN;
+        while !daemon.has_ended() {
+            if Instant::now() > deadline {
+                bail!("{} does not end:\n{}", daemon.name, daemon.log());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        daemon.configure(&config)?;
+        daemon.start()?;
+        daemon.wait_until_ready().await?;
+        // The manual: the next one goes when gateways ask this one again.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Some(daemon) = self.daemons.get(place) else { return Ok(()) };
+        let address = self.asked_at(daemon);
+        match self.gateways.get_mut(daemon.region) {
+            Some(gateway) => gateway.asks(address).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a region: as the manual says, or before the others list it.
+    async fn add(&mut self, region: usize, listed: bool) -> anyhow::Result<()> {
+        if listed {
+            self.unlisted.retain(|unlisted| *unlisted != region);
+            for place in 0..self.daemons.len() {
+                let there =
+                    |daemon: &Daemon| daemon.region != region && !self.unlisted.contains(&daemon.region);
+                if self.daemons.get(place).is_some_and(there) {
+                    self.restart(place).await?;
                 }
-                tokio::time::sleep(Duration::from_millis(20)).await;
             }
+        }
+        for place in 0..self.daemons.len() {
+            let config = self.config(place);
+            let Some(daemon) = self.daemons.get_mut(place).filter(|daemon| daemon.region == region) else {
+                continue;
+            };
+            daemon.configure(&config)?;
             daemon.start()?;
-            daemon.wait_until_ready().await?;
-            // The manual: the next one goes when gateways ask this one again.
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            let Some(daemon) = self.daemons.get(place) else { continue };
-            let address = self.asked_at(daemon);
-            if let Some(gateway) = self.gateways.get_mut(daemon.region) {
-                gateway.asks(address).await?;
-            }
+        }
+        Ok(())
+    }
+
+    /// Restarts a daemon with another node name and a certificate for it.
+    async fn rename(&mut self, region: usize, daemon: usize) -> anyhow::Result<()> {
+        let of_region = |member: &&mut Member| member.region == region;
+        let Some(member) = self.members.iter_mut().filter(of_region).nth(daemon) else { return Ok(()) };
+        let name = format!("{}-renamed", member.name);
+        member.name.clone_from(&name);
+        let top = self.folder.path().to_owned();
+        let its_region = self.plan.regions.get(region).map_or("", |region| region.name.as_str());
+        self.issue(&top, its_region, &name, &name)?;
+        let Some(place) = self.members.iter().position(|member| member.name == name) else { return Ok(()) };
+        self.restart(place).await?;
+        if let Some(daemon) = self.daemons.get_mut(place) {
+            daemon.name = name;
         }
         Ok(())
     }
@@ -440,6 +525,10 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     }
     if plan.cluster && any(|kind| matches!(kind, FaultKind::StoreLost { .. })) {
         return refuse("a cluster loses one primary (primary-lost), and not everything at once");
+    }
+    let joins = any(|kind| matches!(kind, FaultKind::Join { .. }));
+    if joins && (plan.door != Door::Direct || plan.regions.iter().any(|region| region.weight != 1)) {
+        return refuse("join needs regions of the same weight that clients ask themselves");
     }
     if plan.door != Door::Direct && plan.demand.cost != 1 {
         return refuse("a request through a gateway costs 1");

@@ -538,7 +538,9 @@ impl Model for World {
             | FaultKind::StoreFull { .. }
             | FaultKind::GatewayLost { .. }
             | FaultKind::LogLost { .. }
-            | FaultKind::Certificates => {}
+            | FaultKind::Certificates
+            | FaultKind::Join { .. }
+            | FaultKind::Renamed { .. } => {}
             FaultKind::Storm { loss, jitter } => {
                 let calm = &self.plan.weather;
                 let (loss, jitter) = if broken { (*loss, *jitter) } else { (calm.loss, calm.jitter) };

@@ -162,6 +162,10 @@ pub(crate) enum FaultKind {
     LogLost { region: usize, daemon: usize },
     /// Every daemon is given another certificate of the same authority. Real daemons only.
     Certificates,
+    /// A region that was not there is added, in the manual's order or before the others list it. Real daemons only.
+    Join { region: usize, listed: bool },
+    /// A daemon ends, and begins again under another name. Real daemons only.
+    Renamed { region: usize, daemon: usize },
 }
 
 impl FaultKind {
@@ -185,6 +189,16 @@ impl FaultKind {
             Self::GatewayLost { .. } => "gateway-lost",
             Self::LogLost { .. } => "log-lost",
             Self::Certificates => "certificates",
+            Self::Join { .. } => "join",
+            Self::Renamed { .. } => "renamed",
+        }
+    }
+
+    /// The region that is added.
+    pub(crate) const fn adds(&self) -> Option<usize> {
+        match self {
+            Self::Join { region, .. } => Some(*region),
+            _ => None,
         }
     }
 
@@ -207,6 +221,8 @@ impl FaultKind {
                 | Self::GatewayLost { .. }
                 | Self::LogLost { .. }
                 | Self::Certificates
+                | Self::Join { .. }
+                | Self::Renamed { .. }
         )
     }
 }

@@ -51,9 +51,11 @@ enum Kind {
     GatewayLost,
     LogLost,
     Certificates,
+    Join,
+    Renamed,
 }
 
-const KINDS: [(&str, Kind); 17] = [
+const KINDS: [(&str, Kind); 19] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -71,6 +73,8 @@ const KINDS: [(&str, Kind); 17] = [
     ("gateway-lost", Kind::GatewayLost),
     ("log-lost", Kind::LogLost),
     ("certificates", Kind::Certificates),
+    ("join", Kind::Join),
+    ("renamed", Kind::Renamed),
 ];
 
 /// Reads a scenario. `file` is how problems name it.
@@ -394,7 +398,7 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
                 .unwrap_or((true, true));
             FaultKind::Cut { regions: places, inward, outward }
         }
-        Kind::Crash | Kind::Stop | Kind::LogLost => {
+        Kind::Crash | Kind::Stop | Kind::LogLost | Kind::Renamed => {
             let region = region(fault, problems)?;
             let daemons = regions.get(region).map_or(1, |region| region.daemons);
             let last = i64::try_from(daemons).unwrap_or(1) - 1;
@@ -402,6 +406,7 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
             match kind {
                 Kind::Stop => FaultKind::Stop { region, daemon },
                 Kind::LogLost => FaultKind::LogLost { region, daemon },
+                Kind::Renamed => FaultKind::Renamed { region, daemon },
                 _ => FaultKind::Crash { region, daemon },
             }
         }
@@ -413,6 +418,10 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
         Kind::StoreFull => FaultKind::StoreFull { region: region(fault, problems)? },
         Kind::GatewayLost => FaultKind::GatewayLost { region: region(fault, problems)? },
         Kind::Certificates => FaultKind::Certificates,
+        Kind::Join => {
+            let region = region(fault, problems)?;
+            FaultKind::Join { region, listed: fault.boolean("listed", problems).unwrap_or(true) }
+        }
         Kind::StoreLost => FaultKind::StoreLost { region: region(fault, problems)? },
         Kind::ClockStep => {
             let region = region(fault, problems)?;

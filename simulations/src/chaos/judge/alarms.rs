@@ -68,7 +68,7 @@ impl Evidence<'_> {
 
     /// What is looked at while a fault lasts: the alarm that it raises, and the daemons that tell it.
     fn told_by(&self, fault: &Happened) -> Option<(&'static str, Vec<&Page>)> {
-        let lasts = matches!(fault.kind, FaultKind::LogLost { .. });
+        let lasts = matches!(fault.kind, FaultKind::LogLost { .. } | FaultKind::Join { listed: false, .. });
         let around = |at: Duration| at > fault.from && (at <= fault.until || lasts);
         let (_, pages) = self.told.meanwhile.iter().rfind(|(at, _)| around(*at))?;
         let of = |is: &dyn Fn(&Page) -> bool| pages.iter().filter(|page| is(page)).collect();
@@ -97,6 +97,9 @@ impl Evidence<'_> {
                         && matches!(other.kind, FaultKind::Limit(_) | FaultKind::Cut { .. })
                 });
                 writes.then_some(("tidegate_log_lines_lost_total{reason=\"unwritten\"}", page))
+            }
+            FaultKind::Join { listed: false, .. } => {
+                Some(("tidegate_notices{about=\"regions\"}", of(&|_| true)))
             }
             _ => None,
         }
@@ -139,7 +142,9 @@ impl Evidence<'_> {
         let last = self.told.faults.iter().map(|fault| fault.until).max();
         let end = self.told.meanwhile.last();
         let (Some(last), Some((at, pages))) = (last, end) else { return Verdict::new(PROMISE, None) };
-        if self.begins_wrong() || last + RIGHT_AGAIN > *at || self.stalled(STALL, (last, *at)) {
+        let stays = |fault: &Happened| matches!(fault.kind, FaultKind::Join { listed: false, .. });
+        let wrong = self.begins_wrong() || self.told.faults.iter().any(stays);
+        if wrong || last + RIGHT_AGAIN > *at || self.stalled(STALL, (last, *at)) {
             return Verdict::new(PROMISE, None);
         }
         Self::all_are_zero(PROMISE, pages, &STATES, "at the end")

@@ -1,0 +1,45 @@
+//! A region that is added while the others run.
+
+use std::time::Duration;
+
+use super::{Evidence, STALL, Verdict};
+use crate::number::float;
+use crate::plan::{FaultKind, Way};
+
+/// How long the daemons may take to agree, and a share to come into force.
+const AGREED: Duration = Duration::from_secs(6);
+/// Fewer requests than this show nothing.
+const ENOUGH: u64 = 50;
+
+impl Evidence<'_> {
+    pub(super) fn who_is_added_spends(&self) -> Verdict {
+        const PROMISE: &str = "A region that is added spends its share when all list it, and nothing before (adding-a-region.md)";
+        let kept = self.told.faults.iter().filter_map(|fault| {
+            let FaultKind::Join { region, listed } = fault.kind else { return None };
+            let from = if listed { fault.until + AGREED } else { Duration::ZERO };
+            let end = Duration::from_micros(self.plan.length.0);
+            if self.way == Way::Gossip || (listed && self.stalled(STALL, (fault.from, end))) {
+                return None;
+            }
+            let asked = self.seen.iter().filter(|seen| seen.ask.region == region);
+            let answered = asked.filter(|seen| seen.answer.decision().is_some());
+            let (mut all, mut admitted) = (0, 0);
+            for seen in answered.filter(|seen| self.since(seen.sent) >= from) {
+                all += seen.ask.cost;
+                admitted += if seen.answer.admitted() { seen.ask.cost } else { 0 };
+            }
+            let windows =
+                float(self.plan.length.0.saturating_sub(u64::try_from(from.as_micros()).unwrap_or(u64::MAX)))
+                    / float(self.plan.rule.window.0.max(1));
+            let share = float(u64::from(self.plan.rule.limit)) / crate::number::len(self.plan.regions.len())
+                * windows;
+            let used = float(admitted) >= 0.8 * share.min(float(all));
+            let order = if listed { "listed by all" } else { "listed by itself alone" };
+            (all >= ENOUGH).then(|| {
+                let kept = if listed { used } else { admitted == 0 };
+                (kept, format!("{admitted} of {all} permits admitted where it is {order}"))
+            })
+        });
+        Verdict::new(PROMISE, kept.min_by_key(|(kept, _)| *kept))
+    }
+}
