@@ -375,7 +375,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         for found in matches.iter_mut().flatten() {
             let found: &mut Match<'_> = found;
             if found.rule.rule.global.is_some() {
-                found.limit = loaded.held_to(found.rule, found.limit);
+                found.limit = loaded.held_to(found.rule, found.limit, now);
                 if found.key.is_some() && loaded.waits(found.rule) {
                     found.key = None;
                     waits |= !(loaded.shadow || found.rule.rule.action == Action::LogOnly);

@@ -126,7 +126,7 @@ impl Engine {
     /// Renews or releases what a lease names. What is no longer held, or whose rule is gone, stays as it is; doing so twice does
     /// no harm.
     pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
-        let loaded = self.loaded.load_full();
+        let (loaded, now) = (self.loaded.load_full(), self.clock.now());
         let mut named: Vec<(&Compiled, Key, Limit, Limit)> = Vec::new();
         for held in &lease.held {
             let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held))
@@ -136,14 +136,13 @@ impl Engine {
             let own = |permits| Limit { permits, burst: permits, ..compiled.limit };
             let whole = held.own_limit.map_or(compiled.limit, own);
             let key = Key::new(compiled.shape, held.values.iter().map(String::as_str));
-            named.push((compiled, key, loaded.held_to(compiled, whole), whole));
+            named.push((compiled, key, loaded.held_to(compiled, whole, now), whole));
         }
         let cost = Cost::Hold(Hold { step, holder: lease.holder, places: 0 });
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
         for (rule, key, limit, whole) in &named {
             charges.push(Charge { rule, key, limit: *limit, whole, first: None, cost, enforced: false });
         }
-        let now = self.clock.now();
         let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {
             Some(outcome) => outcome,
             None => self.store.decide(&charges, Intent::Charge, now).await,

@@ -11,6 +11,7 @@ use crate::core::key::{Key, Shape};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
+use crate::core::time::Timestamp;
 use crate::core::wire::RuleName;
 use crate::core::worldwide::split::Split;
 use crate::core::worldwide::{FirstShare, WorldKey, WorldRule};
@@ -177,11 +178,11 @@ impl Loaded {
         self.sides.iter().flatten().filter_map(|side| side.share.as_ref())
     }
 
-    /// What this region is held to where a rule or a user is given `limit`.
-    pub(super) fn held_to(&self, rule: &Compiled, limit: Limit) -> Limit {
+    /// What this region is held to at `now` where a rule or a user is given `limit`.
+    pub(super) fn held_to(&self, rule: &Compiled, limit: Limit, now: Timestamp) -> Limit {
         let Some(side) = self.side(rule) else { return limit };
         match (&side.share, &side.alone) {
-            (Some(share), _) => share.of(limit),
+            (Some(share), _) => share.of(limit, now),
             (None, Some(alone)) => alone.of(limit),
             (None, None) => limit,
         }

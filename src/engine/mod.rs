@@ -416,7 +416,7 @@ impl Engine {
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
-        let (whole, limit) = (found.whole, loaded.held_to(found.rule, found.limit));
+        let (whole, limit) = (found.whole, loaded.held_to(found.rule, found.limit, self.clock.now()));
         let (compiled, key) = (found.rule, found.key?);
         // A user's own limit, or this region's share, says what is left.
         let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
@@ -520,14 +520,14 @@ impl Engine {
             if loaded.waits(compiled) {
                 return Answer::Now(None);
             }
-            let limit = held(&loaded, compiled, ask);
+            let limit = held(&loaded, compiled, ask, now);
             if let Answer::Now(balance) = self.store.rights(compiled, &key, limit, ask, now) {
                 return Answer::Now(balance);
             }
         }
         Answer::Later(Box::pin(async move {
             let (compiled, key) = loaded.local_key(&ask.key)?;
-            let limit = held(&loaded, compiled, ask);
+            let limit = held(&loaded, compiled, ask, now);
             self.store.rights(compiled, &key, limit, ask, now).get().await
         }))
     }
@@ -542,8 +542,9 @@ impl Engine {
 }
 
 /// What a charge of a bucket would be given here.
-fn held(loaded: &Loaded, compiled: &Compiled, ask: &Ask) -> Limit {
-    loaded.held_to(compiled, ask.own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit)))
+fn held(loaded: &Loaded, compiled: &Compiled, ask: &Ask, now: Timestamp) -> Limit {
+    let limit = ask.own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));
+    loaded.held_to(compiled, limit, now)
 }
 
 /// Names and values of a bucket's identity.

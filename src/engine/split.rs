@@ -11,7 +11,7 @@ use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
-use crate::core::time::Span;
+use crate::core::time::{Span, Timestamp};
 use crate::core::wire::RuleName;
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::escrow::level::DOUBT;
@@ -40,7 +40,10 @@ struct Part {
 
 impl Part {
     fn new(region: Arc<str>, in_force: InForce, whole: Limit) -> Self {
-        let part = divided(&in_force, whole, &region);
+        // Its share grew when nothing that was spent of this limit counted any more.
+        let of = |permits: u32| u32::try_from(in_force.of(u64::from(permits), &region)).unwrap_or(permits);
+        let (permits, burst, queue) = (of(whole.permits), of(whole.burst), of(whole.queue));
+        let part = Limit { permits, burst, queue, ..whole };
         Self { region, in_force, whole, part }
     }
 }
@@ -56,21 +59,13 @@ impl Share {
         self.part.load().part
     }
 
-    /// What this region may spend of `limit`. Where rights move, the store is given the whole limit and, as its burst, what
+    /// What this region may spend of `limit` at `now`. Where rights move, the store is given the whole limit and, as its burst, what
     /// this region mints.
-    pub(super) fn of(&self, limit: Limit) -> Limit {
+    pub(super) fn of(&self, limit: Limit, now: Timestamp) -> Limit {
         let part = self.part.load();
-        let held = if limit == part.whole { part.part } else { divided(&part.in_force, limit, &part.region) };
+        let held = if limit == part.whole { part.part } else { part.in_force.part(limit, &part.region, now) };
         if self.moves { Limit { burst: held.permits, ..limit } } else { held }
     }
-}
-
-fn divided(in_force: &InForce, limit: Limit, region: &str) -> Limit {
-    let part = |permits: u32| {
-        // A part is never more than the whole.
-        u32::try_from(in_force.of(u64::from(permits), region)).unwrap_or(permits)
-    };
-    Limit { permits: part(limit.permits), burst: part(limit.burst), queue: part(limit.queue), ..limit }
 }
 
 /// The machine, and the regions that share where a rule names none.

@@ -16,7 +16,7 @@ use tidegate::core::wire::{Frame, OwnLimit};
 use tidegate::core::worldwide::escrow::{
     Ask, Balance, Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes,
 };
-use tidegate::core::worldwide::split::{Saved, Split, Word};
+use tidegate::core::worldwide::split::{InForce, Saved, Split, Word};
 use tidegate::core::worldwide::uncertainty::{self, Elsewhere};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
 use tidegate::peer::codec::encode_frame;
@@ -273,18 +273,26 @@ impl Node {
 
     /// The region's part of the rule's limit, where each has one: what it may admit, or what it mints.
     pub(crate) fn share(&self) -> Option<Limit> {
-        self.part_of(self.rule.limit())
+        let in_force = self.in_force()?;
+        let of =
+            |whole: u32| u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX);
+        let limit = self.rule.limit();
+        Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
     }
 
-    /// The same of any limit.
-    pub(crate) fn part_of(&self, limit: Limit) -> Option<Limit> {
+    fn in_force(&self) -> Option<InForce> {
         if self.mode == Mode::Gossip {
             return None;
         }
-        let in_force = self.split.in_force(&self.rule.world_rule()?.name)?;
-        let of =
-            |whole: u32| u32::try_from(in_force.of(u64::from(whole), &self.name.region)).unwrap_or(u32::MAX);
-        Some(Limit { permits: of(limit.permits), burst: of(limit.burst), ..limit })
+        self.split.in_force(&self.rule.world_rule()?.name)
+    }
+
+    /// The same of any limit at `now`.
+    pub(crate) fn part_of(&self, limit: Limit, now: Timestamp) -> Option<Limit> {
+        if limit == self.rule.limit() {
+            return self.share();
+        }
+        Some(self.in_force()?.part(limit, &self.name.region, now))
     }
 
     /// Keeps to the region's share of a `gossip` rule while the protocol says so, as the engine does.
@@ -318,7 +326,7 @@ impl Node {
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
         let own = self.own.get(&user).copied();
         let whole = self.limit_of(own);
-        let share = self.part_of(whole);
+        let share = self.part_of(whole, now);
         let admitted =
             if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
                 // A clock that went back does not bring back a window: rights of the newest one are used.
@@ -449,7 +457,7 @@ impl Node {
             return engine.rights(ask, now);
         }
         let limit = self.limit_of(ask.own);
-        let part = self.part_of(limit).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
+        let part = self.part_of(limit, now).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
         self.books.vaults.borrow_mut().carry_out(now, ask, part)
     }
 

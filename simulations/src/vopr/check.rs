@@ -53,8 +53,6 @@ pub(crate) struct Books {
     levels: BTreeMap<u64, (f64, Timestamp)>,
     /// Permits in a second, and at once, by user.
     curves: BTreeMap<u64, (f64, f64)>,
-    /// Whether shares change: those that grow wait for as long as a bucket of the rule's limit takes to drain, and no longer.
-    shares_change: bool,
 }
 
 /// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
@@ -95,7 +93,6 @@ impl Books {
             forgotten: BTreeMap::new(),
             levels: BTreeMap::new(),
             curves: users().map(|user| (user, curve(user))).collect(),
-            shares_change: case.faults.reload > 0.0,
         }
     }
 
@@ -158,12 +155,6 @@ impl Books {
         self.curves.get(&self.known(user)).copied().unwrap_or_default()
     }
 
-    /// Whether a bucket of this user drains more slowly than one of the rule's own limit.
-    fn drains_slowly(&self, user: u64) -> bool {
-        let time = |(rate, burst): (f64, f64)| burst / rate;
-        time(self.curve(user)) > time(self.curve(NOBODY))
-    }
-
     /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
     /// burnt instead.
     pub(crate) fn lost_store(&mut self, case: &Case, region: usize) {
@@ -213,9 +204,8 @@ impl Books {
         *since = now;
         // Time moves in steps, and each region's clock rounds to a microsecond.
         let slack = 1e-3 + rate * 1e-5;
-        let above = -*tokens;
-        if self.exact && above > slack && !(self.shares_change && self.drains_slowly(user)) {
-            return Err(format!("user {user} is {above:.3} permits above the arrival curve"));
+        if self.exact && *tokens < -slack {
+            return Err(format!("user {user} is {:.3} permits above the arrival curve", -*tokens));
         }
         Ok(())
     }
@@ -521,7 +511,10 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
             let Some(daemon) = game.world.daemons.get(at) else { continue };
             let limit = daemon.node.limit(user);
             // A memory that was lost may have three quarters of what its region holds under way.
-            let (part, spare) = daemon.node.part_of(limit).map_or((limit, 1), |part| (part, 4));
+            let (part, spare) = daemon
+                .node
+                .part_of(limit, game.world.clock(daemon.region))
+                .map_or((limit, 1), |part| (part, 4));
             let refills = u128::from(part.permits) * u128::from(quiet) / u128::from(part.window.0.max(1));
             let enough = u64::from(part.burst) >= 4 * spare * daemons(game);
             if refills < REFILLS * u128::from(part.burst) || !enough {

@@ -10,6 +10,9 @@
 //! digest and no smaller stamp, so a word from before an earlier change of mind never counts. See `docs/regions.md` for the
 //! proof.
 //!
+//! A share grows when what was spent of the rule's limit counts no longer. A limit of a user's own may count for longer: of that
+//! the least share is in force that the region had since, until what was spent of it counts no longer either.
+//!
 //! A daemon that has no memory of an agreement, as at its first start, cannot know whether the others list its region. It
 //! spends nothing until a daemon of every listed region has said the same list of regions and the same weights
 //! ([`Split::among`]).
@@ -18,6 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
 
 use super::super::algorithm::{Algorithm, Limit};
 use super::super::share::Weights;
@@ -30,6 +34,9 @@ use super::NodeName;
 const CLOCKS_APART: Span = Span::from_secs(2);
 /// Most weights that one rule may have pending at once. With more the rule's share is nothing until the others agree.
 pub const PENDING_MAX: usize = 8;
+/// Most changes of one rule's weights that are remembered for limits that count for longer than the rule's. Of more the two oldest
+/// count as one.
+pub const FORMER_MAX: usize = 8;
 /// Most rules remembered after they were removed, in case they come back with other weights.
 pub const REMOVED_MAX: usize = 1_000;
 
@@ -92,6 +99,23 @@ pub struct InForce {
     weights: Vec<Weights>,
     /// Whether the other regions have not said yet that they hold the same.
     waits: bool,
+    /// By which something was spent that may count still, of limits that count for longer than the rule's.
+    former: Vec<Former>,
+    /// How the rule counts, and how long others may use what a region lent.
+    counts: Option<(Algorithm, Span)>,
+}
+
+/// What a rule was held to until its share grew.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+struct Former {
+    /// When everybody had said that it holds the newer weights: since then nobody has spent more.
+    agreed: Timestamp,
+    /// The least share by any of them; empty: nothing.
+    weights: Vec<Weights>,
+}
+
+fn least(weights: &[Weights], total: u64, region: &str) -> u64 {
+    weights.iter().map(|weights| weights.of(total, region)).min().unwrap_or(0)
 }
 
 impl InForce {
@@ -105,7 +129,25 @@ impl InForce {
     /// What `region` may spend of `total` permits.
     #[must_use]
     pub fn of(&self, total: u64, region: &str) -> u64 {
-        self.weights.iter().map(|weights| weights.of(total, region)).min().unwrap_or(0)
+        least(&self.weights, total, region)
+    }
+
+    /// The part that `region` may spend at `now` of any limit, the rule's or another: of one that counts for longer the least that
+    /// it had since.
+    #[must_use]
+    pub fn part(&self, limit: Limit, region: &str, now: Timestamp) -> Limit {
+        let counts_still = |former: &&Former| {
+            self.counts
+                .is_some_and(|(algorithm, recall)| now < growth(algorithm, limit, recall, former.agreed))
+        };
+        let former: SmallVec<[&Former; 2]> = self.former.iter().filter(counts_still).collect();
+        let part = |total: u32| {
+            let by = |weights: &[Weights]| least(weights, total.into(), region);
+            let all = former.iter().map(|former| by(&former.weights));
+            // A part is never more than the whole.
+            u32::try_from(all.fold(by(&self.weights), u64::min)).unwrap_or(total)
+        };
+        Limit { permits: part(limit.permits), burst: part(limit.burst), queue: part(limit.queue), ..limit }
     }
 }
 
@@ -135,6 +177,8 @@ struct SavedRule {
     weights: Vec<Weights>,
     #[serde(default)]
     waits: bool,
+    #[serde(default)]
+    former: Vec<Former>,
 }
 
 /// Whether a rule may be spent from, before any change of its weights.
@@ -157,12 +201,29 @@ struct Held {
     weights: Vec<Weights>,
     /// More were pending than [`PENDING_MAX`].
     overrun: bool,
-    /// The target may be taken alone from here on, as long as everybody still agrees.
-    from: Option<Timestamp>,
+    /// The target may be taken alone from here on, as long as everybody still agrees; and since when they have.
+    from: Option<(Timestamp, Timestamp)>,
     /// From when the share in force was taken, and what it was held to before, in case the clock goes back behind that.
     grown: Option<(Timestamp, Vec<Weights>)>,
     /// No share grows before this.
     earliest: Timestamp,
+    /// Oldest first.
+    former: Vec<Former>,
+}
+
+impl Former {
+    /// Counts for an older one as well.
+    fn join(&mut self, older: Self) {
+        let nothing = self.weights.is_empty() || older.weights.is_empty();
+        for weights in older.weights {
+            if !self.weights.contains(&weights) {
+                self.weights.push(weights);
+            }
+        }
+        if nothing || self.weights.len() > PENDING_MAX {
+            self.weights.clear();
+        }
+    }
 }
 
 impl Held {
@@ -170,7 +231,8 @@ impl Held {
     const fn new(weights: Vec<Weights>) -> Self {
         let overrun = weights.is_empty();
         let start = Start::Done;
-        Self { start, rule: None, weights, overrun, from: None, grown: None, earliest: Timestamp(0) }
+        let earliest = Timestamp(0);
+        Self { start, rule: None, weights, overrun, from: None, grown: None, earliest, former: Vec::new() }
     }
 
     fn settled(&self) -> bool {
@@ -179,17 +241,34 @@ impl Held {
 
     /// Takes the target alone if its time has come. Whether it has.
     fn grow(&mut self, now: Timestamp) -> bool {
-        let Some(from) = self.from.filter(|from| *from <= now && !self.settled()) else { return false };
+        let Some((from, agreed)) = self.from.filter(|(from, _)| *from <= now && !self.settled()) else {
+            return false;
+        };
         if self.start == Start::Waits {
             self.start = Start::Agreed;
             self.overrun = true;
         }
         let target = self.weights.last().cloned().into_iter().collect();
         let before = std::mem::replace(&mut self.weights, target);
-        self.grown = Some((from, if self.overrun { Vec::new() } else { before }));
+        let before = if self.overrun { Vec::new() } else { before };
+        // Where the regions agreed for the first time, and at once, nothing had been spent.
+        if from > Timestamp(0) {
+            self.remember(Former { agreed, weights: before.clone() });
+        }
+        self.grown = Some((from, before));
         self.overrun = false;
         self.from = None;
         true
+    }
+
+    fn remember(&mut self, former: Former) {
+        self.former.push(former);
+        if self.former.len() > FORMER_MAX {
+            let oldest = self.former.remove(0);
+            if let Some(next) = self.former.first_mut() {
+                next.join(oldest);
+            }
+        }
     }
 
     /// A clock that went back is in windows again of which others may have spent their larger shares. Whether it did.
@@ -242,7 +321,7 @@ impl Split {
         let saved = saved.unwrap_or_default();
         let held = |rule: SavedRule| {
             let start = if rule.waits { Start::Waits } else { Start::Done };
-            let held = Held { start, ..Held::new(rule.weights) };
+            let held = Held { start, former: rule.former, ..Held::new(rule.weights) };
             (RuleName { domain: rule.domain, name: rule.name }, held)
         };
         Self {
@@ -363,6 +442,8 @@ impl Split {
         Some(InForce {
             weights: if held.overrun || waits { Vec::new() } else { held.weights.clone() },
             waits,
+            former: held.former.clone(),
+            counts: held.rule.as_ref().map(|rule| (rule.algorithm, rule.recall)),
         })
     }
 
@@ -374,6 +455,7 @@ impl Split {
             name: name.name.clone(),
             weights: if held.overrun { Vec::new() } else { held.weights.clone() },
             waits: held.start == Start::Waits,
+            former: held.former.clone(),
         });
         Saved {
             stamp: self.word.stamp,
@@ -416,10 +498,14 @@ impl Split {
             let Some(held) = self.held.get(&name) else { continue };
             let agreed = self.missing(held).next().is_none();
             let at_once = calm && held.start == Start::Waits;
-            let from = held.rule.as_ref().filter(|_| agreed).map(|rule| growth(rule, now));
+            let grows = |rule: &SplitRule| (growth(rule.algorithm, rule.limit, rule.recall, now), now);
+            let from = held.rule.as_ref().filter(|_| agreed).map(grows);
             if let Some(held) = self.held.get_mut(&name) {
-                let later = from.map(|from| held.from.unwrap_or(from).max(held.earliest));
-                held.from = if at_once { later.map(|_| Timestamp(0)) } else { later };
+                let later = from.map(|from| {
+                    let (from, agreed) = held.from.unwrap_or(from);
+                    (from.max(held.earliest), agreed.max(held.earliest))
+                });
+                held.from = if at_once { later.map(|(_, agreed)| (Timestamp(0), agreed)) } else { later };
             }
         }
     }
@@ -526,22 +612,22 @@ impl Split {
     }
 }
 
-/// From when a larger share may be spent, if everybody agrees at `now`: not before what others spent of their larger
+/// From when a larger share of a limit may be spent, if everybody agrees at `now`: not before what others spent of their larger
 /// shares can no longer count together with ours.
-fn growth(rule: &SplitRule, now: Timestamp) -> Timestamp {
-    let Limit { permits, window, burst, queue } = rule.limit;
-    match rule.algorithm {
+fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Timestamp) -> Timestamp {
+    let Limit { permits, window, burst, queue } = limit;
+    match algorithm {
         Algorithm::FixedWindow => {
             let reached = (now + CLOCKS_APART).window_index(window);
             Timestamp::window_start(reached.saturating_add(1), window)
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
         // What was held before the shares changed is given back by then, or ends: above a share nothing is renewed.
-        Algorithm::Concurrency => now + times(window, 2) + rule.recall,
+        Algorithm::Concurrency => now + times(window, 2) + recall,
         // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));
-            now + times(window, fill.saturating_mul(2).saturating_add(1)) + rule.recall
+            now + times(window, fill.saturating_mul(2).saturating_add(1)) + recall
         }
     }
 }

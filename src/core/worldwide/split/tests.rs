@@ -98,6 +98,16 @@ impl World {
         (0..3).map(|place| self.share(place)).collect()
     }
 
+    /// What each may spend of as many permits in so long a window.
+    fn parts(&self, window: Span) -> Vec<u64> {
+        let limit = Limit { window, ..rule([1; 3]).limit };
+        let part = |place: usize| {
+            let in_force = self.nodes[place].in_force(&rule([1; 3]).name).unwrap();
+            u64::from(in_force.part(limit, REGIONS[place], self.now).permits)
+        };
+        (0..3).map(part).collect()
+    }
+
     fn settle(&mut self) {
         for _ in 0..6 {
             for from in 0..3 {
@@ -148,6 +158,51 @@ fn growth_begins_with_a_window() {
     assert_eq!(world.shares(), [40, 50, 0]);
     world.pass(Span::from_millis(1));
     assert_eq!(world.shares(), [40, 60, 0]);
+}
+
+#[test]
+fn of_a_limit_that_counts_for_longer_the_smaller_share_is_in_force_until_it_does_not() {
+    const HOUR: Span = Span::from_secs(3_600);
+    let mut world = World::new([50, 50, 0]);
+    world.now = Timestamp::window_start(7, HOUR) + Span::from_secs(60);
+    world.settle();
+    for place in 0..3 {
+        world.load(place, [20, 80, 0]);
+    }
+    world.settle();
+    assert_eq!(world.shares(), [20, 80, 0]);
+    assert_eq!(world.parts(WINDOW), [20, 80, 0]);
+    assert_eq!(world.parts(HOUR), [20, 50, 0], "half may have been spent by a in this hour");
+    world.restart(1);
+    assert_eq!(world.parts(HOUR), [20, 50, 0], "also after a restart");
+    world.now = Timestamp::window_start(8, HOUR);
+    assert_eq!(world.parts(HOUR), [20, 80, 0]);
+    // As often as it changes within an hour, the least that each had is in force.
+    for turn in 0..2 * FORMER_MAX {
+        for place in 0..3 {
+            world.load(place, if turn % 2 == 0 { [70, 30, 0] } else { [40, 60, 0] });
+        }
+        world.settle();
+    }
+    assert_eq!(world.shares(), [40, 60, 0]);
+    assert_eq!(world.parts(HOUR), [20, 30, 0]);
+    let settled = world.nodes[0].saved();
+    assert!(settled.rules[0].former.len() <= FORMER_MAX);
+    world.now = Timestamp::window_start(9, HOUR);
+    assert_eq!(world.parts(HOUR), [40, 60, 0]);
+}
+
+#[test]
+fn the_first_share_of_a_new_cluster_is_whole_for_every_limit() {
+    let mut world = Growing::new();
+    for place in 0..4 {
+        world.start(place, List::Four);
+    }
+    world.settle();
+    assert_eq!(world.shares(), [25; 4]);
+    let in_force = world.nodes[0].as_ref().unwrap().in_force(&Growing::rule(List::Four).name).unwrap();
+    let year = Limit { window: Span::from_secs(365 * 86_400), ..Growing::rule(List::Four).limit };
+    assert_eq!(in_force.part(year, "a", world.now).permits, 25);
 }
 
 #[test]
@@ -214,7 +269,9 @@ proptest! {
 
     #[test]
     fn the_shares_in_force_never_add_up_to_more_than_the_limit(steps in prop::collection::vec(step(), 1..120)) {
+        const LONG: Span = Span::from_secs(20);
         let mut world = World::new([60, 40, 0]);
+        let (mut window, mut spent) = (0, vec![0; 3]);
         for step in steps {
             match step {
                 Step::Load(place, weights) => world.load(place, weights),
@@ -224,6 +281,13 @@ proptest! {
             }
             let shares = world.shares();
             prop_assert!(shares.iter().sum::<u64>() <= LIMIT, "{shares:?}");
+            // Of a limit with a longer window everybody spends at once whatever it may.
+            if world.now.window_index(LONG) > window {
+                (window, spent) = (world.now.window_index(LONG), vec![0; 3]);
+            }
+            let parts = world.parts(LONG);
+            spent = spent.iter().zip(parts).map(|(spent, part)| part.max(*spent)).collect();
+            prop_assert!(spent.iter().sum::<u64>() <= LIMIT, "{spent:?} in one long window");
         }
         for place in 0..3 {
             world.load(place, [20, 20, 60]);
