@@ -73,9 +73,49 @@ const NAMES: &[(&str, &[&str], &str)] = &[
         "one clock; everything else takes time as an argument (the demo's load and ocean stand for the world outside)",
     ),
     ("SystemTime::now", &["engine/clock.rs"], "one clock; everything else takes time as an argument"),
+    (
+        "lookup_host",
+        &["engine/names.rs"],
+        "one place looks names up: a name service that does not answer holds one thread a name",
+    ),
+    ("ToSocketAddrs", &["engine/names.rs"], "one place looks names up"),
+    (".to_socket_addrs(", &["engine/names.rs"], "one place looks names up"),
     ("process::exit", &[], "return from main, so that what is open is closed"),
     (".unwrap()", &[], "a panic on a request path is an outage"),
     (".expect(", &[], "a panic on a request path is an outage"),
+];
+
+/// What starts a task or a thread that nobody watches. What must not be missing is started by `engine::tasks::Tasks`, which
+/// starts it again and says so.
+const UNWATCHED: &[&str] = &[
+    "tokio::spawn",
+    "runtime.spawn(",
+    "Handle::current().spawn",
+    "TaskTracker",
+    "JoinSet",
+    "thread::Builder",
+    "thread::spawn",
+];
+
+/// The files that may, and why nobody misses what they start when it ends too early.
+const STARTERS: &[(&str, &str)] = &[
+    ("engine/tasks.rs", "it watches"),
+    ("engine/names.rs", "one look-up, which ends"),
+    ("engine/identity/load.rs", "one batch of look-ups; the watched `identity_lookups` takes the next"),
+    ("database/file.rs", "its end closes the channel of the watched task that reads it, which begins anew"),
+    ("database/postgres/listen.rs", "the same"),
+    ("api/listener.rs", "one connection; the watched listener takes the next"),
+    ("api/rls/mod.rs", "one call of a connection"),
+    ("peer/peers.rs", "counts the connections that are to end; watched where they are accepted"),
+    ("peer/links.rs", "one link, which dials again by itself for as long as its daemon is a member"),
+    ("peer/inbound.rs", "one connection or stream of another daemon, which makes another"),
+    ("peer/rights.rs", "one step on rights; asked again when it has no answer"),
+    ("store/redis/background.rs", "one command"),
+    ("store/redis/lanes.rs", "one call that goes on"),
+    ("store/redis/node.rs", "reads and writes one connection; the watched `redis_connection` opens the next"),
+    ("telemetry/log.rs", "the log's own thread: nothing could say that it ended"),
+    ("cli/demo/relay.rs", "the ocean of the demonstration"),
+    ("cli/demo/mod.rs", "the regions of the demonstration"),
 ];
 
 /// Names that the core may not have: it is pure.
@@ -133,6 +173,21 @@ fn every_crate_and_effect_is_named_only_where_it_belongs() {
 #[test]
 fn the_core_is_pure() {
     assert_no(sources().iter().flat_map(purity_faults));
+}
+
+#[test]
+fn every_background_task_is_watched_or_named_with_the_reason_why_not() {
+    let sources = sources();
+    assert_no(sources.iter().flat_map(starter_faults));
+    // An exception that nobody needs any more is none.
+    let needed =
+        |path: &str| sources.iter().any(|source| source.path == path && starts_unwatched(source).is_some());
+    assert_no(
+        STARTERS
+            .iter()
+            .filter(|(path, _)| !needed(path))
+            .map(|(path, _)| format!("src/{path}: starts nothing unwatched, and STARTERS lists it")),
+    );
 }
 
 #[test]
@@ -272,6 +327,22 @@ fn purity_faults(source: &Source) -> Vec<String> {
         .replace("std::net::{IpAddr, Ipv4Addr, Ipv6Addr}", "");
     let found = IMPURE.iter().filter(|name| occurs(&code, name));
     found.map(|name| format!("src/{}: the core is pure and has no `{name}`", source.path)).collect()
+}
+
+/// The first name in a file by which it starts something that nobody watches.
+fn starts_unwatched(source: &Source) -> Option<&'static str> {
+    UNWATCHED.iter().copied().find(|name| !source.for_tests && occurs(&source.code, name))
+}
+
+fn starter_faults(source: &Source) -> Vec<String> {
+    let listed = STARTERS.iter().any(|(path, _)| *path == source.path);
+    let found = starts_unwatched(source).filter(|_| !listed);
+    found
+        .map(|name| {
+            format!("src/{}: `{name}` starts what nobody watches: use `engine::tasks::Tasks`", source.path)
+        })
+        .into_iter()
+        .collect()
 }
 
 fn shape_faults(source: &Source) -> Vec<String> {
@@ -504,6 +575,17 @@ mod tester {
         assert_eq!(faults("daemon/mod.rs", "value.unwrap()"), 1);
         assert_eq!(faults("daemon/mod.rs", "value.unwrap_or(0)"), 0);
         assert_eq!(faults("core/shape.rs", "crate::store::redis::script()"), 0);
+    }
+
+    #[test]
+    fn a_task_that_nobody_watches_is_found() {
+        let faults = |path: &str, text: &str| starter_faults(&Source::new(path, text)).len();
+        assert_eq!(faults("daemon/mod.rs", "fn f() { tokio::spawn(async {}); }"), 1);
+        assert_eq!(faults("daemon/mod.rs", "fn f() { std::thread::spawn(|| {}); }"), 1);
+        assert_eq!(faults("daemon/mod.rs", "fn f() { self.runtime.spawn(g()); }"), 1);
+        assert_eq!(faults("daemon/mod.rs", "fn f() { tasks.spawn(\"name\", &stop, g); }"), 0);
+        assert_eq!(faults("engine/tasks.rs", "fn f() { tokio::spawn(async {}); }"), 0);
+        assert_eq!(faults("daemon/mod.rs", "#[cfg(test)]\nmod tests { fn f() { tokio::spawn(g()); } }"), 0);
     }
 
     #[test]

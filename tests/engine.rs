@@ -14,7 +14,7 @@ use tidegate::database::document;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::decide::Decisions;
-use tidegate::engine::port::Answer;
+use tidegate::engine::port::{Answer, Store as _};
 use tidegate::engine::status::WorldStatus;
 use tidegate::store::memory::MemoryStore;
 use tidegate::telemetry::Metrics;
@@ -347,4 +347,49 @@ fn what_a_worldwide_rule_did_is_told_on_once() {
     touched.clear();
     engine.drain_touched(&mut touched);
     assert!(touched.is_empty());
+}
+
+/// Of many users whose logs grow, or who hold many places, no more is kept than the store has room for; one alone keeps all that its
+/// limit asks for.
+#[test]
+fn what_buckets_keep_is_bounded_in_bytes() {
+    const ROOM: usize = 1 << 20;
+    const PERMITS: u64 = 2_000;
+    let text = "[[rules]]\nname = \"log\"\nper = [\"user\"]\nalgorithm = \"sliding_log\"\nlimit = 2000\nwindow = \"1h\"\non_failure = \"closed\"\n";
+    let store = Arc::new(MemoryStore::new(1_024));
+    let name = NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+    let engine = Engine::new(name, Clock::Manual(NOW.0.into()), Arc::clone(&store) as _, Metrics::new());
+    engine.load(rules(text), Vec::new(), false).unwrap();
+    let mut now = NOW;
+    let mut ask = |user: &str| {
+        now = now + Span(1);
+        engine.set_now(now);
+        decide(&engine, &[("user", user)], 1)
+    };
+    // A log at its limit is not forgotten, whatever comes.
+    assert_eq!((0..PERMITS + 5).filter(|_| ask("first").allowed).count() as u64, PERMITS);
+    let users: Vec<String> = (0..100).map(|user| format!("u{user}")).collect();
+    let (mut most, mut admitted, mut degraded) = (0, 0, 0);
+    for _ in 0..PERMITS + 5 {
+        for user in &users {
+            let decision = ask(user);
+            admitted += u64::from(decision.allowed);
+            degraded += u64::from(decision.rules.iter().any(|ruled| ruled.degraded));
+        }
+        most = most.max(store.heap_bytes());
+    }
+    // Each entry has 16 bytes, so that all of them would have 3 MiB and more.
+    assert!(most <= ROOM + 16 * 4_096 && most > ROOM / 2, "{most} bytes");
+    assert!(admitted > 0 && store.len().evicted > 0, "{admitted} admitted, {:?}", store.len());
+    assert_eq!(degraded > 0, store.len().full > 0);
+    assert!(!ask("first").allowed, "it was at its limit");
+
+    // One log that is larger than all of the room for many.
+    let alone = engine_with(&text.replace("2000", "200000"), false);
+    let mut at = NOW;
+    for permit in 0..200_001_u32 {
+        at = at + Span(1);
+        alone.set_now(at);
+        assert_eq!(decide(&alone, &[("user", "ann")], 1).allowed, permit < 200_000, "{permit}");
+    }
 }

@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::places::Place;
 use super::{Doors, Gate, Shutdown};
+use crate::engine::names;
 
 /// How long accepting rests when it fails, for want of file descriptors mostly.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -24,6 +25,9 @@ const SAY_EVERY_SECONDS: u32 = 60;
 /// Connections that may wait to be accepted: a burst beyond it waits a second for its next attempt. The system may allow
 /// fewer (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
+
+/// Longest wait for the address of a name to bind.
+const LOOK_UP_MAX: Duration = Duration::from_secs(10);
 
 /// The user who may do everything on this machine anyway.
 const ROOT: u32 = 0;
@@ -154,7 +158,7 @@ impl std::fmt::Display for Listener {
 
 async fn bind_tcp(address: &str) -> io::Result<TcpListener> {
     let mut failure = io::Error::new(io::ErrorKind::AddrNotAvailable, "the name has no address");
-    for address in tokio::net::lookup_host(address).await? {
+    for address in addresses_of(address).await? {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         // A daemon that starts again need not wait for what its former connections left behind.
         socket.set_reuseaddr(true)?;
@@ -164,6 +168,18 @@ async fn bind_tcp(address: &str) -> io::Result<TcpListener> {
         }
     }
     Err(failure)
+}
+
+/// What an address means, by whose host it is, be it a name.
+async fn addresses_of(address: &str) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let wrong = || io::Error::new(io::ErrorKind::InvalidInput, "it must be host:port");
+    let (host, port) = address.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    let found = names::shared().addresses(host, LOOK_UP_MAX).await?;
+    Ok(found.into_iter().map(|address| SocketAddr::new(address, port)).collect())
 }
 
 async fn remove_stale(path: &Path) -> io::Result<()> {

@@ -41,6 +41,9 @@ impl Check {
         let ask = &self.ask;
         let route = if self.report { "/v1/report" } else { "/v1/check" };
         let reply = ask.server.post(route, &ask.body()?)?;
+        if !reply.json["allowed"].is_boolean() {
+            return Err(ask.server.is_no_daemon());
+        }
         if ask.server.json {
             say(reply.text.trim_end());
         } else {

@@ -7,8 +7,23 @@ use serde_json::Value;
 use super::transport::Target;
 use super::{Failure, Server};
 
-/// Longest wait for an answer: a change of very many rules takes a while.
-const DEADLINE: Duration = Duration::from_secs(60);
+/// Longest wait for an answer to what a daemon does at once, and until it says anything at all.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Longest wait for what a daemon may take long over: a change of very many rules, a look at months of records.
+const LONG_DEADLINE: Duration = Duration::from_secs(60);
+/// Routes that a daemon answers at once.
+const QUICK: [&str; 8] = [
+    "/readyz",
+    "/v1/check",
+    "/v1/report",
+    "/v1/explain",
+    "/v1/acquire",
+    "/v1/renew",
+    "/v1/release",
+    "/v1/regions",
+];
+/// What `--server` must name.
+const EXPECTED: &str = "--server or TIDEGATE_SERVER must name the HTTP address of a daemon (listen.http)";
 /// Longest wait for a connection.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 /// Longest answer, in bytes.
@@ -80,6 +95,23 @@ impl Server {
         body: Option<&Value>,
         revision: Option<u64>,
     ) -> Result<Reply, Failure> {
+        if QUICK.contains(&route) {
+            return self.send_within(DEADLINE, method, route, (body, revision));
+        }
+        // Whatever is silent now would be silent for as long as the answer may take.
+        match self.send_within(DEADLINE, "GET", "/readyz", (None, None)) {
+            Err(unreached @ Failure::Unreached(_)) => Err(unreached),
+            _ => self.send_within(LONG_DEADLINE, method, route, (body, revision)),
+        }
+    }
+
+    fn send_within(
+        &self,
+        longest: Duration,
+        method: &str,
+        route: &str,
+        (body, revision): (Option<&Value>, Option<u64>),
+    ) -> Result<Reply, Failure> {
         let target = Target::of(&self.server, self.token.is_some());
         let mut request = http::Request::builder().method(method).uri(target.url(route));
         if let Some(token) = &self.token {
@@ -95,7 +127,7 @@ impl Server {
             .body(body.map(Value::to_string).unwrap_or_default())
             .map_err(|error| Failure::Usage(format!("--server {}: {error}", self.server)))?;
         let config = ureq::Agent::config_builder()
-            .timeout_global(Some(DEADLINE))
+            .timeout_global(Some(longest))
             .timeout_connect(Some(CONNECT_DEADLINE))
             .http_status_as_error(false)
             .allow_non_standard_methods(true)
@@ -103,21 +135,25 @@ impl Server {
         self.finish(target.agent(config).run(request))
     }
 
+    /// Says that something else answers there.
+    pub(super) fn is_no_daemon(&self) -> Failure {
+        Failure::Unreached(format!("what answers at {} is no tidegate daemon: {EXPECTED}", self.server))
+    }
+
     fn finish(&self, answer: Result<http::Response<ureq::Body>, ureq::Error>) -> Result<Reply, Failure> {
-        let mut answer = answer.map_err(|error| {
-            Failure::Unreached(format!(
-                "no daemon answered at {}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER.",
-                self.server
-            ))
-        })?;
+        let mut answer = answer.map_err(|error| Failure::Unreached(unreached(&self.server, &error)))?;
         let status = answer.status();
         let text =
             answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(|error| {
                 Failure::Unreached(format!("the daemon at {} broke off its answer: {error}", self.server))
             })?;
         let json: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
-        if json.is_null() {
-            return Err(Failure::Unreached(format!("what answers at {} is no tidegate daemon", self.server)));
+        // A daemon names every refusal by a code.
+        let is_daemon =
+            if status.is_success() { json.is_object() } else { json["error"]["code"].is_string() };
+        // One that is not ready says so with its state.
+        if !is_daemon && !json["ready"].is_boolean() {
+            return Err(self.is_no_daemon());
         }
         if !status.is_success() {
             let message = json.pointer("/error/message").and_then(Value::as_str).unwrap_or(text.trim());
@@ -132,6 +168,31 @@ impl Server {
             )));
         }
         Ok(Reply { text, json })
+    }
+}
+
+/// Why there is no answer, as far as it can be told.
+fn unreached(server: &str, error: &ureq::Error) -> String {
+    use std::io::ErrorKind;
+    use ureq::Timeout;
+    let connected = match error {
+        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => None,
+        ureq::Error::Timeout(_) => {
+            Some(format!("something takes connections at {server} and does not answer ({error})"))
+        }
+        ureq::Error::Protocol(_) => Some(format!(
+            "what answers at {server} does not speak HTTP/1.1, as the gRPC port does not ({error})"
+        )),
+        ureq::Error::Io(io) if matches!(io.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
+            Some(format!("what listens at {server} closes connections without an answer ({error})"))
+        }
+        _ => None,
+    };
+    match connected {
+        Some(what) => format!("{what}: {EXPECTED}"),
+        None => format!(
+            "no daemon answered at {server}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER."
+        ),
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Acquire {
 #[derive(Debug, Args)]
 pub(super) struct Lease {
     /// The lease that `tidegate acquire` printed.
+    // One in 64 begins as an option does.
+    #[arg(allow_hyphen_values = true)]
     lease: String,
     #[command(flatten)]
     server: Server,

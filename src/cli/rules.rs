@@ -144,10 +144,17 @@ fn list(server: &Server) -> Ended {
     }
     let rules = reply.json["rules"].as_array().map_or(&[][..], Vec::as_slice);
     if rules.is_empty() {
-        say(
-            "No rules are in force: everything passes. Send some with `tidegate rules apply rules.toml`; a daemon that keeps its \
-             rules in a file also reads them from there (`tidegate serve --rules rules.toml`).",
-        );
+        let source = server.get("/readyz").map(|ready| ready.json["rules"]["source"].clone());
+        let remedy = match source.as_ref().map(Value::as_str) {
+            Ok(Some("postgres")) => {
+                "Send some with `tidegate rules apply rules.toml`: every daemon of the database gets them."
+            }
+            Ok(Some("file")) => {
+                "Write some into this daemon's rules file (rules.file or --rules), which it reads again by itself."
+            }
+            _ => "Give the daemon some: `tidegate serve --rules rules.toml`.",
+        };
+        say(format_args!("No rules are in force: everything passes. {remedy}"));
         return Ok(ExitCode::SUCCESS);
     }
     let mut rows =

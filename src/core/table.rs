@@ -25,6 +25,10 @@ const SAMPLE: usize = 32;
 const KEY_BYTES_MEAN_MAX: usize = 256;
 /// Bytes of keys that any table has room for: the longest key.
 const KEY_BYTES_LEAST: usize = 65_535;
+/// Bytes that the values of one table hold on the heap on average at most, and what any table has room for. A bucket that keeps
+/// more by itself is held all the same: its limit bounds it.
+const HEAP_BYTES_MEAN_MAX: usize = 256;
+const HEAP_BYTES_LEAST: usize = 1 << 20;
 /// The weight of an entry that is not forgotten before it expires.
 pub const WEIGHT_KEPT: u8 = u8::MAX;
 /// A coarse expiry that never comes.
@@ -60,6 +64,10 @@ pub struct Table<T> {
     vacant: Option<u16>,
     hand: usize,
     keys_max: usize,
+    /// What a value holds on the heap.
+    heap_of: fn(&T) -> usize,
+    /// What all of them do.
+    heap: usize,
 }
 
 #[derive(Debug)]
@@ -112,7 +120,55 @@ impl<T> Table<T> {
             vacant: None,
             hand: 0,
             keys_max: keys_max.min(TABLE_KEYS_MAX),
+            heap_of: |_| 0,
+            heap: 0,
         }
+    }
+
+    /// The same for values that hold so much on the heap, which is bounded as well.
+    #[must_use]
+    pub fn weighing(keys_max: usize, heap_of: fn(&T) -> usize) -> Self {
+        Self { heap_of, ..Self::new(keys_max) }
+    }
+
+    /// Bytes that its values hold on the heap.
+    #[must_use]
+    pub const fn heap(&self) -> usize {
+        self.heap
+    }
+
+    /// Bytes that one value holds on the heap.
+    #[must_use]
+    pub fn heap_at(&self, place: Place) -> usize {
+        self.get(place).map_or(0, self.heap_of)
+    }
+
+    /// Notes that a value that held `before` bytes on the heap has changed.
+    pub fn recount(&mut self, place: Place, before: usize) {
+        self.heap = self.heap.saturating_add(self.heap_at(place)).saturating_sub(before);
+    }
+
+    /// Makes room on the heap for the value at `place`, or for a new one, to grow: the least valuable of a sample of those that hold
+    /// something there are forgotten, but none that is `pinned`, until all others hold no more than they may. Returns how many
+    /// went before their time; [`Full`] if all of those in reach must be kept.
+    pub fn make_heap(
+        &mut self,
+        place: Option<Place>,
+        now: Timestamp,
+        pinned: impl Fn(Place) -> bool,
+    ) -> Result<u64, Full> {
+        let most = self.keys_max.saturating_mul(HEAP_BYTES_MEAN_MAX).max(HEAP_BYTES_LEAST);
+        let mut evicted = 0;
+        if self.heap <= most {
+            return Ok(evicted);
+        }
+        let (own, heap_of) = (place.map_or(0, |place| self.heap_at(place)), self.heap_of);
+        while self.heap.saturating_sub(own) > most {
+            let early =
+                self.evict(now, &|other| Some(other) == place || pinned(other), &|value| heap_of(value) > 0)?;
+            evicted += u64::from(early);
+        }
+        Ok(evicted)
     }
 
     /// Entries held.
@@ -193,13 +249,14 @@ impl<T> Table<T> {
         self.sweep_but(now, RECLAIM_STEP, &pinned);
         let mut evicted = false;
         while self.lacks_room_for(key) {
-            evicted |= self.evict(now, &pinned)?;
+            evicted |= self.evict(now, &pinned, &|_| true)?;
         }
         if self.keys.worth_packing() {
             self.pack();
         }
         let key = self.keys.put(key).ok_or(Full)?;
         let place = self.vacate().ok_or(Full)?;
+        self.heap = self.heap.saturating_add((self.heap_of)(&value));
         let hash = short(hash);
         let entry = self.entry_mut(place).ok_or(Full)?;
         *entry = Entry { value: Some(value), key, expiry: NEVER, hash, weight: WEIGHT_KEPT };
@@ -219,6 +276,7 @@ impl<T> Table<T> {
         let key = std::mem::take(&mut entry.key);
         entry.expiry = vacant;
         self.keys.forget(key);
+        self.heap = self.heap.saturating_sub((self.heap_of)(&value));
         self.vacant = Some(place.0);
         if let Ok(found) = self.index.find_entry(hash, |other| *other == place.0) {
             found.remove();
@@ -231,7 +289,7 @@ impl<T> Table<T> {
     pub fn sweep(&mut self, now: Timestamp, entries_max: usize) -> usize {
         let forgotten = self.sweep_but(now, entries_max.min(self.made), &|_| false);
         if self.is_empty() && self.made > 0 {
-            *self = Self::new(self.keys_max);
+            *self = Self::weighing(self.keys_max, self.heap_of);
         }
         forgotten
     }
@@ -255,8 +313,13 @@ impl<T> Table<T> {
             || (self.keys.live().saturating_add(key.len()) > bytes_max && !self.is_empty())
     }
 
-    /// Makes room for one. `true`: what was forgotten had not expired.
-    fn evict(&mut self, now: Timestamp, pinned: &impl Fn(Place) -> bool) -> Result<bool, Full> {
+    /// Makes room for one by forgetting one that `may` go. `true`: what was forgotten had not expired.
+    fn evict(
+        &mut self,
+        now: Timestamp,
+        pinned: &impl Fn(Place) -> bool,
+        may: &impl Fn(&T) -> bool,
+    ) -> Result<bool, Full> {
         let now_s = now.0 / 1_000_000;
         let mut least: Option<(u8, u32, u16)> = None;
         for _ in 0..SAMPLE.min(self.made) {
@@ -270,7 +333,8 @@ impl<T> Table<T> {
                 return Ok(false);
             }
             let worth = (entry.weight, entry.expiry, place);
-            if entry.weight < WEIGHT_KEPT && least.is_none_or(|least| worth < least) {
+            let goes = entry.weight < WEIGHT_KEPT && entry.value.as_ref().is_some_and(may);
+            if goes && least.is_none_or(|least| worth < least) {
                 least = Some(worth);
             }
         }

@@ -388,6 +388,17 @@ impl Register for FilePeople {
         })
     }
     fn remove_tier<'a>(&'a self, actor: &'a Actor, name: &'a str) -> Registered<'a, ()> {
-        Box::pin(self.remove(actor, "tier.remove", ("tiers", "name", "tier"), name))
+        Box::pin(async move {
+            let people = self.read().await?.loaded;
+            let has = |tier: &Option<String>| tier.as_deref() == Some(name);
+            let users: Vec<_> =
+                people.users.iter().filter(|user| has(&user.tier)).map(|user| user.id.clone()).collect();
+            let keys: Vec<_> =
+                people.keys.iter().filter(|key| has(&key.tier)).map(|key| key.id.clone()).collect();
+            if !users.is_empty() || !keys.is_empty() {
+                return Err(RegisterError::tier_in_use(name, &users, &keys));
+            }
+            self.remove(actor, "tier.remove", ("tiers", "name", "tier"), name).await
+        })
     }
 }

@@ -46,8 +46,8 @@ fn once(engine: &Engine) {
     let len = store.len();
     let metrics = engine.metrics();
     metrics.keys.set(len.keys as f64);
-    metrics.keys_evicted.set(len.evicted as f64);
-    metrics.keys_full.set(len.full as f64);
+    metrics.keys_evicted.absolute(len.evicted);
+    metrics.keys_full.absolute(len.full);
     if let Some(lookups) = engine.lookups() {
         lookups.upkeep();
     }

@@ -198,7 +198,15 @@ impl WorldPort for Engine {
 
     fn publish(&self, mut status: WorldStatus) {
         let metrics = self.metrics();
-        for (region, Known { connected, rtt, lag, ahead }) in regions(&status.peers) {
+        let known = regions(&status.peers);
+        // A listed region that nobody heard yet is out of reach as well.
+        let listed = self.shares.regions().iter().map(String::as_str);
+        for unheard in listed.filter(|region| self.shares.lends && !known.contains_key(region)) {
+            if unheard != self.name().region {
+                metrics.region_gauge("peer_connected", unheard).set(0.0);
+            }
+        }
+        for (region, Known { connected, rtt, lag, ahead }) in known {
             metrics.region_gauge("peer_connected", region).set(f64::from(connected));
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             if let Some(ahead) = ahead {

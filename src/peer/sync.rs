@@ -439,6 +439,7 @@ fn begin_counting(port: &dyn WorldPort, config: &ReplicaConfig) {
     }
     for region in config.regions.iter().filter(|region| **region != config.name.region) {
         port.rights_moved(region, 0);
+        port.traffic(region, 0, 0);
     }
 }
 

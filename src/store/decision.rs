@@ -104,16 +104,18 @@ impl<'a, 's> Decision<'a, 's> {
     fn make_room(&mut self, admitted: bool) {
         let mut pinned: SmallVec<[(usize, Place); 4]> =
             self.plans.iter().filter_map(|plan| Some((plan.slot, plan.looked.place?))).collect();
-        let made = |plan: &&mut Plan<'_>| {
-            plan.charge.cost.taken() > 0 && plan.is_charged(admitted) && plan.looked.place.is_none()
-        };
-        for plan in self.plans.iter_mut().filter(made) {
+        let takes = |plan: &&mut Plan<'_>| plan.charge.cost.taken() > 0 && plan.is_charged(admitted);
+        for plan in self.plans.iter_mut().filter(takes) {
             let Some((_, slot)) = self.slots.get_mut(plan.slot) else { continue };
-            plan.looked.place = slot.find(plan.named);
+            plan.looked.place = plan.looked.place.or_else(|| slot.find(plan.named));
+            let keep = |place| pinned.contains(&(plan.slot, place));
+            if !slot.may_grow(plan.charge, plan.looked.place, self.now, keep) {
+                plan.without_room = true;
+                continue;
+            }
             if plan.looked.place.is_some() {
                 continue;
             }
-            let keep = |place| pinned.contains(&(plan.slot, place));
             plan.looked.place = slot.make(plan.charge, plan.named, self.now, keep);
             match plan.looked.place {
                 Some(place) => {
@@ -147,6 +149,9 @@ impl<'a, 's> Decision<'a, 's> {
 fn charge(slot: &mut Slot, plan: &Plan<'_>) -> Counted {
     if !plan.is_charged(true) {
         return slot.uncharged(plan.charge, &plan.looked, plan.named);
+    }
+    if plan.without_room {
+        return plan.looked.without_room(plan.charge);
     }
     // A charge before this one may have made the bucket that a refund gives back to.
     let place = plan.looked.place.or_else(|| slot.find(plan.named));

@@ -97,6 +97,12 @@ impl MemoryStore {
         tables + self.slots.len() * size_of::<Mutex<Slot>>()
     }
 
+    /// Bytes of the logs' entries and of the holders of places, in all buckets together. Bounded as the keys are.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.slots.iter().map(|slot| locked(slot).heap()).sum()
+    }
+
     /// The common case: one charge, one lock, nothing to be undone.
     fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Outcome {
         let mut outcome = Outcome { admitted: false, counted: SmallVec::new() };
@@ -107,7 +113,9 @@ impl MemoryStore {
                 slot.uncharged(charge, &looked, named)
             } else {
                 let place = match looked.place {
-                    None if charge.cost.taken() > 0 => slot.make(charge, named, now, |_| false),
+                    place if charge.cost.taken() == 0 => place,
+                    place if !slot.may_grow(charge, place, now, |_| false) => None,
+                    None => slot.make(charge, named, now, |_| false),
                     place => place,
                 };
                 slot.charged(charge, &looked, place, named)

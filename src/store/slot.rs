@@ -136,7 +136,7 @@ impl Slot {
     /// A slot for at most `keys_max` buckets and as many views.
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
-            buckets: Table::new(keys_max),
+            buckets: Table::weighing(keys_max, State::heap_bytes),
             views: Table::new(keys_max),
             rights: Table::new(keys_max),
             begun: Timestamp(0),
@@ -235,6 +235,35 @@ impl Slot {
         }
     }
 
+    /// Whether a charge may have its bucket keep more: the entries of logs and the holders of places are bounded for all buckets
+    /// together.
+    pub(super) fn may_grow(
+        &mut self,
+        charge: &Charge<'_>,
+        place: Option<Place>,
+        now: Timestamp,
+        pinned: impl Fn(Place) -> bool,
+    ) -> bool {
+        let keeps = matches!(charge.rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
+        // Who holds places already takes no more by renewing.
+        let renews =
+            matches!(charge.cost, Cost::Hold(Hold { step: HoldStep::Renew | HoldStep::Release, .. }));
+        if !keeps || renews {
+            return true;
+        }
+        match self.buckets.make_heap(place, now, pinned) {
+            Ok(evicted) => {
+                self.evicted += evicted;
+                self.newest = if evicted > 0 { self.newest.max(now) } else { self.newest };
+                true
+            }
+            Err(Full) => {
+                self.full += 1;
+                false
+            }
+        }
+    }
+
     /// Where a bucket is, if it is there.
     pub(super) fn find(&self, named: Named<'_>) -> Option<Place> {
         self.buckets.find(named.hash, named.key.bytes())
@@ -248,6 +277,21 @@ impl Slot {
     /// Charges what [`Self::look`] found to fit, and answers. Without a `place` a charge finds no room; a peek or a refund needs
     /// none.
     pub(super) fn charged(
+        &mut self,
+        charge: &Charge<'_>,
+        looked: &Looked,
+        place: Option<Place>,
+        named: Named<'_>,
+    ) -> Counted {
+        let before = place.map_or(0, |place| self.buckets.heap_at(place));
+        let counted = self.charge_at(charge, looked, place, named);
+        if let Some(place) = place {
+            self.buckets.recount(place, before);
+        }
+        counted
+    }
+
+    fn charge_at(
         &mut self,
         charge: &Charge<'_>,
         looked: &Looked,
@@ -404,6 +448,11 @@ impl Slot {
 
     pub(super) fn len(&self) -> usize {
         self.buckets.len()
+    }
+
+    /// Bytes of the entries of logs and of the holders of places.
+    pub(super) const fn heap(&self) -> usize {
+        self.buckets.heap()
     }
 
     pub(super) fn bytes(&self) -> usize {

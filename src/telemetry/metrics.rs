@@ -256,17 +256,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         &[],
         "Buckets held in memory; with Redis those that this daemon keeps in mind for when Redis is away",
     ),
+    ("keys_evicted_total", MetricKind::Counter, &[], "Buckets forgotten before their time to make room"),
     (
-        "keys_evicted",
-        MetricKind::Gauge,
+        "keys_full_total",
+        MetricKind::Counter,
         &[],
-        "Buckets forgotten before their time to make room, since the start",
-    ),
-    (
-        "keys_full",
-        MetricKind::Gauge,
-        &[],
-        "Charges that found no room, since the start: in memory every bucket in reach was at its limit; with Redis away \
+        "Charges that found no room: in memory every bucket in reach was at its limit; with Redis away \
          this daemon counted store.max_keys keys by itself",
     ),
     (
@@ -450,10 +445,10 @@ pub struct Metrics {
     pub audit_archived_rows: Counter,
     /// See `keys` in [`METRICS`].
     pub keys: Gauge,
-    /// See `keys_evicted` in [`METRICS`].
-    pub keys_evicted: Gauge,
-    /// See `keys_full` in [`METRICS`].
-    pub keys_full: Gauge,
+    /// See `keys_evicted_total` in [`METRICS`].
+    pub keys_evicted: Counter,
+    /// See `keys_full_total` in [`METRICS`].
+    pub keys_full: Counter,
     /// See `log_lines_lost_total` in [`METRICS`]: those not written, and those without room.
     log_lines_lost: [Counter; 2],
 }
@@ -537,8 +532,8 @@ impl Metrics {
             audit_rows: counter("audit_rows_total"),
             audit_archived_rows: counter("audit_archived_rows_total"),
             keys: gauge("keys"),
-            keys_evicted: gauge("keys_evicted"),
-            keys_full: gauge("keys_full"),
+            keys_evicted: counter("keys_evicted_total"),
+            keys_full: counter("keys_full_total"),
             log_lines_lost: ["unwritten", "queue_full"].map(|reason| {
                 let labels = vec![Label::new("reason", reason)];
                 recorder.register_counter(&key("log_lines_lost_total", labels), &METADATA)

@@ -1,5 +1,6 @@
 //! The whole daemon, from outside: what it records, on good days and bad.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,6 +41,11 @@ pub(crate) fn wait_for_rows(server: &Server, wanted: u64) {
         (rows(server) >= wanted).then_some(())
     });
     assert_eq!(rows(server), wanted);
+}
+
+/// The permission bits of a file or folder.
+fn mode(path: &Path) -> u32 {
+    PermissionsExt::mode(&std::fs::metadata(path).unwrap().permissions()) & 0o777
 }
 
 #[test]
@@ -313,7 +319,10 @@ fn months_are_archived_by_command() {
     assert!(!archive.exists() && rows(&server) == 500);
     let done = run(&["audit", "archive", "--config", "tidegate.toml"]);
     assert!(done.code == 0 && done.out.contains("500"), "{done:?}");
-    assert!(archive.join("audit_log/2020-02.parquet").exists() && rows(&server) == 0);
+    let part = archive.join("audit_log/2020-02.parquet");
+    assert!(part.exists() && rows(&server) == 0);
+    let modes = [mode(&part), mode(part.parent().unwrap()), mode(&archive)];
+    assert_eq!(modes, [0o600, 0o700, 0o700], "decisions of other people are nobody else's to read");
     let again = run(&["audit", "archive", "--config", "tidegate.toml"]);
     assert!(again.code == 0 && again.out.contains("No month"), "{again:?}");
 }

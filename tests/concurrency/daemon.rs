@@ -238,6 +238,11 @@ fn the_command_line_acquires_renews_and_releases() {
     let released = daemon.run(&["release", &lease]);
     assert!(released.code == 0 && released.out.contains("Given back"), "{released:?}");
     assert_eq!((daemon.run(&["release", &lease]).code, daemon.run(&["renew", &lease]).code), (0, 4));
+    // One in 64 leases begins as an option does, and is the daemon's to judge all the same.
+    for step in ["renew", "release"] {
+        let refused = daemon.run(&[step, "-hZq_no-lease-of-ours"]);
+        assert!(refused.code == 1 && refused.err.contains("this is no lease"), "{refused:?}");
+    }
     let listed = daemon.run(&["rules", "list"]);
     assert!(listed.out.contains("1 at once, held 30s"), "{listed:?}");
 }

@@ -42,6 +42,41 @@ fn a_daemon_starts_from_what_it_saved_and_follows_again_when_the_database_is_bac
 }
 
 #[test]
+fn a_daemon_whose_log_nobody_reads_follows_rules_and_people() {
+    let mut place = Place::new();
+    place.sql(&insert(&rule("r", 3)));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut daemon = Daemon::with_log("", &place.config(), &[], writer.into());
+    wait_for(&daemon, "r", Some(3));
+    let follows = |place: &Place, daemon: &Daemon, limit: u64, user: &str| {
+        place.sql(&format!("UPDATE rules SET document = document || '{{\"limit\": {limit}}}'"));
+        wait_for(daemon, "r", Some(limit));
+        place.sql(&format!("INSERT INTO users (id, blocked_at) VALUES ('{user}', now())"));
+        eventually("the block", || (daemon.check(&[("user", user)])["rule"] == "user_blocked").then_some(()));
+    };
+    follows(&place, &daemon, 9, "mallory");
+    // What is refused would be logged as well.
+    place.sql("INSERT INTO rules (document) VALUES ('{\"name\": \"wrong\", \"limit\": 1}')");
+    eventually("it is refused", || daemon.metric("tidegate_rules_refused").filter(|refused| *refused > 0.0));
+    place.sql("DELETE FROM rules WHERE document->>'name' = 'wrong'");
+    // So would be that the database is away.
+    place.server.kill();
+    eventually("it is away", || (daemon.metric("tidegate_rules_source_up") == Some(0.0)).then_some(()));
+    place.server.run();
+    follows(&place, &daemon, 11, "oscar");
+    assert_eq!(daemon.admitted(&[("user", "ann")], 13), 11);
+    assert!(daemon.metric("tidegate_log_lines_lost_total{reason=\"unwritten\"}") > Some(0.0));
+    let metrics = daemon.get("/metrics").body;
+    let ended: Vec<_> = metrics
+        .lines()
+        .filter(|line| line.starts_with("tidegate_task_ends_total{") && !line.ends_with(" 0"))
+        .collect();
+    assert_eq!(ended, [""; 0]);
+    assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
 fn a_database_that_dies_under_load_changes_no_decision() {
     let mut place = Place::new();
     place.sql(&insert(&rule("r", 1_000_000)));

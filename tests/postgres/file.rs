@@ -45,6 +45,9 @@ fn quotas_are_written_into_the_rule() {
     let daemon = Daemon::with(rules, "region = \"eu\"\n[peers]\nregions = [\"eu\", \"us\"]\n", &[]);
     let set = daemon.run(&["quota", "set", "w", "eu=3", "us=1"]);
     assert_eq!(set.code, 0, "{set:?}");
+    assert!(set.out.contains("the other daemons need the same change"), "{}", set.out);
+    let json = daemon.run(&["quota", "set", "w", "eu=3", "us=1", "--json"]);
+    assert!(json.code == 0 && !json.out.contains("need the same change"), "{json:?}");
     assert_eq!(daemon.get("/v1/quotas/w").json()["permits"], json!({ "eu": 75, "us": 25 }));
     let text = std::fs::read_to_string(daemon.folder().join("rules.toml")).unwrap();
     assert!(text.contains("# fixed") && text.contains("eu = 3"), "{text}");

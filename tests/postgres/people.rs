@@ -336,7 +336,20 @@ fn what_cannot_be_is_refused_with_a_sentence_and_nothing_changes() {
     ok(daemon.run(&["users", "set", "u", "--limit", "free="]));
     let user: Value = serde_json::from_str(&ok(daemon.run(&["users", "show", "u", "--json"]))).unwrap();
     assert_eq!(user["user"]["overrides"], json!({ "pro": { "limit": 500, "burst": 600 } }));
-    assert_eq!(daemon.run(&["tiers", "remove", "pro"]).code, 1);
+    let unknown = daemon.run(&["users", "set", "u", "--tier", "gold"]);
+    let sentence = "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one";
+    assert!(unknown.code == 1 && unknown.err.contains(sentence), "{}", unknown.both());
+    let held = |sentence: &str| {
+        let ran = daemon.run(&["tiers", "remove", "pro"]);
+        assert!(ran.code == 1 && ran.err.contains(sentence), "{}", ran.both());
+    };
+    held("\"pro\" is still the tier of user \"u\": give them another tier first");
+    let made: Value =
+        serde_json::from_str(&ok(daemon.run(&["keys", "create", "--tier", "pro", "--json"]))).unwrap();
+    held(&format!("of user \"u\" and key {}: ", made["key"]["id"]));
+    server.sql(&database, "DELETE FROM api_keys; INSERT INTO users (id, tier) SELECT 'a' || n, 'pro' FROM generate_series(1, 3) AS n");
+    held("of users \"a1\", \"a2\", \"a3\" and others: ");
+    server.sql(&database, "DELETE FROM users WHERE id LIKE 'a_'");
     until("its own limit", || daemon.check_cost(&[("user", "u")], 0)["limit"] == 500);
     ok(daemon.run(&["users", "remove", "u"]));
     until("removed", || rule(&daemon, &[("user", "u")]) == "free");

@@ -220,6 +220,17 @@ fn of_two_operators_at_once_one_is_told_to_look_again() {
 }
 
 #[test]
+fn without_rules_a_daemon_with_a_database_is_sent_to_rules_apply() {
+    let place = Place::new();
+    let daemon = place.daemon();
+    let listed = daemon.run(&["rules", "list"]);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    assert!(listed.out.contains("No rules are in force: everything passes."), "{}", listed.out);
+    assert!(listed.out.contains("`tidegate rules apply rules.toml`"), "{}", listed.out);
+    assert!(!listed.out.contains("rules file"), "{}", listed.out);
+}
+
+#[test]
 fn quotas_in_the_database_replace_the_shares_of_a_rule() {
     let place = Place::new();
     let mut world = rule("world", 100);
@@ -230,6 +241,7 @@ fn quotas_in_the_database_replace_the_shares_of_a_rule() {
     assert_eq!(daemon.get("/v1/quotas/world").json()["permits"], json!({ "eu": 50, "us": 50 }));
     let set = daemon.run(&["quota", "set", "world", "eu=1", "us=9", "--min", "eu=20"]);
     assert_eq!(set.code, 0, "{set:?}");
+    assert!(!set.out.contains("need the same change"), "every daemon reads them here: {}", set.out);
     let quotas = daemon.get("/v1/quotas/world").json();
     assert_eq!(
         (&quotas["shares"], &quotas["minimums"]),

@@ -91,6 +91,43 @@ fn daemon_on(server: &Server) -> Daemon {
     Daemon::with(RULES, &config, &[])
 }
 
+/// The bound that an operator writes holds for what a daemon counts by itself, too.
+#[test]
+fn a_daemon_counts_no_more_keys_by_itself_than_it_may_hold() {
+    const KEYS_MAX: usize = 2_000;
+    let mut server = Server::start(&[]);
+    let config = format!(
+        "[store]\nbackend = \"redis\"\nmax_keys = {KEYS_MAX}\n[store.redis]\ntopology = \"single\"\nnodes = [\"{}\"]\n\
+         timeout = \"500ms\"\n",
+        server.url()
+    );
+    let daemon = Daemon::with(&format!("{RULES}on_failure = \"local\"\n"), &config, &[]);
+    server.kill();
+    eventually("the store is told to be down", || {
+        (daemon.get("/readyz").json()["store"] == "down").then_some(())
+    });
+    let admitted: usize = (0..6)
+        .map(|batch| {
+            let checks: Vec<_> = (0..1_000)
+                .map(
+                    |n| serde_json::json!({ "attributes": { "user": format!("u{batch}-{n}") }, "cost": 100 }),
+                )
+                .collect();
+            let reply = daemon.post("/v1/check", &serde_json::json!({ "checks": checks })).json();
+            let decisions = reply["decisions"].as_array().unwrap();
+            decisions.iter().filter(|decision| decision["allowed"] == true).count()
+        })
+        .sum();
+    // Those without room share a limit among so many of them.
+    assert!((KEYS_MAX / 2..=KEYS_MAX + 64).contains(&admitted), "{admitted} of 6000");
+    eventually("it is told", || {
+        let keys = daemon.metric("tidegate_keys").filter(|keys| *keys > 1_000.0)?;
+        assert!(keys <= KEYS_MAX as f64, "{keys}");
+        daemon.metric("tidegate_keys_full_total").filter(|full| *full > 3_000.0)
+    });
+    assert_eq!(daemon.log().matches("keys_max=2000").count(), 1, "{}", daemon.log());
+}
+
 /// What a daemon tells of a trouble of its server while it lasts, and afterwards.
 fn is_told(daemon: &Daemon, kind: &str, sentence: &str, heal: impl FnOnce()) {
     let gauge = format!("tidegate_store_trouble{{kind=\"{kind}\"}}");

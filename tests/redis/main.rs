@@ -22,6 +22,7 @@ mod daemon;
 mod differential;
 mod first_share;
 mod full;
+mod metrics;
 mod people;
 mod rights;
 mod ring;

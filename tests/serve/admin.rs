@@ -143,6 +143,61 @@ fn giving_back_may_be_switched_off_for_http_clients() {
     );
 }
 
+/// How long each thread of a daemon has had a processor, by its id, in nanoseconds.
+fn worked(daemon: &Daemon) -> std::collections::BTreeMap<String, u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap();
+    tasks
+        .flatten()
+        .filter_map(|task| {
+            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
+            let nanos = text.split_whitespace().next()?.parse().ok()?;
+            Some((task.file_name().into_string().ok()?, nanos))
+        })
+        .collect()
+}
+
+/// On the one thread that decides an explanation would stand before every decision. Who does the work is told by the processor
+/// time of threads, which a busy machine does not change.
+#[test]
+fn explanations_are_made_beside_the_thread_that_decides() {
+    let many: String = (0..3_000)
+        .map(|n| format!("[[rules]]\nname = \"r{n:05}\"\nmatch = {{ path = \"*/p{n}\" }}\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"1m\"\n"))
+        .collect();
+    let launch = Launch { guarded: true, threads: Some(1), ..Launch::default() };
+    let daemon = Daemon::launch(launch, &many, "", &[]);
+    let body = json!({ "attributes": { "path": "/p2999" } });
+    let during = |work: &dyn Fn()| {
+        let before = worked(&daemon);
+        work();
+        let mut after = worked(&daemon);
+        for (thread, nanos) in &mut after {
+            *nanos -= before.get(thread).copied().unwrap_or_default();
+        }
+        after
+    };
+    let deciding = during(&|| {
+        let client = daemon.rls();
+        for _ in 0..2_000 {
+            let ask = super::support::rls::request(vec![super::support::rls::descriptor(&[("path", "/a")])]);
+            assert_eq!(client.ask(ask).unwrap().statuses.len(), 1);
+        }
+    });
+    let (decides, _) = deciding.iter().max_by_key(|(_, nanos)| **nanos).unwrap();
+    let explaining = during(&|| {
+        for _ in 0..300 {
+            assert_eq!(daemon.post("/v1/explain", &body).status, 200);
+        }
+    });
+    let (own, all) = (explaining[decides], explaining.values().sum::<u64>());
+    eprintln!(
+        "300 explanations took {} ms, {} of them of the thread that decides",
+        all / 1_000_000,
+        own / 1_000_000
+    );
+    assert!(own < all / 2, "{own} of {all} ns: {explaining:?}");
+    assert_eq!(daemon.check(&[("path", "/p2999")])["allowed"], true);
+}
+
 #[test]
 fn an_explanation_lists_the_rules_that_match_and_not_every_one_of_very_many() {
     let many: String = (0..3_000)

@@ -163,6 +163,64 @@ fn config_check_prints_what_would_run_or_every_problem() {
 }
 
 #[test]
+fn config_check_says_that_it_did_not_ask_postgresql() {
+    let folder = TempDir::new().unwrap();
+    let config =
+        "[rules]\nsource = \"postgres\"\n[postgres]\nurl = \"postgres://tidegate@127.0.0.1:1/tidegate\"\n";
+    std::fs::write(folder.path().join("tidegate.toml"), config).unwrap();
+    let ran = run(folder.path(), &["config", "check", "--config", "tidegate.toml"]);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    assert!(ran.out.ends_with("# Rules are in PostgreSQL, which was not asked\n"), "{}", ran.out);
+    assert!(!ran.out.contains("Rules that would be in force"), "{}", ran.out);
+}
+
+#[test]
+fn without_rules_a_daemon_with_a_file_is_sent_to_its_file() {
+    let daemon = Daemon::with_rules("");
+    let listed = daemon.run(&["rules", "list"]);
+    assert_eq!(listed.code, 0, "{listed:?}");
+    assert!(listed.out.contains("No rules are in force: everything passes."), "{}", listed.out);
+    assert!(listed.out.contains("rules file") && !listed.out.contains("rules apply"), "{}", listed.out);
+}
+
+#[test]
+fn a_refusal_names_its_field_where_the_sentence_does_not() {
+    let daemon = Daemon::with_rules(RULES);
+    let ran = daemon.run(&["users", "set", "ann", "--limit", "gone=1"]);
+    assert_eq!(ran.code, 1, "{ran:?}");
+    assert!(ran.err.starts_with("error: overrides.gone: there is no rule \"gone\""), "{}", ran.err);
+    // One that the sentence names is not named twice.
+    let ran = daemon.run(&["users", "block", "ann", "--until", "2020-01-01T00:00:00Z"]);
+    assert!(ran.code == 1 && ran.err.starts_with("error: until must lie ahead"), "{ran:?}");
+}
+
+#[test]
+fn use_of_exact_limits_is_headed_as_this_regions() {
+    let rules = |modes: &[&str]| -> String {
+        let rule = |mode: &&str| {
+            format!(
+                "[[rules]]\nname = \"{mode}\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 60\nwindow = \"24h\"\n\
+                 [rules.global]\nmode = \"{mode}\"\n"
+            )
+        };
+        modes.iter().map(rule).collect()
+    };
+    let config = "region = \"eu\"\n[peers]\nregions = [\"eu\", \"us\"]\n";
+    for (modes, heading) in [
+        (&["split"][..], "used here (others may hold)"),
+        (&["split", "escrow"], "used here (others may hold)"),
+        (&["gossip"], "used worldwide (may be off by)"),
+        (&["split", "gossip"], "used worldwide (may be off by), exact: here (others may hold)"),
+    ] {
+        let daemon = Daemon::with(&rules(modes), config, &[]);
+        let ran = daemon.run(&["check", "user=ann"]);
+        let headings = ran.out.lines().find(|line| line.contains("resets in")).unwrap_or_default();
+        let last = headings.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).last();
+        assert_eq!(last, Some(heading), "{modes:?}:\n{}", ran.out);
+    }
+}
+
+#[test]
 fn serve_refuses_a_wrong_configuration_before_it_listens() {
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("rules.toml"), BAD_RULES).unwrap();
@@ -208,6 +266,17 @@ fn certificates_are_made_and_their_keys_kept_private() {
         use std::os::unix::fs::PermissionsExt as _;
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();
         assert!(!file.ends_with(".key") || mode & 0o077 == 0, "{file} may be read by others: {mode:o}");
+    }
+    let shown = run(folder.path(), &["cert", "show", "n1/node.pem", "ca/ca.pem"]);
+    assert_eq!(shown.code, 0, "{shown:?}");
+    let lines: Vec<_> = shown.out.lines().collect();
+    assert_eq!(lines.len(), 2, "{}", shown.out);
+    assert!(lines[0].starts_with("n1/node.pem: node n1 of region eu-west, signed by "), "{}", lines[0]);
+    assert!(lines[0].ends_with("(365 days left)") || lines[0].ends_with("(364 days left)"), "{}", lines[0]);
+    assert!(lines[1].starts_with("ca/ca.pem: authority "), "{}", lines[1]);
+    for (file, why) in [("n1/node.key", "certificate"), ("nowhere.pem", "nowhere.pem")] {
+        let refused = run(folder.path(), &["cert", "show", file]);
+        assert!(refused.code == 1 && refused.out.is_empty() && refused.err.contains(why), "{refused:?}");
     }
     assert_ne!(
         run(

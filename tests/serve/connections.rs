@@ -168,6 +168,41 @@ fn idle_connections_of_one_listener_take_nothing_from_the_rest_of_the_daemon() {
 }
 
 #[test]
+fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
+    let launch = Launch { open_files_at_first: Some(100), ..Launch::default() };
+    let daemon = Daemon::launch(launch, RULES, "", &[]);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", daemon.process.id())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let values: Vec<&str> = line.split_whitespace().skip(3).take(2).collect();
+    assert!(values[0] == values[1] && values[0] != "100", "{line}");
+}
+
+/// A daemon that does not accept for a moment lets connections wait, instead of having each of them try again a second later.
+#[test]
+fn a_burst_of_connections_waits_for_a_daemon_that_stands_still() {
+    // More than the usual 1,024.
+    const BURST: usize = 1_500;
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    if allowed.trim().parse::<usize>().unwrap() < BURST {
+        eprintln!("skipped: the system lets only {} connections wait", allowed.trim());
+        return;
+    }
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit { current: files.maximum, maximum: files.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let daemon = Daemon::with_rules(RULES);
+    for address in [daemon.http, daemon.grpc] {
+        daemon.process.signal("STOP");
+        let waiting: Vec<_> = (0..BURST)
+            .map_while(|_| TcpStream::connect_timeout(&address, Duration::from_secs(2)).ok())
+            .collect();
+        daemon.process.signal("CONT");
+        assert_eq!(waiting.len(), BURST, "connections to {address} that may wait");
+    }
+    assert_eq!(daemon.check(&[("user", "ann")])["allowed"], true);
+}
+
+#[test]
 fn who_reads_no_answers_is_let_go_and_nobody_else_notices() {
     let daemon = Daemon::with_rules(RULES);
     let runtime = runtime();

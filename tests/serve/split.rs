@@ -66,7 +66,10 @@ fn new_shares_shrink_at_once_and_grow_when_every_region_holds_them() {
         (changing["waiting_for"] == serde_json::json!(["ap-south/ap-south-1"])).then_some(())
     });
     assert_eq!(held(&daemons[1]), 0, "ap-south may still hold the old weights");
-    assert!(daemons[0].folder().join("shares.eu-west-1.json").exists(), "what is held is noted");
+    let noted =
+        std::fs::metadata(daemons[0].folder().join("shares.eu-west-1.json")).expect("what is held is noted");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&noted.permissions()) & 0o777;
+    assert_eq!(mode, 0o600, "for this daemon's user alone: {mode:o}");
 
     daemons[2].set_rules(&rules("1s", [0, 45, 15]));
     eventually("all of the limit is held again", || {

@@ -37,22 +37,39 @@ pub(crate) struct Launch {
     pub(crate) drain: Option<&'static str>,
     /// The limit of open files.
     pub(crate) open_files: Option<u32>,
+    /// The same, and the daemon may raise it.
+    pub(crate) open_files_at_first: Option<u32>,
+    /// Where its name service is, which only root can tell one process alone.
+    pub(crate) name_service: Option<std::net::Ipv4Addr>,
+    /// By how much its clock is ahead, in seconds: what libfaketime makes it believe.
+    pub(crate) clock_ahead: Option<&'static str>,
+    /// Threads that decide.
+    pub(crate) threads: Option<u32>,
     /// Whether only the daemon's user may change anything, as it is without configuration; tests that ask over TCP may.
     pub(crate) guarded: bool,
 }
 
 impl Launch {
     fn start(self, folder: &Path, arguments: &[String], log: Option<Stdio>) -> Process {
-        let mut command = match self.open_files {
-            None => command::command(folder),
-            Some(files) => {
-                let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
+        let limit = self.open_files.map(|files| format!("-n {files}"));
+        let names = self.name_service.map(|address| command::asking_names_at(folder, address));
+        let mut command = match limit.or(self.open_files_at_first.map(|files| format!("-S -n {files}"))) {
+            None => names.unwrap_or_else(|| command::command(folder)),
+            Some(limit) => {
+                let limited = format!("ulimit {limit} && exec \"$0\" \"$@\"");
                 let mut shell = command::of("sh", folder);
                 shell.args(["-c", &limited, command::TIDEGATE]);
                 shell
             }
         };
         command.env("TIDEGATE_LISTEN__DRAIN", self.drain.unwrap_or("0s"));
+        if let Some(ahead) = self.clock_ahead {
+            let library = command::faketime().expect("libfaketime is installed: apt-get install libfaketime");
+            command.env("LD_PRELOAD", library).env("FAKETIME", ahead).env("DONT_FAKE_MONOTONIC", "1");
+        }
+        if let Some(threads) = self.threads {
+            command.env("TOKIO_WORKER_THREADS", threads.to_string());
+        }
         if !self.guarded {
             command.env("TIDEGATE_ADMIN__LOCAL", "true");
         }

@@ -1,6 +1,7 @@
 //! `escrow`: never above the limit, whatever happens, and nearly all of it used wherever the demand is.
 
-use std::time::{Duration, Instant};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
@@ -181,6 +182,62 @@ fn a_request_waits_for_rights_on_their_way_and_not_where_everyone_is_dry() {
     // Where this machine stands still for too long a wait may end in vain.
     assert!(patient >= 3, "{patient} of 5 windows");
     assert!(daemon.metric("tidegate_rights_waits_total{outcome=\"admitted\"}") > Some(0.0));
+}
+
+/// Of a limit of a few permits each region's share is one or none: the region that is asked gathers all of them, and nobody has one
+/// more.
+fn the_last_permits_arrive(regions: usize) {
+    const LIMIT: u64 = 3;
+    const SECONDS: u64 = 4;
+    const JUDGED: u64 = 3;
+    let plan = Plan { limit: LIMIT, ..plan(regions, 80, Store::Memory) };
+    let world = World::with_rules(plan, &rules(plan, "fixed_window").replace("\"1s\"", "\"4s\""));
+    let names: Vec<String> = (0..6).map(|n| format!("w{n}")).collect();
+    // The window that is told, and whether it admitted.
+    let ask = |place: usize, who: &str| {
+        let answer = world.daemons[place].check(&[("who", who)]);
+        let left = Duration::from_millis(answer["reset_ms"].as_u64().unwrap());
+        let end = (SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + left).as_secs_f64();
+        let window = (end / SECONDS as f64).round() as u64 - 1;
+        (window, u64::from(answer["allowed"] == true))
+    };
+    // A daemon that has just begun burns what a former life may have spent.
+    let first = window() / SECONDS + 2;
+    let mut admitted = BTreeMap::<(u64, usize), [u64; 2]>::new();
+    loop {
+        let now = window() / SECONDS;
+        if now >= first + JUDGED {
+            break;
+        }
+        // Most of a window its own region asks alone, and then all others try as well.
+        let is_late = window() % SECONDS == SECONDS - 1;
+        for (nth, who) in names.iter().enumerate() {
+            for place in (0..regions).filter(|place| is_late || *place == nth % regions) {
+                let (window, allowed) = ask(place, who);
+                admitted.entry((window, nth)).or_default()[usize::from(place != nth % regions)] += allowed;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("{admitted:?}");
+    assert!(admitted.values().all(|[home, elsewhere]| home + elsewhere <= LIMIT), "{admitted:?}");
+    let gathered = |nth: usize| {
+        (first..first + JUDGED)
+            .filter(|window| admitted.get(&(*window, nth)).is_some_and(|seen| seen[0] == LIMIT))
+            .count()
+    };
+    // A machine that stands still may cost one window.
+    assert!((0..names.len()).all(|nth| gathered(nth) + 1 >= JUDGED as usize), "{admitted:?}");
+}
+
+#[test]
+fn the_last_permits_of_a_small_limit_arrive_between_two_regions() {
+    the_last_permits_arrive(2);
+}
+
+#[test]
+fn the_last_permits_of_a_small_limit_arrive_between_five_regions() {
+    the_last_permits_arrive(5);
 }
 
 #[test]

@@ -18,9 +18,9 @@ const MEASURED: u64 = 20;
 const SKIPPED: u64 = 3;
 
 /// What each of three regions is asked for `at` so many seconds, in multiples of the limit.
-type Demand = fn(at: f64) -> [f64; 3];
+pub(super) type Demand = fn(at: f64) -> [f64; 3];
 
-const PATTERNS: [(&str, Demand); 4] = [
+pub(super) const PATTERNS: [(&str, Demand); 4] = [
     ("even", |_| [2.0 / 3.0; 3]),
     ("anti", |at| {
         let wave = 0.5 + (at / 3.1 * TAU).sin() / 2.0;
@@ -42,21 +42,22 @@ const PATTERNS: [(&str, Demand); 4] = [
 
 /// One run. All in percent.
 #[derive(Debug, Clone, Copy)]
-struct Run {
-    over_mean: f64,
-    over_max: f64,
-    used: f64,
+pub(super) struct Run {
+    pub(super) over_mean: f64,
+    pub(super) over_max: f64,
+    pub(super) used: f64,
     /// How long this machine kept the load from running, at worst.
     stall: Duration,
 }
 
-fn run(world: &World, demand: Demand, algorithm: Algorithm) -> Run {
+pub(super) fn run(world: &World, demand: Demand, algorithm: Algorithm, measured: u64) -> Run {
+    let permits = world.plan.limit;
     let loads = world.load(0.0, &[1, 1, 1]);
     let begun = Instant::now();
     let first = window() + SKIPPED;
-    while window() < first + MEASURED {
+    while window() < first + measured {
         for (load, part) in loads.iter().zip(demand(begun.elapsed().as_secs_f64())) {
-            load.set_rate((part * LIMIT as f64) as u64);
+            load.set_rate((part * permits as f64) as u64);
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -64,15 +65,15 @@ fn run(world: &World, demand: Demand, algorithm: Algorithm) -> Run {
         load.set_rate(0);
     }
     std::thread::sleep(Duration::from_millis(300));
-    let seen = sums(&loads, first..first + MEASURED);
+    let seen = sums(&loads, first..first + measured);
     let stall = seen.iter().map(|window| window.stall).max().unwrap_or_default();
     if algorithm == Algorithm::SlidingLog {
-        return Run { stall, ..of_intervals(&loads, first) };
+        return Run { stall, ..of_intervals(&loads, first, permits) };
     }
-    let over = |admitted: u64| (admitted as f64 / LIMIT as f64 - 1.0).max(0.0) * 100.0;
+    let over = |admitted: u64| (admitted as f64 / permits as f64 - 1.0).max(0.0) * 100.0;
     let overs = seen.iter().map(|window| over(window.admitted));
-    let could: u64 = seen.iter().map(|window| window.asked.min(LIMIT)).sum();
-    let did: u64 = seen.iter().map(|window| window.admitted.min(LIMIT)).sum();
+    let could: u64 = seen.iter().map(|window| window.asked.min(permits)).sum();
+    let did: u64 = seen.iter().map(|window| window.admitted.min(permits)).sum();
     Run {
         over_mean: overs.clone().sum::<f64>() / seen.len() as f64,
         over_max: overs.fold(0.0, f64::max),
@@ -83,11 +84,11 @@ fn run(world: &World, demand: Demand, algorithm: Algorithm) -> Run {
 
 /// Of every interval as long as the window: what was surely admitted in it, asked and answered. And how much of what one log for
 /// the whole world would have admitted was.
-fn of_intervals(loads: &[Load], first: u64) -> Run {
+fn of_intervals(loads: &[Load], first: u64, permits: u64) -> Run {
     let mut asks: Vec<Ask> = loads.iter().flat_map(Load::asks).collect();
     asks.sort_by_key(|ask| ask.sent);
     let (from, length) = (Duration::from_secs(first), Duration::from_secs(1));
-    let limit = Limit { permits: LIMIT as u32, window: Span::from_secs(1), burst: 0, queue: 0 };
+    let limit = Limit { permits: permits as u32, window: Span::from_secs(1), burst: 0, queue: 0 };
     let (mut perfect, mut could) = (State::new(Algorithm::SlidingLog), 0);
     for ask in &asks {
         let at = Timestamp(ask.sent.as_micros() as u64);
@@ -106,7 +107,7 @@ fn of_intervals(loads: &[Load], first: u64) -> Run {
             // Nothing takes as long to answer as so many requests need to be sent.
             let near = &admitted[place.saturating_sub(3_000)..(place + 500).min(admitted.len())];
             let surely = |ask: &&&Ask| ask.sent + length > last.answered && ask.answered <= last.answered;
-            (near.iter().filter(surely).count() as f64 / LIMIT as f64 - 1.0).max(0.0) * 100.0
+            (near.iter().filter(surely).count() as f64 / permits as f64 - 1.0).max(0.0) * 100.0
         })
         .collect();
     Run {
@@ -142,7 +143,7 @@ fn figures_of_moving_demand() {
                 if wanted.as_ref().is_some_and(|wanted| !wanted.split(' ').any(|word| word == name)) {
                     continue;
                 }
-                let seen: Vec<Run> = (0..runs).map(|_| run(&world, demand, algorithm)).collect();
+                let seen: Vec<Run> = (0..runs).map(|_| run(&world, demand, algorithm, MEASURED)).collect();
                 let median = |of: fn(&Run) -> f64| {
                     let mut values: Vec<f64> = seen.iter().map(of).collect();
                     values.sort_by(f64::total_cmp);

@@ -13,9 +13,11 @@
 #![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod cuts;
 mod escrow;
 mod figures;
 mod gossip;
+mod health;
 mod load;
 mod ocean;
 mod own;
@@ -23,6 +25,7 @@ mod places;
 #[path = "../support/redis_servers.rs"]
 mod redis_servers;
 mod restart;
+mod sliding;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;

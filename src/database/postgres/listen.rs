@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgListener;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -48,9 +47,7 @@ async fn keep_listening(database: &Database, channel: &'static str, heard: &mpsc
     let mut backoff = BACKOFF_MIN;
     loop {
         let pool = database.listening_pool();
-        if let Ok(mut listener) = database.within(PgListener::connect_with(&pool)).await
-            && database.within(listener.listen(channel)).await.is_ok()
-        {
+        if let Ok(mut listener) = database.listener(&pool, channel).await {
             backoff = BACKOFF_MIN;
             let mut missed = heard.try_send(Heard::Anything).is_err();
             // Ends with the connection.

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 
 use crate::engine::names;
@@ -191,12 +191,22 @@ impl Database {
         self.within(PgConnection::connect_with(&self.options)).await
     }
 
-    /// A pool of one connection without the deadline of statements, for a listener, which needs one to reconnect.
+    /// A pool of one connection without the deadline of statements, for [`Self::listener`].
     pub(super) fn listening_pool(&self) -> PgPool {
         PgPoolOptions::new()
             .max_connections(1)
             .acquire_timeout(self.timeout)
             .connect_lazy_with(self.options.clone())
+    }
+
+    /// Listens on a channel. When its connection is lost the caller gives the listener up and asks for another: the driver
+    /// would connect anew by itself, and look the name up where nobody can call it off.
+    pub(super) async fn listener(&self, pool: &PgPool, channel: &str) -> Result<PgListener, Failure> {
+        self.can_look_up(self.timeout).await?;
+        let mut listener = self.within(PgListener::connect_with(pool)).await?;
+        listener.eager_reconnect(false);
+        self.within(listener.listen(channel)).await?;
+        Ok(listener)
     }
 
     /// Closes what is open.

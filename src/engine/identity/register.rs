@@ -146,6 +146,25 @@ pub enum RegisterError {
     Failed(String),
 }
 
+/// Holders of a tier that a sentence names.
+pub const HOLDERS_NAMED: usize = 3;
+
+impl RegisterError {
+    /// A tier stays since somebody has it: the first users and the first keys, one more of each than are named if there are more.
+    #[must_use]
+    pub fn tier_in_use(name: &str, users: &[String], keys: &[String]) -> Self {
+        let named = |(what, holders): (&str, &[String])| {
+            let first: Vec<_> = holders.iter().take(HOLDERS_NAMED).map(|id| format!("{id:?}")).collect();
+            let more = if holders.len() > HOLDERS_NAMED { " and others" } else { "" };
+            let plural = if holders.len() == 1 { "" } else { "s" };
+            (!first.is_empty()).then(|| format!("{what}{plural} {}{more}", first.join(", ")))
+        };
+        let who: Vec<_> = [("user", users), ("key", keys)].into_iter().filter_map(named).collect();
+        let who = if who.is_empty() { "somebody".to_owned() } else { who.join(" and ") };
+        Self::Refused("tier", format!("{name:?} is still the tier of {who}: give them another tier first"))
+    }
+}
+
 /// What comes of it.
 pub type Registered<'a, T> = Later<'a, Result<T, RegisterError>>;
 

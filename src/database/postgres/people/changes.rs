@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::postgres::PgListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::database::postgres::{Database, Failure};
@@ -162,12 +161,11 @@ async fn forget(database: &Database) -> Result<(), Failure> {
 async fn listen(database: Database, told: tokio::sync::mpsc::Sender<()>) {
     let pool = database.listening_pool();
     loop {
-        if let Ok(Ok(mut listener)) =
-            tokio::time::timeout(LISTEN_AGAIN * 5, PgListener::connect_with(&pool)).await
-            && listener.listen(CHANNEL).await.is_ok()
-        {
-            // `None`: the connection was lost; it has been made again.
-            while listener.try_recv().await.is_ok() {
+        if let Ok(mut listener) = database.listener(&pool, CHANNEL).await {
+            // What was told while nobody listened.
+            let _ = told.try_send(());
+            // `None`: the connection was lost.
+            while let Ok(Some(_)) = listener.try_recv().await {
                 // Full: whoever reads has not begun yet.
                 let _ = told.try_send(());
             }

@@ -104,15 +104,8 @@ pub(super) fn overrides_json(limits: &[UserLimit]) -> serde_json::Value {
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
 pub(super) fn refused(failure: Failure) -> RegisterError {
     let sentence = failure.to_string();
-    if let Failure::Refused { constraint, why } = &failure {
+    if let Failure::Refused { constraint, .. } = &failure {
         return match constraint.as_deref() {
-            // PostgreSQL names the table that was changed first.
-            Some("users_tier_fkey") if why.starts_with("update or delete") => {
-                RegisterError::Refused("tier", "users still have it: give them another tier first".to_owned())
-            }
-            Some("api_keys_tier_fkey") if why.starts_with("update or delete") => {
-                RegisterError::Refused("tier", "keys still have it: give them another tier first".to_owned())
-            }
             Some("users_tier_fkey" | "api_keys_tier_fkey") => RegisterError::Refused(
                 "tier",
                 "there is no such tier: `tidegate tiers list` shows them, `tidegate tiers set` makes one"

@@ -4,8 +4,9 @@ use sqlx::PgConnection;
 
 use super::People;
 use super::register::{Recorded, refused};
+use crate::database::postgres::Failure;
 use crate::engine::admin::Actor;
-use crate::engine::identity::register::{RegisterError, TierRecord};
+use crate::engine::identity::register::{HOLDERS_NAMED, RegisterError, TierRecord};
 
 /// Most tiers shown.
 const TIERS_MAX: i64 = 10_000;
@@ -67,11 +68,37 @@ impl People {
             transaction.commit().await?;
             Ok(before.is_some())
         });
-        if deleted.await.map_err(refused)? {
-            return Ok(());
+        match deleted.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(RegisterError::Nobody("tier", name.to_owned())),
+            Err(failure) if is_held(&failure) => Err(self.holders(name).await),
+            Err(failure) => Err(refused(failure)),
         }
-        Err(RegisterError::Nobody("tier", name.to_owned()))
     }
+
+    /// Why a tier cannot be removed: who has it.
+    async fn holders(&self, name: &str) -> RegisterError {
+        let mut ids = [Vec::new(), Vec::new()];
+        let tables = [
+            "SELECT id FROM users WHERE tier = $1 ORDER BY id LIMIT $2",
+            "SELECT id FROM api_keys WHERE tier = $1 ORDER BY id LIMIT $2",
+        ];
+        for (ids, table) in ids.iter_mut().zip(tables) {
+            let most = i64::try_from(HOLDERS_NAMED + 1).unwrap_or(i64::MAX);
+            let rows = sqlx::query_scalar(table).bind(name).bind(most).fetch_all(self.database.pool());
+            match self.database.within(rows).await {
+                Ok(found) => *ids = found,
+                Err(failure) => return refused(failure),
+            }
+        }
+        RegisterError::tier_in_use(name, &ids[0], &ids[1])
+    }
+}
+
+/// Whether a tier could not be removed because somebody has it.
+fn is_held(failure: &Failure) -> bool {
+    let Failure::Refused { constraint, .. } = failure else { return false };
+    matches!(constraint.as_deref(), Some("users_tier_fkey" | "api_keys_tier_fkey"))
 }
 
 async fn find(connection: &mut PgConnection, name: &str) -> Result<Option<TierRecord>, sqlx::Error> {

@@ -1,0 +1,70 @@
+//! What a `gossip` rule's `on_partition` promises while a region is cut off: one region has all of the demand when it comes, and
+//! later the region that was cut off wants as much.
+
+use std::time::Duration;
+
+use super::world::{Plan, Store, World, window, windows};
+
+const LIMIT: u64 = 300;
+
+/// What a cut that is noticed lets through in percent of the limit, in a median window.
+#[derive(Debug, Clone, Copy)]
+struct Through {
+    /// Of both sides, while the demand is as it was before.
+    before: u64,
+    /// Of the region that is cut off, once it wants all as well.
+    cut_off: u64,
+    /// Of both sides then.
+    both: u64,
+}
+
+fn cut(global: &'static str) -> Through {
+    let rtt = Duration::from_millis(20);
+    let world = World::start(Plan { regions: 3, rtt, store: Store::Memory, limit: LIMIT, global });
+    let loads = world.load(2.0, &[1, 0, 0]);
+    windows(4);
+    world.cut(2);
+    windows(3);
+    let median = |windows: std::ops::Range<u64>, places: &[usize]| {
+        let mut sums: Vec<u64> = windows
+            .map(|window| places.iter().map(|place| loads[*place].of(window).admitted).sum())
+            .collect();
+        sums.sort_unstable();
+        sums[sums.len() / 2] * 100 / LIMIT
+    };
+    let before = median(windows(3), &[0, 2]);
+    loads[2].set_rate(LIMIT * 2);
+    let begun = window();
+    windows(2);
+    let after = windows(3);
+    assert!(after.start > begun);
+    let through = Through { before, cut_off: median(after.clone(), &[2]), both: median(after, &[0, 2]) };
+    eprintln!("{global}: {through:?}");
+    through
+}
+
+#[test]
+fn freeze_leaves_each_region_what_it_had_when_the_cut_came() {
+    let Through { before, cut_off, both } = cut("mode = \"gossip\"\non_partition = \"freeze\"");
+    // Its configured share would be two thirds.
+    assert!((85..=103).contains(&before), "{before} %");
+    assert!(cut_off <= 15, "{cut_off} % of a region that had next to nothing");
+    assert!((85..=115).contains(&both), "{both} %");
+}
+
+#[test]
+fn last_known_goes_on_dividing_by_the_demand_that_each_side_knows() {
+    let Through { before, cut_off, both } = cut("mode = \"gossip\"\non_partition = \"last_known\"");
+    assert!((85..=103).contains(&before), "{before} %");
+    // It knows that the others want as much as itself; they do not know of it.
+    assert!((35..=65).contains(&cut_off), "{cut_off} %");
+    assert!((120..=200).contains(&both), "{both} %");
+}
+
+#[test]
+fn ignore_gives_each_side_the_whole_limit() {
+    let Through { before, cut_off, both } = cut("mode = \"gossip\"\non_partition = \"ignore\"");
+    assert!((85..=103).contains(&before), "{before} %");
+    assert!((85..=100).contains(&cut_off), "{cut_off} %");
+    assert!((170..=200).contains(&both), "{both} %");
+}
