@@ -122,7 +122,7 @@ impl Slot {
             _ => Span::ZERO,
         };
         let known = self.begun + matters + DOUBT_MARGIN;
-        let doubts = matters > Span::ZERO && self.begun > Timestamp(0);
+        let doubts = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
         let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
         if has_places(rule) {
             let moves = lends(rule, limit, whole);

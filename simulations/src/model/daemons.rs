@@ -69,6 +69,8 @@ pub(crate) struct World {
     pub(crate) refused: u64,
     /// Memories of stores so far.
     keeps_to_shares: bool,
+    /// Rules of `gossip` in force.
+    care: Care,
     sessions: u64,
     revision: u64,
     dice: Dice,
@@ -123,6 +125,7 @@ impl World {
             heard: vec![vec![START; regions]; regions],
             refused: 0,
             keeps_to_shares: false,
+            care: Care::ALL,
             sessions: 0,
             revision: 1,
             dice: Dice::new(plan.seed, 5),
@@ -141,8 +144,9 @@ impl World {
         Ok(world)
     }
 
-    /// Rules of `gossip` that are switched off.
+    /// Rules of `gossip` that are in force, also in daemons that begin from now on.
     pub(crate) fn set_care(&mut self, care: Care) {
+        self.care = care;
         self.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
     }
 
@@ -190,6 +194,7 @@ impl World {
             engine: self.engines.as_ref().map(|engines| (at, engines)),
         };
         let mut node = Node::new(&setting, self.rule.clone(), books, before, self.clock(region));
+        node.replica.set_care(self.care);
         if self.keeps_to_shares {
             node.keep_to_shares();
         }
@@ -378,6 +383,19 @@ impl World {
         let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
         let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
         daemon.node.decide(user, cost, now)
+    }
+
+    /// A request that was refused before, and has waited since. The window that it was admitted in, if it was.
+    pub(crate) fn ask_again(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
+        let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
+        let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;
+        daemon.node.decide_again(user, cost, now)
+    }
+
+    /// Whether a daemon that has refused a request may let it wait for rights.
+    pub(crate) fn may_wait(&self, at: usize, user: u64, cost: u64) -> bool {
+        let daemon = self.daemons.get(at).filter(|daemon| daemon.alive);
+        daemon.is_some_and(|daemon| daemon.node.may_wait(user, cost, self.clock(daemon.region)))
     }
 
     /// What the whole engine of a daemon answers one request; `None` where nobody answers.

@@ -18,7 +18,7 @@ use tidegate::core::worldwide::escrow::{
 };
 use tidegate::core::worldwide::split::{InForce, Saved, Split, Word};
 use tidegate::core::worldwide::uncertainty::{self, Elsewhere};
-use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig};
+use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey};
 use tidegate::peer::codec::encode_frame;
 
 use super::engine::{DaemonEngine, Engines};
@@ -93,12 +93,15 @@ pub(crate) struct Node {
     part: Option<(Weights, bool)>,
     /// Windows that closed above their limit, by the daemon's own alarm.
     pub(crate) alarms: u64,
+    /// By bucket: the newest window in which no region has rights left, as far as is known.
+    dry: BTreeMap<WorldKey, u64>,
 }
 
 impl Books {
     pub(crate) fn new(plan: &Plan, session: u64, begun: Timestamp, safety: Safety) -> Self {
         let vaults = Vaults::new(Memory { session, begun, safety }, plan.rule.algorithm);
-        Self { store: Store::new(plan), vaults: Rc::new(RefCell::new(vaults)), newest: Rc::default() }
+        let store = Store::sized(plan.keys_max.max(64), begun, safety);
+        Self { store, vaults: Rc::new(RefCell::new(vaults)), newest: Rc::default() }
     }
 
     /// The same with this store.
@@ -185,6 +188,7 @@ impl Node {
             begun: (!plan.shared_store).then_some(now),
             part: None,
             alarms: 0,
+            dry: BTreeMap::new(),
         };
         match setting.engine {
             Some((at, engines)) => node.load_whole((at, engines), *revision, now),
@@ -324,24 +328,35 @@ impl Node {
 
     /// Decides one request. The window that it was admitted in, if it was.
     pub(crate) fn decide(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
+        let admitted = self.charge(user, cost, now);
+        let own = self.own.get(&user).copied();
+        self.tallies.note(&self.rule, (user, own), cost, admitted.is_some(), now);
+        admitted
+    }
+
+    /// Decides again on a request that was refused and waits. It was offered once, so the others are told of it only if it is
+    /// admitted.
+    pub(crate) fn decide_again(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
+        let admitted = self.charge(user, cost, now)?;
+        let own = self.own.get(&user).copied();
+        self.tallies.note(&self.rule, (user, own), cost, true, now);
+        Some(admitted)
+    }
+
+    fn charge(&self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
         let own = self.own.get(&user).copied();
         let whole = self.limit_of(own);
         let share = self.part_of(whole, now);
-        let admitted =
-            if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
-                // A clock that went back does not bring back a window: rights of the newest one are used.
-                self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part)
-            } else {
-                let limit = share.unwrap_or_else(|| self.held_to(whole));
-                let fits = limit.permits > 0
-                    && self.books.store.decide(&self.rule, (limit, self.first_of(limit)), user, cost, now);
-                let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
-                let counted =
-                    || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
-                fits.then(counted)
-            };
-        self.tallies.note(&self.rule, (user, own), cost, admitted.is_some(), now);
-        admitted
+        if let Some(part) = share.filter(|_| self.mode == Mode::Escrow && can_move(self.algorithm)) {
+            // A clock that went back does not bring back a window: rights of the newest one are used.
+            return self.books.vaults.borrow_mut().decide(&world_key(user), now, cost, part);
+        }
+        let limit = share.unwrap_or_else(|| self.held_to(whole));
+        let fits = limit.permits > 0
+            && self.books.store.decide(&self.rule, (limit, self.first_of(limit)), user, cost, now);
+        let window = if windowed(self.algorithm) { now.window_index(limit.window) } else { 0 };
+        let counted = || if self.mode == Mode::Split { self.books.counted_in(user, window) } else { window };
+        fits.then(counted)
     }
 
     /// `believed_used` and `error_bound` of an answer about a user's bucket.
@@ -439,8 +454,13 @@ impl Node {
                     self.escrow.handle_balance(now, &ask.key, balance);
                 }
                 while let Some(event) = self.escrow.poll_event() {
-                    if let Event::Closed { used, limit, .. } = event {
-                        self.alarms += u64::from(used > limit);
+                    match event {
+                        Event::Closed { used, limit, .. } => self.alarms += u64::from(used > limit),
+                        Event::Dry { key, window } => {
+                            let newest = self.dry.entry(key).or_default();
+                            *newest = window.max(*newest);
+                        }
+                        _ => {}
                     }
                 }
                 while let Some((to, frame)) = self.escrow.poll_transmit(now) {
@@ -459,6 +479,13 @@ impl Node {
         let limit = self.limit_of(ask.own);
         let part = self.part_of(limit, now).unwrap_or(Limit { permits: 0, burst: 0, ..limit });
         self.books.vaults.borrow_mut().carry_out(now, ask, part)
+    }
+
+    /// Whether a request of this cost that was refused may wait for rights, by the rules of the engine.
+    pub(crate) fn may_wait(&self, user: u64, cost: u64, now: Timestamp) -> bool {
+        let limit = self.limit(user);
+        let dry = self.dry.get(&world_key(user)).is_some_and(|dry| *dry >= now.window_index(limit.window));
+        !dry && cost <= u64::from(limit.permits)
     }
 
     /// Whether another region is believed to hold rights of a user's bucket.

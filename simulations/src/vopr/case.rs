@@ -5,6 +5,7 @@ use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
 use tidegate::core::wire::OwnLimit;
 
+use super::arrivals::Arrivals;
 use crate::dice::Dice;
 use crate::model::node::OwnLimits;
 use crate::model::shell::windowed;
@@ -37,6 +38,10 @@ pub(crate) struct Case {
     pub(crate) cost_max: u64,
     /// Users' own limits to begin with.
     pub(crate) own: OwnLimits,
+    /// Who asks when; `None`: daemons are idle, busy or flooded by chance.
+    pub(super) arrivals: Option<Arrivals>,
+    /// How long a request waits for rights; zero: it does not.
+    pub(super) wait: Span,
     /// Nothing is lost or late and clocks agree: what the theory promises must hold exactly.
     pub(crate) calm: bool,
 }
@@ -66,15 +71,26 @@ pub(crate) enum Focus {
     Rights,
     /// Rights of buckets without windows.
     Levels,
+    /// Sliding buckets, whose rights do not move.
+    Sliding,
+    /// Rights that requests wait for.
+    Waits,
+    /// Regions that admit nothing while one is cut off.
+    Denial,
 }
 
 impl Case {
     /// The case of a seed.
     pub(crate) fn draw(seed: u64, focus: Focus) -> Self {
-        Self::third(seed, focus)
+        Self::fourth(seed, focus)
     }
 
     /// The same under a name that stays, whatever is drawn later.
+    pub(crate) fn fourth(seed: u64, focus: Focus) -> Self {
+        Self::third(seed, focus).with_shapes(focus)
+    }
+
+    /// The same as it was drawn before [`Self::with_shapes`].
     pub(crate) fn third(seed: u64, focus: Focus) -> Self {
         Self::second(seed, focus).with_own()
     }
@@ -88,7 +104,9 @@ impl Case {
     pub(crate) fn first(seed: u64, focus: Focus) -> Self {
         let mut dice = Dice::new(seed, 11);
         let way = match (focus, dice.below(100)) {
-            (Focus::Rights | Focus::Levels, _) | (_, 0..45) => Way::Escrow,
+            (Focus::Rights | Focus::Levels | Focus::Sliding | Focus::Waits, _) => Way::Escrow,
+            (Focus::Denial, _) => Way::Gossip,
+            (_, 0..45) => Way::Escrow,
             (_, 45..85) => Way::Gossip,
             _ => Way::Split,
         };
@@ -160,6 +178,8 @@ impl Case {
                 _ => dice.between(2, 30),
             },
             own: OwnLimits::new(),
+            arrivals: None,
+            wait: Span::ZERO,
             calm,
             plan,
         }
@@ -217,17 +237,64 @@ impl Case {
         self
     }
 
+    /// With what is drawn since the third: demand that comes and goes by families of patterns, sliding algorithms where regions have
+    /// shares, requests that wait for rights, and regions that deny all while one is cut off.
+    fn with_shapes(mut self, focus: Focus) -> Self {
+        let mut dice = Dice::new(self.seed, 19);
+        if dice.chance(0.6) {
+            let daemons = self.plan.regions.iter().map(|region| region.daemons).sum();
+            self.arrivals = Some(Arrivals::draw(&mut dice, daemons, self.plan.demand.users));
+        }
+        let fixed = self.plan.rule.algorithm == Algorithm::FixedWindow;
+        let drawn = dice.unit();
+        match (focus, self.way) {
+            (Focus::Sliding, _) => self.slide(&mut dice),
+            (Focus::All, Way::Escrow | Way::Split) if fixed && drawn < 0.4 => self.slide(&mut dice),
+            (Focus::Waits, _) => self.wait = Span::from_millis(dice.between(5, 150) * 10),
+            (Focus::All, Way::Escrow) if fixed && drawn < 0.7 => {
+                self.wait = Span::from_millis(dice.between(5, 150) * 10);
+            }
+            (Focus::Denial, _) => self.plan.rule.on_partition = OnPartition::Deny,
+            (Focus::All, Way::Gossip) if !self.calm && drawn < 0.3 => {
+                self.plan.rule.on_partition = OnPartition::Deny;
+            }
+            _ => {}
+        }
+        self
+    }
+
+    /// Takes a sliding algorithm.
+    fn slide(&mut self, dice: &mut Dice) {
+        let algorithms = [Algorithm::SlidingWindow, Algorithm::SlidingLog];
+        self.plan.rule.algorithm = dice.pick(&algorithms).copied().unwrap_or(Algorithm::SlidingLog);
+        // A larger share waits for two windows by a clock that is not set meanwhile. Under `split` a store may forget what was over
+        // when its clock goes back.
+        if self.way == Way::Split || self.faults.reload > 0.0 {
+            self.faults.clock = 0.0;
+        }
+        // A memory that begins is closed for two windows and a second, and a share grows after two windows.
+        let closed = self.plan.rule.window.0 * 2 + Span::from_secs(4).0;
+        self.liveness_steps = self.liveness_steps.max(closed / STEP.0 + 1);
+    }
+
     /// In words, for who reads of a failure.
     pub(crate) fn describe(&self) -> String {
         let rule = &self.plan.rule;
+        let more = match (&self.arrivals, self.wait) {
+            (Some(arrivals), Span::ZERO) => format!(", {}", arrivals.describe()),
+            (Some(arrivals), wait) => format!(", {}, waits of {} ms", arrivals.describe(), wait.0 / 1_000),
+            (None, Span::ZERO) => String::new(),
+            (None, wait) => format!(", waits of {} ms", wait.0 / 1_000),
+        };
         format!(
-            "{}, {} regions with {} daemons, {} per {} ms by {:?}, longest way {} ms, loss {:.0} %{}{}{}{}",
+            "{}, {} regions with {} daemons, {} per {} ms by {:?}{}, longest way {} ms, loss {:.0} %{}{}{}{}{more}",
             self.way.title(),
             self.plan.regions.len(),
             self.plan.regions.iter().map(|region| region.daemons).sum::<usize>(),
             rule.limit,
             rule.window.0 / 1_000,
             rule.algorithm,
+            if rule.on_partition == OnPartition::Deny { ", Deny" } else { "" },
             self.plan.weather.longest().0 / 1_000,
             self.plan.weather.loss * 100.0,
             if self.calm { ", calm" } else { "" },
@@ -268,9 +335,10 @@ pub(super) fn own_limit(dice: &mut Dice, bucket: bool) -> OwnLimit {
 
 fn rule(dice: &mut Dice, way: Way, focus: Focus, calm: bool) -> RulePlan {
     let limit = limit(dice);
-    let endless = way == Way::Gossip && !calm && dice.chance(0.4);
+    let endless = way == Way::Gossip && focus != Focus::Denial && !calm && dice.chance(0.4);
     let window = if endless { ENDLESS } else { Span::from_millis(dice.between(20, 200) * 10) };
-    let bucket = focus == Focus::Levels || focus == Focus::All && !endless && !calm && dice.chance(0.4);
+    let any = matches!(focus, Focus::All | Focus::Denial);
+    let bucket = focus == Focus::Levels || any && !endless && !calm && dice.chance(0.4);
     let buckets = [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
     let windows = [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
     let algorithm = match way {

@@ -7,6 +7,7 @@ use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::escrow::Balance;
 
 use super::case::{Case, STEP};
+use super::intervals::Intervals;
 use super::play::{Game, Truth};
 use crate::model::Model;
 use crate::model::daemons::World;
@@ -53,6 +54,8 @@ pub(crate) struct Books {
     levels: BTreeMap<u64, (f64, Timestamp)>,
     /// Permits in a second, and at once, by user.
     curves: BTreeMap<u64, (f64, f64)>,
+    /// Where sliding buckets have shares.
+    intervals: Option<Intervals>,
 }
 
 /// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
@@ -93,6 +96,15 @@ impl Books {
             forgotten: BTreeMap::new(),
             levels: BTreeMap::new(),
             curves: users().map(|user| (user, curve(user))).collect(),
+            intervals: (case.way != Way::Gossip && Intervals::judges(rule.algorithm))
+                .then(|| Intervals::new(rule.algorithm, rule.window)),
+        }
+    }
+
+    /// Time has passed, or a clock was set.
+    pub(crate) fn follow(&mut self, world: &World) {
+        if let Some(intervals) = &mut self.intervals {
+            intervals.follow(world);
         }
     }
 
@@ -110,7 +122,15 @@ impl Books {
         if !self.windowed {
             return self.arrival_curve(world.now, user, cost);
         }
-        let most = self.largest_since(user, Timestamp::window_start(window, world.plan.rule.window));
+        let length = world.plan.rule.window;
+        let two_back = Timestamp(world.now.0.saturating_sub(length.0 * 2));
+        let counts =
+            if self.intervals.is_some() { two_back } else { Timestamp::window_start(window, length) };
+        let most = self.largest_since(user, counts);
+        if let Some(intervals) = &mut self.intervals {
+            self.world.entry((user, window)).or_default().0 += cost;
+            return intervals.admitted(world, region, (user, cost), most);
+        }
         let (sum, limit) = self.world.entry((user, window)).or_default();
         *sum += cost;
         *limit = most.max(*limit);
@@ -160,6 +180,9 @@ impl Books {
     pub(crate) fn lost_store(&mut self, case: &Case, region: usize) {
         if case.way == Way::Split {
             self.forgets(region, u64::MAX);
+            if let Some(intervals) = &mut self.intervals {
+                intervals.forget(region);
+            }
         }
     }
 
@@ -575,7 +598,9 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let own = game.case.faults.own > 0.0 || !game.case.own.is_empty();
     for user in game.users() {
         let newest = game.books.world.range((user, 0)..(user + 1, 0)).map(|((_, window), _)| *window).max();
-        if newest.is_some_and(|newest| newest >= window) {
+        // What was used of a sliding bucket counts in the window after it too.
+        let counts = u64::from(Intervals::judges(game.case.plan.rule.algorithm));
+        if newest.is_some_and(|newest| newest + counts >= window) {
             continue;
         }
         // Rights that one region gives are of use to another only while its clock is in the same window.

@@ -11,7 +11,7 @@ use tidegate::core::worldwide::escrow::Safety;
 use super::case::{Case, Focus};
 use super::kind::Kind;
 use super::places::{self, PlacesCase};
-use super::play::{Summary, play};
+use super::play::{Enforced, Summary, play};
 
 /// Seeds that once failed.
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/seeds.txt");
@@ -50,6 +50,9 @@ pub(crate) struct Vopr {
     /// Worlds in which costs are reported after the response.
     #[arg(long, group = "kind")]
     reports: bool,
+    /// Worlds of buckets without windows that hold much and refill slowly, or fast.
+    #[arg(long, group = "kind")]
+    levels: bool,
     /// Says what each seed drew.
     #[arg(long)]
     verbose: bool,
@@ -93,6 +96,7 @@ impl Vopr {
             (self.tables, Kind::Tables),
             (self.joins, Kind::Joins),
             (self.reports, Kind::Reports),
+            (self.levels, Kind::Levels),
         ];
         flags.into_iter().find(|(is_set, _)| *is_set).map_or(Kind::Ordinary, |(_, kind)| kind)
     }
@@ -173,7 +177,7 @@ impl Meta {
                     }
                     false => {
                         let case = Case::draw(seed, Focus::All);
-                        let played = play(&case, Safety::ALL, Some(Vec::new()));
+                        let played = play(&case, Enforced::ALL, Some(Vec::new()));
                         played.map_err(|why| Kind::Ordinary.failed(seed, &case.describe(), &why))
                     }
                 };

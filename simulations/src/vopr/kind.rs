@@ -9,8 +9,9 @@ use super::case::{Case, Focus};
 use super::command::commit;
 use super::cuts::{self, CutsCase};
 use super::joins::{self, JoinsCase};
+use super::levels::{self, LevelsCase};
 use super::places::{self, PlacesCase};
-use super::play::{Summary, play};
+use super::play::{Enforced, Summary, play};
 use super::reports::{self, ReportsCase};
 use super::restarts::{self, RestartsCase};
 use super::tables::{self, TablesCase};
@@ -26,10 +27,11 @@ pub(super) enum Kind {
     Tables,
     Joins,
     Reports,
+    Levels,
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Ordinary,
         Self::Places,
         Self::Cuts,
@@ -38,6 +40,7 @@ impl Kind {
         Self::Tables,
         Self::Joins,
         Self::Reports,
+        Self::Levels,
     ];
 
     /// Its word among the kept seeds, and behind `--` as a flag.
@@ -51,6 +54,7 @@ impl Kind {
             Self::Tables => "tables",
             Self::Joins => "joins",
             Self::Reports => "reports",
+            Self::Levels => "levels",
         }
     }
 
@@ -64,6 +68,7 @@ impl Kind {
             Self::Tables => TablesCase::draw(seed).describe(),
             Self::Joins => JoinsCase::draw(seed).describe(),
             Self::Reports => ReportsCase::draw(seed).describe(),
+            Self::Levels => LevelsCase::draw(seed).describe(),
         }
     }
 
@@ -78,6 +83,7 @@ impl Kind {
             Self::Tables => tables::play(&TablesCase::draw(seed), Care::ALL, Safety::ALL),
             Self::Joins => joins::play(&JoinsCase::draw(seed), true),
             Self::Reports => reports::play(&ReportsCase::draw(seed), true),
+            Self::Levels => levels::play(&LevelsCase::draw(seed), Safety::ALL),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))
     }
@@ -97,6 +103,7 @@ impl Kind {
         let seed = seed.parse::<u64>().with_context(|| format!("{file}: {line:?} is no seed"))?;
         match (word, Self::ALL.into_iter().find(|kind| kind.word() == word)) {
             (_, Some(kind)) => kind.play(seed),
+            ("fourth", None) => play_case(&Case::fourth(seed, Focus::All)),
             ("third", None) => play_case(&Case::third(seed, Focus::All)),
             ("second", None) => play_case(&Case::second(seed, Focus::All)),
             ("first", None) => play_case(&Case::first(seed, Focus::All)),
@@ -106,6 +113,6 @@ impl Kind {
 }
 
 fn play_case(case: &Case) -> anyhow::Result<Summary> {
-    let played = play(case, Safety::ALL, None).map(|(summary, _)| summary);
+    let played = play(case, Enforced::ALL, None).map(|(summary, _)| summary);
     played.map_err(|why| Kind::Ordinary.failed(case.seed, &case.describe(), &why))
 }

@@ -3,19 +3,24 @@
 //!
 //! A seed chooses everything ([`case`]). A failure names the seed and the commit, and with both it happens again exactly.
 
+mod arrivals;
 mod bounds;
 mod case;
 mod check;
 mod command;
 mod cuts;
+mod denial;
+mod intervals;
 mod joins;
 mod kind;
+mod levels;
 mod mutate;
 mod places;
 mod play;
 mod reports;
 mod restarts;
 mod tables;
+mod waits;
 mod whole;
 mod witness;
 

@@ -14,8 +14,9 @@ use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};
 use super::cuts::{self, CutsCase};
 use super::joins::{self, JoinsCase};
+use super::levels::{self, LevelsCase};
 use super::places::{self, PlacesCase};
-use super::play::play;
+use super::play::{Enforced, play};
 use super::reports::{self, ReportsCase};
 use super::restarts::{self, RestartsCase};
 use super::tables::{self, TablesCase};
@@ -54,8 +55,19 @@ impl Mutation {
 fn mutations() -> Vec<Mutation> {
     let escrow = Safety::WITHOUT_ONE.map(|(rule, safety)| {
         let focus = if safety.lacks_one_of_levels() { Focus::Levels } else { Focus::Rights };
-        let wrong = move |seed| play(&Case::draw(seed, focus), safety, None).err();
-        Mutation::new(format!("without {rule}"), wrong)
+        Mutation::new(format!("without {rule}"), ordinary(focus, Enforced { safety, ..Enforced::ALL }))
+    });
+    let sliding = Safety::WITHOUT_ONE_OF_SLIDING.map(|(rule, safety)| {
+        let enforced = Enforced { safety, ..Enforced::ALL };
+        Mutation::new(format!("sliding without {rule}"), ordinary(Focus::Sliding, enforced))
+    });
+    let waits = Safety::WITHOUT_ONE_OF_WAITS.map(|(rule, safety)| {
+        let enforced = Enforced { safety, ..Enforced::ALL };
+        Mutation::new(format!("waits without {rule}"), ordinary(Focus::Waits, enforced))
+    });
+    let denial = Care::WITHOUT_ONE_OF_DENIAL.map(|(rule, care)| {
+        let enforced = Enforced { care, ..Enforced::ALL };
+        Mutation::new(format!("deny without {rule}"), ordinary(Focus::Denial, enforced))
     });
     let places = Safety::WITHOUT_ONE_OF_PLACES.map(|(rule, safety)| {
         let wrong = move |seed| places::play(&PlacesCase::draw(seed), safety, None).err();
@@ -85,7 +97,19 @@ fn mutations() -> Vec<Mutation> {
     let tells = Mutation::new("reports without tells".to_owned(), |seed| {
         reports::play(&ReportsCase::draw(seed), false).err()
     });
-    all.chain([agrees, tells]).collect()
+    let large = [
+        ("forwarded_stays_charged", Safety { forwarded_stays_charged: false, ..Safety::ALL }),
+        ("takes_are_cumulative", Safety { takes_are_cumulative: false, ..Safety::ALL }),
+    ]
+    .map(|(rule, safety)| {
+        let wrong = move |seed| levels::play(&LevelsCase::draw(seed), safety).err();
+        Mutation::new(format!("levels without {rule}"), wrong)
+    });
+    all.chain([agrees, tells]).chain(sliding).chain(waits).chain(denial).chain(large).collect()
+}
+
+fn ordinary(focus: Focus, rules: Enforced) -> impl Fn(u64) -> Option<String> + Send + Sync + 'static {
+    move |seed| play(&Case::draw(seed, focus), rules, None).err()
 }
 
 /// The kept seeds, by rule.

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
+use tidegate::core::worldwide::Care;
 use tidegate::core::worldwide::escrow::Safety;
 
 use super::case::{self, Case, STEP};
 use super::check::{self, Books};
+use super::denial::Denial;
+use super::waits::Waits;
 use super::witness::Witness;
 use crate::dice::Dice;
 use crate::model::Model;
@@ -40,6 +44,17 @@ impl Summary {
     }
 }
 
+/// The rules of the protocol that are in force.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Enforced {
+    pub(crate) safety: Safety,
+    pub(crate) care: Care,
+}
+
+impl Enforced {
+    pub(crate) const ALL: Self = Self { safety: Safety::ALL, care: Care::ALL };
+}
+
 /// A game in progress.
 pub(crate) struct Game<'c> {
     pub(crate) case: &'c Case,
@@ -47,6 +62,10 @@ pub(crate) struct Game<'c> {
     pub(crate) books: Books,
     /// Under `gossip`, what each answer says of the world is held against it.
     witness: Option<Witness>,
+    /// Under `deny`, who had to deny.
+    denial: Option<Denial>,
+    /// Requests that wait for rights.
+    pub(super) waits: Waits,
     dice: Dice,
     /// How eager each daemon is at present, in turn with its peers.
     busy: Vec<f64>,
@@ -66,14 +85,21 @@ pub(crate) struct Game<'c> {
 /// The first violation, in a sentence.
 pub(crate) fn play(
     case: &Case,
-    safety: Safety,
+    rules: Enforced,
     trace: Option<Vec<u8>>,
 ) -> Result<(Summary, Option<Vec<u8>>), String> {
-    let mut world = World::with_safety(&case.plan, case.way, safety).map_err(|error| format!("{error:#}"))?;
+    let mut world =
+        World::with_safety(&case.plan, case.way, rules.safety).map_err(|error| format!("{error:#}"))?;
+    world.set_care(rules.care);
     world.give(case.own.clone());
     (0..world.daemons.len()).for_each(|at| world.tell(at));
+    let denies = case.way == Way::Gossip && case.plan.rule.on_partition == OnPartition::Deny;
+    // Of a window that does not end nothing is promised.
+    let denies = denies && !case.endless();
     let mut game = Game {
         busy: vec![1.0; world.daemons.len()],
+        denial: denies.then(|| Denial::new(&world)),
+        waits: Waits::default(),
         world,
         books: Books::new(case),
         // While a user's limit changes regions divide by different ones for a while.
@@ -91,6 +117,7 @@ pub(crate) fn play(
         game.turn(step, true)?;
     }
     game.peace();
+    game.waits.at_peace(game.world.now);
     let silent = case.silence.0 / PAUSE.0;
     for step in 0..silent {
         game.world.step(PAUSE);
@@ -112,10 +139,15 @@ pub(crate) fn play(
 
 impl Game<'_> {
     fn turn(&mut self, step: u64, asks: bool) -> Result<(), String> {
+        if let Some(denial) = &mut self.denial {
+            denial.follow(&self.world);
+        }
+        self.books.follow(&self.world);
         if asks {
-            self.requests()?;
+            self.requests(step)?;
             self.bear_witness()?;
         }
+        self.ask_again(step)?;
         self.world.step(STEP);
         self.bear_witness()?;
         check::at_a_step(self, step)?;
@@ -134,7 +166,17 @@ impl Game<'_> {
         }
     }
 
-    fn requests(&mut self) -> Result<(), String> {
+    fn requests(&mut self, step: u64) -> Result<(), String> {
+        if let Some(arrivals) = &self.case.arrivals {
+            for at in 0..self.world.daemons.len() {
+                for _ in 0..self.dice.poisson(arrivals.of(at, step) * self.case.eagerness) {
+                    let user = arrivals.user(&mut self.dice);
+                    let cost = self.dice.between(1, self.case.cost_max);
+                    self.request_or_wait(at, user, cost)?;
+                }
+            }
+            return Ok(());
+        }
         for at in 0..self.world.daemons.len() {
             if self.dice.chance(0.01) {
                 // Demand is off, ordinary, or far too much.
@@ -148,7 +190,7 @@ impl Game<'_> {
             for _ in 0..self.dice.poisson(eager) {
                 let user = self.dice.below(self.case.plan.demand.users);
                 let cost = self.dice.between(1, self.case.cost_max);
-                self.request(at, user, cost)?;
+                self.request_or_wait(at, user, cost)?;
             }
         }
         Ok(())
@@ -160,13 +202,25 @@ impl Game<'_> {
         if let Some(trace) = &mut self.trace {
             let _ = writeln!(trace, "{at} asks {cost} for {user}: {admitted:?}");
         }
-        let Some(window) = admitted else { return Ok(false) };
+        self.note_answer((at, user, cost), admitted)?;
+        Ok(admitted.is_some())
+    }
+
+    /// Enters an answer in the books, with the window that the request was admitted in.
+    pub(super) fn note_answer(
+        &mut self,
+        (at, user, cost): (usize, u64, u64),
+        admitted: Option<u64>,
+    ) -> Result<(), String> {
+        if let Some(denial) = &mut self.denial {
+            denial.answered(&self.world, at, user, admitted.is_some())?;
+        }
+        let Some(window) = admitted else { return Ok(()) };
         let region = self.world.daemons.get(at).map_or(0, |daemon| daemon.region);
         if let Some(witness) = &mut self.witness {
             witness.admitted(&self.world, region, user, (window, cost));
         }
-        self.books.admitted(&self.world, (at, region), user, (window, cost))?;
-        Ok(true)
+        self.books.admitted(&self.world, (at, region), user, (window, cost))
     }
 
     /// Whatever breaks in this step.
@@ -189,6 +243,7 @@ impl Game<'_> {
             self.books.lost_daemon(at);
             if alive && self.dice.chance(0.5) {
                 self.world.kill(at);
+                self.others_speak(at);
             } else {
                 self.restart(at);
             }
@@ -201,6 +256,9 @@ impl Game<'_> {
             if let Some(witness) = &mut self.witness {
                 witness.lost_store(&self.world);
             }
+            if let Some(denial) = &mut self.denial {
+                denial.began(&self.world, one);
+            }
             self.faults += 1;
         }
         if self.dice.chance(rates.clock) {
@@ -208,6 +266,7 @@ impl Game<'_> {
             let one = region(&mut self.dice);
             let before = self.world.clock(one);
             self.world.set_clock(one, if self.dice.chance(0.5) { off } else { -off });
+            self.books.follow(&self.world);
             let after = self.world.clock(one);
             if after < before {
                 self.books.clock_back(self.case, one, before);
@@ -236,7 +295,15 @@ impl Game<'_> {
         if let Some(witness) = &mut self.witness {
             witness.restarted(&self.world, region, lost);
         }
+        self.others_speak(at);
         self.books.reloaded(&self.world);
+    }
+
+    /// A daemon has ended or begun: others of its region speak for its buckets.
+    fn others_speak(&mut self, at: usize) {
+        if let (Some(denial), Some(daemon)) = (&mut self.denial, self.world.daemons.get(at)) {
+            denial.began(&self.world, daemon.region);
+        }
     }
 
     /// The operators change their minds, or a daemon hears that they did.

@@ -36,6 +36,12 @@ impl Care {
         ("hears_former", Self { hears_former: false, ..Self::ALL }),
     ];
 
+    /// The same of the rules that keep what is denied in a cut.
+    pub const WITHOUT_ONE_OF_DENIAL: [(&'static str, Self); 2] = [
+        ("divides_levels", Self { divides_levels: false, ..Self::ALL }),
+        ("notices_who_is_deaf", Self { notices_who_is_deaf: false, ..Self::ALL }),
+    ];
+
     /// The same of the rules that keep a promise where a table is full.
     pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
         [("keeps_to_shares", Self { keeps_to_shares: false, ..Self::ALL })];

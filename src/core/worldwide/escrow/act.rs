@@ -155,7 +155,8 @@ impl Escrow {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now).filter(|balance| balance.free() == 0) else { return };
         let (key, window) = (bucket.key.clone(), balance.ledger.window);
-        if bucket.dry >= window || self.others_hold(now, &key) {
+        let dry = bucket.dry < window && self.config.safety.says_who_is_dry;
+        if !dry || self.others_hold(now, &key) {
             return;
         }
         if let Some(bucket) = self.bucket_mut(id) {

@@ -78,6 +78,8 @@ pub struct Safety {
     pub gives_back_only_what_is_counted: bool,
     /// A store never forgets what it admitted because it lacks room.
     pub never_forgets_for_room: bool,
+    /// Nobody waits for rights of a bucket of which no region has any.
+    pub says_who_is_dry: bool,
 }
 
 impl Safety {
@@ -96,11 +98,20 @@ impl Safety {
         lost_loans_are_burnt: true,
         gives_back_only_what_is_counted: true,
         never_forgets_for_room: true,
+        says_who_is_dry: true,
     };
 
     /// The same for those that matter where a table is full.
     pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
         [("never_forgets_for_room", Self { never_forgets_for_room: false, ..Self::ALL })];
+
+    /// The same for those that matter where nothing moves, as with sliding algorithms.
+    pub const WITHOUT_ONE_OF_SLIDING: [(&'static str, Self); 1] =
+        [("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL })];
+
+    /// The same for those that matter to requests that wait.
+    pub const WITHOUT_ONE_OF_WAITS: [(&'static str, Self); 1] =
+        [("says_who_is_dry", Self { says_who_is_dry: false, ..Self::ALL })];
 
     /// Each rule's name, and all rules but that one.
     pub const WITHOUT_ONE: [(&'static str, Self); 8] = [
