@@ -44,7 +44,7 @@ fn two_hundred_users_under_escrow_raise_no_alarm() {
 fn raise_no_alarm(modes: &[&str]) {
     let rtt = Duration::from_millis(80);
     let plan = Plan { regions: 3, rtt, store: Store::Memory, limit: 10, global: "" };
-    let world = World::in_calm(plan, &rules(modes));
+    let world = World::with_rules(plan, &rules(modes));
     let end = window() + SECONDS;
     let admitted: usize = std::thread::scope(|scope| {
         let asking = |(place, daemon): (usize, &Daemon)| {

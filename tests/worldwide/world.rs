@@ -63,18 +63,9 @@ impl World {
 
     /// The same with more lines in `[peers]`.
     pub(crate) fn with_peers(plan: Plan, rules: &str, lines: &str) -> Self {
-        Self::with_weather(plan, rules, lines, 10)
-    }
-
-    /// The same over an ocean that loses nothing.
-    pub(crate) fn in_calm(plan: Plan, rules: &str) -> Self {
-        Self::with_weather(plan, rules, "", 0)
-    }
-
-    fn with_weather(plan: Plan, rules: &str, lines: &str, loss_permille: u64) -> Self {
         let certificates = TempDir::new().unwrap();
         assert_eq!(run(certificates.path(), &["cert", "ca", "--out", "ca"]).code, 0);
-        let ocean = Ocean::new(plan.rtt, loss_permille);
+        let ocean = Ocean::new(plan.rtt, 10);
         let names = &REGIONS[..plan.regions];
         let peers: Vec<_> = names.iter().map(|_| free_udp()).collect();
         let ways: Vec<_> = peers.iter().map(|peer| ocean.way_to(*peer)).collect();

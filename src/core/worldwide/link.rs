@@ -15,8 +15,9 @@ use super::regions::RegionId;
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
 const FLIGHTS_MAX: usize = 256;
 /// What one daemon is told at most, in bytes a second, and at once after a pause. More waits, the urgent first.
-const BYTES_PER_SECOND: u64 = 1_000_000;
-const BYTES_AT_ONCE: u64 = 32 * 1_024;
+pub const BYTES_PER_SECOND: u64 = 1_000_000;
+/// See [`BYTES_PER_SECOND`].
+pub const BYTES_AT_ONCE: u64 = 32 * 1_024;
 /// How often the allowance is looked at.
 const PACE: Span = Span::from_millis(10);
 /// Reports that wait for one daemon. More are not taken; the next change of their bucket brings them again.

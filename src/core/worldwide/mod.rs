@@ -41,6 +41,7 @@ mod voice;
 pub use bucket::Doubt;
 pub use care::Care;
 pub use first::FirstShare;
+pub use link::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 pub use member::Member;
 pub use receive::Refused;
 pub use regions::REGIONS_MAX;
