@@ -158,8 +158,12 @@ fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
         ending.handle_end(now);
         assert!(!ending.has_told_all());
         table.pump();
-        table.run(Span::from_millis(300));
-        assert!(table.replicas[&a].has_told_all());
+        // At one instant or another: it goes on reminding the others of what is much used.
+        let told_all = (0..100).any(|_| {
+            table.run(TICK);
+            table.replicas[&a].has_told_all()
+        });
+        assert!(told_all, "{algorithm:?}");
         assert_eq!(table.believed(&b, "little", window), regions(&[("a", 20)]), "{algorithm:?}");
         assert_eq!(table.believed(&b, "much", window), regions(&[("a", 901)]), "{algorithm:?}");
     }
