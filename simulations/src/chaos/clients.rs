@@ -222,7 +222,7 @@ pub(super) async fn get(http: SocketAddr, path: &str) -> Option<(u16, String)> {
     exchange(http, &format!("GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n")).await
 }
 
-/// What a daemon says of a user whom nobody else asks for, without charging anything; `None` where nobody answers.
+/// A daemon's answer about a user whom nobody else asks for, charging nothing; `None` where nobody answers.
 pub(super) async fn peek(http: SocketAddr) -> Option<Value> {
     let json = r#"{"attributes":{"user":"nobody","api_key":"nobody"},"cost":0}"#;
     let length = json.len();

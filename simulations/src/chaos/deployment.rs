@@ -27,7 +27,7 @@ const ADDRESS_BYTES_MAX: usize = 300;
 const COMMAND_BYTES_MAX: usize = 4_096;
 const DAEMONS_MAX: usize = 64;
 
-/// What a deployment file says.
+/// A deployment as its file names it.
 #[derive(Debug)]
 pub(super) struct Deployment {
     /// In the order of the story's regions.
@@ -44,7 +44,7 @@ struct Deployed {
     gateway: Option<SocketAddr>,
 }
 
-/// What an operator types to break something, and to put it right.
+/// The commands by which an operator breaks something, and puts it right.
 #[derive(Debug)]
 struct Commands {
     begin: String,
