@@ -1,7 +1,7 @@
 //! Tidegate answers, beside the gateways of one region, whether a request may pass, and holds limits worldwide.
 //!
 //! # The map
-//! * [`core`]: pure. Rules, algorithms and the protocol between regions, without I/O or clocks.
+//! * [`core`]: pure, and a crate of its own. Rules, algorithms and the protocol between regions, without I/O or clocks.
 //! * [`database`]: where rules come from: files, with every problem told at its place.
 //! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the manual.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
@@ -12,10 +12,11 @@
 //! * [`telemetry`]: every metric's name and handle; logs.
 //! * [`peer`]: between daemons. One QUIC endpoint, mutual TLS, membership, and the messages on the wire.
 
+pub use tidegate_core as core;
+
 pub mod api;
 pub mod cli;
 pub mod config;
-pub mod core;
 pub mod daemon;
 pub mod database;
 pub mod engine;

@@ -95,6 +95,7 @@ impl Remembered {
             admitted: permits,
             returned: 0,
             refused: 0,
+            largest: 1,
             own: None,
         };
         self.touched.lock().unwrap().push(touched);

@@ -28,8 +28,24 @@ pub(crate) struct Outcome {
     pub(crate) late: u64,
     pub(crate) points: Vec<Point>,
     pub(crate) point_len: Span,
-    /// What real daemons believed beside what was used.
+    /// The limits that were in force, each with the seconds since the start from which on.
+    pub(crate) limits: Vec<(f64, u32)>,
+    /// Where daemons were real: what only they have.
+    pub(crate) observed: Option<Observed>,
+}
+
+/// What is seen of real daemons.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Observed {
+    /// Promises that were kept, and broken.
+    pub(crate) kept: usize,
+    pub(crate) broken: usize,
+    /// What they believed beside what was used.
     pub(crate) beliefs: Vec<Belief>,
+    /// By the second since the start: how many ms half of the answers took at most, and 99 of 100.
+    pub(crate) latencies: Vec<(f64, f64, f64)>,
+    /// What truly happened, from when until when, in seconds since the start.
+    pub(crate) faults: Vec<(&'static str, f64, f64)>,
 }
 
 /// What a region believed to be used of the first user's window, for plots.
@@ -182,7 +198,8 @@ fn outcome(plan: &Plan, way: Way, model: &dyn Model, measure: &Measure) -> Outco
         late: model.late_reports(),
         points: measure.points().to_vec(),
         point_len: measure.point_len(),
-        beliefs: Vec::new(),
+        limits: measure.limits(),
+        observed: None,
     }
 }
 

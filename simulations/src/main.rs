@@ -58,6 +58,8 @@ enum Command {
     Cluster(cluster::Settings),
     /// Real daemons, broken on purpose and judged by what their clients saw.
     Chaos(chaos::Settings),
+    /// Each repair of the daemon reverted in turn, and the daemon built so: does `chaos` notice?
+    Reverted(chaos::Reverted),
     /// Fifty regions and ten million keys: memory, bytes, CPU time and error.
     Scale(scale::Settings),
     /// Asks a running daemon as fast as it answers, and says what that cost.
@@ -83,6 +85,7 @@ fn main() -> ExitCode {
         Command::Mutate(settings) => settings.run(&mut out),
         Command::Cluster(settings) => cluster::run(&settings, &mut out),
         Command::Chaos(settings) => chaos::run(&settings, &mut out),
+        Command::Reverted(settings) => settings.run(&mut out),
         Command::Scale(settings) => scale::run(&settings, &mut out),
         Command::Load(load) => load.run(&mut out),
     };

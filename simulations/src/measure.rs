@@ -139,7 +139,14 @@ impl Measure {
     }
 
     pub(crate) fn points(&self) -> &[Point] {
-        &self.points
+        // An answer may come when nobody asks any more.
+        let asked = index(self.end.since(START).0.div_ceil(self.point.0.max(1)));
+        self.points.get(..asked).unwrap_or(&self.points)
+    }
+
+    /// The limits that were in force, each with the seconds since the start from which on.
+    pub(crate) fn limits(&self) -> Vec<(f64, u32)> {
+        self.limits.iter().map(|(since, permits)| (seconds(since.since(START)), *permits)).collect()
     }
 
     fn point_at(&mut self, now: Timestamp) -> &mut Point {
@@ -184,7 +191,11 @@ impl Measure {
 
     /// It was admitted, in `window` by the clock of whoever decided, after `delay`.
     pub(crate) fn admitted(&mut self, now: Timestamp, ask: Ask, window: u64, delay: Span) {
-        if let Some(count) = self.point_at(now).admitted.get_mut(ask.region) {
+        // Where a point is a window, it holds what was charged to it.
+        let charged = Timestamp::window_start(window, self.limit.window);
+        let in_window = windowed(self.algorithm) && self.point == self.limit.window && charged >= START;
+        let at = if in_window { charged } else { now };
+        if let Some(count) = self.point_at(at).admitted.get_mut(ask.region) {
             *count += ask.cost;
         }
         self.admitted += ask.cost;
@@ -362,4 +373,39 @@ fn rate(limit: &Limit) -> f64 {
 
 fn percent(part: f64, whole: f64, of_nothing: f64) -> f64 {
     if whole > 0.0 { part / whole * 100.0 } else { of_nothing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        let text = "length = \"10s\"\n[rule]\nlimit = 10\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n";
+        crate::plan::read("s.toml", text).unwrap()
+    }
+
+    #[test]
+    fn a_point_of_a_plot_holds_what_was_charged_to_its_window() {
+        let mut measure = Measure::new(&plan());
+        let first = START.window_index(Span::from_secs(1));
+        let ask = Ask { region: 0, user: 0, cost: 1, id: 0 };
+        // Asked in the second window, and counted in the first by a clock that is behind.
+        let now = START + Span::from_millis(1_001);
+        measure.asked(now, ask);
+        measure.admitted(now, ask, first, Span::ZERO);
+        let admitted: Vec<u64> = measure.points().iter().map(|point| point.admitted[0]).collect();
+        assert_eq!(admitted, [1, 0]);
+        assert_eq!(measure.points().iter().map(|point| point.asked).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn plots_end_when_nobody_asks_any_more_and_know_every_limit() {
+        let mut measure = Measure::new(&plan());
+        let ask = Ask { region: 1, user: 0, cost: 1, id: 0 };
+        measure.limit_changed(START + Span::from_secs(4), 20);
+        let late = START + Span::from_millis(10_001);
+        measure.admitted(late, ask, late.window_index(Span::from_secs(1)), Span::ZERO);
+        assert_eq!(measure.points().len(), 10);
+        assert_eq!(measure.limits(), [(0.0, 10), (4.0, 20)]);
+    }
 }

@@ -100,6 +100,7 @@ fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<
             admitted: 1,
             returned: 0,
             refused: 0,
+            largest: 1,
             own: None,
         };
         if let Some(daemon) = world.daemons.first_mut() {

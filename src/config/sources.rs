@@ -12,7 +12,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const PREFIX: &str = "TIDEGATE_";
 /// Variables that are no configuration: those of the client commands and of the process, then those of the scripts beside
 /// it, which may be exported where a daemon is started.
-const NOT_CONFIGURATION: [&str; 11] = [
+const NOT_CONFIGURATION: [&str; 12] = [
     "SERVER",
     "TOKEN",
     "CONFIG",
@@ -23,6 +23,7 @@ const NOT_CONFIGURATION: [&str; 11] = [
     "HISTORIES",
     "TEST_ENVOY",
     "TEST_NGINX",
+    "TEST_UNJUDGED",
     "WRITE_GOLDEN",
 ];
 

@@ -114,7 +114,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::core::wire::RuleName;
+    use crate::wire::RuleName;
 
     fn key(n: u32) -> WorldKey {
         let rule = RuleName { domain: "default".to_owned(), name: "per-user".to_owned() };

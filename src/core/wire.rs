@@ -24,8 +24,9 @@ pub const IDENTITY_BYTES_MAX: usize = 16 * 1_024;
 pub const COUNTS_MAX: usize = 64;
 /// Longest name of a region or node in a message, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Largest demand that is believed, in millionths of a permit per second: a thousand million permits per second.
-pub const DEMAND_MAX: u64 = 1_000_000_000_000_000;
+/// Largest demand that is believed, in millionths of a permit per second: about 1,100 million permits per second. A power
+/// of two, so that no demand below it is rounded to one above it.
+pub const DEMAND_MAX: u64 = 1 << 50;
 
 /// One frame from one node to another.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,8 +10,7 @@ mod words;
 
 use std::fmt;
 
-pub use self::fields::Fields;
-pub(crate) use self::fields::{integer, text};
+pub use self::fields::{Fields, integer, text};
 pub use self::moment::{format_moment, parse_moment};
 pub use self::tree::{Entry, Node, Value};
 pub use self::words::{format_span, parse_span, suggestion};

@@ -12,7 +12,7 @@ use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::EscrowRule;
-use crate::core::worldwide::uncertainty::{self, Answered, Elsewhere};
+use crate::core::worldwide::uncertainty::{self, Answered, Elsewhere, OwnStore};
 
 /// What was said of the stores elsewhere holds for so long: it is said anew every hundredth of a second.
 const SAID_FOR: Span = Span::from_millis(100);
@@ -30,8 +30,8 @@ pub(super) struct Others {
     settled: AtomicU64,
     /// The longest that one was not heard since then, in microseconds.
     silence: AtomicU64,
-    /// When the own store began, if it forgets with its process.
-    begun: Option<Timestamp>,
+    /// What the own store may have forgotten.
+    own_store: OwnStore,
 }
 
 impl Others {
@@ -48,7 +48,15 @@ impl Others {
         let silence = Span(self.silence.load(Ordering::Relaxed));
         let stores = self.stores.load(Ordering::Relaxed);
         let regions = self.regions.load(Ordering::Relaxed);
-        Elsewhere { stores, regions, settled, begun: self.begun, silence }
+        Elsewhere { stores, regions, settled, own_store: self.own_store, silence }
+    }
+}
+
+/// What is known beside an answer. Where the store did not give it, what it holds is not known either.
+pub(super) const fn of_answer(elsewhere: Elsewhere, degraded: bool) -> Elsewhere {
+    match elsewhere.own_store {
+        OwnStore::Lasting if degraded => Elsewhere { own_store: OwnStore::Unanswered, ..elsewhere },
+        _ => elsewhere,
     }
 }
 
@@ -58,7 +66,9 @@ impl Engine {
     /// [`Self::sharing`].
     #[must_use]
     pub fn among_others(mut self, forgets: bool) -> Self {
-        self.others.begun = forgets.then(|| self.clock.now());
+        if forgets {
+            self.others.own_store = OwnStore::Begun(self.clock.now());
+        }
         let named = u64::try_from(self.shares.regions().len()).unwrap_or(u64::MAX);
         self.others.stores = AtomicU64::new(named.saturating_sub(1).max(1));
         self.others.regions = AtomicU64::new(named);
@@ -69,11 +79,10 @@ impl Engine {
         self.others.get(now)
     }
 
-    /// The same, and the time. Where the store did not answer, what it holds is not known either.
+    /// The same, and the time.
     pub(super) fn elsewhere_of(&self, degraded: bool) -> (Elsewhere, Timestamp) {
         let now = self.clock.now();
-        let elsewhere = self.elsewhere(now);
-        (if degraded { Elsewhere { begun: Some(now), ..elsewhere } } else { elsewhere }, now)
+        (of_answer(self.elsewhere(now), degraded), now)
     }
 
     /// How many regions are known, the own one included.

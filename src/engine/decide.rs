@@ -242,7 +242,8 @@ impl Engine {
             _ => (cost.taken(), cost.taken()),
         };
         let (limit, is_own) = (Some(OwnLimit::of(&found.whole)), found.whole != found.rule.limit);
-        let tally = Tally { window, offered, admitted: taken, returned, refused, limit, is_own };
+        let largest = offered;
+        let tally = Tally { window, offered, admitted: taken, returned, refused, largest, limit, is_own };
         if !self.tallies.add(key, tally) {
             self.metrics.tallies_dropped.increment(1);
         }
@@ -550,9 +551,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             false => retry.filter(|_| self.may_pass(found, cost)),
         };
         let answered = Answered { used, remaining, view, error_bound };
-        // Where the store did not answer, what it holds is not known either.
-        let begun = if degraded { Some(now) } else { elsewhere.begun };
-        let elsewhere = (Elsewhere { begun, ..elsewhere }, now);
+        let elsewhere = (bound::of_answer(elsewhere, degraded), now);
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
             believed_used: uncertainty::believed(rule.algorithm, &found.limit, &answered, now),

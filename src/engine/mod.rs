@@ -487,9 +487,10 @@ impl Engine {
         self.tallies.drain(|key, tally| {
             // A rule that a reload took away has no one left to tell.
             if let Some(key) = loaded.world_key(key) {
-                let world::Tally { window, offered, admitted, returned, refused, limit, is_own } = tally;
+                let world::Tally { window, offered, admitted, returned, refused, largest, limit, is_own } =
+                    tally;
                 let own = limit.filter(|_| is_own);
-                into.push(Touched { key, window, offered, admitted, returned, refused, own });
+                into.push(Touched { key, window, offered, admitted, returned, refused, largest, own });
             }
         });
     }

@@ -33,6 +33,8 @@ pub struct Tally {
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,
+    /// The largest cost that was asked for.
+    pub largest: u64,
     /// The largest limit that it was decided by, in all regions together.
     pub limit: Option<OwnLimit>,
     /// Whether that is not the rule's.
@@ -106,6 +108,7 @@ fn merge(into: &mut Tally, tally: Tally) {
     into.admitted = into.admitted.saturating_add(tally.admitted);
     into.returned = into.returned.saturating_add(tally.returned);
     into.refused = into.refused.max(tally.refused);
+    into.largest = into.largest.max(tally.largest);
     if tally.limit > into.limit {
         (into.limit, into.is_own) = (tally.limit, tally.is_own);
     }

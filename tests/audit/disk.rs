@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::daemon::{RULES, block, config, rows, start, wait_for_rows};
 use super::records::Server;
 use super::support::daemon::Daemon;
-use super::support::eventually;
+use super::support::{eventually, not_judged};
 
 /// A small file system. Unmounted when dropped.
 struct Disk {
@@ -26,7 +26,7 @@ impl Disk {
         if mounted.as_ref().is_ok_and(|output| output.status.success()) {
             return Some(Self { folder });
         }
-        eprintln!("skipped: a small file system cannot be mounted here: {mounted:?}");
+        not_judged(&format!("a small file system cannot be mounted here: {mounted:?}"));
         None
     }
 

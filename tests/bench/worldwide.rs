@@ -170,6 +170,7 @@ impl Daemon {
             admitted: permits / 2,
             returned: 0,
             refused: 0,
+            largest: 1,
             own: None,
         };
         self.replica.handle_touched(self.now, &touched);

@@ -84,8 +84,9 @@ fn sentinels_that_are_away_are_told_until_they_answer() {
     eventually("it heals", || (daemon.get("/readyz").json()["store"] == "ok").then_some(()));
 }
 
-/// The old primary goes on answering while the replica already is one. Two daemons ask all the time; by far most of what they
-/// would have charged to the wrong server must not be admitted twice.
+/// The old primary goes on answering while the replica already is one. Two daemons ask all the time; what they would have charged to
+/// the wrong server must not be admitted twice: one permit too many for any user. A starved machine may hear of a failover late, so
+/// each direction has another try.
 #[test]
 fn a_planned_failover_loses_next_to_nothing() {
     const USERS: usize = 10;
@@ -98,7 +99,11 @@ fn a_planned_failover_loses_next_to_nothing() {
         Arc::new(store(RedisSettings { timeout: Duration::from_millis(200), ..settings }, 1))
     };
     let stores = [new(), new()];
-    for (round, successor) in [&replica, &primary].into_iter().enumerate() {
+    let mut kept = [false; 2];
+    for (round, successor) in [&replica, &primary, &replica, &primary].into_iter().enumerate() {
+        if kept == [true; 2] {
+            break;
+        }
         sentinel.knows("tidegate", successor.port);
         let limit = Limit { permits: PERMITS as u32, window: Span::from_secs(86_400), burst: 60, queue: 0 };
         let rule = compiled(&format!("r{round}"), Algorithm::FixedWindow, limit, 8 * round as u32);
@@ -125,15 +130,8 @@ fn a_planned_failover_loses_next_to_nothing() {
         let admitted: Vec<usize> =
             tasks.into_iter().map(|task| runtime().block_on(task).expect("it ends")).collect();
         println!("round {round}: {admitted:?} of {PERMITS}");
-        // As docs/redis.md says. A sentinel tells of a failover a tenth of a second before it begins; a starved machine may hear of
-        // it late.
+        kept[round % 2] |= admitted.iter().all(|admitted| *admitted <= PERMITS + 1);
         assert!(admitted.iter().all(|admitted| *admitted <= PERMITS + 5), "{admitted:?}");
-        let mut sorted = admitted.clone();
-        sorted.sort_unstable();
-        assert!(
-            sorted[USERS / 2 - 1] <= PERMITS + 1,
-            "most users are given at most one too many: {admitted:?}"
-        );
         assert!(
             admitted.iter().all(|admitted| *admitted >= PERMITS / 2),
             "it is enforced, not refused: {admitted:?}"
@@ -147,4 +145,5 @@ fn a_planned_failover_loses_next_to_nothing() {
             })
         });
     }
+    assert_eq!(kept, [true; 2], "to the replica and back, nobody is given two too many");
 }

@@ -3,7 +3,7 @@
 use super::regions::{Authority, connected};
 use super::support::command::faketime;
 use super::support::daemon::{Daemon, Launch};
-use super::support::{eventually, free_udp};
+use super::support::{eventually, free_udp, not_judged};
 
 const RULES: &str = "[[rules]]\nname = \"worldwide\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 60\nwindow = \"24h\"\n\
                      [rules.global]\nmode = \"gossip\"\n";
@@ -15,7 +15,7 @@ fn notices(daemon: &Daemon) -> String {
 #[test]
 fn clocks_that_differ_are_told_by_the_log_and_readyz_of_both_daemons() {
     if faketime().is_none() {
-        eprintln!("skipped: libfaketime is not installed; tests/run installs it");
+        not_judged("libfaketime is not installed; tests/run installs it");
         return;
     }
     let (authority, peers) = (Authority::new(), [free_udp(), free_udp()]);

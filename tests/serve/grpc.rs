@@ -289,4 +289,9 @@ fn health_and_reflection_answer() {
         services.iter().any(|name| name == "envoy.service.ratelimit.v3.RateLimitService"),
         "{services:?}"
     );
+    for name in ["RateLimitService", "RateLimitRequest", "RateLimitResponse.DescriptorStatus"] {
+        let files = client.described(&format!("envoy.service.ratelimit.v3.{name}")).unwrap();
+        assert!(files > 0, "{name}");
+    }
+    assert!(client.described("nothing.of.the.Kind").is_err());
 }

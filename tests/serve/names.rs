@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::support::authority::Authority;
 use super::support::daemon::{Daemon, Launch};
-use super::support::{eventually, free_udp, postgres};
+use super::support::{eventually, free_udp, not_judged, postgres};
 
 const RULES: &str = "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 5\nwindow = \"24h\"\non_failure = \"local\"\n";
 const NAMES: [&str; 3] = ["cache", "database", "peer"];
@@ -34,7 +34,7 @@ fn waiting(address: Ipv4Addr) -> usize {
 fn a_dead_name_service_costs_one_look_up_for_each_name() {
     let can = Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
     if !postgres::is_root() || !can {
-        eprintln!("skipped: a name service of its own needs root and mount namespaces");
+        not_judged("a name service of its own needs root and mount namespaces");
         return;
     }
     let (service, address) = silent();

@@ -16,10 +16,12 @@ pub(crate) mod process;
 pub(crate) mod rls;
 pub(crate) mod rolling;
 pub(crate) mod spellings;
+pub(crate) mod unjudged;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use ports::{free_tcp, free_udp};
+pub(crate) use unjudged::not_judged;
 
 /// Longest wait for something that should happen soon: generous, because machines that run tests are busy.
 pub(crate) const SOON: Duration = Duration::from_secs(20);

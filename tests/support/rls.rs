@@ -14,6 +14,10 @@ use tokio::runtime::Runtime;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use super::SOON;
 
@@ -72,21 +76,29 @@ impl Client {
 
     /// The services that gRPC reflection lists.
     pub(crate) fn reflected(&self) -> Result<Vec<String>, Status> {
-        use tonic_reflection::pb::v1::ServerReflectionRequest;
-        use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
-        use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
-        use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+        match self.reflect(MessageRequest::ListServices(String::new()))? {
+            MessageResponse::ListServicesResponse(list) => {
+                Ok(list.service.into_iter().map(|service| service.name).collect())
+            }
+            other => Err(Status::internal(format!("{other:?}"))),
+        }
+    }
+
+    /// How many files describe what has this name, as reflection tells it.
+    pub(crate) fn described(&self, name: &str) -> Result<usize, Status> {
+        match self.reflect(MessageRequest::FileContainingSymbol(name.to_owned()))? {
+            MessageResponse::FileDescriptorResponse(files) => Ok(files.file_descriptor_proto.len()),
+            other => Err(Status::internal(format!("{other:?}"))),
+        }
+    }
+
+    fn reflect(&self, ask: MessageRequest) -> Result<MessageResponse, Status> {
         let mut client = ServerReflectionClient::new(self.channel.clone());
-        let ask = MessageRequest::ListServices(String::new());
         let request = ServerReflectionRequest { host: String::new(), message_request: Some(ask) };
         self.runtime.block_on(async {
             let mut answers = client.server_reflection_info(Once(Some(request))).await?.into_inner();
-            match answers.message().await?.and_then(|answer| answer.message_response) {
-                Some(MessageResponse::ListServicesResponse(list)) => {
-                    Ok(list.service.into_iter().map(|service| service.name).collect())
-                }
-                other => Err(Status::internal(format!("{other:?}"))),
-            }
+            let answer = answers.message().await?.and_then(|answer| answer.message_response);
+            answer.ok_or_else(|| Status::internal("no answer"))
         })
     }
 }

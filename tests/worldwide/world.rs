@@ -10,7 +10,7 @@ use super::ocean::Ocean;
 use super::redis_servers::Server;
 use super::support::command::run;
 use super::support::daemon::Daemon;
-use super::support::{eventually, free_udp};
+use super::support::{eventually, free_udp, not_judged};
 
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
 const REGIONS: [&str; 5] = ["eu-west", "us-east", "ap-south", "sa-east", "af-south"];
@@ -192,12 +192,12 @@ pub(crate) struct Held {
 }
 
 /// Judges windows. Those in which this machine stood still for longer than `patience` are not judged: what could not be told in
-/// time says nothing of the protocol. Where that is most of them nothing is judged at all. Both are printed.
+/// time says nothing of the protocol. Where that is most of them nothing is judged at all, and the test says so. Both are printed.
 pub(crate) fn judge(windows: &[Window], limit: u64, patience: Duration) -> Held {
     let (judged, left): (Vec<_>, Vec<_>) = windows.iter().partition(|window| window.stall <= patience);
     eprintln!("judged: {judged:?}\nnot judged: {left:?}");
     if judged.len() * 2 < windows.len() {
-        eprintln!("the machine stood still in most windows: nothing is judged");
+        not_judged(&format!("the machine stood still in {} of {} windows", left.len(), windows.len()));
         return Held { over_mean: 0.0, over_max: 0.0, used: 100.0 };
     }
     let over = |window: &Window| (window.admitted as f64 / limit as f64 - 1.0).max(0.0) * 100.0;

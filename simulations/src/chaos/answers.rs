@@ -33,6 +33,8 @@ pub(super) struct Decision {
     pub(super) believed: Option<(u64, u64)>,
     /// How long to wait before asking again, where it was denied and waiting helps.
     pub(super) retry_after: Option<Duration>,
+    /// Whether a failure policy decided, since the store did not answer. A gateway does not tell.
+    pub(super) degraded: bool,
 }
 
 impl Answer {
@@ -63,7 +65,8 @@ pub(super) fn decided(answer: &Value) -> anyhow::Result<Answer> {
     let believed = worldwide("believed_used").zip(worldwide("error_bound"));
     let reset = Duration::from_millis(of("reset_ms").unwrap_or_default());
     let retry_after = of("retry_after_ms").filter(|_| !admitted).map(Duration::from_millis);
-    Ok(Answer::Decided(Decision { admitted, reset, believed, retry_after }))
+    let degraded = answer.get("degraded").and_then(Value::as_bool).unwrap_or(false);
+    Ok(Answer::Decided(Decision { admitted, reset, believed, retry_after, degraded }))
 }
 
 /// The limit and mode of the only rule that decided; `None` where none did, or several.
@@ -124,7 +127,8 @@ fn head_of(head: &str) -> anyhow::Result<Head> {
         // A reset beyond a day is a moment of the epoch: nginx shows what the daemon says, Envoy the seconds until then.
         let reset = number("x-ratelimit-reset").filter(|seconds| *seconds <= 86_400).unwrap_or_default();
         let retry_after = number("retry-after").filter(|_| !admitted).map(Duration::from_secs);
-        Answer::Decided(Decision { admitted, reset: Duration::from_secs(reset), believed: None, retry_after })
+        let reset = Duration::from_secs(reset);
+        Answer::Decided(Decision { admitted, reset, believed: None, retry_after, degraded: false })
     };
     let answer = match line.split(' ').nth(1) {
         Some("200") if header("x-ratelimit-limit").is_some() => decided(true),

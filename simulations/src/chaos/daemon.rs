@@ -152,6 +152,11 @@ impl Redis {
         self.wait()
     }
 
+    /// Sends it a signal.
+    pub(super) fn signal(&self, name: &str) -> anyhow::Result<()> {
+        self.process.as_ref().context("redis-server does not run")?.signal(name)
+    }
+
     /// It takes nothing more, or again.
     pub(super) fn set_full(&self, full: bool) -> anyhow::Result<()> {
         // What it holds stays: it is told that this is more than it may hold.

@@ -13,7 +13,7 @@ use tidegate::core::written::{Fields, Node, Problems};
 use super::answers::limit_of;
 use super::clients::{Target, get, peek};
 use super::judge::Page;
-use super::world::{hears_all, rules_of};
+use super::world::{hears_all, rules_of, where_they_differ};
 use crate::BadInput;
 use crate::plan::{Door, Plan, Way};
 
@@ -130,12 +130,8 @@ impl Deployment {
                 peek(daemon).await.with_context(|| format!("{daemon} answers no question"))?;
             let (limit, mode) = limit_of(&answer).unwrap_or_default();
             if (limit, mode.as_str()) != (u64::from(plan.rule.limit), way.word()) {
-                let rules = rules_of(
-                    plan,
-                    way,
-                    plan.rule.limit,
-                    &plan.regions.iter().map(|region| region.weight).collect::<Vec<_>>(),
-                );
+                let shares = plan.regions.iter().map(|region| (region.name.as_str(), region.weight));
+                let rules = rules_of(plan, way, plan.rule.limit, &where_they_differ(shares.collect()));
                 bail!(BadInput(format!(
                     "{daemon} of {} holds a limit of {limit} by {mode:?}; the story needs these rules, alone for what its clients ask:\n{rules}",
                     region.name

@@ -4,7 +4,7 @@
 //! A request counts for a window only if it was sent and answered within it, so what is found is a lower bound: a slow machine
 //! makes the judge see less, and it says how much it could not judge.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use tidegate::core::algorithm::Algorithm;
@@ -43,6 +43,8 @@ pub(super) struct Told {
     pub(super) healthy: Vec<Page>,
     /// Before each fault was put right, and at the end, with the time since the first request.
     pub(super) meanwhile: Vec<(Duration, Vec<Page>)>,
+    /// What of the story could not be played on this machine, and why.
+    pub(super) unplayed: Vec<String>,
 }
 
 /// A daemon's `/metrics`.
@@ -82,7 +84,7 @@ pub(super) struct Evidence<'a> {
 }
 
 /// What is found where nothing in a run could break a promise.
-const NOTHING: &str = "nothing here could break it";
+pub(super) const NOTHING: &str = "nothing here could break it";
 
 /// A promise was kept, broken or not judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,6 +139,8 @@ impl Evidence<'_> {
             self.logs_are_held(),
             self.sides_keep_to_policy(),
             self.who_is_added_spends(),
+            self.share_is_inherited(),
+            self.local_is_held(),
             self.bound_is_one(),
             self.limit_is_used(),
             self.used_again(),
@@ -149,6 +153,7 @@ impl Evidence<'_> {
             self.nothing_waits_for_the_database(),
             self.denials_are_remembered(),
             self.waiting_helps(),
+            self.all_was_played(),
             self.enough_is_known(),
         ]
     }
@@ -199,10 +204,12 @@ impl Evidence<'_> {
                 FaultKind::Crash { .. }
                 | FaultKind::Roll
                 | FaultKind::Join { .. }
+                | FaultKind::Leave { .. }
                 | FaultKind::Renamed { .. } => !self.plan.shared_store,
                 FaultKind::StoreLost { .. }
                 | FaultKind::PrimaryLost { .. }
                 | FaultKind::StoreFull { .. }
+                | FaultKind::StoreFrozen { .. }
                 | FaultKind::Limit(_)
                 | FaultKind::Weights(_) => true,
                 // A region that goes back into a window may spend its share of it again.
@@ -490,6 +497,17 @@ impl Evidence<'_> {
         Verdict::new(PROMISE, (looked > 0).then_some((missing.is_empty(), found)))
     }
 
+    /// Never broken: where a machine cannot play something, nothing was judged.
+    fn all_was_played(&self) -> Verdict {
+        const PROMISE: &str = "All faults of the story were played";
+        match self.told.unplayed.is_empty() {
+            true => Verdict::new(PROMISE, None),
+            false => {
+                Verdict { promise: PROMISE, kept: Kept::NotJudged, found: self.told.unplayed.join("; ") }
+            }
+        }
+    }
+
     fn enough_is_known(&self) -> Verdict {
         const PROMISE: &str =
             "The judge could judge: at most a tenth of what was admitted is of unknown window";
@@ -505,6 +523,25 @@ impl Evidence<'_> {
             longest.as_millis()
         );
         Verdict::new(PROMISE, Some((part <= UNKNOWN_MAX && admitted > 0, found)))
+    }
+
+    /// In each second since the first request: how many ms half of the answers took at most, and 99 of 100.
+    pub(super) fn latencies_in_time(&self) -> Vec<(f64, f64, f64)> {
+        let mut seconds: BTreeMap<u64, Vec<Duration>> = BTreeMap::new();
+        // A few are sent when the last second is over.
+        let end = Duration::from_micros(self.plan.length.0);
+        let asked = self.seen.iter().filter(|seen| self.since(seen.sent) < end);
+        for seen in asked.filter(|seen| seen.answer.decision().is_some()) {
+            let took = seen.answered.saturating_sub(seen.sent);
+            seconds.entry(self.since(seen.sent).as_secs()).or_default().push(took);
+        }
+        let of_second = |(second, mut all): (u64, Vec<Duration>)| {
+            all.sort_unstable();
+            let at =
+                |part: usize| all.get(all.len() * part / 100).map_or(0.0, |took| took.as_secs_f64() * 1e3);
+            (float(second), at(50), at(99))
+        };
+        seconds.into_iter().map(of_second).collect()
     }
 
     /// How long answers took: the median, 99 of 100, and the longest.
@@ -524,6 +561,7 @@ mod alarms;
 mod bound;
 mod clocks;
 mod database;
+mod local;
 mod logs;
 mod sides;
 mod used;
@@ -533,3 +571,5 @@ use self::clocks::moved;
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use self::tests::promises;

@@ -9,6 +9,7 @@ mod clock;
 mod cluster;
 mod daemon;
 mod deployment;
+mod disk;
 mod draw;
 mod gateway;
 mod judge;
@@ -16,6 +17,7 @@ mod kept;
 mod page;
 mod postgres;
 mod process;
+mod reverted;
 mod system;
 mod wan;
 mod world;
@@ -39,10 +41,11 @@ use self::answers::Answer;
 use self::clients::{Book, Clients, Due, Seen, Stall, since_epoch};
 use self::deployment::Deployment;
 use self::judge::{Evidence, Happened, Kept, Remembered, Told, Verdict};
+pub(crate) use self::reverted::Reverted;
 use self::system::System;
 use self::world::World;
 use crate::BadInput;
-use crate::drive::{Arrivals, Outcome, drive};
+use crate::drive::{Arrivals, Observed, Outcome, drive};
 use crate::measure::Measure;
 use crate::model::START;
 use crate::plan::{FaultKind, Plan, Way};
@@ -244,8 +247,20 @@ fn play(plan: &Plan, way: Way, mut system: System, broken: (&Path, &str)) -> any
     let daemons = system.logs();
     let evidence =
         Evidence { plan, way, begun, seen: &seen, unsent, stalls, told: &told, daemons, remembered };
-    let (verdicts, latencies, beliefs) = (evidence.verdicts(), evidence.latencies(), evidence.beliefs());
-    let outcome = Outcome { beliefs, ..outcome(plan, way, begun, (&seen, &told.faults)) };
+    let (verdicts, latencies) = (evidence.verdicts(), evidence.latencies());
+    let of = |kept: Kept| verdicts.iter().filter(|verdict| verdict.kept == kept).count();
+    let spans = told.faults.iter().map(|fault| {
+        // One that is never put right is drawn until what it asked for was done.
+        (fault.kind.word(), fault.from.as_secs_f64(), fault.until.as_secs_f64())
+    });
+    let observed = Observed {
+        kept: of(Kept::Yes),
+        broken: of(Kept::No),
+        beliefs: evidence.beliefs(),
+        latencies: evidence.latencies_in_time(),
+        faults: spans.collect(),
+    };
+    let outcome = Outcome { observed: Some(observed), ..outcome(plan, way, begun, (&seen, &told.faults)) };
     let mut shown = Shown { outcome, verdicts, latencies, faults: told.faults, logs: None };
     if shown.is_broken() {
         shown.logs = keep(&system)?;
@@ -377,6 +392,7 @@ async fn break_things(plan: &Plan, system: &mut System, begun: Duration) -> anyh
     tokio::time::sleep(end.saturating_sub(since_epoch())).await;
     told.meanwhile.push((since_epoch().saturating_sub(begun), system.pages().await));
     told.faults = happened.into_iter().flatten().collect();
+    told.unplayed = system.unplayed();
     Ok(told)
 }
 
@@ -423,7 +439,8 @@ fn outcome(plan: &Plan, way: Way, begun: Duration, (seen, faults): (&[Seen], &[H
         late: 0,
         points: measure.points().to_vec(),
         point_len: measure.point_len(),
-        beliefs: Vec::new(),
+        limits: measure.limits(),
+        observed: None,
     }
 }
 

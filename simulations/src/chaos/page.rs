@@ -74,9 +74,18 @@ fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
         page.push_str("</table>");
     }
     for shown in all {
-        let _ = write!(page, "<h2>{}: promises</h2><p>{}.</p>", shown.outcome.way.title(), latencies(shown));
-        page.push_str("<table><tr><th>promise<th>verdict<th>found</tr>");
-        for verdict in &shown.verdicts {
+        let _ = write!(
+            page,
+            "<h2>{}: promises</h2><p>Answers took{}.</p>",
+            shown.outcome.way.title(),
+            latencies(shown).trim_start_matches("answers take")
+        );
+        faults(&mut page, &shown.faults);
+        page.push_str("<table class=\"wide\"><tr><th>promise<th>verdict<th>found</tr>");
+        // What is broken is read first.
+        let mut judged: Vec<_> = shown.verdicts.iter().filter(|verdict| verdict.says_something()).collect();
+        judged.sort_by_key(|verdict| verdict.kept != Kept::No);
+        for verdict in judged {
             let class = if verdict.kept == Kept::No { " class=\"bad\"" } else { "" };
             let _ = write!(
                 page,
@@ -87,7 +96,16 @@ fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
             );
         }
         page.push_str("</table>");
-        faults(&mut page, &shown.faults);
+        let others = shown.verdicts.iter().filter(|verdict| !verdict.says_something());
+        let others: Vec<String> = others.map(|verdict| format!("<li>{}", escaped(verdict.promise))).collect();
+        if !others.is_empty() {
+            let _ = write!(
+                page,
+                "<details class=\"small\"><summary>{} more promises not judged: nothing in this run could break them</summary><ul>{}</ul></details>",
+                others.len(),
+                others.concat()
+            );
+        }
     }
     page
 }
@@ -96,11 +114,62 @@ fn faults(page: &mut String, faults: &[Happened]) {
     if faults.is_empty() {
         return;
     }
-    page.push_str("<p>What was broken:");
+    page.push_str("<p>What happened:");
     for fault in faults {
         let (from, until) = (fault.from.as_secs_f64(), fault.until.as_secs_f64());
-        let _ = write!(page, " {} from {from:.2} s to {until:.2} s;", fault.kind.word());
+        let _ = write!(page, " <b>{}</b> from {from:.1} s to {until:.1} s;", fault.kind.word());
     }
     page.pop();
     page.push_str(".</p>");
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::judge::Verdict;
+    use super::*;
+    use crate::drive::{Observed, drive};
+    use crate::plan::read;
+
+    #[test]
+    fn a_page_begins_with_what_is_broken_and_shows_nothing_that_is_not_known() {
+        let text = "[rule]\nlimit = 10\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n";
+        let mut plan = read("s.toml", text).unwrap();
+        plan.length = tidegate::core::time::Span::from_secs(10);
+        let mut outcome = drive(&plan, Way::Gossip).unwrap();
+        let latencies = vec![(0.0, 0.5, 2.0), (1.0, 0.5, 3.0)];
+        outcome.observed = Some(Observed {
+            kept: 1,
+            broken: 1,
+            latencies,
+            faults: vec![("roll", 1.0, 4.0)],
+            ..Observed::default()
+        });
+        let verdict = |promise, kept, found: &str| Verdict { promise, kept, found: found.to_owned() };
+        let verdicts = vec![
+            verdict("It is so", Kept::Yes, "seven"),
+            verdict("It is not so", Kept::No, "none"),
+            verdict("Who knows", Kept::NotJudged, super::super::judge::NOTHING),
+        ];
+        let faults = vec![Happened {
+            kind: crate::plan::FaultKind::Roll,
+            from: Duration::from_secs(1),
+            until: Duration::from_secs(4),
+        }];
+        let shown = Shown { outcome, verdicts, latencies: [Duration::from_millis(1); 3], faults, logs: None };
+        let folder = tempfile::tempdir().unwrap();
+        crate::report::plot::prepare().unwrap();
+        let path = write(&plan, &[shown], &[], (folder.path(), "story")).unwrap();
+        let page = std::fs::read_to_string(path).unwrap();
+        let at = |text: &str| page.find(text).unwrap_or_else(|| panic!("{text:?} is not on the page"));
+        assert!(at("1 BROKEN</span>, 1 kept") < at("<b>roll</b> from 1.0 s to 4.0 s"));
+        assert!(at("<b>roll</b>") < at("It is not so") && at("It is not so") < at("It is so"));
+        assert!(
+            at("It is so") < at("1 more promises not judged")
+                && at("1 more promises not judged") < at("Who knows")
+        );
+        assert!(page.contains("answers took, ms") && !page.contains("lag, ms"));
+        assert!(!page.contains("kB/s"), "what real daemons send is not known");
+    }
 }

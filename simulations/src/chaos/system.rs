@@ -56,6 +56,14 @@ impl System {
         }
     }
 
+    /// What of the story could not be played here, and why.
+    pub(super) fn unplayed(&self) -> Vec<String> {
+        match self {
+            Self::Started(world) => world.unplayed().to_vec(),
+            Self::Deployed(_) => Vec::new(),
+        }
+    }
+
     /// Name, region and log of each daemon whose log can be read.
     pub(super) fn logs(&self) -> Vec<(String, usize, String)> {
         let Self::Started(world) = self else { return Vec::new() };

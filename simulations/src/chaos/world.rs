@@ -1,5 +1,8 @@
 //! A plan as real processes: certificates, daemons, stores, the network between them, and what goes wrong.
 
+mod orders;
+
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +18,7 @@ use super::clients::{Target, get};
 use super::clock::Clocks;
 use super::cluster::Cluster;
 use super::daemon::{Daemon, Redis};
+use super::disk::Disk;
 use super::gateway::{self, Gateway};
 use super::judge::{Page, Remembered};
 use super::postgres::Postgres;
@@ -28,8 +32,8 @@ use crate::plan::{Door, FaultKind, Plan, Way};
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longer than usual: all regions and their clients share one machine here, which stands still now and then.
 const STORE_TIMEOUT: &str = "200ms";
-/// Longer than a drain and what follows it.
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+/// Where the disk that fills is mounted, below a daemon's folder.
+const DISK: &str = "disk";
 
 /// Where a daemon speaks with others.
 #[derive(Debug)]
@@ -61,6 +65,14 @@ pub(super) struct World {
     /// The rule as it is now.
     limit: u32,
     weights: Vec<u32>,
+    /// Whether the rule names them though they are the same.
+    names_shares: bool,
+    /// Regions that were removed.
+    removed: Vec<usize>,
+    /// Small disks, by the place of their daemon.
+    disks: BTreeMap<usize, Disk>,
+    /// What of the story cannot be played here, and why.
+    unplayed: Vec<String>,
     /// Last, so that all processes are gone before their files.
     folder: TempDir,
 }
@@ -97,6 +109,10 @@ impl World {
             gateways: Vec::new(),
             limit,
             weights,
+            names_shares: false,
+            removed: Vec::new(),
+            disks: BTreeMap::new(),
+            unplayed: Vec::new(),
             folder,
         };
         world.make()?;
@@ -159,25 +175,6 @@ impl World {
         }
     }
 
-    /// As the manual says: issued into another folder, put in place of the old one, and a signal.
-    fn renew_certificates(&self) -> anyhow::Result<()> {
-        let top = self.folder.path();
-        for Daemon { region, name, .. } in &self.daemons {
-            let of_region = self.plan.regions.get(*region).map_or("", |region| region.name.as_str());
-            self.issue(top, of_region, name, "renewed")?;
-            for file in ["node.pem", "node.key"] {
-                std::fs::rename(top.join("renewed").join(file), top.join(name).join(file))?;
-            }
-            std::fs::remove_dir_all(top.join("renewed"))?;
-        }
-        self.daemons.iter().try_for_each(|daemon| daemon.signal("HUP"))
-    }
-
-    fn issue(&self, top: &Path, region: &str, name: &str, out: &str) -> anyhow::Result<()> {
-        let of_daemon = ["--region", region, "--node", name, "--out", out];
-        tidegate(&self.program, top, &[&["cert", "issue", "--ca", "ca"][..], &of_daemon].concat())
-    }
-
     /// Every daemon's certificate, folder and configuration.
     fn make(&mut self) -> anyhow::Result<()> {
         for (region, planned) in self.plan.regions.iter().enumerate() {
@@ -205,7 +202,37 @@ impl World {
             }
             self.daemons.push(daemon);
         }
+        self.make_disks()
+    }
+
+    /// A small disk for each daemon whose disk will be full.
+    fn make_disks(&mut self) -> anyhow::Result<()> {
+        for fault in &self.plan.faults {
+            let FaultKind::DiskFull { region, daemon } = fault.kind else { continue };
+            let Some(place) = self.place_of(region, daemon) else { continue };
+            let Some(member) = self.members.get(place) else { continue };
+            let folder = self.folder.path().join(format!("{}-daemon", member.name)).join(DISK);
+            match Disk::mount(folder)? {
+                Ok(disk) => drop(self.disks.insert(place, disk)),
+                Err(why) => self.unplayed.push(format!("the disk of {} did not fill: {why}", member.name)),
+            }
+        }
         Ok(())
+    }
+
+    fn disk_of(&self, region: usize, daemon: usize) -> Option<&Disk> {
+        self.disks.get(&self.place_of(region, daemon)?)
+    }
+
+    /// The place of a region's daemon among all daemons.
+    fn place_of(&self, region: usize, daemon: usize) -> Option<usize> {
+        let of_region = |(_, member): &(usize, &Member)| member.region == region;
+        self.members.iter().enumerate().filter(of_region).nth(daemon).map(|(place, _)| place)
+    }
+
+    /// What of the story could not be played on this machine, and why.
+    pub(super) fn unplayed(&self) -> &[String] {
+        &self.unplayed
     }
 
     /// The configuration of the daemon at this place, as it is to be now.
@@ -216,8 +243,9 @@ impl World {
         let of_region =
             |region: usize| self.plan.regions.get(region).map_or("", |region| region.name.as_str());
         let file = |name: &str| self.folder.path().join(name).display().to_string();
-        let others = self.members.iter().map(|other| other.reached).filter(|other| other != reached);
-        let join: Vec<String> = others.map(|other| other.to_string()).collect();
+        let others = self.members.iter().filter(|other| other.reached != *reached);
+        let there = others.filter(|other| !self.removed.contains(&other.region));
+        let join: Vec<String> = there.map(|other| other.reached.to_string()).collect();
         // Who is added lists itself; the others list it when they are told to.
         let is_listed = |other: &usize| other == region || !self.unlisted.contains(other);
         let listed = (0..self.plan.regions.len()).filter(is_listed);
@@ -226,9 +254,26 @@ impl World {
             |redis: &Redis| format!("topology = \"single\"\nnodes = [\"redis://{}\"]", redis.address);
         let store = self.redis.get(*region).map(single);
         let store = store.or_else(|| self.clusters.get(*region).map(Cluster::nodes));
-        let store = store.map_or_else(String::new, |nodes| {
-            format!("[store]\nbackend = \"redis\"\n[store.redis]\n{nodes}\ntimeout = \"{STORE_TIMEOUT}\"\n")
+        let keys = self.plan.store_keys_max.map_or_else(String::new, |keys| format!("max_keys = {keys}\n"));
+        let store = store.map_or_else(
+            || if keys.is_empty() { String::new() } else { format!("[store]\n{keys}") },
+            |nodes| {
+                format!(
+                    "[store]\nbackend = \"redis\"\n{keys}[store.redis]\n{nodes}\ntimeout = \"{STORE_TIMEOUT}\"\n"
+                )
+            },
+        );
+        // Whatever has to outlive the daemon lies on its small disk, where it has one.
+        let on_disk = self.plan.faults.iter().any(|fault| match fault.kind {
+            FaultKind::DiskFull { region, daemon } => self.place_of(region, daemon) == Some(place),
+            _ => false,
         });
+        let (spool, shares) = match on_disk {
+            true => {
+                (format!("[audit]\nspool = \"{DISK}/spool\"\n"), format!("shares = \"{DISK}/shares.json\"\n"))
+            }
+            false => (String::new(), String::new()),
+        };
         let database = self
             .database
             .as_ref()
@@ -236,7 +281,7 @@ impl World {
         // Envoy takes up to two seconds to notice, so it is given as long as a daemon gives it by itself.
         let drain = if self.plan.door == Door::Envoy { "" } else { "drain = \"2s\"\n" };
         format!(
-            "region = \"{}\"\nnode = \"{name}\"\n[listen]\npeer = \"{listens}\"\n{drain}{store}{database}[peers]\njoin = {join:?}\n\
+            "region = \"{}\"\nnode = \"{name}\"\n[listen]\npeer = \"{listens}\"\n{drain}{store}{database}{spool}[peers]\njoin = {join:?}\n{shares}\
              advertise = \"{reached}\"\nregions = {regions:?}\n[peers.tls]\nca = {:?}\ncert = {:?}\nkey = {:?}\n",
             of_region(*region),
             file("ca/ca.pem"),
@@ -247,7 +292,13 @@ impl World {
 
     /// The rules file as it is now.
     fn rules(&self) -> String {
-        rules_of(&self.plan, self.way, self.limit, &self.weights)
+        let named = self.plan.regions.iter().zip(&self.weights).enumerate();
+        let shares: Vec<(&str, u32)> = named
+            .filter(|(place, _)| !self.unlisted.contains(place))
+            .map(|(_, (region, weight))| (region.name.as_str(), *weight))
+            .collect();
+        let named = if self.names_shares { shares } else { where_they_differ(shares) };
+        rules_of(&self.plan, self.way, self.limit, &named)
     }
 
     async fn wait_until_connected(&self) -> anyhow::Result<()> {
@@ -330,6 +381,16 @@ impl World {
                     redis.set_full(broken)?;
                 }
             }
+            FaultKind::StoreFrozen { region } => {
+                if let Some(redis) = self.redis.get(*region) {
+                    redis.signal(if broken { "STOP" } else { "CONT" })?;
+                }
+            }
+            FaultKind::DiskFull { region, daemon } => {
+                if let Some(disk) = self.disk_of(*region, *daemon) {
+                    disk.set_full(broken)?;
+                }
+            }
             FaultKind::GatewayLost { region } => match self.gateways.get_mut(*region) {
                 Some(gateway) if broken => gateway.kill(),
                 Some(gateway) => gateway.start_again()?,
@@ -338,11 +399,19 @@ impl World {
             FaultKind::LogLost { region, daemon } if broken => {
                 self.daemon(*region, *daemon)?.lose_reader();
             }
-            FaultKind::Certificates if broken => self.renew_certificates()?,
+            FaultKind::Certificates if broken => {
+                let all: Vec<usize> = (0..self.plan.regions.len()).collect();
+                self.renew_certificates(&all, None)?;
+            }
+            FaultKind::CertificatesEnd { region, after } => {
+                self.renew_certificates(&[*region], broken.then_some(*after))?;
+            }
+            FaultKind::Leave { region } if broken => self.remove(*region).await?,
             FaultKind::Join { region, listed } if broken => self.add(*region, *listed).await?,
             FaultKind::Renamed { region, daemon } if broken => self.rename(*region, *daemon).await?,
             FaultKind::LogLost { .. }
             | FaultKind::Certificates
+            | FaultKind::Leave { .. }
             | FaultKind::Join { .. }
             | FaultKind::Renamed { .. } => {}
         }
@@ -385,79 +454,6 @@ impl World {
         let mut of_region = self.daemons.iter_mut().filter(|known| known.region == region);
         of_region.nth(daemon).with_context(|| format!("region {region} has no daemon {daemon}"))
     }
-
-    /// Restarts every daemon in order, each when the one before is ready again.
-    async fn roll(&mut self) -> anyhow::Result<()> {
-        for place in 0..self.daemons.len() {
-            self.restart(place).await?;
-        }
-        Ok(())
-    }
-
-    /// Ends a daemon in good order and starts it again.
-    async fn restart(&mut self, place: usize) -> anyhow::Result<()> {
-        let config = self.config(place);
-        let Some(daemon) = self.daemons.get_mut(place) else { return Ok(()) };
-        daemon.terminate()?;
-        let deadline = Instant::now() + ENDS_WITHIN;
-        while !daemon.has_ended() {
-            if Instant::now() > deadline {
-                bail!("{} does not end:\n{}", daemon.name, daemon.log());
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        daemon.configure(&config)?;
-        daemon.start()?;
-        daemon.wait_until_ready().await?;
-        // The manual: the next one goes when gateways ask this one again.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let Some(daemon) = self.daemons.get(place) else { return Ok(()) };
-        let address = self.asked_at(daemon);
-        match self.gateways.get_mut(daemon.region) {
-            Some(gateway) => gateway.asks(address).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Adds a region: as the manual says, or before the others list it.
-    async fn add(&mut self, region: usize, listed: bool) -> anyhow::Result<()> {
-        if listed {
-            self.unlisted.retain(|unlisted| *unlisted != region);
-            for place in 0..self.daemons.len() {
-                let there =
-                    |daemon: &Daemon| daemon.region != region && !self.unlisted.contains(&daemon.region);
-                if self.daemons.get(place).is_some_and(there) {
-                    self.restart(place).await?;
-                }
-            }
-        }
-        for place in 0..self.daemons.len() {
-            let config = self.config(place);
-            let Some(daemon) = self.daemons.get_mut(place).filter(|daemon| daemon.region == region) else {
-                continue;
-            };
-            daemon.configure(&config)?;
-            daemon.start()?;
-        }
-        Ok(())
-    }
-
-    /// Restarts a daemon with another node name and a certificate for it.
-    async fn rename(&mut self, region: usize, daemon: usize) -> anyhow::Result<()> {
-        let of_region = |member: &&mut Member| member.region == region;
-        let Some(member) = self.members.iter_mut().filter(of_region).nth(daemon) else { return Ok(()) };
-        let name = format!("{}-renamed", member.name);
-        member.name.clone_from(&name);
-        let top = self.folder.path().to_owned();
-        let its_region = self.plan.regions.get(region).map_or("", |region| region.name.as_str());
-        self.issue(&top, its_region, &name, &name)?;
-        let Some(place) = self.members.iter().position(|member| member.name == name) else { return Ok(()) };
-        self.restart(place).await?;
-        if let Some(daemon) = self.daemons.get_mut(place) {
-            daemon.name = name;
-        }
-        Ok(())
-    }
 }
 
 /// Records that these daemons say they dropped.
@@ -467,8 +463,14 @@ fn dropped(pages: &[Page]) -> u64 {
     counts.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok()).sum()
 }
 
-/// The rules file that holds a plan's limit by this mode, with this limit and these weights of its regions.
-pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, weights: &[u32]) -> String {
+/// Weights of regions, if they are not all the same: a rule without any divides its limit equally.
+pub(super) fn where_they_differ(shares: Vec<(&str, u32)>) -> Vec<(&str, u32)> {
+    let first = shares.first().map(|(_, weight)| *weight);
+    if shares.iter().any(|(_, weight)| Some(*weight) != first) { shares } else { Vec::new() }
+}
+
+/// The rules file that holds a plan's limit by this mode, with this limit and these weights of regions; none: all the same.
+pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, shares: &[(&str, u32)]) -> String {
     let rule = &plan.rule;
     let algorithm = serde_json::json!(rule.algorithm);
     let who = if plan.door == Door::Nginx { "api_key" } else { "user" };
@@ -483,10 +485,9 @@ pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, weights: &[u32]) -> St
     if way == Way::Gossip {
         text += &format!("on_partition = \"{}\"\n", partition_word(rule.on_partition));
     }
-    if weights.iter().any(|weight| Some(weight) != weights.first()) {
-        let named = plan.regions.iter().zip(weights);
+    if !shares.is_empty() {
         let shares: Vec<String> =
-            named.map(|(region, weight)| format!("{} = {weight}", region.name)).collect();
+            shares.iter().map(|(region, weight)| format!("{region} = {weight}")).collect();
         text += &format!("shares = {{ {} }}\n", shares.join(", "));
     }
     text
@@ -520,15 +521,24 @@ fn can_be_played(plan: &Plan, way: Way) -> anyhow::Result<()> {
     if (plan.cluster || !plan.shared_store) && any(|kind| matches!(kind, FaultKind::StoreFull { .. })) {
         return refuse("store-full needs store = \"redis\"");
     }
+    if (plan.cluster || !plan.shared_store) && any(|kind| matches!(kind, FaultKind::StoreFrozen { .. })) {
+        return refuse("store-frozen needs store = \"redis\"");
+    }
+    if !plan.database && any(|kind| matches!(kind, FaultKind::DiskFull { .. })) {
+        return refuse("disk-full needs database = true: the spool of the audit log is what fills");
+    }
     if plan.door == Door::Direct && any(|kind| matches!(kind, FaultKind::GatewayLost { .. })) {
         return refuse("gateway-lost needs a door: \"envoy\" or \"nginx\"");
     }
     if plan.cluster && any(|kind| matches!(kind, FaultKind::StoreLost { .. })) {
         return refuse("a cluster loses one primary (primary-lost), and not everything at once");
     }
-    let joins = any(|kind| matches!(kind, FaultKind::Join { .. }));
-    if joins && (plan.door != Door::Direct || plan.regions.iter().any(|region| region.weight != 1)) {
-        return refuse("join needs regions of the same weight that clients ask themselves");
+    let changes = any(|kind| matches!(kind, FaultKind::Join { .. } | FaultKind::Leave { .. }));
+    if changes && (plan.door != Door::Direct || plan.regions.iter().any(|region| region.weight != 1)) {
+        return refuse("join and leave need regions of the same weight that clients ask themselves");
+    }
+    if way == Way::Gossip && any(|kind| matches!(kind, FaultKind::Leave { .. })) {
+        return refuse("leave needs shares: by gossip no region has one to give away");
     }
     if plan.door != Door::Direct && plan.demand.cost != 1 {
         return refuse("a request through a gateway costs 1");
@@ -561,4 +571,20 @@ pub(super) fn program(named: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
         None => std::env::current_exe()?.with_file_name("tidegate"),
     };
     std::path::absolute(&path).with_context(|| format!("{} is no path", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_names_shares_only_where_they_are_given() {
+        let text = "[rule]\nlimit = 10\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n";
+        let plan = crate::plan::read("s.toml", text).unwrap();
+        let rules = |shares: &[(&str, u32)]| rules_of(&plan, Way::Split, 10, shares);
+        assert!(!rules(&where_they_differ(vec![("eu", 1), ("us", 1)])).contains("shares"));
+        let gone = rules(&where_they_differ(vec![("eu", 1), ("us", 0)]));
+        assert!(gone.contains("shares = { eu = 1, us = 0 }"), "{gone}");
+        assert!(rules(&[("eu", 1), ("us", 1)]).contains("shares = { eu = 1, us = 1 }"));
+    }
 }

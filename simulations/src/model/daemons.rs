@@ -554,9 +554,13 @@ impl Model for World {
             | FaultKind::DatabaseFrozen
             | FaultKind::DatabaseReadOnly
             | FaultKind::StoreFull { .. }
+            | FaultKind::StoreFrozen { .. }
+            | FaultKind::DiskFull { .. }
             | FaultKind::GatewayLost { .. }
             | FaultKind::LogLost { .. }
             | FaultKind::Certificates
+            | FaultKind::CertificatesEnd { .. }
+            | FaultKind::Leave { .. }
             | FaultKind::Join { .. }
             | FaultKind::Renamed { .. } => {}
             FaultKind::Storm { loss, jitter } => {

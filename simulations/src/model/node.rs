@@ -17,7 +17,7 @@ use tidegate::core::worldwide::escrow::{
     Ask, Balance, Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes,
 };
 use tidegate::core::worldwide::split::{InForce, Saved, Split, Word};
-use tidegate::core::worldwide::uncertainty::{self, Elsewhere};
+use tidegate::core::worldwide::uncertainty::{self, Elsewhere, OwnStore};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey};
 use tidegate::peer::codec::encode_frame;
 
@@ -88,7 +88,7 @@ pub(crate) struct Node {
     next_sweep: Timestamp,
     /// The last state of the other stores that the engine has, and when the own store began if it ends with its process.
     elsewhere: (Elsewhere, Timestamp),
-    begun: Option<Timestamp>,
+    own_store: OwnStore,
     /// The region's share of a `gossip` rule, and whether the protocol holds the region to it now.
     part: Option<(Weights, bool)>,
     /// Windows that closed above their limit, by the daemon's own alarm.
@@ -185,7 +185,7 @@ impl Node {
                 },
                 now,
             ),
-            begun: (!plan.shared_store).then_some(now),
+            own_store: if plan.shared_store { OwnStore::Lasting } else { OwnStore::Begun(now) },
             part: None,
             alarms: 0,
             dry: BTreeMap::new(),
@@ -369,7 +369,7 @@ impl Node {
         let (algorithm, limit) = (self.algorithm, self.limit(user));
         let (said, at) = self.elsewhere;
         let elsewhere =
-            Elsewhere { settled: said.settled && now <= at + SAID_FOR, begun: self.begun, ..said };
+            Elsewhere { settled: said.settled && now <= at + SAID_FOR, own_store: self.own_store, ..said };
         let bound = uncertainty::error_bound(algorithm, &limit, &answered, elsewhere, now);
         Some((uncertainty::believed(algorithm, &limit, &answered, now), bound))
     }

@@ -34,7 +34,7 @@ pub(crate) struct Store(Arc<MemoryStore>);
 
 /// What a daemon did to each bucket and window since its replica was last told.
 #[derive(Debug, Default)]
-pub(crate) struct Tallies(BTreeMap<(Key, u64), ([u64; 3], Option<OwnLimit>)>);
+pub(crate) struct Tallies(BTreeMap<(Key, u64), ([u64; 4], Option<OwnLimit>)>);
 
 /// The rule as every daemon reads it.
 #[derive(Debug, Clone)]
@@ -270,6 +270,7 @@ impl Tallies {
         let (tally, by) = self.0.entry((rule.key(user), window)).or_default();
         *by = own;
         tally[0] += cost;
+        tally[3] = tally[3].max(cost);
         if admitted {
             tally[1] += cost;
         } else {
@@ -280,9 +281,9 @@ impl Tallies {
     /// Takes everything out.
     pub(crate) fn drain(&mut self) -> Vec<Touched> {
         let rule = RuleName { domain: "default".to_owned(), name: RULE.to_owned() };
-        let touched = |((key, window), ([offered, admitted, refused], own)): (
+        let touched = |((key, window), ([offered, admitted, refused, largest], own)): (
             (Key, u64),
-            ([u64; 3], Option<OwnLimit>),
+            ([u64; 4], Option<OwnLimit>),
         )| Touched {
             key: WorldKey { rule: rule.clone(), identity: key.identity().to_vec() },
             window,
@@ -290,6 +291,7 @@ impl Tallies {
             admitted,
             returned: 0,
             refused,
+            largest,
             own,
         };
         std::mem::take(&mut self.0).into_iter().map(touched).collect()

@@ -39,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) database: bool,
     /// Most buckets that a daemon follows.
     pub(crate) keys_max: usize,
+    /// Most buckets that the store of a real daemon holds in memory; `None`: as many as it does by itself.
+    pub(crate) store_keys_max: Option<u64>,
     /// Whether gossip tells only what others would otherwise guess wrong.
     pub(crate) thrift: bool,
 }
@@ -156,12 +158,20 @@ pub(crate) enum FaultKind {
     DatabaseReadOnly,
     /// A region's Redis takes nothing more. Real daemons only.
     StoreFull { region: usize },
+    /// A region's Redis stands still: it is there, and answers nobody. Real daemons only.
+    StoreFrozen { region: usize },
+    /// The disk that a daemon keeps its spool and its shares on is full. Real daemons only.
+    DiskFull { region: usize, daemon: usize },
     /// The gateway of a region is killed, and started again. Real daemons only.
     GatewayLost { region: usize },
     /// Whoever reads a daemon's log is gone for good. Real daemons only.
     LogLost { region: usize, daemon: usize },
     /// Every daemon is given another certificate of the same authority. Real daemons only.
     Certificates,
+    /// The daemons of a region are given certificates that end so soon, and others when the fault is over. Real daemons only.
+    CertificatesEnd { region: usize, after: Span },
+    /// A region is removed for good, as the manual says. Real daemons only.
+    Leave { region: usize },
     /// A region that was not there is added, in the manual's order or before the others list it. Real daemons only.
     Join { region: usize, listed: bool },
     /// A daemon ends, and begins again under another name. Real daemons only.
@@ -186,9 +196,13 @@ impl FaultKind {
             Self::DatabaseFrozen => "database-frozen",
             Self::DatabaseReadOnly => "database-read-only",
             Self::StoreFull { .. } => "store-full",
+            Self::StoreFrozen { .. } => "store-frozen",
+            Self::DiskFull { .. } => "disk-full",
             Self::GatewayLost { .. } => "gateway-lost",
             Self::LogLost { .. } => "log-lost",
             Self::Certificates => "certificates",
+            Self::CertificatesEnd { .. } => "certificates-end",
+            Self::Leave { .. } => "leave",
             Self::Join { .. } => "join",
             Self::Renamed { .. } => "renamed",
         }
@@ -218,9 +232,13 @@ impl FaultKind {
                 | Self::DatabaseFrozen
                 | Self::DatabaseReadOnly
                 | Self::StoreFull { .. }
+                | Self::StoreFrozen { .. }
+                | Self::DiskFull { .. }
                 | Self::GatewayLost { .. }
                 | Self::LogLost { .. }
                 | Self::Certificates
+                | Self::CertificatesEnd { .. }
+                | Self::Leave { .. }
                 | Self::Join { .. }
                 | Self::Renamed { .. }
         )
@@ -302,6 +320,7 @@ impl Plan {
             door: Door::Direct,
             database: false,
             keys_max: 1_000,
+            store_keys_max: None,
             thrift: true,
         }
     }

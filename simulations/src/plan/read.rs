@@ -48,14 +48,18 @@ enum Kind {
     DatabaseFrozen,
     DatabaseReadOnly,
     StoreFull,
+    StoreFrozen,
+    DiskFull,
     GatewayLost,
     LogLost,
     Certificates,
+    CertificatesEnd,
+    Leave,
     Join,
     Renamed,
 }
 
-const KINDS: [(&str, Kind); 19] = [
+const KINDS: [(&str, Kind); 23] = [
     ("cut", Kind::Cut),
     ("crash", Kind::Crash),
     ("store-lost", Kind::StoreLost),
@@ -70,9 +74,13 @@ const KINDS: [(&str, Kind); 19] = [
     ("database-frozen", Kind::DatabaseFrozen),
     ("database-read-only", Kind::DatabaseReadOnly),
     ("store-full", Kind::StoreFull),
+    ("store-frozen", Kind::StoreFrozen),
+    ("disk-full", Kind::DiskFull),
     ("gateway-lost", Kind::GatewayLost),
     ("log-lost", Kind::LogLost),
     ("certificates", Kind::Certificates),
+    ("certificates-end", Kind::CertificatesEnd),
+    ("leave", Kind::Leave),
     ("join", Kind::Join),
     ("renamed", Kind::Renamed),
 ];
@@ -112,6 +120,8 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
     let door = fields.word("door", &Door::WORDS, problems).unwrap_or_default();
     let database = fields.boolean("database", problems).unwrap_or(false);
     let keys_max = fields.integer("keys_max", 1, 10_000_000, problems).map_or(100_000, i64::unsigned_abs);
+    let store_keys_max =
+        fields.integer("store_keys_max", 1_000, 4_000_000_000, problems).map(i64::unsigned_abs);
     let ways = ways(&mut fields, problems);
     let regions = regions(&mut fields, problems);
     let rule = rule(&mut fields, problems)?;
@@ -137,6 +147,7 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
         door,
         database,
         keys_max: index(keys_max),
+        store_keys_max,
         thrift: true,
     })
 }
@@ -398,13 +409,14 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
                 .unwrap_or((true, true));
             FaultKind::Cut { regions: places, inward, outward }
         }
-        Kind::Crash | Kind::Stop | Kind::LogLost | Kind::Renamed => {
+        Kind::Crash | Kind::Stop | Kind::DiskFull | Kind::LogLost | Kind::Renamed => {
             let region = region(fault, problems)?;
             let daemons = regions.get(region).map_or(1, |region| region.daemons);
             let last = i64::try_from(daemons).unwrap_or(1) - 1;
             let daemon = fault.integer("daemon", 0, last, problems).map_or(0, |n| index(n.unsigned_abs()));
             match kind {
                 Kind::Stop => FaultKind::Stop { region, daemon },
+                Kind::DiskFull => FaultKind::DiskFull { region, daemon },
                 Kind::LogLost => FaultKind::LogLost { region, daemon },
                 Kind::Renamed => FaultKind::Renamed { region, daemon },
                 _ => FaultKind::Crash { region, daemon },
@@ -416,8 +428,16 @@ fn kind(fault: &mut Fields<'_>, regions: &[Region], problems: &mut Problems<'_>)
         Kind::DatabaseFrozen => FaultKind::DatabaseFrozen,
         Kind::DatabaseReadOnly => FaultKind::DatabaseReadOnly,
         Kind::StoreFull => FaultKind::StoreFull { region: region(fault, problems)? },
+        Kind::StoreFrozen => FaultKind::StoreFrozen { region: region(fault, problems)? },
         Kind::GatewayLost => FaultKind::GatewayLost { region: region(fault, problems)? },
         Kind::Certificates => FaultKind::Certificates,
+        Kind::CertificatesEnd => {
+            let region = region(fault, problems)?;
+            // A certificate says whole seconds.
+            let after = fault.span("after", Span::from_secs(1), DAY, problems).unwrap_or(Span::from_secs(2));
+            FaultKind::CertificatesEnd { region, after }
+        }
+        Kind::Leave => FaultKind::Leave { region: region(fault, problems)? },
         Kind::Join => {
             let region = region(fault, problems)?;
             FaultKind::Join { region, listed: fault.boolean("listed", problems).unwrap_or(true) }
@@ -476,6 +496,26 @@ mod tests {
         assert!(told[1].starts_with("s.toml:3:9: "), "{told:?}");
         assert!(told[2].starts_with("s.toml:6:11: "), "{told:?}");
         assert!(told[3].starts_with("s.toml:8:8: loss must be a part in quotes"), "{told:?}");
+    }
+
+    #[test]
+    fn faults_of_real_daemons_are_read_with_what_they_need() {
+        let rest = "[rule]\nlimit = 10\nwindow = \"1s\"\n[demand]\npattern = \"bal2\"\n";
+        let of = |fault: &str| format!("store_keys_max = 1000\n{rest}[[faults]]\nat = \"1s\"\n{fault}");
+        let plan =
+            read("s.toml", &of("kind = \"certificates-end\"\nregion = \"region-1\"\nafter = \"3s\"\n"))
+                .unwrap();
+        assert_eq!(plan.store_keys_max, Some(1_000));
+        assert_eq!(plan.faults[0].kind, FaultKind::CertificatesEnd { region: 1, after: Span::from_secs(3) });
+        let kind = |fault: &str| read("s.toml", &of(fault)).unwrap().faults.remove(0).kind;
+        let of_region = |word: &str| kind(&format!("kind = \"{word}\"\nregion = \"region-2\"\n"));
+        assert_eq!(of_region("leave"), FaultKind::Leave { region: 2 });
+        assert_eq!(of_region("store-frozen"), FaultKind::StoreFrozen { region: 2 });
+        assert_eq!(of_region("disk-full"), FaultKind::DiskFull { region: 2, daemon: 0 });
+        assert!(problems(&of("kind = \"leave\"\n"))[0].contains("region is missing"));
+        assert!(
+            problems(&of("kind = \"disk-full\"\nregion = \"region-2\"\ndaemon = 1\n"))[0].contains("daemon")
+        );
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use crate::drive::Outcome;
+use crate::drive::{Observed, Outcome};
 use crate::model::shell::windowed;
 use crate::plan::Plan;
 
 const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem;color:#222}\
 table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
-td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}h2{margin-top:2.5rem}";
+td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}.small{font-size:14px;color:#555}.wide td{text-align:left}h2{margin-top:2.5rem}";
 
 /// The page. `pictures` in the order of `outcomes`, as SVG; `sections` come between table and pictures, as HTML.
 pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String], sections: &str) -> String {
@@ -22,6 +22,7 @@ pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String], secti
         escaped(&conditions(plan))
     );
     table(&mut page, plan, outcomes);
+    page.push_str(&meaning(plan, outcomes.iter().all(|outcome| outcome.observed.is_some())));
     page.push_str(sections);
     for (outcome, picture) in outcomes.iter().zip(pictures) {
         let _ = write!(page, "<h2 id=\"{0}\">{1}</h2>{picture}", outcome.way.word(), outcome.way.title());
@@ -53,30 +54,60 @@ fn table(page: &mut String, plan: &Plan, outcomes: &[Outcome]) {
     } else {
         ["debt max % of burst", "above the long run %"]
     };
+    // Of real daemons it is not known what they send, and a delay is a part of the answer's.
+    let is_observed = outcomes.iter().all(|outcome| outcome.observed.is_some());
+    let last = if is_observed { "promises" } else { "delay ms<th>msg/s link<th>kB/s link" };
     let _ = write!(
         page,
-        "<table><tr><th>way<th>{}<th>{}<th>use %<th>use min %<th>refused wrongly %<th>delay ms<th>msg/s link<th>kB/s link</tr>",
+        "<table><tr><th>way<th>{}<th>{}<th>use %<th>use min %<th>refused wrongly %<th>{last}</tr>",
         over[0], over[1]
     );
     for outcome in outcomes {
         let figures = &outcome.figures;
-        let class = if figures.over_max > 0.0 { " class=\"bad\"" } else { "" };
+        // Whether that is too much the promises say, where they are judged.
+        let class = if figures.over_max > 0.0 && !is_observed { " class=\"bad\"" } else { "" };
+        let last = match &outcome.observed {
+            Some(Observed { kept, broken: 0, .. }) => format!("all {kept} judged are kept"),
+            Some(Observed { kept, broken, .. }) => {
+                format!("<span class=\"bad\">{broken} BROKEN</span>, {kept} kept")
+            }
+            None => {
+                format!("{:.1}<td>{:.1}<td>{:.2}", figures.delay, outcome.frames, outcome.bytes / 1_000.0)
+            }
+        };
         let _ = write!(
             page,
-            "<tr><td><a href=\"#{}\">{}</a><td{class}>{:.2}<td>{:.3}<td>{:.2}<td>{:.1}<td>{:.2}<td>{:.1}<td>{:.1}<td>{:.2}</tr>",
+            "<tr><td><a href=\"#{}\">{}</a><td{class}>{:.2}<td>{:.3}<td>{:.2}<td>{:.1}<td>{:.2}<td>{last}</tr>",
             outcome.way.word(),
             outcome.way.title(),
             figures.over_max,
             figures.over_mean,
             figures.used,
             figures.used_min,
-            figures.wrongly_refused,
-            figures.delay,
-            outcome.frames,
-            outcome.bytes / 1_000.0
+            figures.wrongly_refused
         );
     }
     page.push_str("</table>");
+}
+
+/// What the columns are.
+fn meaning(plan: &Plan, is_observed: bool) -> String {
+    let over = if windowed(plan.rule.algorithm) {
+        "<i>overshoot</i>: admitted above the limit in a window, in percent of the limit"
+    } else {
+        "<i>debt</i>: how far one bucket for the whole world would be above its burst, in percent of that; <i>above the long \
+         run</i>: admitted beyond burst and rate over the whole run"
+    };
+    let sure = if is_observed {
+        " A request counts in the window, and at the instant, that its answer most likely belongs to. The promises count only \
+         what is sure, and leave out what the manual excepts."
+    } else {
+        ""
+    };
+    format!(
+        "<p class=\"small\">{over}; <i>use</i>: admitted of what a perfect limiter would have admitted, in all and in the worst \
+         window; <i>refused wrongly</i>: refused while the world had permits left, in percent of all requests.{sure}</p>"
+    )
 }
 
 /// Text that is safe in a page.

@@ -118,6 +118,7 @@ impl BoundsCase {
             door: crate::plan::Door::Direct,
             database: false,
             keys_max: 100,
+            store_keys_max: None,
             thrift: dice.chance(0.7),
         };
         for region in &mut plan.regions {

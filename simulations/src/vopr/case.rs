@@ -396,6 +396,7 @@ fn plan(dice: &mut Dice, seed: u64, (regions, rule, weather): (usize, RulePlan, 
         door: crate::plan::Door::Direct,
         database: false,
         keys_max: 50,
+        store_keys_max: None,
         // The truth of every bucket is asked for in the end, also of those that nobody need know.
         thrift: false,
     }

@@ -38,6 +38,8 @@ pub(crate) struct Books {
     limits: BTreeMap<u64, u64>,
     /// Larger ones that were held until then.
     before: Vec<(Timestamp, u64, u64)>,
+    /// When the operators last gave a user another limit, or none.
+    given: BTreeMap<u64, Timestamp>,
     /// For so long after one was held it may still be, elsewhere.
     lasts: Span,
     clock_max: Span,
@@ -81,6 +83,7 @@ impl Books {
         Self {
             limits: users().map(|user| (user, limit(user))).collect(),
             before: Vec::new(),
+            given: BTreeMap::new(),
             lasts: if case.faults.own > 0.0 { ON_ITS_WAY } else { Span::ZERO },
             clock_max: Span(case.faults.clock_max),
             // A bucket that is lost with its daemon begins full again, unless rights are burnt.
@@ -145,8 +148,19 @@ impl Books {
         Ok(())
     }
 
+    /// The operators gave a user another limit. A region that is not asked may not have heard of it, and goes by the rule's.
+    pub(crate) fn gave(&mut self, world: &World, user: u64) {
+        self.given.insert(user, world.now);
+        self.before.push((world.now, user, world.largest_limit(NOBODY)));
+    }
+
     /// Daemons have other rules now, or know of other limits of users.
     pub(crate) fn reloaded(&mut self, world: &World) {
+        for (user, at) in &self.given {
+            if *at + self.lasts >= world.now {
+                self.before.push((world.now, *user, world.largest_limit(NOBODY)));
+            }
+        }
         for (user, limit) in &mut self.limits {
             let now = world.largest_limit(*user);
             if now < *limit {

@@ -108,6 +108,7 @@ impl CutsCase {
             door: crate::plan::Door::Direct,
             database: false,
             keys_max: 100,
+            store_keys_max: None,
             thrift: dice.chance(0.7),
         };
         for region in &mut plan.regions {

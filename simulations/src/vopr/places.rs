@@ -115,7 +115,16 @@ fn world_key(user: usize) -> WorldKey {
 }
 
 fn untouched(user: usize) -> Touched {
-    Touched { key: world_key(user), window: 0, offered: 0, admitted: 0, returned: 0, refused: 0, own: None }
+    Touched {
+        key: world_key(user),
+        window: 0,
+        offered: 0,
+        admitted: 0,
+        returned: 0,
+        refused: 0,
+        largest: 1,
+        own: None,
+    }
 }
 
 impl<'c> World<'c> {

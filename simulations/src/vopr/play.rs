@@ -344,6 +344,7 @@ impl Game<'_> {
                 own.insert(user, case::own_limit(&mut self.dice, !windowed(self.case.plan.rule.algorithm)));
             }
             self.world.give(own);
+            self.books.gave(&self.world, user);
         }
         let at = index(self.dice.below(place(self.world.daemons.len())));
         self.world.tell(at);

@@ -91,6 +91,7 @@ impl RestartsCase {
             door: crate::plan::Door::Direct,
             database: false,
             keys_max: 100,
+            store_keys_max: None,
             thrift: dice.chance(0.7),
         };
         // One after the other, so that somebody is always there who knows.

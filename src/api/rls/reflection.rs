@@ -1,21 +1,23 @@
 //! What gRPC reflection tells of the service, so that `grpcurl` and its kind need no files.
 //!
-//! The generated types bring no descriptors, so the few messages that matter are described here: the fields, without
-//! the validation rules and annotations of Envoy's own files.
+//! `descriptors.bin` is Envoy's own description of its rate limit service with all that it imports (Apache-2.0), without
+//! comments. It is made from the files that the crate `envoy-types` ships, in its folder `proto`, by
+//!
+//! ```text
+//! protoc --include_imports --descriptor_set_out=descriptors.bin \
+//!   -I data-plane-api -I xds -I protoc-gen-validate envoy/service/ratelimit/v3/rls.proto
+//! ```
 
-use prost_types::field_descriptor_proto::{Label, Type};
-use prost_types::{
-    DescriptorProto, EnumDescriptorProto, EnumValueDescriptorProto, FieldDescriptorProto,
-    FileDescriptorProto, FileDescriptorSet, MethodDescriptorProto, OneofDescriptorProto,
-    ServiceDescriptorProto,
-};
 use tonic::service::Routes;
+
+/// The service, its messages and what those need.
+const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
 /// Adds both versions of reflection, of which clients still ask the older.
 pub(super) fn add(routes: Routes) -> Routes {
     let builder = || {
         tonic_reflection::server::Builder::configure()
-            .register_file_descriptor_set(described())
+            .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     match (builder().build_v1(), builder().build_v1alpha()) {
@@ -28,251 +30,124 @@ pub(super) fn add(routes: Routes) -> Routes {
     }
 }
 
-const DURATION: &str = "google/protobuf/duration.proto";
-const WRAPPERS: &str = "google/protobuf/wrappers.proto";
-const TIMESTAMP: &str = "google/protobuf/timestamp.proto";
-const STRUCT: &str = "google/protobuf/struct.proto";
-const UNIT: &str = "envoy/type/v3/ratelimit_unit.proto";
-const BASE: &str = "envoy/config/core/v3/base.proto";
-const RATELIMIT: &str = "envoy/extensions/common/ratelimit/v3/ratelimit.proto";
-const RLS: &str = "envoy/service/ratelimit/v3/rls.proto";
-
-/// Every file that the service needs.
-fn described() -> FileDescriptorSet {
-    FileDescriptorSet {
-        file: vec![duration(), wrappers(), timestamp(), structs(), unit(), base(), ratelimit(), rls()],
-    }
-}
-
-fn file(name: &str, package: &str, needs: &[&str]) -> FileDescriptorProto {
-    FileDescriptorProto {
-        name: Some(name.to_owned()),
-        package: Some(package.to_owned()),
-        dependency: needs.iter().map(|need| (*need).to_owned()).collect(),
-        syntax: Some("proto3".to_owned()),
-        ..Default::default()
-    }
-}
-
-fn message(name: &str, fields: Vec<FieldDescriptorProto>) -> DescriptorProto {
-    DescriptorProto { name: Some(name.to_owned()), field: fields, ..Default::default() }
-}
-
-fn field(number: i32, name: &str, kind: Type) -> FieldDescriptorProto {
-    FieldDescriptorProto {
-        name: Some(name.to_owned()),
-        number: Some(number),
-        label: Some(Label::Optional.into()),
-        r#type: Some(kind.into()),
-        ..Default::default()
-    }
-}
-
-/// A field whose type has a name: a message or an enumeration.
-fn named(number: i32, name: &str, kind: Type, type_name: &str) -> FieldDescriptorProto {
-    FieldDescriptorProto { type_name: Some(type_name.to_owned()), ..field(number, name, kind) }
-}
-
-fn many(field: FieldDescriptorProto) -> FieldDescriptorProto {
-    FieldDescriptorProto { label: Some(Label::Repeated.into()), ..field }
-}
-
-fn either(field: FieldDescriptorProto) -> FieldDescriptorProto {
-    FieldDescriptorProto { oneof_index: Some(0), ..field }
-}
-
-fn oneof(name: &str) -> Vec<OneofDescriptorProto> {
-    vec![OneofDescriptorProto { name: Some(name.to_owned()), ..Default::default() }]
-}
-
-fn enumeration(name: &str, values: &[(&str, i32)]) -> EnumDescriptorProto {
-    let value = |(name, number): &(&str, i32)| EnumValueDescriptorProto {
-        name: Some((*name).to_owned()),
-        number: Some(*number),
-        ..Default::default()
+#[cfg(test)]
+mod tests {
+    use envoy_types::pb::envoy::config::core::v3::HeaderValue;
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+    use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{
+        Entry, RateLimitOverride,
     };
-    EnumDescriptorProto {
-        name: Some(name.to_owned()),
-        value: values.iter().map(value).collect(),
-        ..Default::default()
-    }
-}
-
-fn duration() -> FileDescriptorProto {
-    let fields = vec![field(1, "seconds", Type::Int64), field(2, "nanos", Type::Int32)];
-    FileDescriptorProto {
-        message_type: vec![message("Duration", fields)],
-        ..file(DURATION, "google.protobuf", &[])
-    }
-}
-
-fn timestamp() -> FileDescriptorProto {
-    let fields = vec![field(1, "seconds", Type::Int64), field(2, "nanos", Type::Int32)];
-    FileDescriptorProto {
-        message_type: vec![message("Timestamp", fields)],
-        ..file(TIMESTAMP, "google.protobuf", &[])
-    }
-}
-
-fn wrappers() -> FileDescriptorProto {
-    let message = message("UInt64Value", vec![field(1, "value", Type::Uint64)]);
-    FileDescriptorProto { message_type: vec![message], ..file(WRAPPERS, "google.protobuf", &[]) }
-}
-
-fn structs() -> FileDescriptorProto {
-    let value = ".google.protobuf.Value";
-    let mut entry =
-        message("FieldsEntry", vec![field(1, "key", Type::String), named(2, "value", Type::Message, value)]);
-    entry.options = Some(prost_types::MessageOptions { map_entry: Some(true), ..Default::default() });
-    let entries = many(named(1, "fields", Type::Message, ".google.protobuf.Struct.FieldsEntry"));
-    let fields = DescriptorProto { nested_type: vec![entry], ..message("Struct", vec![entries]) };
-    let kinds = vec![
-        either(named(1, "null_value", Type::Enum, ".google.protobuf.NullValue")),
-        either(field(2, "number_value", Type::Double)),
-        either(field(3, "string_value", Type::String)),
-        either(field(4, "bool_value", Type::Bool)),
-        either(named(5, "struct_value", Type::Message, ".google.protobuf.Struct")),
-        either(named(6, "list_value", Type::Message, ".google.protobuf.ListValue")),
-    ];
-    let one = DescriptorProto { oneof_decl: oneof("kind"), ..message("Value", kinds) };
-    let list = message("ListValue", vec![many(named(1, "values", Type::Message, value))]);
-    FileDescriptorProto {
-        message_type: vec![fields, one, list],
-        enum_type: vec![enumeration("NullValue", &[("NULL_VALUE", 0)])],
-        ..file(STRUCT, "google.protobuf", &[])
-    }
-}
-
-fn unit() -> FileDescriptorProto {
-    let units =
-        [("UNKNOWN", 0), ("SECOND", 1), ("MINUTE", 2), ("HOUR", 3), ("DAY", 4), ("MONTH", 5), ("YEAR", 6)];
-    FileDescriptorProto {
-        enum_type: vec![enumeration("RateLimitUnit", &units)],
-        ..file(UNIT, "envoy.type.v3", &[])
-    }
-}
-
-fn base() -> FileDescriptorProto {
-    let fields = vec![
-        field(1, "key", Type::String),
-        field(2, "value", Type::String),
-        field(3, "raw_value", Type::Bytes),
-    ];
-    FileDescriptorProto {
-        message_type: vec![message("HeaderValue", fields)],
-        ..file(BASE, "envoy.config.core.v3", &[])
-    }
-}
-
-fn ratelimit() -> FileDescriptorProto {
-    let own = ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor";
-    let entry = message("Entry", vec![field(1, "key", Type::String), field(2, "value", Type::String)]);
-    let limit = message(
-        "RateLimitOverride",
-        vec![
-            field(1, "requests_per_unit", Type::Uint32),
-            named(2, "unit", Type::Enum, ".envoy.type.v3.RateLimitUnit"),
-        ],
-    );
-    let fields = vec![
-        many(named(1, "entries", Type::Message, &format!("{own}.Entry"))),
-        named(2, "limit", Type::Message, &format!("{own}.RateLimitOverride")),
-        named(3, "hits_addend", Type::Message, ".google.protobuf.UInt64Value"),
-        field(4, "is_negative_hits", Type::Bool),
-    ];
-    let descriptor =
-        DescriptorProto { nested_type: vec![entry, limit], ..message("RateLimitDescriptor", fields) };
-    let file = file(RATELIMIT, "envoy.extensions.common.ratelimit.v3", &[UNIT, WRAPPERS]);
-    FileDescriptorProto { message_type: vec![descriptor], ..file }
-}
-
-fn rls() -> FileDescriptorProto {
-    let request = message(
-        "RateLimitRequest",
-        vec![
-            field(1, "domain", Type::String),
-            many(named(
-                2,
-                "descriptors",
-                Type::Message,
-                ".envoy.extensions.common.ratelimit.v3.RateLimitDescriptor",
-            )),
-            field(3, "hits_addend", Type::Uint32),
-        ],
-    );
-    let package = "envoy.service.ratelimit.v3";
-    let method = MethodDescriptorProto {
-        name: Some("ShouldRateLimit".to_owned()),
-        input_type: Some(format!(".{package}.RateLimitRequest")),
-        output_type: Some(format!(".{package}.RateLimitResponse")),
-        ..Default::default()
+    use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+        DescriptorStatus, Quota, RateLimit, quota,
     };
-    let service = ServiceDescriptorProto {
-        name: Some("RateLimitService".to_owned()),
-        method: vec![method],
-        ..Default::default()
-    };
-    FileDescriptorProto {
-        message_type: vec![request, response()],
-        service: vec![service],
-        ..file(RLS, package, &[BASE, RATELIMIT, DURATION, STRUCT, TIMESTAMP])
-    }
-}
+    use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+    use envoy_types::pb::google::protobuf::{Duration, Struct, Timestamp, UInt64Value, Value, value};
+    use prost::Message;
+    use prost::encoding::{WireType, decode_key, decode_varint};
+    use prost_types::field_descriptor_proto::Type;
+    use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-fn response() -> DescriptorProto {
-    let own = ".envoy.service.ratelimit.v3.RateLimitResponse";
-    let named = |number, name, kind, own_type: &str| named(number, name, kind, &format!("{own}.{own_type}"));
-    let units = [
-        ("UNKNOWN", 0),
-        ("SECOND", 1),
-        ("MINUTE", 2),
-        ("HOUR", 3),
-        ("DAY", 4),
-        ("WEEK", 7),
-        ("MONTH", 5),
-        ("YEAR", 6),
-    ];
-    let limit_fields = vec![
-        field(3, "name", Type::String),
-        field(1, "requests_per_unit", Type::Uint32),
-        named(2, "unit", Type::Enum, "RateLimit.Unit"),
-    ];
-    let limit = DescriptorProto {
-        enum_type: vec![enumeration("Unit", &units)],
-        ..message("RateLimit", limit_fields)
-    };
-    let quota_fields = vec![
-        field(1, "requests", Type::Uint32),
-        either(foreign(2, "valid_until", ".google.protobuf.Timestamp")),
-        field(3, "id", Type::String),
-    ];
-    let quota =
-        DescriptorProto { oneof_decl: oneof("expiration_specifier"), ..message("Quota", quota_fields) };
-    let status_fields = vec![
-        named(1, "code", Type::Enum, "Code"),
-        named(2, "current_limit", Type::Message, "RateLimit"),
-        field(3, "limit_remaining", Type::Uint32),
-        foreign(4, "duration_until_reset", ".google.protobuf.Duration"),
-        named(5, "quota", Type::Message, "Quota"),
-    ];
-    let header = ".envoy.config.core.v3.HeaderValue";
-    let fields = vec![
-        named(1, "overall_code", Type::Enum, "Code"),
-        many(named(2, "statuses", Type::Message, "DescriptorStatus")),
-        many(foreign(3, "response_headers_to_add", header)),
-        many(foreign(4, "request_headers_to_add", header)),
-        field(5, "raw_body", Type::Bytes),
-        foreign(6, "dynamic_metadata", ".google.protobuf.Struct"),
-        named(7, "quota", Type::Message, "Quota"),
-    ];
-    DescriptorProto {
-        nested_type: vec![limit, quota, message("DescriptorStatus", status_fields)],
-        enum_type: vec![enumeration("Code", &[("UNKNOWN", 0), ("OK", 1), ("OVER_LIMIT", 2)])],
-        ..message("RateLimitResponse", fields)
-    }
-}
+    use super::DESCRIPTORS;
 
-/// A field that holds a message of another file.
-fn foreign(number: i32, name: &str, type_name: &str) -> FieldDescriptorProto {
-    named(number, name, Type::Message, type_name)
+    /// The description of a message by its whole name.
+    fn described<'s>(set: &'s FileDescriptorSet, name: &str) -> &'s DescriptorProto {
+        let in_file = |file: &'s FileDescriptorProto| {
+            let mut parts = name.strip_prefix(&format!(".{}.", file.package()))?.split('.');
+            let named =
+                |among: &'s [DescriptorProto], part: &str| among.iter().find(|one| one.name() == part);
+            let outer = named(&file.message_type, parts.next()?)?;
+            parts.try_fold(outer, |message, part| named(&message.nested_type, part))
+        };
+        set.file.iter().find_map(in_file).unwrap_or_else(|| panic!("{name} is not described"))
+    }
+
+    /// Reads bytes by the description alone: every field must be described as it was written. Returns how many fields there were.
+    fn read(set: &FileDescriptorSet, name: &str, mut bytes: &[u8]) -> usize {
+        let message = described(set, name);
+        let mut fields = 0;
+        while !bytes.is_empty() {
+            let (tag, wire) = decode_key(&mut bytes).unwrap();
+            let field = message.field.iter().find(|field| field.number() == i32::try_from(tag).unwrap());
+            let field = field.unwrap_or_else(|| panic!("{name} has no field {tag}"));
+            fields += 1;
+            match (wire, field.r#type()) {
+                (
+                    WireType::Varint,
+                    Type::Uint32 | Type::Uint64 | Type::Int64 | Type::Int32 | Type::Enum | Type::Bool,
+                ) => {
+                    decode_varint(&mut bytes).unwrap();
+                }
+                (WireType::SixtyFourBit, Type::Double) => bytes = &bytes[8..],
+                (WireType::LengthDelimited, kind @ (Type::Message | Type::String | Type::Bytes)) => {
+                    let length = usize::try_from(decode_varint(&mut bytes).unwrap()).unwrap();
+                    let (inner, rest) = bytes.split_at(length);
+                    if kind == Type::Message {
+                        fields += read(set, field.type_name(), inner);
+                    }
+                    bytes = rest;
+                }
+                other => panic!("{name}.{} is described as {other:?}", field.name()),
+            }
+        }
+        fields
+    }
+
+    fn set() -> FileDescriptorSet {
+        FileDescriptorSet::decode(DESCRIPTORS).unwrap()
+    }
+
+    #[test]
+    fn every_field_of_a_request_is_described() {
+        let descriptor = RateLimitDescriptor {
+            entries: vec![Entry { key: "user".to_owned(), value: "ann".to_owned() }],
+            limit: Some(RateLimitOverride { requests_per_unit: 5, unit: 2 }),
+            hits_addend: Some(UInt64Value { value: 3 }),
+            is_negative_hits: true,
+        };
+        let request =
+            RateLimitRequest { domain: "d".to_owned(), descriptors: vec![descriptor], hits_addend: 2 };
+        let name = ".envoy.service.ratelimit.v3.RateLimitRequest";
+        assert_eq!(read(&set(), name, &request.encode_to_vec()), 12);
+    }
+
+    #[test]
+    fn every_field_of_an_answer_is_described() {
+        let quota = Quota {
+            requests: 1,
+            id: "q".to_owned(),
+            expiration_specifier: Some(quota::ExpirationSpecifier::ValidUntil(Timestamp {
+                seconds: 1,
+                nanos: 2,
+            })),
+        };
+        let status = DescriptorStatus {
+            code: 1,
+            current_limit: Some(RateLimit { name: "l".to_owned(), requests_per_unit: 5, unit: 7 }),
+            limit_remaining: 4,
+            duration_until_reset: Some(Duration { seconds: 1, nanos: 2 }),
+            quota: Some(quota.clone()),
+        };
+        let header = HeaderValue { key: "k".to_owned(), value: "v".to_owned(), raw_value: vec![1] };
+        let number = Value { kind: Some(value::Kind::NumberValue(1.5)) };
+        let answer = RateLimitResponse {
+            overall_code: 2,
+            statuses: vec![status],
+            response_headers_to_add: vec![header.clone()],
+            request_headers_to_add: vec![header],
+            raw_body: vec![1],
+            dynamic_metadata: Some(Struct { fields: [("n".to_owned(), number)].into() }),
+            quota: Some(quota),
+        };
+        let name = ".envoy.service.ratelimit.v3.RateLimitResponse";
+        assert_eq!(read(&set(), name, &answer.encode_to_vec()), 37);
+    }
+
+    #[test]
+    fn every_import_of_the_description_is_in_it() {
+        let set = set();
+        let names: Vec<&str> = set.file.iter().map(FileDescriptorProto::name).collect();
+        let missing = set.file.iter().flat_map(|file| &file.dependency);
+        let missing: Vec<_> = missing.filter(|name| !names.contains(&name.as_str())).collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
 }

@@ -2,7 +2,7 @@
 //! machines that count by windows; it keeps no state.
 
 use super::{Limit, View};
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// One instant's place in its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

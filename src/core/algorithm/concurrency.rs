@@ -8,8 +8,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Limit, Verdict, View};
-use crate::core::hold::{Hold, HoldStep, Holder};
-use crate::core::time::{Span, Timestamp};
+use crate::hold::{Hold, HoldStep, Holder};
+use crate::time::{Span, Timestamp};
 
 /// Largest limit of a `concurrency` rule, whose memory grows with it.
 pub const CONCURRENCY_LIMIT_MAX: u32 = 100_000;

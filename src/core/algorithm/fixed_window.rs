@@ -8,8 +8,8 @@ use std::cmp::Ordering;
 
 use super::aligned::{Account, Place, Share, carried, windows_to_pay};
 use super::{Limit, Verdict, View};
-use crate::core::request::Report;
-use crate::core::time::{Span, Timestamp};
+use crate::request::Report;
+use crate::time::{Span, Timestamp};
 
 /// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

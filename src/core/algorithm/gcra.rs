@@ -11,7 +11,7 @@
 
 use super::level::{Amount, Level, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// How far the theoretical arrival time lies ahead.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,7 +7,7 @@
 //! windows before a region that was given less: in between all of them together are given less than the limit, and never more.
 
 use super::{Algorithm, Limit, View};
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// A bucket with windows is remembered for so many of them.
 const WINDOWS: u64 = 16;

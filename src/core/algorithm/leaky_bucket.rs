@@ -7,7 +7,7 @@
 
 use super::level::{Level, amount_of, counts_in_level, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// What is queued and not yet drained.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

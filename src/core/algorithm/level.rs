@@ -6,7 +6,7 @@
 //! draining for `t` microseconds takes exactly `t * permits` of them, so nothing drifts however often it is done.
 
 use super::Limit;
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// Usage as of the newest instant seen. Bytes rather than wide integers: the state beside its tag must fit 24 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -160,7 +160,7 @@ macro_rules! counts_in_level {
                 limit: &Limit,
                 view: Option<&View>,
                 now: Timestamp,
-                report: &$crate::core::request::Report,
+                report: &$crate::request::Report,
             ) -> u64 {
                 let capacity = capacity(limit).saturating_add(View::kept_of(view));
                 let most = capacity.saturating_add(u64::from(report.debt_max));

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 
 use super::{Algorithm, Limit, State, Verdict, View};
-use crate::core::request::Report;
-use crate::core::time::{Span, Timestamp};
+use crate::request::Report;
+use crate::time::{Span, Timestamp};
 
 /// Something that was charged, or given back (negative).
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 
 use super::level::Level;
 use super::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingWindow, State, TokenBucket};
-use crate::core::time::Timestamp;
+use crate::time::Timestamp;
 
 impl Algorithm {
     /// The number that stands for it in stored values and in calls to scripts. Never changes.
@@ -66,8 +66,8 @@ fn number(bytes: &[u8], len: usize) -> Option<(u64, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::algorithm::Limit;
-    use crate::core::time::Span;
+    use crate::algorithm::Limit;
+    use crate::time::Span;
     use proptest::prelude::*;
 
     #[test]

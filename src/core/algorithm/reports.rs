@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::oracle::START;
 use super::{Algorithm, Limit, State};
-use crate::core::request::Report;
-use crate::core::time::{Span, Timestamp};
+use crate::request::Report;
+use crate::time::{Span, Timestamp};
 
 const COUNTING: [Algorithm; 6] = [
     Algorithm::FixedWindow,

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use super::aligned::{Place, Share, faded};
 use super::{Limit, Verdict, View};
-use crate::core::request::Report;
-use crate::core::time::{Span, Timestamp};
+use crate::request::Report;
+use crate::time::{Span, Timestamp};
 
 /// Entries that a log may hold room for without having them.
 const SPARE_MAX: usize = 16;

@@ -7,8 +7,8 @@
 
 use super::aligned::{Account, Place, Share, carried, faded, paid_by_a_window, windows_to_pay};
 use super::{Limit, Verdict, View};
-use crate::core::request::Report;
-use crate::core::time::{Span, Timestamp};
+use crate::request::Report;
+use crate::time::{Span, Timestamp};
 
 /// The counts of two neighbouring windows, what is owed beyond them, and the newest instant seen, which says which windows they
 /// are. Bytes rather than a wide integer: the state beside its tag must fit 24 bytes.

@@ -6,7 +6,7 @@
 
 use super::level::{Level, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
 use super::{Limit, Verdict, View};
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// What is taken and not yet refilled.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -7,7 +7,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::record::Record;
 use super::usage::OTHER_PATHS;
-use crate::core::time::Span;
+use crate::time::Span;
 
 /// What users and paths beyond the bounds are called in sums.
 pub const OTHERS: &str = OTHER_PATHS;
@@ -106,8 +106,8 @@ impl Distinct {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::audit::Outcome;
-    use crate::core::time::Timestamp;
+    use crate::audit::Outcome;
+    use crate::time::Timestamp;
 
     #[test]
     fn each_rule_has_so_many_users_and_paths_a_day_and_the_rest_is_the_others() {

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use crate::core::time::Timestamp;
+use crate::time::Timestamp;
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,7 +8,7 @@ use hashbrown::{Equivalent, HashMap, HashSet};
 
 use super::histogram::Histogram;
 use super::record::{Outcome, Record, storable};
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// Most paths that get sums of their own among those that are added up together; the rest share [`OTHER_PATHS`].
 pub const PATHS_MAX: usize = 256;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::domain::Domain;
 use super::splice::{Splice, precedence};
 use super::{Compiled, Conflict, Named, RuleSet, Shapes, unruled};
-use crate::core::rule::Rule;
+use crate::rule::Rule;
 
 /// What goes from a domain and what comes, each in order of precedence.
 #[derive(Debug, Default)]
@@ -109,9 +109,9 @@ fn exchanged(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::request::Request;
-    use crate::core::ruleset::Reason;
-    use crate::core::ruleset::tests::{ATTRIBUTES, any_rules, any_value, request, rule};
+    use crate::request::Request;
+    use crate::ruleset::Reason;
+    use crate::ruleset::tests::{ATTRIBUTES, any_rules, any_value, request, rule};
     use proptest::prelude::*;
 
     /// One change: rules that go, by number of name, and rules that come, each in place of the one of its name.
@@ -213,8 +213,8 @@ mod tests {
 
     fn when_path(n: usize, limit: u32) -> Rule {
         let mut rule = rule(&format!("r{n}"));
-        let any_of = vec![crate::core::rule::Pattern::Exact(format!("/{n}"))];
-        rule.conditions = vec![crate::core::rule::Condition { attribute: "path".to_owned(), any_of }];
+        let any_of = vec![crate::rule::Pattern::Exact(format!("/{n}"))];
+        rule.conditions = vec![crate::rule::Condition { attribute: "path".to_owned(), any_of }];
         Rule { limit, ..rule }
     }
 

@@ -12,11 +12,11 @@ use super::pattern::Test;
 use super::seen::{AddressText, Names, Seen, Surplus, bucket_address};
 use super::splice::{Splice, precedence};
 use super::{Compiled, Match, Named, Reason, limit_of, shape};
-use crate::core::algorithm::{Algorithm, Limit};
-use crate::core::identity::Who;
-use crate::core::key::{Key, Shape};
-use crate::core::request::LimitOverride;
-use crate::core::rule::{Action, Condition, Rule};
+use crate::algorithm::{Algorithm, Limit};
+use crate::identity::Who;
+use crate::key::{Key, Shape};
+use crate::request::LimitOverride;
+use crate::rule::{Action, Condition, Rule};
 
 /// Rules that came after the index was made, from so many on, are worth an index of all again. A greater set may have more:
 /// its index costs more, and the second one is made anew at each such change.
@@ -407,7 +407,7 @@ fn own_limit(compiled: &Compiled, who: &Who<'_>) -> Option<Limit> {
 #[cfg(test)]
 impl Domain {
     /// How many rules must be verified for a request.
-    pub(super) fn candidates_len(&self, request: &crate::core::request::Request<'_>) -> usize {
+    pub(super) fn candidates_len(&self, request: &crate::request::Request<'_>) -> usize {
         let mut seen = Seen::default();
         seen.read(&self.names, request, &Who::default());
         self.find(&mut seen).len()

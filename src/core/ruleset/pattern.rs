@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::seen::Seen;
-use crate::core::rule::{Condition, Pattern};
-use crate::core::uri;
+use crate::rule::{Condition, Pattern};
+use crate::uri;
 
 /// A text with `*` for any run of characters.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use crate::core::identity::Who;
-use crate::core::request::{Cost, Request};
+use crate::identity::Who;
+use crate::request::{Cost, Request};
 
 /// Attribute names up to this many are compared one by one, which is faster than hashing.
 const COMPARED_MAX: usize = 16;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Compiled;
-use crate::core::algorithm::Algorithm;
-use crate::core::key::Shape;
-use crate::core::rule::Rule;
-use crate::core::time::Span;
+use crate::algorithm::Algorithm;
+use crate::key::Shape;
+use crate::rule::Rule;
+use crate::time::Span;
 
 const DAY: u64 = 24 * 3_600;
 

@@ -1,7 +1,7 @@
 //! A list in order of precedence with a few members exchanged, at the cost of copying it and not of sorting it.
 
 use super::Compiled;
-use crate::core::rule::Rule;
+use crate::rule::Rule;
 
 /// What rules are ordered by.
 pub(super) fn precedence(rule: &Rule) -> (i32, &str) {

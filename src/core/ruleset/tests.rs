@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::algorithm::Algorithm;
-use crate::core::hold::{Hold, HoldStep, Holder};
-use crate::core::request::{Attributes, Cost, LimitOverride};
-use crate::core::rule::{Condition, Pattern, UserLimit};
+use crate::algorithm::Algorithm;
+use crate::hold::{Hold, HoldStep, Holder};
+use crate::request::{Attributes, Cost, LimitOverride};
+use crate::rule::{Condition, Pattern, UserLimit};
 
 /// A rule that counts everything of the default domain, 10 a minute.
 pub(super) fn rule(name: &str) -> Rule {
@@ -128,7 +128,7 @@ fn a_rule_meets_one_address_of_a_group_and_counts_the_group() {
     let (banned, bucket) = asked("2001:db8:1:2::5");
     assert_eq!(banned, ["ban", "each"]);
     assert_eq!(asked("2001:db8:1:2::6"), (vec!["each".to_owned()], bucket.clone()));
-    assert_eq!(crate::core::key::identity_values(bucket.identity()), Some(vec!["2001:db8:1:2::"]));
+    assert_eq!(crate::key::identity_values(bucket.identity()), Some(vec!["2001:db8:1:2::"]));
     assert_eq!(asked("2001:db8:9:9:8000::1").0, ["each", "narrow"]);
     assert_eq!(asked("2001:db8:9:9::1").0, ["each"]);
 }
@@ -285,10 +285,7 @@ fn spellings_of_one_address_share_a_bucket() {
     let key = |ip| set.matches(&request(&[("user", "u"), ("ip", ip)]))[0].key.clone().unwrap();
     assert_eq!(key("2001:DB8::0:1"), key("2001:db8:0:0:0:0:0:1"));
     assert_eq!(key("::ffff:10.0.0.1"), key("10.0.0.1"));
-    assert_eq!(
-        crate::core::key::identity_values(key("::ffff:10.0.0.1").identity()),
-        Some(vec!["u", "10.0.0.1"])
-    );
+    assert_eq!(crate::key::identity_values(key("::ffff:10.0.0.1").identity()), Some(vec!["u", "10.0.0.1"]));
     assert_ne!(key("10.0.0.1"), key("10.0.0.2"));
 }
 

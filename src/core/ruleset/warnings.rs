@@ -7,8 +7,8 @@ use std::fmt;
 
 use super::RuleSet;
 use super::pattern::Glob;
-use crate::core::algorithm::Algorithm;
-use crate::core::rule::{Action, Condition, Mode, Pattern, Rule};
+use crate::algorithm::Algorithm;
+use crate::rule::{Action, Condition, Mode, Pattern, Rule};
 
 /// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set of a hundred
 /// thousand rules is looked at in some hundredths of a second.

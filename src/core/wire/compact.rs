@@ -21,7 +21,7 @@ use super::{
     Amount, COUNTS_MAX, Counter, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report,
     RuleName, Scope, Seen, Subject,
 };
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// Longest domain or name of a rule, in bytes.
 pub const RULE_NAME_BYTES_MAX: usize = 1_024;

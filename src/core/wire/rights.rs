@@ -4,7 +4,7 @@
 //! any delay do nothing.
 
 use super::{OwnLimit, RuleName};
-use crate::core::time::Timestamp;
+use crate::time::Timestamp;
 
 /// Most statements and transfers in one frame, together.
 pub const RIGHTS_ENTRIES_MAX: usize = 256;
@@ -27,7 +27,7 @@ pub struct RightsFrame {
 pub struct Statement {
     /// The rule's domain and name.
     pub rule: RuleName,
-    /// The values of its `per`, as [`crate::core::key::Key::identity`] gives them.
+    /// The values of its `per`, as [`crate::key::Key::identity`] gives them.
     pub identity: Vec<u8>,
     /// Which window this speaks of.
     pub window: u64,

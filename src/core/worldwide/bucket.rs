@@ -307,7 +307,7 @@ impl Bucket {
     /// What happened here.
     pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &super::Touched) {
         self.changed = now;
-        self.demand.offered(now, touched.offered);
+        self.demand.offered(now, touched.offered, touched.largest);
         let counter = Counter { node: Arc::clone(node), since: self.since };
         if let Some(period) = self.period_mut(touched.window)
             && touched.admitted | touched.returned != 0

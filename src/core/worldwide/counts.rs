@@ -130,7 +130,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::core::time::Timestamp;
+    use crate::time::Timestamp;
 
     fn count(node: &str, since: u64, admitted: u64, returned: u64) -> Count {
         let counter = Counter { node: node.into(), since: Timestamp(since) };

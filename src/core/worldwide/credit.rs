@@ -42,7 +42,7 @@ impl Credit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::Span;
+    use crate::time::Span;
 
     const START: Timestamp = Timestamp(1_700_000_000_000_000);
     const LIMIT: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 50, queue: 0 };

@@ -23,6 +23,8 @@ pub(super) struct Demand {
     fast_span: Span,
     /// After this long without any request nothing is asked for any more.
     silence_max: Span,
+    /// Permits that the dearest request of late asked for: chance keeps whole requests back.
+    cost: u64,
     at: Timestamp,
     last: Option<Timestamp>,
 }
@@ -35,11 +37,22 @@ impl Demand {
         let middle_span = Span((slow_span.0 / 10 * 3).max(60_000));
         let silence_max = Span(window.0.saturating_mul(2));
         let at = Timestamp::default();
-        Self { slow: 0, middle: 0, fast: 0, slow_span, middle_span, fast_span, silence_max, at, last: None }
+        Self {
+            slow: 0,
+            middle: 0,
+            fast: 0,
+            slow_span,
+            middle_span,
+            fast_span,
+            silence_max,
+            cost: 1,
+            at,
+            last: None,
+        }
     }
 
-    /// `permits` were asked for since the last call.
-    pub(super) fn offered(&mut self, now: Timestamp, permits: u64) {
+    /// `permits` were asked for since the last call, at most `largest` by one request.
+    pub(super) fn offered(&mut self, now: Timestamp, permits: u64, largest: u64) {
         let step = now.since(self.at);
         self.at = self.at.max(now);
         let average = |rate, span| faded(rate, step, span).saturating_add(part(permits, span));
@@ -48,6 +61,7 @@ impl Demand {
         self.fast = average(self.fast, self.fast_span);
         if permits > 0 {
             self.last = Some(now);
+            self.cost = largest.max(self.cost - self.cost.div_ceil(8)).max(1);
         }
         if self.differs(self.fast, self.fast_span, 30) {
             (self.slow, self.middle) = (self.fast, self.fast);
@@ -58,8 +72,8 @@ impl Demand {
 
     /// Whether an average over `span` is more than so many tenths of a standard deviation away from the slow one.
     fn differs(&self, average: u64, span: Span, tenths: u64) -> bool {
-        let larger = self.slow.max(average).max(part(1, span));
-        average.abs_diff(self.slow) > noise(larger, span).saturating_mul(tenths) / 10
+        let larger = self.slow.max(average).max(part(self.cost, span));
+        average.abs_diff(self.slow) > noise(larger, self.cost, span).saturating_mul(tenths) / 10
     }
 
     /// The rate at `now`.
@@ -69,15 +83,19 @@ impl Demand {
         if silent > self.silence_max.max(Span::from_millis(400)) {
             return 0;
         }
+        let rate = faded(self.slow, now.since(self.at), self.slow_span);
+        let unheard = silent.0.saturating_sub(TOLD_EVERY.0);
+        if unheard == 0 {
+            return rate;
+        }
         // Were it faster than this, chance would hardly (5 %) have kept three requests back.
-        let unheard = silent.0.saturating_sub(TOLD_EVERY.0).max(1);
-        let at_most = 3 * MILLION * MILLION / u128::from(unheard);
-        faded(self.slow, now.since(self.at), self.slow_span).min(u64::try_from(at_most).unwrap_or(u64::MAX))
+        let at_most = 3 * u128::from(self.cost) * MILLION * MILLION / u128::from(unheard);
+        rate.min(u64::try_from(at_most).unwrap_or(u64::MAX))
     }
 
     /// By how much chance alone moves an estimate of `rate` (one standard deviation).
     pub(super) fn noise(&self, rate: u64) -> u64 {
-        noise(rate, self.slow_span)
+        noise(rate, self.cost, self.slow_span)
     }
 }
 
@@ -103,9 +121,10 @@ fn faded(rate: u64, step: Span, span: Span) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Standard deviation of an average over `span` of Poisson arrivals at `rate`.
-fn noise(rate: u64, span: Span) -> u64 {
-    let variance = u128::from(rate) * MILLION * MILLION / (2 * u128::from(span.0.max(1)));
+/// Standard deviation of an average over `span` of Poisson arrivals at `rate`, each of which asks for `cost` permits.
+fn noise(rate: u64, cost: u64, span: Span) -> u64 {
+    let squared = u128::from(rate).saturating_mul(u128::from(cost)).saturating_mul(MILLION * MILLION);
+    let variance = squared / (2 * u128::from(span.0.max(1)));
     u64::try_from(variance.isqrt()).unwrap_or(u64::MAX)
 }
 
@@ -119,9 +138,33 @@ mod tests {
     fn feed(demand: &mut Demand, mut now: Timestamp, ticks: u64, per_tick: u64) -> Timestamp {
         for _ in 0..ticks {
             now = now + Span::from_millis(10);
-            demand.offered(now, per_tick);
+            demand.offered(now, per_tick, 1);
         }
         now
+    }
+
+    #[test]
+    fn of_requests_that_cost_much_no_more_silence_is_believed_than_of_those_that_cost_one() {
+        let mut demand = Demand::new(SECOND, 10_000);
+        let mut now = Timestamp(1_000_000_000);
+        // 25 requests a second, of 1,000 permits each.
+        for _ in 0..100 {
+            now = now + Span::from_millis(40);
+            demand.offered(now, 1_000, 1_000);
+        }
+        for silent in [0, 25, 39] {
+            let rate = demand.at(now + Span::from_millis(silent)) / 1_000_000;
+            assert!((20_000..32_000).contains(&rate), "{rate} a second after {silent} ms");
+        }
+        assert!(demand.at(now + Span::from_millis(400)) < 8_000_000_000, "three requests would have come");
+    }
+
+    #[test]
+    fn a_demand_of_millions_is_told_whole() {
+        let mut demand = Demand::new(SECOND, 1_000_000);
+        let now = feed(&mut demand, Timestamp(1_000_000_000), 500, 50_000);
+        let rate = demand.at(now) / 1_000_000;
+        assert!((4_900_000..5_600_000).contains(&rate), "{rate} a second");
     }
 
     #[test]
@@ -166,7 +209,7 @@ mod tests {
     fn no_amount_overflows() {
         let mut demand = Demand::new(Span(10_000), u32::MAX);
         for step in [0, 1, 10, u64::MAX / 2] {
-            demand.offered(Timestamp(step), u64::MAX);
+            demand.offered(Timestamp(step), u64::MAX, u64::MAX);
             let _ = demand.at(Timestamp(u64::MAX));
         }
     }

@@ -50,7 +50,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::core::rule::Mode;
+    use crate::rule::Mode;
 
     fn shares(weights: &[u32], limit: u64, regions: u64) -> Vec<Option<u32>> {
         let named = weights.iter().enumerate().map(|(place, weight)| (format!("r{place}"), *weight));

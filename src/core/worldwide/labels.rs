@@ -123,7 +123,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::Timestamp;
+    use crate::time::Timestamp;
 
     #[test]
     fn labels_that_are_used_outlive_any_number_of_others() {

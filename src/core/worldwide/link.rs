@@ -32,6 +32,8 @@ const UNANSWERED_MAX: u32 = 32;
 const REBORN: Span = Span::from_secs(10);
 /// Assumed until a round trip was measured.
 const RTT_DEFAULT: Span = Span::from_millis(100);
+/// Newest frames of which it is known when they went out: as many as an acknowledgement speaks of.
+const DEPARTURES_MAX: usize = 64;
 
 /// One thing that can be told: a region's counts for one window of one bucket. `region` is `None` for what this daemon
 /// alone counted.
@@ -60,8 +62,10 @@ pub(super) struct Link {
     rtt: Option<Span>,
     seq: u64,
     seen: Option<Seen>,
-    /// The newest frame of ours that it has, and since when that is known.
+    /// The newest frame of ours that it has, and by when it had it.
     landed: Option<(u64, Timestamp)>,
+    /// When the newest frames of ours went out.
+    departures: VecDeque<(u64, Timestamp)>,
     unanswered: u32,
     last_sent: Option<Timestamp>,
     urgent: VecDeque<Item>,
@@ -120,6 +124,7 @@ impl Link {
             seq: 0,
             seen: None,
             landed: None,
+            departures: VecDeque::new(),
             unanswered: 0,
             last_sent: None,
             urgent: VecDeque::new(),
@@ -162,6 +167,7 @@ impl Link {
 
     /// The clock went back to `now`.
     pub(super) fn clock_went_back(&mut self, now: Timestamp) {
+        self.departures.iter_mut().for_each(|(_, sent)| *sent = (*sent).min(now));
         self.paced_at = self.paced_at.min(now);
         self.last_sent = self.last_sent.map(|sent| sent.min(now));
         self.heard = self.heard.map(|heard| heard.min(now));
@@ -268,13 +274,20 @@ impl Link {
         }
     }
 
-    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is missing.
-    pub(super) fn landed(&mut self, now: Timestamp, own_incarnation: u64, seen: Seen) -> bool {
+    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is missing. Where nothing else
+    /// is to be said it says so within a `heartbeat`.
+    pub(super) fn landed(
+        &mut self,
+        now: Timestamp,
+        own_incarnation: u64,
+        seen: Seen,
+        heartbeat: Span,
+    ) -> bool {
         if seen.incarnation != own_incarnation {
             return false;
         }
         if self.landed.is_none_or(|(seq, _)| seq < seen.seq) {
-            self.landed = Some((seen.seq, now));
+            self.landed = Some((seen.seq, self.reached_by(now, seen.seq, heartbeat)));
         }
         self.answered = true;
         let named = &mut self.named;
@@ -292,10 +305,20 @@ impl Link {
         !has_gaps(seen)
     }
 
+    /// By when it had a frame of ours of which it speaks now for the first time. Of what came before it could not be heard for a
+    /// while it speaks late.
+    fn reached_by(&mut self, now: Timestamp, seq: u64, heartbeat: Span) -> Timestamp {
+        while self.departures.get(1).is_some_and(|(newer, _)| *newer <= seq) {
+            self.departures.pop_front();
+        }
+        let Some(rtt) = self.rtt else { return now };
+        let spoken = Timestamp(now.0.saturating_sub(rtt.0 / 2));
+        self.departures.front().map_or(spoken, |(_, sent)| spoken.min(*sent + rtt + heartbeat))
+    }
+
     /// By when, at the latest, it had the newest frame of ours that it has acknowledged.
     pub(super) fn reached(&self) -> Option<Timestamp> {
-        let back = Span(self.rtt.unwrap_or(Span::ZERO).0 / 2);
-        self.landed.map(|(_, at)| Timestamp(at.0.saturating_sub(back.0)))
+        self.landed.map(|(_, at)| at)
     }
 
     /// Whether all of its newest frames came, none later than `patience` after the one before, and ours are answered: of those
@@ -363,6 +386,10 @@ impl Link {
         self.seq += 1;
         self.unanswered = 0;
         self.last_sent = Some(now);
+        if self.departures.len() >= DEPARTURES_MAX {
+            self.departures.pop_front();
+        }
+        self.departures.push_back((self.seq, now));
         self.bytes_left = self.bytes_left.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
         if !reports.is_empty() {
             self.flights.push_back(Flight { seq: self.seq, sent: now, reports });
@@ -470,14 +497,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_acknowledged_only_after_a_cut_reached_it_before() {
+        let mut link = link();
+        link.set_rtt(Span::from_millis(4));
+        let heartbeat = Span::from_millis(50);
+        let ack = |seq| Seen { incarnation: 8, seq, before: 0, lag: 0 };
+        let start = Timestamp(1_000_000);
+        for seq in 1..=100 {
+            link.depart(start + Span::from_millis(seq * 50), Vec::new(), 0);
+        }
+        let before = start + Span::from_millis(2_000);
+        link.landed(before + Span::from_millis(10), 8, ack(40), heartbeat);
+        assert_eq!(
+            link.reached(),
+            Some(before + Span::from_millis(8)),
+            "the time that the answer took is known"
+        );
+        link.landed(start + Span::from_millis(5_000), 8, ack(42), heartbeat);
+        assert_eq!(
+            link.reached(),
+            Some(start + Span::from_millis(2_154)),
+            "it spoke late of what it had long had"
+        );
+    }
+
+    #[test]
     fn what_was_acknowledged_is_not_lost_and_the_rest_is() {
         let mut link = link();
         let interval = Span::from_millis(50);
         for _ in 0..3 {
             link.depart(Timestamp(0), vec![Told { item: ITEM, version: 1, label: 4 }], 100);
         }
-        link.landed(Timestamp(1), 8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 });
-        link.landed(Timestamp(1), 8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 });
+        link.landed(Timestamp(1), 8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 }, Span::ZERO);
+        link.landed(Timestamp(1), 8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 }, Span::ZERO);
         let mut lost = Vec::new();
         link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, []);

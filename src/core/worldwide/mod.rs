@@ -98,6 +98,8 @@ pub struct Touched {
     pub returned: u64,
     /// The largest cost that was refused; zero if none was.
     pub refused: u64,
+    /// The largest cost that was asked for, admitted or not.
+    pub largest: u64,
     /// By which limit it was decided, where that was not the rule's.
     pub own: Option<OwnLimit>,
 }

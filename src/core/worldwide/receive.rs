@@ -71,7 +71,7 @@ impl Replica {
     pub fn handle_frame(&mut self, now: Timestamp, from: &NodeName, frame: Frame) -> Result<(), Refused> {
         let region = self.judge(now, from, &frame)?;
         let lag = signed(now.0).saturating_sub(signed(frame.sent.0));
-        let own_incarnation = self.config.incarnation;
+        let (own_incarnation, heartbeat) = (self.config.incarnation, self.heartbeat());
         let link = self.link_to(from).ok_or(Refused::NoRoom)?;
         let arrival = link.arrives(now, frame.incarnation, frame.seq);
         if arrival == Some(Arrival::Duplicate) {
@@ -80,7 +80,7 @@ impl Replica {
         }
         link.slowest = frame.slowest.min(Span::from_secs(1));
         let landed = match (frame.seen, arrival) {
-            (Some(seen), Some(_)) => link.landed(now, own_incarnation, seen),
+            (Some(seen), Some(_)) => link.landed(now, own_incarnation, seen, heartbeat),
             _ => false,
         };
         let trip = link.rtt().unwrap_or(Span::ZERO);

@@ -186,7 +186,6 @@ impl Regions {
     pub(super) fn heard(&mut self, id: RegionId, now: Timestamp, delay: Option<Span>) {
         if let Some(region) = self.list.get_mut(id) {
             region.heard = Some(now);
-            region.left = false;
             if let Some(delay) = delay {
                 region.delay.note(now, delay);
             }
@@ -200,9 +199,10 @@ impl Regions {
         }
     }
 
-    /// A daemon of this region began anew at `begun`.
+    /// A daemon of this region began anew at `begun`: it is there again. Last words of one that ends are no such thing.
     pub(super) fn began_again(&mut self, id: RegionId, begun: Timestamp) {
         if let Some(region) = self.list.get_mut(id) {
+            region.left = false;
             region.reborn = region.reborn.max(Some(begun));
         }
     }
@@ -290,6 +290,11 @@ impl Region {
         let silent = self.silent_from(patience);
         let answered = self.answered.unwrap_or(self.expected + FIRST_ANSWER);
         patience.unanswered.map_or(silent, |patience| silent.min(answered + patience + Span(1)))
+    }
+
+    /// When news last went both ways: since then either side may have used what refilled without a word of it.
+    pub(super) fn spoken_with(&self) -> Timestamp {
+        self.heard.unwrap_or(self.expected).min(self.answered.unwrap_or(self.expected))
     }
 
     /// From when on nothing has come from it for too long.

@@ -6,7 +6,7 @@
 use super::super::time::{Span, Timestamp};
 use super::regions::Regions;
 use super::replica::Replica;
-use super::uncertainty::Elsewhere;
+use super::uncertainty::{Elsewhere, OwnStore};
 
 /// For so long after something came late or was lost, regions may divide by other reports than this one.
 const SETTLES: Span = Span::from_secs(10);
@@ -32,7 +32,7 @@ impl Replica {
             stores: stores.fold(0, u64::saturating_add),
             regions: u64::try_from(here.regions.len()).unwrap_or(u64::MAX),
             settled: here.settled,
-            begun: None,
+            own_store: OwnStore::Lasting,
             silence: here.silence,
         }
     }
@@ -53,11 +53,10 @@ impl Replica {
         }
     }
 
-    /// The longest that a region was not heard.
+    /// The longest that a region was not heard, or did not hear this daemon.
     fn silence(&self, now: Timestamp) -> Span {
         let others = self.regions.iter().skip(1).filter(|(_, region)| !region.left);
-        let silent = others.map(|(_, region)| now.since(region.heard.unwrap_or(region.expected)));
-        silent.max().unwrap_or(Span::ZERO)
+        others.map(|(_, region)| now.since(region.spoken_with())).max().unwrap_or(Span::ZERO)
     }
 
     /// Works out anew how long a report takes, and whether all links carry what they should.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::core::rule::{Mode, OnPartition};
-use crate::core::time::{Span, Timestamp};
-use crate::core::wire::{Amount, Counter, Frame, Report, Scope, Subject, compact};
+use crate::rule::{Mode, OnPartition};
+use crate::time::{Span, Timestamp};
+use crate::wire::{Amount, Counter, Frame, Report, Scope, Subject, compact};
 
 mod bounds;
 mod cuts;
@@ -70,7 +70,7 @@ fn key(user: &str) -> WorldKey {
 }
 
 fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
-    Touched { key: key(user), window, offered, admitted, returned: 0, refused: 0, own: None }
+    Touched { key: key(user), window, offered, admitted, returned: 0, refused: 0, largest: 1, own: None }
 }
 
 impl Table {
@@ -659,14 +659,23 @@ fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
     table.run(Span::from_secs(1));
     let member =
         |region: &str, live, draining| Member { name: name(region, "1"), incarnation: 1, live, draining };
-    let replica = table.replicas.get_mut(&name("a", "1")).unwrap();
-    for b in [member("b", true, true), member("b", false, true)] {
+    let hears = |table: &mut Table, b: Member| {
+        let replica = table.replicas.get_mut(&name("a", "1")).unwrap();
         replica.handle_members(table.now, &[member("a", true, false), b]);
-    }
+    };
+    hears(&mut table, member("b", true, true));
+    // Its last words come when it has said that it goes.
+    table.run(Span::from_millis(300));
     table.replicas.remove(&name("b", "1"));
+    table.run(Span::from_secs(2));
+    let left = |table: &Table| {
+        let status = table.replicas[&name("a", "1")].status(table.now);
+        status.regions[0].left && !status.regions[0].cut_off
+    };
+    assert!(left(&table), "before membership knows that it is gone");
+    hears(&mut table, member("b", false, true));
     table.run(Span::from_secs(5));
-    let status = table.replicas[&name("a", "1")].status(table.now);
-    assert!(status.regions[0].left && !status.regions[0].cut_off);
+    assert!(left(&table));
 }
 
 #[test]

@@ -16,6 +16,18 @@ pub struct Answered {
     pub error_bound: u64,
 }
 
+/// What the own store may have forgotten of what was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnStore {
+    /// Nothing: it outlives the daemon.
+    #[default]
+    Lasting,
+    /// The store began with nothing used, and with it the daemon, which does not know what became of others before.
+    Begun(Timestamp),
+    /// The store did not answer: another one decided, which knows nothing of it.
+    Unanswered,
+}
+
 /// What a daemon knows of the stores beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Elsewhere {
@@ -25,10 +37,22 @@ pub struct Elsewhere {
     pub regions: u64,
     /// Whether every region divides by the same reports; see [`super::Replica::elsewhere`].
     pub settled: bool,
-    /// When the own store began with nothing used, if it forgets with its process.
-    pub begun: Option<Timestamp>,
+    /// What the own store may have forgotten.
+    pub own_store: OwnStore,
     /// The longest that any other region was not heard since all was settled.
     pub silence: Span,
+}
+
+impl Elsewhere {
+    /// Memories that may have admitted the same limit and are not known: that of each other store, and if the own one began while
+    /// that still `counts`, a former one of each store.
+    fn memories(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
+        match self.own_store {
+            OwnStore::Begun(begun) if counts(begun) => self.stores.saturating_mul(2).saturating_add(1),
+            OwnStore::Unanswered => self.stores.saturating_add(1),
+            OwnStore::Begun(_) | OwnStore::Lasting => self.stores,
+        }
+    }
 }
 
 /// After this long at most, what a region uses is heard while nothing keeps it from telling.
@@ -51,7 +75,8 @@ pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &Answered, now: T
 /// How much more than [`believed`] all regions may have used.
 ///
 /// Until the protocol has looked at a bucket in this window, and while reports come late, every other store may have admitted the
-/// whole limit, and so may the own one before it forgot. Of a bucket without windows each may have admitted what refilled too.
+/// whole limit. So may the own one before it forgot, and every other one that forgot before this process could notice. Of a bucket
+/// without windows each may have admitted what refilled too.
 #[must_use]
 pub fn error_bound(
     algorithm: Algorithm,
@@ -68,17 +93,16 @@ pub fn error_bound(
     if algorithm.is_level() {
         let refilled = u128::from(whole) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
         let refilled = Span(u64::try_from(refilled).unwrap_or(u64::MAX));
-        let former = elsewhere.begun.is_some_and(|begun| now < begun + refilled);
         let each = whole.saturating_add(unheard(limit, elsewhere.silence));
-        let all = each.saturating_mul(elsewhere.stores + u64::from(former));
+        let all = each.saturating_mul(elsewhere.memories(|begun| now < begun + refilled));
         let speaks = view.is_some_and(|view| now.since(Timestamp(view.window)) <= LEVEL_SPEAKS);
-        return if speaks && elsewhere.settled { told.min(all) } else { all };
+        // What another process told the store may stem from a longer silence than this one knows.
+        return if speaks && elsewhere.settled { told.min(all) } else { told.max(all) };
     }
     let window = now.window_index(limit.window);
     let slides = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
     let in_window = |window: u64| {
-        let former = elsewhere.begun.is_some_and(|begun| begun.window_index(limit.window) >= window);
-        whole.saturating_mul(elsewhere.stores + u64::from(former))
+        whole.saturating_mul(elsewhere.memories(|begun| begun.window_index(limit.window) >= window))
     };
     let current = view.filter(|view| view.window == window);
     let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
@@ -99,7 +123,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(7 * 60_000_000 + 1);
     const FOUR: Elsewhere =
-        Elsewhere { stores: 4, regions: 5, settled: true, begun: None, silence: Span::ZERO };
+        Elsewhere { stores: 4, regions: 5, settled: true, own_store: OwnStore::Lasting, silence: Span::ZERO };
 
     fn bound(algorithm: Algorithm, view: Option<View>, elsewhere: Elsewhere) -> u64 {
         let limit = Limit { permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };
@@ -122,12 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_forgot_may_have_admitted_all_before() {
-        let begun = |ago: u64| Elsewhere { begun: Some(Timestamp(NOW.0 - ago)), ..FOUR };
-        assert_eq!(bound(Algorithm::FixedWindow, None, begun(1)), 500);
+    fn a_store_that_forgot_may_have_admitted_all_before_and_so_may_others_that_forgot_unnoticed() {
+        let begun = |ago: u64| Elsewhere { own_store: OwnStore::Begun(Timestamp(NOW.0 - ago)), ..FOUR };
+        assert_eq!(bound(Algorithm::FixedWindow, None, begun(1)), 900);
         assert_eq!(bound(Algorithm::FixedWindow, None, begun(2)), 400, "in the window before");
-        assert_eq!(bound(Algorithm::Gcra, None, begun(23_000_000)), 210);
+        assert_eq!(bound(Algorithm::Gcra, None, begun(23_000_000)), 9 * 42);
         assert_eq!(bound(Algorithm::Gcra, None, begun(24_000_000)), 168, "all is refilled");
+        let unanswered = Elsewhere { own_store: OwnStore::Unanswered, ..FOUR };
+        assert_eq!(bound(Algorithm::FixedWindow, None, unanswered), 500, "one store does not answer");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl Voice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::time::Timestamp;
+    use crate::time::Timestamp;
 
     fn count(node: &str, admitted: u64) -> Count {
         let counter = Counter { node: node.into(), since: Timestamp(1) };

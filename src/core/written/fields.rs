@@ -1,7 +1,7 @@
 //! Reading the named values of one table, each by the type that is expected of it.
 
 use super::{At, Entry, Node, Problems, Value, parse_span, suggestion};
-use crate::core::time::Span;
+use crate::time::Span;
 
 /// The entries of one table. Every reading method returns `None` for what is absent and for what is wrong; the latter is
 /// reported. What was never asked for is unknown, which [`Fields::finish`] reports.
@@ -231,12 +231,7 @@ impl<'n> Fields<'n> {
 }
 
 /// A text of 1 to `len_max` bytes.
-pub(crate) fn text<'n>(
-    node: &'n Node,
-    what: &str,
-    len_max: usize,
-    problems: &mut Problems<'_>,
-) -> Option<&'n str> {
+pub fn text<'n>(node: &'n Node, what: &str, len_max: usize, problems: &mut Problems<'_>) -> Option<&'n str> {
     let (Value::Text(text) | Value::Loose(text)) = &node.value else {
         problems.report(&node.at, format!("{what} must be a text in quotes, not {}", node.value.kind()));
         return None;
@@ -250,13 +245,7 @@ pub(crate) fn text<'n>(
 }
 
 /// A whole number within these bounds.
-pub(crate) fn integer(
-    node: &Node,
-    what: &str,
-    min: i64,
-    max: i64,
-    problems: &mut Problems<'_>,
-) -> Option<i64> {
+pub fn integer(node: &Node, what: &str, min: i64, max: i64, problems: &mut Problems<'_>) -> Option<i64> {
     let number = match &node.value {
         Value::Integer(number) => Some(*number),
         Value::Loose(text) => text.replace('_', "").parse().ok(),

@@ -3,7 +3,7 @@
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::core::time::Timestamp;
+use crate::time::Timestamp;
 
 /// Reads `2026-12-01T00:00:00Z`, with any offset and fraction; `None` if it is no such text or lies before 1970.
 #[must_use]

@@ -1,6 +1,6 @@
 //! Durations as people write them, and what they may have meant.
 
-use crate::core::time::Span;
+use crate::time::Span;
 
 /// Units of a duration, shortest first, with their length in milliseconds.
 const UNITS: [(&str, u64); 6] =

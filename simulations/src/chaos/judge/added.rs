@@ -1,4 +1,4 @@
-//! A region that is added while the others run.
+//! A region that is added or removed while the others run.
 
 use std::time::Duration;
 
@@ -8,6 +8,8 @@ use crate::plan::{FaultKind, Way};
 
 /// How long the daemons may take to agree, and a share to come into force.
 const AGREED: Duration = Duration::from_secs(6);
+/// So much of the limit the others use without the region that was removed. With its share unspent two of three use two thirds.
+const INHERITED: f64 = 0.9;
 /// Fewer requests than this show nothing.
 const ENOUGH: u64 = 50;
 
@@ -39,6 +41,34 @@ impl Evidence<'_> {
                 let kept = if listed { used } else { admitted == 0 };
                 (kept, format!("{admitted} of {all} permits admitted where it is {order}"))
             })
+        });
+        Verdict::new(PROMISE, kept.min_by_key(|(kept, _)| *kept))
+    }
+
+    pub(super) fn share_is_inherited(&self) -> Verdict {
+        const PROMISE: &str =
+            "The share of a region that is removed is spent by the others (adding-a-region.md)";
+        let kept = self.told.faults.iter().filter_map(|fault| {
+            let FaultKind::Leave { region } = fault.kind else { return None };
+            let end = Duration::from_micros(self.plan.length.0);
+            let from = fault.until + AGREED;
+            if self.stalled(STALL, (fault.from, end)) {
+                return None;
+            }
+            let others = self.seen.iter().filter(|seen| seen.ask.region != region);
+            let (mut asked, mut admitted) = (0, 0);
+            for seen in others.filter(|seen| self.since(seen.sent) >= from) {
+                asked += seen.ask.cost;
+                admitted += if seen.answer.admitted() { seen.ask.cost } else { 0 };
+            }
+            let windows = end.saturating_sub(from).as_secs_f64() / self.window().as_secs_f64();
+            let limit = self.limit_between(from, end);
+            let could = float(asked).min(float(limit) * windows);
+            let found = format!(
+                "from {:.1} s on the others used {admitted} of {could:.0} permits",
+                from.as_secs_f64()
+            );
+            (asked >= ENOUGH).then(|| (float(admitted) >= INHERITED * could, found))
         });
         Verdict::new(PROMISE, kept.min_by_key(|(kept, _)| *kept))
     }

@@ -22,6 +22,12 @@ const ALARMS: [&str; 10] = [
 const STATES: [&str; 2] = ["tidegate_store_trouble", "tidegate_notices"];
 /// How long daemons may take to notice that all is right again: they look at their stores every few seconds.
 const RIGHT_AGAIN: Duration = Duration::from_secs(6);
+/// A link over which nothing comes ends within this.
+const LINKS_END: Duration = Duration::from_secs(5);
+/// Daemons try to make a link again at least so often.
+const LINKS_BEGIN: Duration = Duration::from_secs(5);
+/// After so long without spool and PostgreSQL more records wait than are kept in memory.
+const FILLS: Duration = Duration::from_secs(5);
 
 /// The lines that begin with one of these names, with their values.
 fn values<'a>(page: &'a Page, names: &'a [&'a str]) -> impl Iterator<Item = (&'a str, f64)> {
@@ -76,6 +82,21 @@ impl Evidence<'_> {
             FaultKind::StoreFull { region } => {
                 Some(("tidegate_store_trouble{kind=\"full\"}", of(&|page| page.region == *region)))
             }
+            FaultKind::StoreFrozen { region } => {
+                Some(("tidegate_store_trouble", of(&|page| page.region == *region)))
+            }
+            // What waits in memory goes on to PostgreSQL, if that takes it.
+            FaultKind::DiskFull { region, daemon } => {
+                let page = pages.iter().filter(|page| page.region == *region).skip(*daemon).take(1).collect();
+                let away = self.told.faults.iter().any(|other| {
+                    other.kind.is_of_the_database()
+                        && other.until.min(fault.until) >= other.from.max(fault.from) + FILLS
+                });
+                (away && self.told.unplayed.is_empty()).then_some(("tidegate_audit_dropped_total", page))
+            }
+            FaultKind::CertificatesEnd { region, .. } => {
+                Some(("tidegate_notices{about=\"certificate\"}", of(&|page| page.region == *region)))
+            }
             FaultKind::DatabaseLost | FaultKind::DatabaseReadOnly => {
                 let denied = self.seen.iter().any(|seen| {
                     let at = self.since(seen.answered);
@@ -105,24 +126,45 @@ impl Evidence<'_> {
         }
     }
 
+    /// The daemons that do not accept the certificate of a region that has ended, once links had to be made anew.
+    fn refused_by(&self, fault: &Happened) -> Option<(&'static str, Vec<&Page>)> {
+        let FaultKind::CertificatesEnd { region, .. } = fault.kind else { return None };
+        let anew = self.told.faults.iter().any(|other| match &other.kind {
+            FaultKind::Cut { regions, .. } => {
+                regions.contains(&region)
+                    && other.until.saturating_sub(other.from) >= LINKS_END
+                    && other.from > fault.from
+                    && other.until + LINKS_BEGIN < fault.until
+            }
+            _ => false,
+        });
+        let (_, pages) =
+            self.told.meanwhile.iter().rfind(|(at, _)| *at > fault.from && *at <= fault.until)?;
+        let others = pages.iter().filter(|page| page.region != region).collect();
+        anew.then_some(("tidegate_notices{about=\"refused\"}", others))
+    }
+
     pub(super) fn faults_are_told(&self) -> Verdict {
         const PROMISE: &str = "What goes wrong raises its alarm while it lasts (operating.md, Watch)";
         let (mut told, mut missing) = (Vec::new(), Vec::new());
         for fault in &self.told.faults {
             let span = (fault.from, fault.until);
-            if self.disturbed(fault, span) && !matches!(fault.kind, FaultKind::LogLost { .. }) {
+            // Whatever else happens, these are told by the daemon that they happen to.
+            let own = matches!(
+                fault.kind,
+                FaultKind::LogLost { .. } | FaultKind::DiskFull { .. } | FaultKind::CertificatesEnd { .. }
+            );
+            if self.disturbed(fault, span) && !own {
                 continue;
             }
-            let Some((alarm, pages)) = self.told_by(fault) else { continue };
-            for page in pages.into_iter().filter(|page| !page.metrics.is_empty()) {
-                if is_raised(page, &[alarm]) {
-                    told.push(alarm);
-                } else {
-                    missing.push(format!(
-                        "{} does not raise {alarm} in the {}",
-                        page.daemon,
-                        fault.kind.word()
-                    ));
+            for (alarm, pages) in self.told_by(fault).into_iter().chain(self.refused_by(fault)) {
+                for page in pages.into_iter().filter(|page| !page.metrics.is_empty()) {
+                    if is_raised(page, &[alarm]) {
+                        told.push(alarm);
+                    } else {
+                        let word = fault.kind.word();
+                        missing.push(format!("{} does not raise {alarm} in the {word}", page.daemon));
+                    }
                 }
             }
         }
@@ -130,7 +172,8 @@ impl Evidence<'_> {
         told.sort_unstable();
         told.dedup();
         let found = match missing.is_empty() {
-            true => format!("{count} alarms raised: {}", told.join(", ")),
+            true if count == 1 => format!("one alarm raised: {}", told.join(", ")),
+            true => format!("{count} times an alarm raised: {}", told.join(", ")),
             false => missing.join("; "),
         };
         Verdict::new(PROMISE, (count > 0).then_some((missing.is_empty(), found)))

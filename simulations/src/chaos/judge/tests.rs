@@ -14,6 +14,13 @@ fn plan(text: &str) -> Plan {
     read("s.toml", &format!("{of_story}[rule]\nlimit = 10\nwindow = \"1s\"\n{of_rule}{rest}")).unwrap()
 }
 
+/// All promises that are judged, whatever the mode.
+pub(in super::super) fn promises() -> std::collections::BTreeSet<&'static str> {
+    let plan = plan("");
+    let of = |way| evidence(&plan, way, &[], &[]).verdicts().into_iter().map(|verdict| verdict.promise);
+    of(Way::Gossip).chain(of(Way::Escrow)).collect()
+}
+
 /// A request `at` so many ms, answered a millisecond later.
 fn seen(at: u64, answer: Answer) -> Seen {
     let sent = Duration::from_millis(BEGUN * 1_000 + at);
@@ -23,7 +30,8 @@ fn seen(at: u64, answer: Answer) -> Seen {
 
 fn decided(admitted: bool, believed: (u64, u64)) -> Answer {
     let reset = Duration::from_millis(500);
-    Answer::Decided(Decision { admitted, reset, believed: Some(believed), retry_after: None })
+    let believed = Some(believed);
+    Answer::Decided(Decision { admitted, reset, believed, retry_after: None, degraded: false })
 }
 
 fn evidence<'a>(plan: &'a Plan, way: Way, seen: &'a [Seen], faults: &[Happened]) -> Evidence<'a> {
@@ -351,4 +359,102 @@ fn a_queue_between_regions_that_was_full_is_an_alarm() {
         let all = Told { healthy: vec![page(0, line)], ..Told::default() };
         assert_eq!(told(&plan, Way::Gossip, &[], all).health_is_quiet().kept, kept, "{line}");
     }
+}
+
+/// The same where a failure policy decided.
+fn degraded(at: u64, user: u64) -> Seen {
+    let decision =
+        Decision { admitted: true, reset: Duration::from_millis(500), degraded: true, ..Decision::default() };
+    let mut seen = seen(at, Answer::Decided(decision));
+    seen.ask.user = user;
+    seen
+}
+
+#[test]
+fn a_key_that_gets_more_than_its_limit_without_redis_is_noticed() {
+    let plan = plan("");
+    let ten = |user: u64| (0..10).map(move |place| degraded(100 + place, user));
+    let mut all: Vec<Seen> = ten(1).chain(ten(2)).collect();
+    // What Redis admitted is not the policy's.
+    all.extend(admitted_in_turn(5));
+    assert_eq!(evidence(&plan, Way::Gossip, &all, &[]).local_is_held().kept, Kept::Yes);
+    assert_eq!(evidence(&plan, Way::Gossip, &all[20..], &[]).local_is_held().kept, Kept::NotJudged);
+    all.push(degraded(300, 2));
+    let verdict = evidence(&plan, Way::Gossip, &all, &[]).local_is_held();
+    assert_eq!(verdict.kept, Kept::No);
+    assert!(verdict.found.contains("1 above; the most that one got is 11 of 10"), "{}", verdict.found);
+    // Two outages in one window let each through once.
+    let frozen = |from: u64| Happened {
+        kind: FaultKind::StoreFrozen { region: 0 },
+        from: Duration::from_millis(from),
+        until: Duration::from_millis(from + 50),
+    };
+    assert_eq!(
+        evidence(&plan, Way::Gossip, &all, &[frozen(90), frozen(250)]).local_is_held().kept,
+        Kept::Yes
+    );
+}
+
+#[test]
+fn a_share_that_nobody_spends_when_its_region_is_removed_is_noticed() {
+    let mut plan = plan("");
+    plan.length = Span::from_secs(20);
+    let left = [Happened {
+        kind: FaultKind::Leave { region: 2 },
+        from: Duration::from_secs(1),
+        until: Duration::from_secs(4),
+    }];
+    // Of the seconds from the tenth on, the others' fourteen requests each.
+    let judged = |admitted: u64| {
+        let all = seconds_with(&[admitted; 20]);
+        let of_others: Vec<Seen> = all.into_iter().filter(|seen| seen.ask.region != 2).collect();
+        evidence(&plan, Way::Split, &of_others, &left).share_is_inherited().kept
+    };
+    assert_eq!(judged(15), Kept::Yes, "ten of the first fifteen are the others'");
+    assert_eq!(judged(10), Kept::No, "seven of the first ten");
+}
+
+#[test]
+fn a_certificate_that_ends_and_a_disk_that_fills_in_silence_are_noticed() {
+    let plan = plan("");
+    let span = |kind: FaultKind, from: u64, until: u64| Happened {
+        kind,
+        from: Duration::from_secs(from),
+        until: Duration::from_secs(until),
+    };
+    let ends = FaultKind::CertificatesEnd { region: 1, after: Span::from_secs(2) };
+    let cut = FaultKind::Cut { regions: vec![1], inward: true, outward: true };
+    let judged = |faults: &[Happened], pages: Vec<Page>| {
+        let (faults, meanwhile) = (faults.to_vec(), vec![(Duration::from_secs(19), pages)]);
+        told(&plan, Way::Gossip, &[], Told { faults, meanwhile, ..Told::default() }).faults_are_told()
+    };
+    let own = |warns: u32| page(1, &format!("tidegate_notices{{about=\"certificate\"}} {warns}\n"));
+    let other = |refuses: u32| page(0, &format!("tidegate_notices{{about=\"refused\"}} {refuses}\n"));
+    let ended = [span(ends.clone(), 1, 20)];
+    assert_eq!(judged(&ended, vec![own(1), other(0)]).kept, Kept::Yes, "links that are up stay");
+    assert_eq!(judged(&ended, vec![own(0), other(0)]).kept, Kept::No);
+    let both = [span(ends, 1, 20), span(cut, 4, 10)];
+    assert_eq!(judged(&both, vec![own(1), other(1)]).kept, Kept::Yes);
+    assert_eq!(
+        judged(&both, vec![own(1), other(0)]).kept,
+        Kept::No,
+        "a link was made with a certificate that ended"
+    );
+    let full = span(FaultKind::DiskFull { region: 0, daemon: 0 }, 1, 20);
+    let lost = span(FaultKind::DatabaseLost, 4, 14);
+    let dropped = |many: u32| {
+        vec![page(0, &format!("tidegate_audit_dropped_total{{reason=\"spool_failed\"}} {many}\n"))]
+    };
+    assert_eq!(judged(&[full.clone(), lost.clone()], dropped(3)).kept, Kept::Yes);
+    assert_eq!(judged(&[full.clone(), lost], dropped(0)).kept, Kept::No);
+    assert_eq!(judged(&[full], dropped(0)).kept, Kept::NotJudged, "records went on to PostgreSQL");
+}
+
+#[test]
+fn a_fault_that_this_machine_cannot_play_is_told() {
+    let plan = plan("");
+    let unplayed = vec!["the disk of a did not fill: mount: must be superuser".to_owned()];
+    let verdict = told(&plan, Way::Gossip, &[], Told { unplayed, ..Told::default() }).all_was_played();
+    assert!(verdict.kept == Kept::NotJudged && verdict.says_something(), "{verdict:?}");
+    assert!(!evidence(&plan, Way::Gossip, &[], &[]).all_was_played().says_something());
 }

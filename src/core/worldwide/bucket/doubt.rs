@@ -2,11 +2,11 @@
 
 use super::news::REMINDED;
 use super::{Bucket, Here};
-use crate::core::algorithm::Algorithm;
-use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::regions::{Region, RegionId, Regions};
-use crate::core::worldwide::replica::Policy;
-use crate::core::worldwide::uncertainty::unheard;
+use crate::algorithm::Algorithm;
+use crate::time::{Span, Timestamp};
+use crate::worldwide::regions::{Region, RegionId, Regions};
+use crate::worldwide::replica::Policy;
+use crate::worldwide::uncertainty::unheard;
 
 /// So long beyond two of the longest ways, what was lost at first has been told again.
 const HEARD: Span = Span::from_millis(200);
@@ -171,7 +171,7 @@ impl Bucket {
             1
         } else {
             let lives = |counted: usize| u64::try_from(counted).unwrap_or(u64::MAX).max(1);
-            match self.lived_until(now, region.reborn, window) {
+            match self.lived_until(now, self.reborn(region, told, here), window) {
                 Some(reborn) => {
                     let after = counters.iter().filter(|count| count.counter.since >= reborn).count();
                     lives(counters.len() - after).saturating_add(lives(after)).max(here.daemons(id) + 1)
@@ -186,10 +186,23 @@ impl Bucket {
         all.saturating_sub(told.map_or(0, |told| self.believed(told.counts.net())))
     }
 
-    /// Whether a daemon of a region was followed by another process while its use still counts.
+    /// Whether a daemon of a region was, or may have been, followed by another process while its use still counts.
     fn began_again(&self, now: Timestamp, id: RegionId, here: Here<'_>) -> bool {
-        let reborn = here.regions.get(id).and_then(|region| region.reborn);
-        self.lived_until(now, reborn, self.window_at(now)).is_some()
+        let window = self.window_at(now);
+        let told = self.period(window).and_then(|period| period.told(id));
+        let reborn = here.regions.get(id).and_then(|region| self.reborn(region, told, here));
+        self.lived_until(now, reborn, window).is_some()
+    }
+
+    /// When the newest process of a region's daemons may have followed another one. What came before this process nobody has told it:
+    /// only a counter that is older than what still counts shows that there was one process all the time.
+    fn reborn(&self, region: &Region, told: Option<&super::Told>, here: Here<'_>) -> Option<Timestamp> {
+        if here.shared_store || region.reborn.is_some() {
+            return region.reborn;
+        }
+        let counters = told.map_or(&[][..], |told| told.counts.entries());
+        let newest = counters.iter().map(|count| count.counter.since).max();
+        Some(newest.map_or(here.started, |since| since.min(here.started)))
     }
 
     /// When a process began, if what was used before it still counts in a window.
@@ -206,7 +219,7 @@ impl Bucket {
         let window = self.window_at(now);
         let period = self.period(window);
         let counters = period.map_or(&[][..], |period| period.live.entries());
-        let foreign = |count: &&crate::core::worldwide::counts::Count| {
+        let foreign = |count: &&crate::worldwide::counts::Count| {
             count.counter.node != *here.node || count.counter.since < here.started
         };
         let known = u64::try_from(counters.iter().filter(foreign).count()).unwrap_or(u64::MAX);

@@ -3,9 +3,9 @@
 use smallvec::SmallVec;
 
 use super::{Bucket, Here, Said};
-use crate::core::time::Timestamp;
-use crate::core::worldwide::counts::Count;
-use crate::core::worldwide::regions::Regions;
+use crate::time::Timestamp;
+use crate::worldwide::counts::Count;
+use crate::worldwide::regions::Regions;
 
 impl Bucket {
     /// Takes in what another region was told by this one. Only counts that began before this process are taken: of those that go

@@ -4,15 +4,15 @@ use smallvec::SmallVec;
 
 use super::doubt::TURNS;
 use super::{Bucket, Here, Period, Told};
-use crate::core::algorithm::{LEVEL_TOLD, View, remembered};
-use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::Effect;
-use crate::core::worldwide::budget::Account;
-use crate::core::worldwide::counts::Count;
-use crate::core::worldwide::partition::sides;
-use crate::core::worldwide::pool::Share;
-use crate::core::worldwide::regions::{RegionId, Regions};
-use crate::core::worldwide::replica::Policy;
+use crate::algorithm::{LEVEL_TOLD, View, remembered};
+use crate::time::{Span, Timestamp};
+use crate::worldwide::Effect;
+use crate::worldwide::budget::Account;
+use crate::worldwide::counts::Count;
+use crate::worldwide::partition::sides;
+use crate::worldwide::pool::Share;
+use crate::worldwide::regions::{RegionId, Regions};
+use crate::worldwide::replica::Policy;
 
 /// A bucket without windows is forgotten when it has been still for this long and has drained.
 const STILL: Span = Span::from_secs(60);

@@ -1,8 +1,8 @@
 //! Whether there is anything to tell of a bucket, and how soon.
 
 use super::{Bucket, Here, Telling};
-use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::regions::{RegionId, Regions};
+use crate::time::{Span, Timestamp};
+use crate::worldwide::regions::{RegionId, Regions};
 
 /// What is in use is told again after this long, also where nothing has changed that others would not guess.
 pub(super) const REMINDED: Span = Span::from_secs(1);

@@ -1,7 +1,7 @@
 //! How a region's count of one window grew, as far as it told: what of it still lies in an interval that ends in the window
 //! after.
 
-use crate::core::time::{Span, Timestamp};
+use crate::time::{Span, Timestamp};
 
 /// Instants of a window, evenly apart, at which the count is remembered.
 const MARKS: u64 = 32;

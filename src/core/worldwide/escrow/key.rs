@@ -251,7 +251,7 @@ impl Bucket {
     pub(super) fn touch(&mut self, now: Timestamp, touched: &Touched, refused: u64) {
         self.alive = self.alive.max(now);
         self.stirred = true;
-        self.demand.offered(now, touched.offered);
+        self.demand.offered(now, touched.offered, touched.largest);
         if touched.window > self.window {
             (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
         }
@@ -304,8 +304,9 @@ impl Bucket {
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
         let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
         let known = !silent && (said.window, said.session) == (partner.window, partner.session);
-        // Of two memories of a bucket without windows the later has the larger name.
-        let over = level && said.session < partner.session;
+        // Of two memories the later has the larger name, but where a clock went back between them: of windows the newer statement
+        // then stands.
+        let over = said.session < partner.session && (level || (!newer && !silent));
         if over || (!newer && !silent && said.session == partner.session) {
             return false;
         }

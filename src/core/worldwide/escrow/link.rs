@@ -44,6 +44,11 @@ impl Link {
         }
     }
 
+    /// When a frame last went to it.
+    pub(super) const fn last_sent(&self) -> Option<Timestamp> {
+        self.last_sent
+    }
+
     /// Owes it something of a bucket.
     pub(super) fn owe(&mut self, id: usize) {
         if self.live && self.queued.insert(id) {

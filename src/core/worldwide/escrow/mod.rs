@@ -397,6 +397,8 @@ impl Escrow {
                     if let Some(bucket) = self.bucket_mut(id) {
                         bucket.count_by(now, own, variant);
                     }
+                    // Of two that others decide by the smaller may now be the other one.
+                    self.settle_limit(now, id, &rule);
                     self.look(now, id);
                 }
                 _ => self.forget(id),
@@ -545,10 +547,16 @@ impl Escrow {
 
     fn link_to(&mut self, name: &NodeName) -> Option<&mut Link> {
         let region = self.regions.find(&name.region)?;
-        if !self.links.contains_key(name)
-            && (self.links.len() >= super::LINKS_MAX || *name == self.config.name)
-        {
-            return None;
+        if !self.links.contains_key(name) {
+            if *name == self.config.name {
+                return None;
+            }
+            if self.links.len() >= super::LINKS_MAX {
+                // In place of the one that was gone for longest: names change with every deployment.
+                let gone = self.links.iter().filter(|(_, link)| !link.live);
+                let old = gone.min_by_key(|(_, link)| link.last_sent()).map(|(name, _)| name.clone())?;
+                self.links.remove(&old);
+            }
         }
         Some(self.links.entry(name.clone()).or_insert_with(|| Link::new(region)))
     }

@@ -65,14 +65,14 @@ impl Bucket {
         Held { own: decided.unwrap_or(owned.limit), hearsay: decided.is_none() }
     }
 
-    /// What each region decides by lately, the rule's in place of none.
-    fn limits(&self, now: Timestamp, rule: OwnLimit) -> impl Iterator<Item = OwnLimit> {
+    /// What each region decides by lately; `None` in it is the rule's.
+    fn limits(&self, now: Timestamp) -> impl Iterator<Item = Option<OwnLimit>> {
         let decided = self.owned.as_ref().and_then(|owned| owned.decided(now));
         let said = self.partners().filter(move |(_, partner)| {
             !partner.limit.hearsay && partner.heard.is_some_and(|heard| now.since(heard) < DECIDED)
         });
         let said = said.map(|(_, partner)| partner.limit.own);
-        decided.into_iter().chain(said).map(move |own| own.unwrap_or(rule))
+        decided.into_iter().chain(said)
     }
 
     /// The largest number of permits that any region may hold for its limit.
@@ -80,7 +80,7 @@ impl Bucket {
         let held = self.rule.rule.limit.permits;
         let Some(owned) = &self.owned else { return held };
         let before = if now.since(owned.before.1) < DECIDED { owned.before.0 } else { 0 };
-        let said = self.limits(now, OwnLimit::of(rule)).map(|own| own.permits).max();
+        let said = self.limits(now).map(|own| own.unwrap_or(OwnLimit::of(rule)).permits).max();
         held.max(before).max(said.unwrap_or(0))
     }
 
@@ -148,12 +148,13 @@ impl Escrow {
         self.settle_limit(now, id, &rule);
     }
 
-    /// Puts the smallest limit that any region lately decided by in force; if none did, all stays as it is.
-    fn settle_limit(&mut self, now: Timestamp, id: usize, rule: &Arc<Rule>) {
+    /// Puts the smallest limit that any region lately decided by in force; if none did, all stays as it is. A limit of one's own that
+    /// is no other than the rule's is one's own all the same: the rule's may change without it.
+    pub(super) fn settle_limit(&mut self, now: Timestamp, id: usize, rule: &Arc<Rule>) {
         let Some(bucket) = self.bucket(id) else { return };
         let rules = OwnLimit::of(&rule.rule.limit);
-        let Some(least) = bucket.limits(now, rules).min() else { return };
-        let own = Some(least).filter(|least| *least != rules);
+        let least = bucket.limits(now).min_by_key(|own| (own.unwrap_or(rules), own.is_none()));
+        let Some(own) = least else { return };
         if own != bucket.own_limit() {
             let variant = self.variant(rule, own);
             if let Some(bucket) = self.bucket_mut(id) {

@@ -50,8 +50,16 @@ fn buckets_that_only_others_ask_for_make_room_for_those_that_are_asked_for_here(
     assert_eq!(replica.status(START).keys_len, 200);
     let ours = (0..100).map(|user| format!("ours{user}"));
     let followed = ours.filter(|user| {
-        let touched =
-            Touched { key: key(user), window, offered: 1, admitted: 1, returned: 0, refused: 0, own: None };
+        let touched = Touched {
+            key: key(user),
+            window,
+            offered: 1,
+            admitted: 1,
+            returned: 0,
+            refused: 0,
+            largest: 1,
+            own: None,
+        };
         replica.handle_touched(START, &touched);
         replica.bucket(START, &key(user)).is_some()
     });
@@ -184,6 +192,7 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
                 admitted: admits,
                 returned: 0,
                 refused: 1 - admits,
+                largest: 1,
                 own: None,
             },
         );
@@ -213,8 +222,16 @@ fn a_rule_is_crowded_while_buckets_in_use_find_no_room() {
     assert_eq!(replica.poll_crowded(), Some(Vec::new()), "new rules: none of them is");
     let uses = |replica: &mut Replica, now, user: usize, admitted| {
         let key = key(&format!("u{user}"));
-        let touched =
-            Touched { key, window, offered: admitted, admitted, returned: 0, refused: 0, own: None };
+        let touched = Touched {
+            key,
+            window,
+            offered: admitted,
+            admitted,
+            returned: 0,
+            refused: 0,
+            largest: 1,
+            own: None,
+        };
         replica.handle_touched(now, &touched);
         replica.poll_crowded()
     };

@@ -50,6 +50,7 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
                     admitted,
                     returned: 0,
                     refused: 4 - admitted,
+                    largest: 1,
                     own: None,
                 },
             );

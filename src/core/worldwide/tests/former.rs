@@ -147,7 +147,16 @@ fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
         let little = key("little");
         table.touch(
             &a,
-            &Touched { key: little, window, offered: 0, admitted: 20, returned: 0, refused: 0, own: None },
+            &Touched {
+                key: little,
+                window,
+                offered: 0,
+                admitted: 20,
+                returned: 0,
+                refused: 0,
+                largest: 1,
+                own: None,
+            },
         );
         table.admit(&a, "much", window, 900);
         table.run(Span::from_secs(2));

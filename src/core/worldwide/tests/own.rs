@@ -1,7 +1,7 @@
 //! Limits that a bucket has in place of its rule's: every region divides by the one that holds.
 
 use super::*;
-use crate::core::wire::OwnLimit;
+use crate::wire::OwnLimit;
 
 const SECOND: Span = Span::from_secs(1);
 
@@ -36,7 +36,10 @@ impl Played {
         let admitted = u64::from(*used < u64::from(budget));
         *used += admitted;
         let (key, refused) = (key("u"), 1 - admitted);
-        self.table.touch(&who, &Touched { key, window, offered: 1, admitted, returned: 0, refused, own });
+        self.table.touch(
+            &who,
+            &Touched { key, window, offered: 1, admitted, returned: 0, refused, largest: 1, own },
+        );
         admitted > 0
     }
 
@@ -136,7 +139,16 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
             admitted += if tick >= 300 { taken } else { 0 };
             let (key, refused) = (key("u"), u64::from(taken < 4));
             let own = own(300);
-            let touched = Touched { key, window: 0, offered: 4, admitted: taken, returned: 0, refused, own };
+            let touched = Touched {
+                key,
+                window: 0,
+                offered: 4,
+                admitted: taken,
+                returned: 0,
+                refused,
+                largest: 1,
+                own,
+            };
             played.table.touch(&who, &touched);
         }
         played.table.run(TICK);

@@ -43,3 +43,15 @@ fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
     world.send(0, 1, 99);
     assert_eq!((took(&world), world.regions[1].machine.tally().beyond), (99, 0));
 }
+
+#[test]
+fn names_that_change_with_every_deployment_never_shut_out_the_newest() {
+    let mut world = World::new(2, 100, CALM, Safety::ALL);
+    let now = world.now;
+    let machine = &mut world.regions[0].machine;
+    let frame = || RightsFrame { sent: now, statements: Vec::new(), transfers: Vec::new() };
+    for pod in 0..crate::worldwide::LINKS_MAX + 10 {
+        let name = NodeName { region: "r1".to_owned(), node: format!("pod-{pod}") };
+        assert!(machine.handle_frame(now, &name, frame()).is_ok(), "pod {pod}");
+    }
+}

@@ -100,3 +100,20 @@ fn permits_of_a_raised_bucket_without_windows_flow_and_stay_below_its_curve() {
         assert!(world.is_quiet());
     }
 }
+
+#[test]
+fn a_limit_of_ones_own_stays_when_the_rule_that_had_the_same_gets_another() {
+    let mut world = World::new(3, 20, CALM, Safety::ALL);
+    world.own = own(20);
+    world.windows(4, &[0], 2);
+    let now = world.now;
+    for place in 0..3 {
+        let machine = &mut world.regions[place].machine;
+        let rules: Vec<WorldRule> = machine.rules.values().map(|rule| rule.rule.clone()).collect();
+        let larger = |rule: WorldRule| WorldRule { limit: Limit { permits: 300, ..rule.limit }, ..rule };
+        machine.handle_rules(now, &rules.into_iter().map(larger).collect::<Vec<_>>());
+        let id = *machine.index.values().next().expect("the bucket is followed");
+        let bucket = machine.bucket(id).expect("it is there");
+        assert_eq!(bucket.own_limit(), own(20), "region {place} was asked: {}", place == 0);
+    }
+}
