@@ -117,8 +117,8 @@ impl Slot {
         }
         // How far back what was admitted still counts.
         let matters = match rule.rule.algorithm {
-            Algorithm::SlidingWindow | Algorithm::SlidingLog => Span(limit.window.0.saturating_mul(2)),
-            Algorithm::Concurrency => limit.window,
+            Algorithm::SlidingWindow => Span(limit.window.0.saturating_mul(2)),
+            Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,
             _ => Span::ZERO,
         };
         let known = self.begun + matters + DOUBT_MARGIN;

@@ -12,6 +12,7 @@ use crate::core::request::Cost;
 use crate::core::rule::{Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
+use crate::core::worldwide::escrow::DOUBT_MARGIN;
 use crate::engine::port::{Charge, Counted, Intent, Outcome, Store};
 
 const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
@@ -341,6 +342,23 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::LeakyBucket,
     Algorithm::Gcra,
 ];
+
+#[test]
+fn a_new_memory_admits_nothing_of_a_sliding_bucket_while_what_it_cannot_know_still_counts() {
+    let margin = DOUBT_MARGIN;
+    for (algorithm, closed) in [
+        (Algorithm::SlidingLog, MINUTE + margin),
+        (Algorithm::SlidingWindow, MINUTE + MINUTE + margin),
+    ] {
+        let mut rule = rule(algorithm, 5, MINUTE);
+        rule.rule.global = Some(Global::new(Mode::Escrow));
+        let (store, a) = (MemoryStore::new(100).begun(NOW), key("a"));
+        let admitted = |at| one(&store, &rule, &a, 1, at).verdict.admitted;
+        let last = NOW + Span(closed.0 - 1);
+        assert!(!admitted(NOW) && !admitted(last), "{algorithm:?}");
+        assert!(admitted(NOW + closed), "{algorithm:?}");
+    }
+}
 
 proptest! {
     /// A plain map of states, asked one after the other on a copy that is kept only if all agree.

@@ -159,7 +159,7 @@ impl Link {
         }
         if self.queued.insert(item) {
             if urgent { self.urgent.push_back(item) } else { self.dirty.push_back(item) }
-        } else if urgent && !self.urgent.contains(&item) && self.urgent.len() < 64 {
+        } else if urgent && self.urgent.len() < 64 && !self.urgent.contains(&item) {
             // It stays in the other queue too; whoever comes second finds it paid.
             self.urgent.push_back(item);
         }
@@ -215,10 +215,10 @@ impl Link {
         Some((item, version))
     }
 
-    /// Puts back what did not fit.
-    pub(super) fn put_back(&mut self, item: Item) {
+    /// Puts back what did not fit, first of its kind.
+    pub(super) fn put_back(&mut self, item: Item, urgent: bool) {
         if self.queued.insert(item) {
-            self.urgent.push_front(item);
+            if urgent { self.urgent.push_front(item) } else { self.dirty.push_front(item) }
         }
     }
 

@@ -592,7 +592,7 @@ impl Split {
     fn digest(&self) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(0x7469_6465, 0x6761_7465);
         let mut text = |text: &str| {
-            hasher.write_usize(text.len());
+            hasher.write_u64(text.len() as u64);
             hasher.write(text.as_bytes());
         };
         for region in self.regions.iter().flatten() {

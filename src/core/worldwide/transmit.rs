@@ -33,7 +33,7 @@ impl Replica {
             let Some((report, version)) = self.report(now, place, item) else { continue };
             let label = report.label;
             if !draft.takes(report) {
-                self.links.get_mut(place)?.put_back(item);
+                self.links.get_mut(place)?.put_back(item, urgent);
                 break;
             }
             told.push(Told { item, version, label });

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::super::time::{Span, Timestamp};
+use super::super::super::wire::DEMAND_MAX;
 use super::super::super::wire::rights::{Held, Statement, Total};
 use super::super::demand::Demand;
 use super::super::regions::RegionId;
@@ -343,14 +344,14 @@ impl Bucket {
 
     /// Permits asked for, per second, in millionths: by this daemon alone.
     pub(super) fn own_demand(&self, now: Timestamp) -> u64 {
-        self.demand.at(now)
+        self.demand.at(now).min(DEMAND_MAX)
     }
 
     /// The same, by the whole region.
     pub(super) fn demand(&self, now: Timestamp) -> u64 {
         let fresh = |sibling: &&Sibling| now.since(sibling.heard) < MEMORY;
         let others = self.siblings.iter().filter(fresh).map(|sibling| sibling.demand);
-        others.fold(self.demand.at(now), u64::saturating_add)
+        others.fold(self.demand.at(now), u64::saturating_add).min(DEMAND_MAX)
     }
 
     pub(super) fn noise(&self, rate: u64) -> u64 {

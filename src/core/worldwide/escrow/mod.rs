@@ -3,6 +3,7 @@
 //! Each region mints its share of a window's rights and may spend only what its store holds ([`ledger`]). Rights move while
 //! the window runs: whoever has too many pushes them to whoever will run dry ([`push`]), before it does. Nothing outlives
 //! its window, so every error heals with the next one. What a store has forgotten it does not mint again: it burns it.
+//! Buckets without windows forward what refills ([`level`]), and places are lent and come home ([`places`]).
 //!
 //! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`]. Only the store is
 //! trusted with rights; whatever this machine forgets or gets wrong costs use, never exactness.
