@@ -17,7 +17,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
 use tidegate::api::{self, Admin, Doors, Listener, Readiness, Settings, Shutdown};
-use tidegate::core::algorithm::{Algorithm, Limit, Verdict, View};
+use tidegate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use tidegate::core::key::Key;
 use tidegate::core::request::Cost;
 use tidegate::core::rule::{Action, Condition, Pattern, Rule};
@@ -136,7 +136,7 @@ impl Store for Counts {
         })
     }
 
-    fn set_view(&self, _key: &Key, _view: View, _error_bound: u64, _now: Timestamp) {}
+    fn set_view(&self, _key: &Key, _view: Allowance, _error_bound: u64, _now: Timestamp) {}
     fn reset<'a>(&'a self, _rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
         let mut used = self.used.lock().unwrap();
         let was = used.remove(key.bytes()).is_some();

@@ -19,7 +19,7 @@ use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::identity::lookups::Lookups;
 use tidegate::engine::identity::secret::{NewKey, new_key};
-use tidegate::engine::identity::{Fact, Kind, LookupSettings, Name, Shelf, Source, Unreachable};
+use tidegate::engine::identity::{Fact, IdentityName, Kind, LookupSettings, Shelf, Source, Unreachable};
 use tidegate::engine::port::Later;
 use tidegate::store::memory::MemoryStore;
 use tidegate::telemetry::Metrics;
@@ -49,7 +49,7 @@ const RULES: &str = r#"
 /// A database whose content, speed and presence the test chooses.
 #[derive(Default)]
 struct Database {
-    facts: Mutex<HashMap<Name, Fact>>,
+    facts: Mutex<HashMap<IdentityName, Fact>>,
     calls: AtomicUsize,
     names: AtomicUsize,
     delay_ms: AtomicU64,
@@ -57,17 +57,17 @@ struct Database {
 }
 
 impl Database {
-    fn put(&self, name: &Name, fact: Fact) {
+    fn put(&self, name: &IdentityName, fact: Fact) {
         self.facts.lock().unwrap().insert(name.clone(), fact);
     }
-    fn user(&self, id: &str, change: impl FnOnce(&mut User)) -> Name {
+    fn user(&self, id: &str, change: impl FnOnce(&mut User)) -> IdentityName {
         let mut user = User { id: id.to_owned(), tier: None, overrides: vec![], blocked: None };
         change(&mut user);
-        let name = Name { kind: Kind::User, id: id.into() };
+        let name = IdentityName { kind: Kind::User, id: id.into() };
         self.put(&name, Fact::User(Some(Arc::new(user))));
         name
     }
-    fn key(&self, new: &NewKey, change: impl FnOnce(&mut ApiKey)) -> Name {
+    fn key(&self, new: &NewKey, change: impl FnOnce(&mut ApiKey)) -> IdentityName {
         let mut key = ApiKey {
             id: new.id.clone(),
             salt: new.salt,
@@ -80,7 +80,7 @@ impl Database {
             revoked: false,
         };
         change(&mut key);
-        let name = Name { kind: Kind::Key, id: new.id.as_str().into() };
+        let name = IdentityName { kind: Kind::Key, id: new.id.as_str().into() };
         self.put(&name, Fact::Key(Some(Arc::new(key))));
         name
     }
@@ -90,7 +90,10 @@ impl Database {
 }
 
 impl Source for Database {
-    fn load<'a>(&'a self, names: &'a [Name]) -> Later<'a, Result<Vec<(Name, Fact)>, Unreachable>> {
+    fn load<'a>(
+        &'a self,
+        names: &'a [IdentityName],
+    ) -> Later<'a, Result<Vec<(IdentityName, Fact)>, Unreachable>> {
         Box::pin(async move {
             self.calls.fetch_add(1, Ordering::Relaxed);
             self.names.fetch_add(names.len(), Ordering::Relaxed);

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::wire::rights::{Held, RightsFrame, Transfer};
+use tidegate::core::wire::rights::{CountedLimit, RightsFrame, Transfer};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
-use tidegate::core::worldwide::escrow::{Ask, Balance, Ledger, Step};
+use tidegate::core::worldwide::escrow::{Ledger, Step, StepRequest, StepResult};
 use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;
@@ -142,13 +142,13 @@ impl WorldPort for Remembered {
         };
         (1, vec![rule, seats])
     }
-    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+    fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
         let mut ledger = Ledger { session: SESSION, ..Ledger::default() };
         ledger.enter(self.now().window_index(WINDOW), 500, 0);
         if let Step::Take { permits, .. } = ask.step {
             self.count("taken", permits);
         }
-        Answer::Now(Some(Balance { ledger, used: 0 }))
+        Answer::Now(Some(StepResult { ledger, used: 0 }))
     }
     fn now(&self) -> Timestamp {
         Clock::System.now()
@@ -390,7 +390,7 @@ async fn rights_that_cannot_be_are_not_taken_and_counted_by_reason() {
         session: 9,
         to_session: SESSION,
         permits,
-        limit: Held::default(),
+        limit: CountedLimit::default(),
     };
 
     send(Transfer { rule: RuleName { name: "nothing".into(), ..seats().rule }, ..transfer(1) });

@@ -18,7 +18,7 @@ const HOST: &str = "host";
 /// What stands in the place of attributes that are not to be taken as they came.
 #[derive(Debug, Default)]
 pub(super) struct Asker {
-    tokens: token::Found,
+    tokens: token::FoundTokens,
     refused: Option<Refusal>,
     ipv6_prefix: u8,
     replaced: SmallVec<[Replaced; 2]>,
@@ -31,23 +31,23 @@ pub(super) struct Asker {
 struct Replaced {
     /// The question's place and the attribute's.
     at: (usize, usize),
-    text: Text,
+    text: TextPart,
     /// What globs look at, where the text is a stand-in.
-    whole: Option<Text>,
+    whole: Option<TextPart>,
     /// Whether the text as it came is to be remembered.
     is_target: bool,
 }
 
 /// A text made of another one.
 #[derive(Debug)]
-enum Text {
+enum TextPart {
     /// A part of it, from here to here.
     Part(usize, usize),
     /// A new one.
     Made(String),
 }
 
-impl Text {
+impl TextPart {
     fn of(text: Cow<'_, str>, of: &str) -> Self {
         match text {
             Cow::Owned(text) => Self::Made(text),
@@ -154,12 +154,12 @@ fn replaced(settings: &Settings, name: &str, value: &str, at: (usize, usize)) ->
     };
     let is_target = name == PATH && settings.record_queries;
     if text.len() > TEXT_BYTES_MAX {
-        let short = Text::Made(stand_in(&text));
-        let whole = Some(Text::of(seen_by_globs(text), value));
+        let short = TextPart::Made(stand_in(&text));
+        let whole = Some(TextPart::of(seen_by_globs(text), value));
         return Some(Replaced { at, text: short, whole, is_target });
     }
     let same = matches!(text, Cow::Borrowed(text) if text.len() == value.len());
-    (!same || is_target).then(|| Replaced { at, text: Text::of(text, value), whole: None, is_target })
+    (!same || is_target).then(|| Replaced { at, text: TextPart::of(text, value), whole: None, is_target })
 }
 
 #[cfg(test)]

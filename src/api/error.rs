@@ -160,7 +160,7 @@ impl Refusal {
     /// Its JSON form.
     pub(super) fn json(&self) -> Vec<u8> {
         #[derive(serde::Serialize)]
-        struct Body<'a> {
+        struct ErrorBody<'a> {
             error: Inner<'a>,
         }
         #[derive(serde::Serialize)]
@@ -172,7 +172,7 @@ impl Refusal {
         }
         let inner = Inner { code: self.code.row().0, message: &self.message, field: self.field.as_deref() };
         // Strings alone always become JSON.
-        serde_json::to_vec(&Body { error: inner }).unwrap_or_default()
+        serde_json::to_vec(&ErrorBody { error: inner }).unwrap_or_default()
     }
 }
 

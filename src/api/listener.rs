@@ -14,7 +14,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, Un
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use super::places::Place;
+use super::places::ConnectionPlace;
 use super::{Doors, Gate, Shutdown};
 use crate::engine::names;
 
@@ -45,13 +45,13 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub struct Listener {
     /// `None` once it is closed. Whoever serves it holds it too, so that a task that fails leaves it open for the next.
-    kind: Mutex<Option<Arc<Kind>>>,
+    kind: Mutex<Option<Arc<SocketKind>>>,
     address: Option<SocketAddr>,
     text: String,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum SocketKind {
     Tcp(TcpListener),
     /// With the user whose connections are its owner's, if it has one.
     Unix(UnixListener, SocketFile, Option<u32>),
@@ -79,9 +79,9 @@ impl Listener {
                 remove_stale(path).await?;
                 let socket = UnixSocket::new_stream()?;
                 socket.bind(path)?;
-                Kind::Unix(socket.listen(BACKLOG)?, SocketFile(path.to_owned()), None)
+                SocketKind::Unix(socket.listen(BACKLOG)?, SocketFile(path.to_owned()), None)
             }
-            None => Kind::Tcp(bind_tcp(address).await?),
+            None => SocketKind::Tcp(bind_tcp(address).await?),
         };
         Ok(Self::of(kind))
     }
@@ -98,16 +98,16 @@ impl Listener {
         let file = SocketFile(path.to_owned());
         // Before anybody can connect.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Self::of(Kind::Unix(socket.listen(BACKLOG)?, file, Some(user))))
+        Ok(Self::of(SocketKind::Unix(socket.listen(BACKLOG)?, file, Some(user))))
     }
 
-    fn of(kind: Kind) -> Self {
+    fn of(kind: SocketKind) -> Self {
         let address = match &kind {
-            Kind::Tcp(listener) => listener.local_addr().ok(),
-            Kind::Unix(..) => None,
+            SocketKind::Tcp(listener) => listener.local_addr().ok(),
+            SocketKind::Unix(..) => None,
         };
         let text = match (&kind, address) {
-            (Kind::Unix(_, file, _), _) => format!("unix:{}", file.0.display()),
+            (SocketKind::Unix(_, file, _), _) => format!("unix:{}", file.0.display()),
             (_, Some(address)) => address.to_string(),
             (_, None) => "an unknown address".to_owned(),
         };
@@ -121,7 +121,7 @@ impl Listener {
     }
 
     /// What takes connections, unless it was closed.
-    fn open(&self) -> Option<Arc<Kind>> {
+    fn open(&self) -> Option<Arc<SocketKind>> {
         self.kind.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -131,16 +131,16 @@ impl Listener {
     }
 }
 
-impl Kind {
+impl SocketKind {
     async fn accept(&self) -> io::Result<(Socket, Peer)> {
         match self {
-            Kind::Tcp(listener) => {
+            SocketKind::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
                 // Answers are small and whole: waiting for more to send with them only delays them.
                 let _ = stream.set_nodelay(true);
                 Ok((Socket::Tcp(stream), Peer { address: Some(peer.ip()), is_owner: false }))
             }
-            Kind::Unix(listener, _, owner) => {
+            SocketKind::Unix(listener, _, owner) => {
                 let (stream, _) = listener.accept().await?;
                 let user = stream.peer_cred().map(|credentials| credentials.uid()).ok();
                 let is_owner = owner.is_some() && (user == *owner || user == Some(ROOT));
@@ -260,7 +260,7 @@ pub(super) struct Accepted {
     /// When to ask the client to go elsewhere, and when to finish what is in flight and end.
     pub(super) shutdown: Shutdown,
     /// The connection's place in its listener.
-    pub(super) place: Place,
+    pub(super) place: ConnectionPlace,
 }
 
 /// Says that connections cannot be accepted, seldom enough to be read.

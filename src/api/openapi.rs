@@ -353,7 +353,7 @@ mod tests {
             BucketJson, ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson,
             StoreJson,
         };
-        use crate::core::algorithm::View;
+        use crate::core::algorithm::Allowance;
         use crate::core::time::Span;
         use crate::core::worldwide::NodeName;
         use crate::core::worldwide::escrow::EscrowRule;
@@ -413,7 +413,7 @@ mod tests {
             used: 0,
             remaining: 1,
             reset: Span(1),
-            view: Some(View::default()),
+            view: Some(Allowance::default()),
             by_region: Some(sums()),
             error_bound: 0,
             degraded: false,

@@ -62,7 +62,7 @@ struct Entry {
 }
 
 /// The place of one connection, given back when dropped.
-pub(super) struct Place {
+pub(super) struct ConnectionPlace {
     places: Arc<Places>,
     id: u64,
     last: Arc<AtomicU32>,
@@ -103,7 +103,7 @@ impl Places {
     }
 
     /// A place for a connection from this address; `None`: it is to be closed at once.
-    pub(super) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<Place> {
+    pub(super) fn enter(self: &Arc<Self>, peer: Option<IpAddr>) -> Option<ConnectionPlace> {
         let client = peer.map(|address| address::grouped(address, IPV6_PREFIX));
         let now = self.now.load(Ordering::Relaxed);
         let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +119,7 @@ impl Places {
         table.open.insert(id, Entry { client, last: Arc::clone(&last), end: end.clone() });
         *table.staying.entry(client).or_default() += 1;
         self.open.increment(1);
-        Some(Place { places: Arc::clone(self), id, last, end })
+        Some(ConnectionPlace { places: Arc::clone(self), id, last, end })
     }
 
     fn has_room(&self, table: &mut Table, client: Option<IpAddr>, now: u32) -> bool {
@@ -202,7 +202,7 @@ impl Table {
     }
 }
 
-impl Place {
+impl ConnectionPlace {
     /// A request is there.
     pub(super) fn touch(&self) {
         self.last.store(self.places.now.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -214,7 +214,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPlace {
     fn drop(&mut self) {
         let mut table = self.places.table.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = table.open.remove(&self.id) {
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn when_full_the_longest_idle_goes_and_the_newcomer_stays() {
         let places = places(3, 0);
-        let held: Vec<Place> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
+        let held: Vec<ConnectionPlace> = (0..3).map(|_| places.enter(LOCAL).unwrap()).collect();
         assert!(places.enter(LOCAL).is_none(), "none has been idle yet");
         places.tick();
         held[0].touch();
@@ -274,7 +274,7 @@ mod tests {
     fn the_client_with_the_most_connections_pays_even_when_all_are_busy() {
         let places = places(10, 0);
         let gateway = places.enter(address(1)).unwrap();
-        let many: Vec<Place> = (0..9).map(|_| places.enter(address(2)).unwrap()).collect();
+        let many: Vec<ConnectionPlace> = (0..9).map(|_| places.enter(address(2)).unwrap()).collect();
         assert!(places.enter(address(2)).is_none(), "it has its part");
         assert!(places.enter(address(3)).is_some());
         assert!(!gateway.end.is_cancelled());
@@ -284,9 +284,9 @@ mod tests {
     #[test]
     fn a_client_may_be_bounded_and_this_machine_is_none() {
         let places = places(100, 2);
-        let held: Vec<Option<Place>> = (0..3).map(|_| places.enter(address(1))).collect();
+        let held: Vec<Option<ConnectionPlace>> = (0..3).map(|_| places.enter(address(1))).collect();
         assert_eq!(held.iter().flatten().count(), 2);
-        let local: Vec<Option<Place>> =
+        let local: Vec<Option<ConnectionPlace>> =
             (0..10).map(|n| places.enter(if n < 5 { LOCAL } else { None })).collect();
         assert_eq!(local.iter().flatten().count(), 10);
         drop(held);

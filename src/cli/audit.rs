@@ -26,13 +26,13 @@ enum Outcome {
 #[command(args_conflicts_with_subcommands = true)]
 pub(super) struct Audit {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<AuditCommand>,
     #[command(flatten)]
     filters: Filters,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AuditCommand {
     /// Moves months that are older than audit.retain to the archive. Daemons do so by themselves; this does it now.
     Archive(Archive),
 }
@@ -87,7 +87,7 @@ impl Audit {
     pub(super) fn run(self) -> Ended {
         match self.command {
             None => self.filters.show(),
-            Some(Command::Archive(archive)) => archive.run(),
+            Some(AuditCommand::Archive(archive)) => archive.run(),
         }
     }
 }

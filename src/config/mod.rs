@@ -26,7 +26,7 @@ pub use self::admin_socket::{
     AdminSocket, admin_beside, admin_candidates, admin_folder, admin_name, user_id,
 };
 pub use self::sources::Flags;
-pub use crate::core::written::{Place, Problem};
+pub use crate::core::written::{Problem, TextPlace};
 
 /// Everything a daemon runs with, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

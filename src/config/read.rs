@@ -11,7 +11,7 @@ use super::{
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
 use crate::core::time::Span;
-use crate::core::written::{At, Fields, Node, Problems, text};
+use crate::core::written::{At, Fields, Problems, TreeNode, text};
 
 /// Longest name of a region or node, in bytes: it is in every certificate and in metric labels.
 const NAME_BYTES_MAX: usize = 64;
@@ -34,7 +34,7 @@ fn section<'n, T>(
 }
 
 /// Reads the whole configuration. What comes back with problems is not to be used.
-pub(super) fn config(root: &Node, folder: &Path, problems: &mut Problems<'_>) -> Option<Config> {
+pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>) -> Option<Config> {
     let mut fields = Fields::open(root, problems)?;
     let region = name(&mut fields, "region", problems).unwrap_or_else(|| "local".to_owned());
     let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::{Config, Place, Problem, read};
-use crate::core::written::{At, Node, Problems};
+use super::{Config, Problem, TextPlace, read};
+use crate::core::written::{At, Problems, TreeNode};
 
 /// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -58,8 +58,8 @@ impl Config {
     ) -> Result<Self, Vec<Problem>> {
         let Some(path) = path else { return Self::from_text("", "", Path::new(""), env, flags) };
         let name = path.display().to_string();
-        let text =
-            read_file(path).map_err(|message| vec![Problem { place: Place::File(name.clone()), message }])?;
+        let text = read_file(path)
+            .map_err(|message| vec![Problem { place: TextPlace::File(name.clone()), message }])?;
         let folder = path.parent().unwrap_or_else(|| Path::new(""));
         Self::from_text(&name, &text, folder, env, flags)
     }
@@ -76,7 +76,7 @@ impl Config {
         flags: &Flags,
     ) -> Result<Self, Vec<Problem>> {
         let mut problems = Problems::new(file, text);
-        let mut root = match Node::from_toml(text) {
+        let mut root = match TreeNode::from_toml(text) {
             Ok(root) => root,
             Err((at, message)) => {
                 problems.report(&at, message);
@@ -105,7 +105,11 @@ fn read_file(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| "is not UTF-8".to_owned())
 }
 
-fn overlay_env(root: &mut Node, env: impl Iterator<Item = (String, String)>, problems: &mut Problems<'_>) {
+fn overlay_env(
+    root: &mut TreeNode,
+    env: impl Iterator<Item = (String, String)>,
+    problems: &mut Problems<'_>,
+) {
     let ours = |(name, value): (String, String)| {
         let key = name.strip_prefix(PREFIX)?;
         let skipped = NOT_CONFIGURATION.contains(&key) || is_kubernetes(key, &value);
@@ -128,7 +132,7 @@ fn is_kubernetes(key: &str, value: &str) -> bool {
         || key.split_once("PORT_").is_some_and(numbered)
 }
 
-fn overlay_flags(root: &mut Node, flags: &Flags, problems: &mut Problems<'_>) {
+fn overlay_flags(root: &mut TreeNode, flags: &Flags, problems: &mut Problems<'_>) {
     let join = (!flags.join.is_empty()).then(|| flags.join.join(","));
     let said: [(&[&str], &str, Option<&String>); 7] = [
         (&["region"], "--region", flags.region.as_ref()),
@@ -146,7 +150,7 @@ fn overlay_flags(root: &mut Node, flags: &Flags, problems: &mut Problems<'_>) {
     }
 }
 
-fn overlay(root: &mut Node, path: &[&str], outside: &str, value: &str, problems: &mut Problems<'_>) {
+fn overlay(root: &mut TreeNode, path: &[&str], outside: &str, value: &str, problems: &mut Problems<'_>) {
     if let Err(key) = root.overlay(path, outside, value) {
         problems.report(
             &At::Outside(outside.to_owned()),

@@ -45,7 +45,7 @@ pub struct Hold {
 
 /// Places that one request holds of one rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldPlaces {
     /// The rule's domain.
     pub domain: String,
     /// The rule.
@@ -62,7 +62,7 @@ pub struct Lease {
     /// Who holds it. Nobody else can guess it.
     pub holder: Holder,
     /// Of which rules; never empty, at most [`HELD_RULES_MAX`].
-    pub held: Vec<Held>,
+    pub held: Vec<HeldPlaces>,
 }
 
 impl Lease {
@@ -97,7 +97,7 @@ impl Lease {
                 return None;
             }
             let values = texts.by_ref().take(count).map(str::to_owned).collect();
-            held.push(Held { domain: domain.to_owned(), rule: rule.to_owned(), own_limit, values });
+            held.push(HeldPlaces { domain: domain.to_owned(), rule: rule.to_owned(), own_limit, values });
         }
         (!held.is_empty()).then_some(Self { holder: Holder(*holder), held })
     }
@@ -108,10 +108,10 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn held() -> impl Strategy<Value = Held> {
+    fn held() -> impl Strategy<Value = HeldPlaces> {
         let values = proptest::collection::vec(".{0,200}", 0..4);
         (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values)
-            .prop_map(|(domain, rule, own_limit, values)| Held { domain, rule, own_limit, values })
+            .prop_map(|(domain, rule, own_limit, values)| HeldPlaces { domain, rule, own_limit, values })
     }
 
     proptest! {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn more_rules_than_one_request_may_hold_are_no_lease() {
-        let one = Held { domain: "d".into(), rule: "r".into(), own_limit: None, values: vec![] };
+        let one = HeldPlaces { domain: "d".into(), rule: "r".into(), own_limit: None, values: vec![] };
         let lease = |rules| Lease { holder: Holder::UNKNOWN, held: vec![one.clone(); rules] };
         assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());
         assert_eq!(Lease::from_bytes(&lease(HELD_RULES_MAX + 1).to_bytes()), None);

@@ -20,7 +20,7 @@ pub enum Cost {
     /// Gives this many permits back (at least 1); usage stops at zero.
     Refund(u64),
     /// Says what was used already (at least 1 permit): charged in full, whatever is left.
-    Report(Report),
+    Report(ReportedCost),
     /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an acquisition is a
     /// charge of as many permits as it asks for places, and the other steps are nothing.
     Hold(Hold),
@@ -28,7 +28,7 @@ pub enum Cost {
 
 /// A cost that is known only afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub struct ReportedCost {
     /// Permits used; at least 1.
     pub permits: u64,
     /// The most permits beyond the limit that a bucket owes. Each rule has its own, which the engine puts here.
@@ -51,7 +51,7 @@ impl Cost {
     pub const fn report(permits: u64) -> Self {
         match permits {
             0 => Self::Peek,
-            _ => Self::Report(Report { permits, debt_max: 0 }),
+            _ => Self::Report(ReportedCost { permits, debt_max: 0 }),
         }
     }
 

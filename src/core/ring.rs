@@ -16,18 +16,18 @@ pub const POINTS_PER_NODE: u32 = 128;
 #[derive(Clone)]
 pub struct Ring {
     nodes: Vec<String>,
-    points: HashRing<Point>,
+    points: HashRing<RingPoint>,
 }
 
 #[derive(Clone)]
-struct Point {
+struct RingPoint {
     node: usize,
     bytes: Vec<u8>,
 }
 
 struct Spot<'a>(&'a WorldKey);
 
-struct Bytes<'a>(&'a [u8]);
+struct RawBytes<'a>(&'a [u8]);
 
 impl Ring {
     /// A ring of these nodes; their order does not matter, repeated names count once.
@@ -46,7 +46,7 @@ impl Ring {
                         // The index before the name: no name can make another's bytes.
                         let mut bytes = point.to_le_bytes().to_vec();
                         bytes.extend_from_slice(name.as_bytes());
-                        Point { node, bytes }
+                        RingPoint { node, bytes }
                     })
                 })
                 .collect(),
@@ -64,7 +64,7 @@ impl Ring {
     /// The node that owns what these bytes name; `None` if the ring is empty. The bytes are hashed as they are.
     #[must_use]
     pub fn owner_of(&self, bytes: &[u8]) -> Option<&str> {
-        let point = self.points.get(&Bytes(bytes))?;
+        let point = self.points.get(&RawBytes(bytes))?;
         self.nodes.get(point.node).map(String::as_str)
     }
 
@@ -87,13 +87,13 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-impl Hash for Point {
+impl Hash for RingPoint {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(&self.bytes);
     }
 }
 
-impl Hash for Bytes<'_> {
+impl Hash for RawBytes<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write(self.0);
     }

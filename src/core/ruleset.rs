@@ -26,7 +26,7 @@ use smallvec::SmallVec;
 
 use self::domain::{Domain, Selector};
 use self::names::{ByName, Numbers};
-use self::seen::Seen;
+use self::seen::SeenAttributes;
 use self::splice::precedence;
 use super::algorithm::{Algorithm, Limit};
 use super::identity::{ApiKey, Who};
@@ -325,7 +325,7 @@ impl RuleSet {
         // One place of return, so that the matches are written where the caller wants them.
         let mut matches = Matches::new();
         if let Some(domain) = self.domains.get(request.domain) {
-            let mut seen = Seen::default();
+            let mut seen = SeenAttributes::default();
             seen.read(&domain.names, request, who);
             let deciding = domain.deciding(&mut seen);
             for place in &deciding.places {
@@ -361,7 +361,7 @@ impl RuleSet {
     #[must_use]
     pub fn explain_of(&self, request: &Request<'_>, who: &Who<'_>) -> Vec<(&Compiled, Reason)> {
         let Some(domain) = self.domains.get(request.domain) else { return Vec::new() };
-        let mut seen = Seen::default();
+        let mut seen = SeenAttributes::default();
         seen.read(&domain.names, request, who);
         let deciding = domain.deciding(&mut seen);
         let explain = |(place, selector): (u32, &'_ Arc<Selector>)| {
@@ -385,7 +385,7 @@ impl RuleSet {
         let compiled = self.by_name(name)?;
         let domain = self.domains.get(compiled.rule.domain.as_str())?;
         let selector = domain.selector_of(&compiled.rule)?;
-        let mut seen = Seen::default();
+        let mut seen = SeenAttributes::default();
         seen.read(&domain.names, request, who);
         selector.identifies(&mut seen).then(|| selector.matched(&seen, who, None))
     }

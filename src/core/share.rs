@@ -11,12 +11,12 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default, serde::Serialize, serde::Deserialize)]
 pub struct Weights {
     /// Sorted by region, each once.
-    parts: Vec<Part>,
+    parts: Vec<WeightPart>,
 }
 
 /// One region's part.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-struct Part {
+struct WeightPart {
     region: String,
     weight: u32,
     minimum_percent: u32,
@@ -27,7 +27,7 @@ impl Weights {
     /// name has none; if `shares` is empty all of `regions` weigh the same.
     #[must_use]
     pub fn new(shares: &[(String, u32)], minimums: &[(String, u32)], regions: &[String]) -> Self {
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<WeightPart> = Vec::new();
         let of = |list: &[(String, u32)], region: &str| {
             list.iter().find(|(name, _)| name == region).map(|(_, number)| *number)
         };
@@ -35,7 +35,7 @@ impl Weights {
         for region in names {
             let weight = if shares.is_empty() { 1 } else { of(shares, region).unwrap_or(0) };
             let minimum_percent = of(minimums, region).unwrap_or(0);
-            parts.push(Part { region: region.clone(), weight, minimum_percent });
+            parts.push(WeightPart { region: region.clone(), weight, minimum_percent });
         }
         parts.sort_by(|a, b| a.region.cmp(&b.region));
         parts.dedup_by(|a, b| a.region == b.region);
@@ -98,8 +98,8 @@ impl Weights {
                     weights += u128::from(part.weight);
                 }
             }
-            let least = |part: &Part| u128::from(part.minimum_percent) * weights.max(1);
-            let exact = |part: &Part| u128::from(part.weight) * rest;
+            let least = |part: &WeightPart| u128::from(part.minimum_percent) * weights.max(1);
+            let exact = |part: &WeightPart| u128::from(part.weight) * rest;
             let parts = || self.parts.iter().zip(&held);
             let Some(below) = parts().position(|(part, held)| !held && exact(part) < least(part)) else {
                 return parts().map(|(part, held)| if *held { least(part) } else { exact(part) }).collect();

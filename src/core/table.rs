@@ -7,7 +7,7 @@
 
 use hashbrown::HashTable;
 
-use self::keys::{KeyAt, Keys};
+use self::keys::{KeyAt, KeyBytes};
 use super::time::Timestamp;
 
 mod keys;
@@ -36,7 +36,7 @@ const NEVER: u32 = u32::MAX;
 
 /// Names an entry until it is removed or another one is inserted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place(u16);
+pub struct TablePlace(u16);
 
 /// There is no room: the table is full and every entry in the sample must be kept, or the key exceeds 65,535 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -47,7 +47,7 @@ pub struct Full;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inserted {
     /// Its place.
-    pub place: Place,
+    pub place: TablePlace,
     /// Whether another one was forgotten for it before its time.
     pub evicted: bool,
 }
@@ -56,8 +56,8 @@ pub struct Inserted {
 #[derive(Debug)]
 pub struct Table<T> {
     index: HashTable<u16>,
-    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
-    keys: Keys,
+    chunks: Vec<Box<[TableEntry<T>; CHUNK]>>,
+    keys: KeyBytes,
     /// Entries laid out so far, vacant ones counted.
     made: usize,
     /// The first of the vacant ones, which are linked through their `expiry`.
@@ -71,7 +71,7 @@ pub struct Table<T> {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct TableEntry<T> {
     value: Option<T>,
     key: KeyAt,
     /// Whole seconds, rounded up; of a vacant entry, the next vacant one.
@@ -82,7 +82,7 @@ struct Entry<T> {
     weight: u8,
 }
 
-impl<T> Entry<T> {
+impl<T> TableEntry<T> {
     fn unused() -> Self {
         Self { value: None, key: KeyAt::default(), expiry: NEVER, hash: [0; 3], weight: 0 }
     }
@@ -103,7 +103,7 @@ fn spread([low, middle, both]: [u8; 3]) -> u64 {
     u64::from_le_bytes([low, middle, both & 1, 0, 0, 0, 0, both & 0xfe])
 }
 
-fn entry_at<T>(chunks: &[Box<[Entry<T>; CHUNK]>], place: u16) -> Option<&Entry<T>> {
+fn entry_at<T>(chunks: &[Box<[TableEntry<T>; CHUNK]>], place: u16) -> Option<&TableEntry<T>> {
     let place = usize::from(place);
     chunks.get(place / CHUNK)?.get(place % CHUNK)
 }
@@ -115,7 +115,7 @@ impl<T> Table<T> {
         Self {
             index: HashTable::new(),
             chunks: Vec::new(),
-            keys: Keys::default(),
+            keys: KeyBytes::default(),
             made: 0,
             vacant: None,
             hand: 0,
@@ -139,12 +139,12 @@ impl<T> Table<T> {
 
     /// Bytes that one value holds on the heap.
     #[must_use]
-    pub fn heap_at(&self, place: Place) -> usize {
+    pub fn heap_at(&self, place: TablePlace) -> usize {
         self.get(place).map_or(0, self.heap_of)
     }
 
     /// Notes that a value that held `before` bytes on the heap has changed.
-    pub fn recount(&mut self, place: Place, before: usize) {
+    pub fn recount(&mut self, place: TablePlace, before: usize) {
         self.heap = self.heap.saturating_add(self.heap_at(place)).saturating_sub(before);
     }
 
@@ -153,9 +153,9 @@ impl<T> Table<T> {
     /// went before their time; [`Full`] if all of those in reach must be kept.
     pub fn make_heap(
         &mut self,
-        place: Option<Place>,
+        place: Option<TablePlace>,
         now: Timestamp,
-        pinned: impl Fn(Place) -> bool,
+        pinned: impl Fn(TablePlace) -> bool,
     ) -> Result<u64, Full> {
         let most = self.keys_max.saturating_mul(HEAP_BYTES_MEAN_MAX).max(HEAP_BYTES_LEAST);
         let mut evicted = 0;
@@ -193,34 +193,34 @@ impl<T> Table<T> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.index.allocation_size()
-            + self.chunks.capacity() * size_of::<Box<[Entry<T>; CHUNK]>>()
-            + self.chunks.len() * size_of::<[Entry<T>; CHUNK]>()
+            + self.chunks.capacity() * size_of::<Box<[TableEntry<T>; CHUNK]>>()
+            + self.chunks.len() * size_of::<[TableEntry<T>; CHUNK]>()
             + self.keys.overhead()
     }
 
     /// Where `key` is kept. `hash` must be the same for the same key throughout the table's life; its lowest 17 and topmost 7
     /// bits are read.
     #[must_use]
-    pub fn find(&self, hash: u64, key: &[u8]) -> Option<Place> {
+    pub fn find(&self, hash: u64, key: &[u8]) -> Option<TablePlace> {
         let same =
             |place: &u16| entry_at(&self.chunks, *place).is_some_and(|entry| self.keys.get(entry.key) == key);
-        self.index.find(spread(short(hash)), same).copied().map(Place)
+        self.index.find(spread(short(hash)), same).copied().map(TablePlace)
     }
 
     /// What is kept there.
     #[must_use]
-    pub fn get(&self, place: Place) -> Option<&T> {
+    pub fn get(&self, place: TablePlace) -> Option<&T> {
         entry_at(&self.chunks, place.0)?.value.as_ref()
     }
 
     /// What is kept there, to be changed.
-    pub fn get_mut(&mut self, place: Place) -> Option<&mut T> {
+    pub fn get_mut(&mut self, place: TablePlace) -> Option<&mut T> {
         self.entry_mut(place.0)?.value.as_mut()
     }
 
     /// Says when the entry may be forgotten and how much it weighs until then: where there is no room the lowest weight goes
     /// first, and [`WEIGHT_KEPT`] never does.
-    pub fn rate(&mut self, place: Place, expiry: Timestamp, weight: u8) {
+    pub fn rate(&mut self, place: TablePlace, expiry: Timestamp, weight: u8) {
         if let Some(entry) = self.entry_mut(place.0) {
             entry.expiry = u32::try_from(expiry.0.div_ceil(1_000_000)).unwrap_or(NEVER);
             entry.weight = weight;
@@ -228,7 +228,7 @@ impl<T> Table<T> {
     }
 
     /// Changes the weight alone.
-    pub fn weigh(&mut self, place: Place, weight: u8) {
+    pub fn weigh(&mut self, place: TablePlace, weight: u8) {
         if let Some(entry) = self.entry_mut(place.0) {
             entry.weight = weight;
         }
@@ -244,7 +244,7 @@ impl<T> Table<T> {
         key: &[u8],
         value: T,
         now: Timestamp,
-        pinned: impl Fn(Place) -> bool,
+        pinned: impl Fn(TablePlace) -> bool,
     ) -> Result<Inserted, Full> {
         self.sweep_but(now, RECLAIM_STEP, &pinned);
         let mut evicted = false;
@@ -259,16 +259,16 @@ impl<T> Table<T> {
         self.heap = self.heap.saturating_add((self.heap_of)(&value));
         let hash = short(hash);
         let entry = self.entry_mut(place).ok_or(Full)?;
-        *entry = Entry { value: Some(value), key, expiry: NEVER, hash, weight: WEIGHT_KEPT };
+        *entry = TableEntry { value: Some(value), key, expiry: NEVER, hash, weight: WEIGHT_KEPT };
         let Self { index, chunks, .. } = self;
         index.insert_unique(spread(hash), place, |place| {
             spread(entry_at(chunks, *place).map_or([0; 3], |entry| entry.hash))
         });
-        Ok(Inserted { place: Place(place), evicted })
+        Ok(Inserted { place: TablePlace(place), evicted })
     }
 
     /// Forgets an entry and hands back what was kept.
-    pub fn remove(&mut self, place: Place) -> Option<T> {
+    pub fn remove(&mut self, place: TablePlace) -> Option<T> {
         let vacant = self.vacant.map_or(NEVER, u32::from);
         let entry = self.entry_mut(place.0)?;
         let value = entry.value.take()?;
@@ -294,13 +294,18 @@ impl<T> Table<T> {
         forgotten
     }
 
-    fn sweep_but(&mut self, now: Timestamp, entries_max: usize, pinned: &impl Fn(Place) -> bool) -> usize {
+    fn sweep_but(
+        &mut self,
+        now: Timestamp,
+        entries_max: usize,
+        pinned: &impl Fn(TablePlace) -> bool,
+    ) -> usize {
         let now_s = now.0 / 1_000_000;
         let mut forgotten = 0;
         for _ in 0..entries_max {
             let Some(place) = self.next() else { break };
             let expired = entry_at(&self.chunks, place).is_some_and(|entry| entry.expired(now_s));
-            if expired && !pinned(Place(place)) && self.remove(Place(place)).is_some() {
+            if expired && !pinned(TablePlace(place)) && self.remove(TablePlace(place)).is_some() {
                 forgotten += 1;
             }
         }
@@ -317,7 +322,7 @@ impl<T> Table<T> {
     fn evict(
         &mut self,
         now: Timestamp,
-        pinned: &impl Fn(Place) -> bool,
+        pinned: &impl Fn(TablePlace) -> bool,
         may: &impl Fn(&T) -> bool,
     ) -> Result<bool, Full> {
         let now_s = now.0 / 1_000_000;
@@ -325,11 +330,11 @@ impl<T> Table<T> {
         for _ in 0..SAMPLE.min(self.made) {
             let Some(place) = self.next() else { break };
             let Some(entry) = entry_at(&self.chunks, place) else { continue };
-            if entry.value.is_none() || pinned(Place(place)) {
+            if entry.value.is_none() || pinned(TablePlace(place)) {
                 continue;
             }
             if entry.expired(now_s) {
-                self.remove(Place(place));
+                self.remove(TablePlace(place));
                 return Ok(false);
             }
             let worth = (entry.weight, entry.expiry, place);
@@ -339,7 +344,7 @@ impl<T> Table<T> {
             }
         }
         let (.., place) = least.ok_or(Full)?;
-        self.remove(Place(place)).ok_or(Full)?;
+        self.remove(TablePlace(place)).ok_or(Full)?;
         Ok(true)
     }
 
@@ -355,7 +360,7 @@ impl<T> Table<T> {
 
     /// Closes the gaps that forgotten keys left.
     fn pack(&mut self) {
-        let mut packed = Keys::default();
+        let mut packed = KeyBytes::default();
         for entry in self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()) {
             if entry.value.is_some()
                 && let Some(at) = packed.put(self.keys.get(entry.key))
@@ -375,13 +380,13 @@ impl<T> Table<T> {
         }
         let place = u16::try_from(self.made).ok()?;
         if self.made == self.chunks.len() * CHUNK {
-            self.chunks.push(Box::new(std::array::from_fn(|_| Entry::unused())));
+            self.chunks.push(Box::new(std::array::from_fn(|_| TableEntry::unused())));
         }
         self.made += 1;
         Some(place)
     }
 
-    fn entry_mut(&mut self, place: u16) -> Option<&mut Entry<T>> {
+    fn entry_mut(&mut self, place: u16) -> Option<&mut TableEntry<T>> {
         let place = usize::from(place);
         self.chunks.get_mut(place / CHUNK)?.get_mut(place % CHUNK)
     }
@@ -401,7 +406,7 @@ mod tests {
         foldhash::quality::FixedState::default().hash_one(key)
     }
 
-    fn free(_: Place) -> bool {
+    fn free(_: TablePlace) -> bool {
         false
     }
 
@@ -428,7 +433,7 @@ mod tests {
 
     #[test]
     fn an_entry_with_a_state_takes_40_bytes() {
-        assert!(size_of::<Entry<State>>() <= 40, "{} bytes", size_of::<Entry<State>>());
+        assert!(size_of::<TableEntry<State>>() <= 40, "{} bytes", size_of::<TableEntry<State>>());
     }
 
     proptest! {

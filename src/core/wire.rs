@@ -39,7 +39,7 @@ pub struct Frame {
     pub sent: Timestamp,
     /// The newest `seq` received from the receiver, and when it arrived by the sender's clock minus that frame's `sent`
     /// (one-way delay plus clock offset, in µs); `None` before the first.
-    pub seen: Option<Seen>,
+    pub seen: Option<Acknowledgement>,
     /// The longest that a frame of another region lately took to the sender. Every node takes the worst of all, so that
     /// all of them use a report at the same instant.
     pub slowest: Span,
@@ -49,7 +49,7 @@ pub struct Frame {
 
 /// An acknowledgement. A frame is acknowledged only if all of its labels were understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct Acknowledgement {
     /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
     pub incarnation: u64,
     /// Newest sequence number received.

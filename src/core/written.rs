@@ -12,7 +12,7 @@ use std::fmt;
 
 pub use self::fields::{Fields, integer, text};
 pub use self::moment::{format_moment, parse_moment};
-pub use self::tree::{Entry, Node, Value};
+pub use self::tree::{TreeEntry, TreeNode, Value};
 pub use self::words::{format_span, parse_span, suggestion};
 
 /// Most problems told at once; the rest is only counted.
@@ -22,14 +22,14 @@ pub const PROBLEMS_MAX: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Where to look.
-    pub place: Place,
+    pub place: TextPlace,
     /// What is wrong and what was expected.
     pub message: String,
 }
 
 /// Where a problem stands, as a person finds it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Place {
+pub enum TextPlace {
     /// In a file; line and column count from 1, columns in characters.
     Text {
         /// The file's name as it was given.
@@ -47,7 +47,7 @@ pub enum Place {
     Outside(String),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text { file, line, column } => write!(f, "{file}:{line}:{column}"),
@@ -59,7 +59,7 @@ impl fmt::Display for Place {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Field(path) if path.is_empty() => f.write_str(&self.message),
+            TextPlace::Field(path) if path.is_empty() => f.write_str(&self.message),
             place => write!(f, "{place}: {}", self.message),
         }
     }
@@ -122,21 +122,21 @@ impl<'t> Problems<'t> {
         let place = |at: At| match at {
             At::Offset(offset) => {
                 let (line, column) = position(self.text, offset);
-                Place::Text { file: self.file.to_owned(), line, column }
+                TextPlace::Text { file: self.file.to_owned(), line, column }
             }
-            At::Field(path) => Place::Field(path),
-            At::Outside(name) => Place::Outside(name),
+            At::Field(path) => TextPlace::Field(path),
+            At::Outside(name) => TextPlace::Outside(name),
         };
         let mut problems: Vec<Problem> =
             self.found.into_iter().map(|(at, message)| Problem { place: place(at), message }).collect();
         // By text position only: fields and variables stay in the order they were read.
         problems.sort_by_key(|problem| match problem.place {
-            Place::Text { line, column, .. } => (line, column),
+            TextPlace::Text { line, column, .. } => (line, column),
             _ => (usize::MAX, 0),
         });
         if self.more > 0 {
             let message = format!("and {} more problems", self.more);
-            problems.push(Problem { place: Place::File(self.file.to_owned()), message });
+            problems.push(Problem { place: TextPlace::File(self.file.to_owned()), message });
         }
         problems
     }

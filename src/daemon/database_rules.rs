@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::database::held::Held;
 use crate::database::postgres::listen::{self, listen};
-use crate::database::postgres::rules::since::{Changed, Known, since};
+use crate::database::postgres::rules::since::{Changed, KnownSet, since};
 use crate::database::postgres::rules::{self, InForce, Stored, Version};
 use crate::database::postgres::{Database, Failure};
 use crate::database::saved;
@@ -91,7 +91,7 @@ pub(super) struct State {
     /// How many rules are in force.
     rules: usize,
     /// Its mark in the history of the database, if it came from there: what changed since can be asked for.
-    known: Option<Known>,
+    known: Option<KnownSet>,
     /// A newer set that is not right, and why.
     refused: Option<Refused>,
     from: String,
@@ -374,7 +374,7 @@ impl DatabaseRules {
         });
         let (rules, offer) = compiled.await.map_err(|error| error.to_string())??;
         state.rules = rules;
-        state.known = mark.map(|mark| Known { version, mark });
+        state.known = mark.map(|mark| KnownSet { version, mark });
         self.taken(state, offer, from);
         Ok(())
     }

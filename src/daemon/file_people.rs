@@ -30,7 +30,7 @@ pub(super) struct FilePeople {
 }
 
 /// The file, as it is.
-struct Written {
+struct WrittenFile {
     text: String,
     /// Its lists, as they stand there.
     json: Value,
@@ -55,10 +55,10 @@ impl FilePeople {
         }
     }
 
-    async fn read(&self) -> Result<Written, RegisterError> {
+    async fn read(&self) -> Result<WrittenFile, RegisterError> {
         let Ok(path) = self.path() else {
             let loaded = Loaded { rules: vec![], users: vec![], keys: vec![], tiers: vec![], hash: 0 };
-            return Ok(Written { text: String::new(), json: Value::Null, loaded });
+            return Ok(WrittenFile { text: String::new(), json: Value::Null, loaded });
         };
         let (path, regions) = (path.to_owned(), self.reloader.regions().to_vec());
         let read = tokio::task::spawn_blocking(move || read(&path, &regions)).await;
@@ -71,8 +71,8 @@ impl FilePeople {
         actor: &Actor,
         action: &'static str,
         reason: Option<String>,
-        change: impl FnOnce(&Written) -> Result<Entry, RegisterError>,
-    ) -> Result<Written, RegisterError> {
+        change: impl FnOnce(&WrittenFile) -> Result<Entry, RegisterError>,
+    ) -> Result<WrittenFile, RegisterError> {
         let path: PathBuf = self.path()?.to_owned();
         let _editing = self.reloader.editing.lock().await;
         let written = self.read().await?;
@@ -103,14 +103,14 @@ impl FilePeople {
     }
 }
 
-fn read(path: &Path, regions: &[String]) -> Result<Written, RegisterError> {
+fn read(path: &Path, regions: &[String]) -> Result<WrittenFile, RegisterError> {
     let text = file::read(path).map_err(|problem| RegisterError::Away(problem.to_string()))?;
     let wrong =
         |problems: String| RegisterError::Away(format!("the rules file is not right as it is: {problems}"));
     let loaded = document::from_toml(&path.display().to_string(), &text, regions);
     let loaded = loaded.map_err(|problems| wrong(lines(&problems)))?;
     let json = toml::from_str(&text).map_err(|error| wrong(error.message().to_owned()))?;
-    Ok(Written { text, json, loaded })
+    Ok(WrittenFile { text, json, loaded })
 }
 
 /// Whether a text would be right as the rules file.
@@ -130,7 +130,7 @@ fn entry_of<'w>(json: &'w Value, list: &str, key: &str, name: &str) -> Option<&'
     entries.iter().find(|entry| entry.get(key).and_then(Value::as_str) == Some(name))
 }
 
-fn fields_of(written: &Written, list: &str, key: &str, name: &str) -> Option<Map<String, Value>> {
+fn fields_of(written: &WrittenFile, list: &str, key: &str, name: &str) -> Option<Map<String, Value>> {
     entry_of(&written.json, list, key, name)?.as_object().cloned()
 }
 
@@ -186,12 +186,12 @@ fn key_record(key: &ApiKey, json: &Value) -> KeyRecord {
     }
 }
 
-fn find_user(written: &Written, id: &str) -> Result<UserRecord, RegisterError> {
+fn find_user(written: &WrittenFile, id: &str) -> Result<UserRecord, RegisterError> {
     let user = written.loaded.users.iter().find(|user| user.id == id);
     user.map(user_record).ok_or_else(|| RegisterError::Nobody("user", id.to_owned()))
 }
 
-fn find_key(written: &Written, id: &str) -> Result<KeyRecord, RegisterError> {
+fn find_key(written: &WrittenFile, id: &str) -> Result<KeyRecord, RegisterError> {
     let key = written.loaded.keys.iter().find(|key| key.id == id);
     key.map(|key| key_record(key, &written.json))
         .ok_or_else(|| RegisterError::Nobody("API key", id.to_owned()))
@@ -216,7 +216,7 @@ impl FilePeople {
         id: &str,
         change: UserChange,
     ) -> Result<UserRecord, RegisterError> {
-        let entry = |written: &Written| {
+        let entry = |written: &WrittenFile| {
             let mut fields = fields_of(written, "users", "id", id).unwrap_or_default();
             fields.insert("id".to_owned(), id.into());
             if let Some(tier) = &change.tier {
@@ -244,7 +244,7 @@ impl FilePeople {
         let new = new_key().map_err(|error| RegisterError::Failed(error.to_string()))?;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         let now = self.reloader.engine().now();
-        let entry = |_: &Written| {
+        let entry = |_: &WrittenFile| {
             let mut fields = Map::new();
             fields.insert("id".to_owned(), new.id.as_str().into());
             fields.insert("salt".to_owned(), hex(&new.salt).into());
@@ -269,7 +269,7 @@ impl FilePeople {
         change: KeyChange,
     ) -> Result<KeyRecord, RegisterError> {
         let now = self.reloader.engine().now();
-        let entry = |written: &Written| {
+        let entry = |written: &WrittenFile| {
             let nobody = || RegisterError::Nobody("API key", id.to_owned());
             let mut fields = fields_of(written, "keys", "id", id).ok_or_else(nobody)?;
             if let Some(tier) = &change.tier {
@@ -304,7 +304,7 @@ impl FilePeople {
         (list, key, what): (&'static str, &'static str, &'static str),
         name: &str,
     ) -> Result<(), RegisterError> {
-        let entry = |written: &Written| match entry_of(&written.json, list, key, name) {
+        let entry = |written: &WrittenFile| match entry_of(&written.json, list, key, name) {
             Some(_) => Ok(Entry { list, key, name: name.to_owned(), after: None }),
             None => Err(RegisterError::Nobody(what, name.to_owned())),
         };
@@ -376,7 +376,7 @@ impl Register for FilePeople {
     }
     fn put_tier<'a>(&'a self, actor: &'a Actor, tier: TierRecord) -> Registered<'a, TierRecord> {
         Box::pin(async move {
-            let entry = |_: &Written| {
+            let entry = |_: &WrittenFile| {
                 let mut fields = Map::new();
                 fields.insert("name".to_owned(), tier.name.as_str().into());
                 let description = Some(tier.description.as_str().into());

@@ -10,12 +10,14 @@ use time::format_description::well_known::Rfc3339;
 use super::reload::Reloader;
 use super::setup::RulesSource;
 use crate::core::time::Timestamp;
-use crate::core::written::{Place, Problem};
+use crate::core::written::{Problem, TextPlace};
 use crate::database::document;
-use crate::database::file::history::{Entry, History};
+use crate::database::file::history::{FileRevision, History};
 use crate::database::file::{self, edit};
 use crate::engine::port::Later;
-use crate::engine::rulebook::{Asked, Done, Edit, Refused, Revision, RuleBook, RuleChange, Shown};
+use crate::engine::rulebook::{
+    Done, Edit, EditRefused, EditRequest, Revision, RuleBook, RuleChange, ShownRevisions,
+};
 
 /// Most changes told of one revision in a history.
 const CHANGES_SHOWN_MAX: usize = 100;
@@ -31,21 +33,21 @@ struct Rewritten {
 }
 
 impl FileRules {
-    async fn edit_file(&self, path: &Path, asked: Asked) -> Result<Done, Refused> {
+    async fn edit_file(&self, path: &Path, asked: EditRequest) -> Result<Done, EditRefused> {
         let reloader = &self.0;
         if !path.exists() {
             let sentence = format!("there is no {}: make it first, it may be empty", path.display());
-            return Err(Refused::Impossible(sentence));
+            return Err(EditRefused::Impossible(sentence));
         }
         let _editing = reloader.editing.lock().await;
         // What somebody else wrote into the file counts first.
         reloader.read_again(path).await.map_err(|problems| {
             let sentence = "the rules file is not right as it is; put it right first:";
-            Refused::Impossible(format!("{sentence}\n{problems}"))
+            EditRefused::Impossible(format!("{sentence}\n{problems}"))
         })?;
         let revision = reloader.engine().loaded().revision;
         if asked.expected.is_some_and(|expected| expected != revision) {
-            return Err(Refused::Stale(revision));
+            return Err(EditRefused::Stale(revision));
         }
         let (own, regions, wanted) = (path.to_owned(), reloader.regions().to_vec(), asked.edit.clone());
         let rewritten = blocking(move || rewrite(&own, &wanted, &regions)).await??;
@@ -62,8 +64,8 @@ impl FileRules {
             edit::replace(&own, &text)
         })
         .await?
-        .map_err(|error| Refused::Away(format!("{} cannot be rewritten: {error}", path.display())))?;
-        reloader.read_again(path).await.map_err(Refused::Impossible)?;
+        .map_err(|error| EditRefused::Away(format!("{} cannot be rewritten: {error}", path.display())))?;
+        reloader.read_again(path).await.map_err(EditRefused::Impossible)?;
         let revision = reloader.engine().loaded().revision;
         let mut entry = self.entry(revision, action(&asked.edit), &rewritten.after);
         entry.actor.clone_from(&asked.actor.name);
@@ -77,8 +79,8 @@ impl FileRules {
         Ok(Done { revision, changes: rewritten.changes })
     }
 
-    fn entry(&self, revision: u64, action: &str, text: &str) -> Entry {
-        Entry {
+    fn entry(&self, revision: u64, action: &str, text: &str) -> FileRevision {
+        FileRevision {
             revision,
             at: rfc3339(self.0.engine().now()),
             actor: "file".to_owned(),
@@ -90,10 +92,10 @@ impl FileRules {
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Refused> {
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, EditRefused> {
     tokio::task::spawn_blocking(work)
         .await
-        .map_err(|error| Refused::Impossible(format!("the change broke off: {error}")))
+        .map_err(|error| EditRefused::Impossible(format!("the change broke off: {error}")))
 }
 
 const fn action(edit: &Edit) -> &'static str {
@@ -116,14 +118,14 @@ pub(super) fn rfc3339(now: Timestamp) -> String {
 }
 
 /// Works out the file's new text, and checks it as the daemon will.
-fn rewrite(path: &Path, wanted: &Edit, regions: &[String]) -> Result<Rewritten, Refused> {
+fn rewrite(path: &Path, wanted: &Edit, regions: &[String]) -> Result<Rewritten, EditRefused> {
     let wrong = |message: String| {
-        Refused::Wrong(vec![Problem { place: Place::File(path.display().to_string()), message }])
+        EditRefused::Wrong(vec![Problem { place: TextPlace::File(path.display().to_string()), message }])
     };
-    let before = file::read(path).map_err(|problem| Refused::Away(problem.to_string()))?;
+    let before = file::read(path).map_err(|problem| EditRefused::Away(problem.to_string()))?;
     let docs = edit::docs(&before).map_err(wrong)?;
     let (after, changes) = if let Edit::Rollback(revision) = wanted {
-        let entry = History::of(path).get(*revision).ok_or(Refused::NoRevision(*revision))?;
+        let entry = History::of(path).get(*revision).ok_or(EditRefused::NoRevision(*revision))?;
         let changes = docs.changes_to(&edit::docs(&entry.text).map_err(wrong)?);
         (entry.text, changes)
     } else {
@@ -132,27 +134,28 @@ fn rewrite(path: &Path, wanted: &Edit, regions: &[String]) -> Result<Rewritten, 
             other => other.clone(),
         };
         let edited = docs.keeping(docs.edited(&wanted, None)?, regions);
-        edited.check(regions, &[]).map_err(Refused::Wrong)?;
+        edited.check(regions, &[]).map_err(EditRefused::Wrong)?;
         let changes = docs.changes_to(&edited);
         (edit::rewrite(&before, &changes).map_err(wrong)?, changes)
     };
     // Users may have limits of their own for a rule that goes.
-    let loaded = document::from_toml(&path.display().to_string(), &after, regions).map_err(Refused::Wrong)?;
+    let loaded =
+        document::from_toml(&path.display().to_string(), &after, regions).map_err(EditRefused::Wrong)?;
     let mut shapes = crate::core::ruleset::Shapes::default();
     crate::core::ruleset::RuleSet::compile_with_people(loaded.rules.clone(), loaded.people(), &mut shapes)
         .map_err(|conflicts| {
-            let place = || Place::File(path.display().to_string());
+            let place = || TextPlace::File(path.display().to_string());
             let problem = |conflict: &crate::core::ruleset::Conflict| Problem {
                 place: place(),
                 message: conflict.to_string(),
             };
-            Refused::Wrong(conflicts.iter().map(problem).collect())
+            EditRefused::Wrong(conflicts.iter().map(problem).collect())
         })?;
     Ok(Rewritten { before, after, changes })
 }
 
 /// The revisions of a file's history, with what each changed.
-fn revisions(path: &Path, shown: &Shown) -> Vec<Revision> {
+fn revisions(path: &Path, shown: &ShownRevisions) -> Vec<Revision> {
     let history = History::of(path);
     let all = history.revisions();
     let mut told = Vec::new();
@@ -172,7 +175,7 @@ fn revisions(path: &Path, shown: &Shown) -> Vec<Revision> {
         }
         let changes_total = u64::try_from(changes.len()).unwrap_or(u64::MAX);
         changes.truncate(CHANGES_SHOWN_MAX);
-        let Entry { revision, at, actor, source, action, reason, .. } = entry;
+        let FileRevision { revision, at, actor, source, action, reason, .. } = entry;
         told.push(Revision { revision, at, actor, source, action, reason, changes_total, changes });
         if told.len() >= usize::try_from(shown.limit).unwrap_or(usize::MAX) {
             break;
@@ -182,18 +185,18 @@ fn revisions(path: &Path, shown: &Shown) -> Vec<Revision> {
 }
 
 impl RuleBook for FileRules {
-    fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>> {
+    fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
         Box::pin(async move {
             match self.0.source() {
                 RulesSource::File(path) => self.edit_file(path, asked).await,
-                _ => Err(Refused::Impossible(
+                _ => Err(EditRefused::Impossible(
                     "this daemon has no rules file: start it with --rules FILE, or with rules.source = \"postgres\"".to_owned(),
                 )),
             }
         })
     }
 
-    fn history(&self, shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>> {
+    fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>> {
         Box::pin(async move {
             let RulesSource::File(path) = self.0.source() else { return Ok(Vec::new()) };
             let path = path.clone();

@@ -12,7 +12,7 @@ use crate::core::rule::Rule;
 use crate::core::time::Span;
 use crate::core::written::parse_span;
 use crate::database::document::{self, Loaded};
-use crate::database::file::history::{Entry, History};
+use crate::database::file::history::{FileRevision, History};
 use crate::database::file::{self, LOOK_INTERVAL};
 use crate::engine::Engine;
 use crate::engine::rulebook::RulesStatus;
@@ -185,7 +185,7 @@ impl Reloader {
         let known = history.last().is_some_and(|last| document::hash(last.text.as_bytes()) == hash);
         let text = file::read(path).ok().filter(|text| document::hash(text.as_bytes()) == hash);
         let Some(text) = text.filter(|_| !known) else { return };
-        let entry = Entry {
+        let entry = FileRevision {
             revision,
             at: super::file_rules::rfc3339(self.engine.now()),
             actor: "file".to_owned(),
@@ -282,7 +282,7 @@ pub fn check_rules(path: &std::path::Path, regions: &[String]) -> Result<Checked
 
 /// Rules as a file has them.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenRules {
     /// Each in JSON, by name.
     pub rules: Vec<(String, serde_json::Value)>,
     /// What is odd about them, a line each.
@@ -293,12 +293,12 @@ pub struct Written {
 ///
 /// # Errors
 /// Every problem, a line each.
-pub fn read_rules(path: &std::path::Path, regions: &[String]) -> Result<Written, Vec<String>> {
+pub fn read_rules(path: &std::path::Path, regions: &[String]) -> Result<WrittenRules, Vec<String>> {
     let warnings = check_rules(path, regions)?.warnings;
     let problem = |text: String| vec![format!("{}: {text}", path.display())];
     let text = file::read(path).map_err(|unread| vec![unread.to_string()])?;
     let docs = file::edit::docs(&text).map_err(problem)?;
-    Ok(Written { rules: docs.rules.into_iter().collect(), warnings })
+    Ok(WrittenRules { rules: docs.rules.into_iter().collect(), warnings })
 }
 
 /// The rules that a configuration leads to.

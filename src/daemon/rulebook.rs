@@ -3,12 +3,12 @@
 use super::database_rules::DatabaseRules;
 use crate::database::postgres::rules;
 use crate::engine::port::Later;
-use crate::engine::rulebook::{Asked, Done, Refused, Revision, RuleBook, Shown};
+use crate::engine::rulebook::{Done, EditRefused, EditRequest, Revision, RuleBook, ShownRevisions};
 
 impl RuleBook for DatabaseRules {
-    fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>> {
+    fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
         Box::pin(async move {
-            self.probe().await.map_err(|failure| Refused::Away(failure.to_string()))?;
+            self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
             let in_force = self.in_force().await;
             let (dry_run, actor) = (asked.dry_run, asked.actor.name.clone());
             let done = rules::edit(&self.database, asked, &self.regions, in_force).await?;
@@ -26,10 +26,12 @@ impl RuleBook for DatabaseRules {
         })
     }
 
-    fn history(&self, shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>> {
+    fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>> {
         Box::pin(async move {
-            self.probe().await.map_err(|failure| Refused::Away(failure.to_string()))?;
-            rules::history(&self.database, &shown).await.map_err(|failure| Refused::Away(failure.to_string()))
+            self.probe().await.map_err(|failure| EditRefused::Away(failure.to_string()))?;
+            rules::history(&self.database, &shown)
+                .await
+                .map_err(|failure| EditRefused::Away(failure.to_string()))
         })
     }
 }

@@ -21,7 +21,7 @@ use crate::core::identity::ApiKey;
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::{Rule, User, UserLimit};
 use crate::core::ruleset::People;
-use crate::core::written::{At, Entry, Fields, Node, Problem, Problems, integer, suggestion, text};
+use crate::core::written::{At, Fields, Problem, Problems, TreeEntry, TreeNode, integer, suggestion, text};
 
 pub use self::shown::{GlobalDoc, MatchDoc, RuleDoc};
 
@@ -56,7 +56,7 @@ impl Loaded {
 /// Every problem, in the order of the text; a text that is no TOML has one.
 pub fn from_toml(file: &str, text: &str, regions: &[String]) -> Result<Loaded, Vec<Problem>> {
     let mut problems = Problems::new(file, text);
-    let root = Node::from_toml(text).map_err(|(at, message)| {
+    let root = TreeNode::from_toml(text).map_err(|(at, message)| {
         problems.report(&at, message);
     });
     let read = root.ok().and_then(|root| read_set(&root, regions, &mut problems));
@@ -72,7 +72,7 @@ pub fn from_toml(file: &str, text: &str, regions: &[String]) -> Result<Loaded, V
 /// Every problem, with the path of its field.
 pub fn from_json(json: &serde_json::Value, regions: &[String]) -> Result<Loaded, Vec<Problem>> {
     let mut problems = Problems::new("", "");
-    match read_set(&Node::from_json(json, ""), regions, &mut problems) {
+    match read_set(&TreeNode::from_json(json, ""), regions, &mut problems) {
         Some(loaded) if problems.is_empty() => Ok(loaded),
         _ => Err(problems.into_list()),
     }
@@ -96,7 +96,7 @@ pub fn named_rule_from_json(
     regions: &[String],
 ) -> Result<Rule, Vec<Problem>> {
     let mut problems = Problems::new("", "");
-    match rule::read(&Node::from_json(json, place), regions, &mut problems) {
+    match rule::read(&TreeNode::from_json(json, place), regions, &mut problems) {
         Some(rule) if problems.is_empty() => Ok(rule),
         _ => Err(problems.into_list()),
     }
@@ -110,18 +110,18 @@ pub fn hash(text: &[u8]) -> u64 {
     hasher.finish()
 }
 
-fn read_set(root: &Node, regions: &[String], problems: &mut Problems<'_>) -> Option<Loaded> {
+fn read_set(root: &TreeNode, regions: &[String], problems: &mut Problems<'_>) -> Option<Loaded> {
     let mut fields = Fields::open(root, problems)?;
     let rules = read_rules(fields.list("rules", problems).unwrap_or_default(), regions, problems);
     let tiers = read_tiers(fields.list("tiers", problems).unwrap_or_default(), problems);
     let users = read_users(fields.list("users", problems).unwrap_or_default(), &rules, &tiers, problems);
-    let known = people::Known { rules: &rules, tiers: &tiers };
+    let known = people::KnownNames { rules: &rules, tiers: &tiers };
     let keys = people::keys(fields.list("keys", problems).unwrap_or_default(), known, problems);
     fields.finish(problems);
     Some(Loaded { rules, users, keys, tiers, hash: 0 })
 }
 
-fn read_rules(nodes: &[Node], regions: &[String], problems: &mut Problems<'_>) -> Vec<Rule> {
+fn read_rules(nodes: &[TreeNode], regions: &[String], problems: &mut Problems<'_>) -> Vec<Rule> {
     let mut unique = Unique::new("rule name");
     let mut rules = Vec::with_capacity(nodes.len());
     for node in nodes {
@@ -133,7 +133,7 @@ fn read_rules(nodes: &[Node], regions: &[String], problems: &mut Problems<'_>) -
     rules
 }
 
-fn read_tiers(nodes: &[Node], problems: &mut Problems<'_>) -> Vec<String> {
+fn read_tiers(nodes: &[TreeNode], problems: &mut Problems<'_>) -> Vec<String> {
     let mut unique = Unique::new("tier");
     let mut tiers = Vec::new();
     for node in nodes {
@@ -151,7 +151,12 @@ fn read_tiers(nodes: &[Node], problems: &mut Problems<'_>) -> Vec<String> {
     tiers
 }
 
-fn read_users(nodes: &[Node], rules: &[Rule], tiers: &[String], problems: &mut Problems<'_>) -> Vec<User> {
+fn read_users(
+    nodes: &[TreeNode],
+    rules: &[Rule],
+    tiers: &[String],
+    problems: &mut Problems<'_>,
+) -> Vec<User> {
     let by_name: HashMap<&str, &Rule> = rules.iter().map(|rule| (rule.name.as_str(), rule)).collect();
     let mut unique = Unique::new("user id");
     let mut users = Vec::new();
@@ -188,7 +193,7 @@ fn read_tier(fields: &mut Fields<'_>, tiers: &[String], problems: &mut Problems<
 }
 
 fn read_override(
-    entry: &Entry,
+    entry: &TreeEntry,
     rules: &HashMap<&str, &Rule>,
     problems: &mut Problems<'_>,
 ) -> Option<UserLimit> {
@@ -225,7 +230,7 @@ fn read_override(
 }
 
 /// An entry of a table, before the table is read.
-fn entry<'n>(node: &'n Node, key: &str) -> Option<&'n Entry> {
+fn entry<'n>(node: &'n TreeNode, key: &str) -> Option<&'n TreeEntry> {
     match &node.value {
         crate::core::written::Value::Table(entries) => entries.iter().find(|entry| entry.key == key),
         _ => None,
@@ -243,7 +248,7 @@ impl<'n> Unique<'n> {
         Self { what, seen: HashMap::new() }
     }
 
-    fn check(&mut self, node: &'n Node, problems: &mut Problems<'_>) {
+    fn check(&mut self, node: &'n TreeNode, problems: &mut Problems<'_>) {
         let crate::core::written::Value::Text(text) = &node.value else { return };
         if let Some(first) = self.seen.insert(text, &node.at) {
             let where_first =

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
-use self::tree::{Amount, Entry, Wanted};
+use self::tree::{Amount, DescriptorEntry, Wanted};
 
 pub use self::tree::Unread;
 
@@ -60,14 +60,14 @@ pub struct ImportedRule {
 /// Where a walk ends, and what then holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct End {
-    path: Vec<Step>,
+    path: Vec<PathEntry>,
     /// `None`: nothing is counted.
     limit: Option<(Amount, bool)>,
 }
 
 /// One entry of a descriptor on the way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Step {
+struct PathEntry {
     key: String,
     wanted: Wanted,
     /// Whether all values that fit share one bucket.
@@ -76,7 +76,7 @@ struct Step {
     place: usize,
 }
 
-impl Step {
+impl PathEntry {
     /// The order in which a walk tries entries.
     fn rank(&self) -> (u8, usize, &str) {
         match &self.wanted {
@@ -126,12 +126,12 @@ pub fn import(files: &[(String, String)]) -> Result<Imported, Vec<Unread>> {
 struct Domain {
     name: String,
     files: String,
-    descriptors: Vec<Entry>,
+    descriptors: Vec<DescriptorEntry>,
 }
 
 impl Domain {
     /// Adds a further file's descriptors. The reference service refuses one that stands in two files.
-    fn merge(&mut self, file: &str, descriptors: Vec<Entry>, inexact: &mut Vec<String>) {
+    fn merge(&mut self, file: &str, descriptors: Vec<DescriptorEntry>, inexact: &mut Vec<String>) {
         for entry in descriptors {
             if self.descriptors.iter().any(|own| own.is_for_the_same(&entry)) {
                 inexact.push(format!(
@@ -210,11 +210,11 @@ pub fn to_toml(mut rules: Vec<ImportedRule>) -> Result<String, toml::ser::Error>
 }
 
 fn ranks(end: &End) -> Vec<(u8, usize, &str)> {
-    end.path.iter().map(Step::rank).collect()
+    end.path.iter().map(PathEntry::rank).collect()
 }
 
 /// Collects the ends below these siblings.
-fn walk(siblings: &[Entry], path: &mut Vec<Step>, ends: &mut Vec<End>) {
+fn walk(siblings: &[DescriptorEntry], path: &mut Vec<PathEntry>, ends: &mut Vec<End>) {
     for (place, entry) in siblings.iter().enumerate() {
         path.push(step(entry, place));
         if let Some(amount) = entry.limit {
@@ -237,13 +237,13 @@ fn walk(siblings: &[Entry], path: &mut Vec<Step>, ends: &mut Vec<End>) {
     }
 }
 
-fn step(entry: &Entry, place: usize) -> Step {
+fn step(entry: &DescriptorEntry, place: usize) -> PathEntry {
     let shared = entry.shared || matches!(entry.wanted, Wanted::Value(_));
-    Step { key: entry.key.clone(), wanted: entry.wanted.clone(), shared, place }
+    PathEntry { key: entry.key.clone(), wanted: entry.wanted.clone(), shared, place }
 }
 
 /// Whether a walk from this entry along `rest` ends at a limit.
-fn covers(entry: &Entry, rest: &[Step]) -> bool {
+fn covers(entry: &DescriptorEntry, rest: &[PathEntry]) -> bool {
     let Some((first, rest)) = rest.split_first() else { return entry.limit.is_some() };
     let of_key = || entry.descriptors.iter().filter(|own| own.key == first.key);
     let next = match &first.wanted {

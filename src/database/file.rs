@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::document::{self, Loaded};
-use crate::core::written::{Place, Problem};
+use crate::core::written::{Problem, TextPlace};
 
 /// Largest file of rules, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -42,7 +42,7 @@ pub fn load(path: &Path, regions: &[String]) -> Change {
 /// It cannot be read, is too long or no UTF-8.
 pub fn read(path: &Path) -> Result<String, Problem> {
     let name = path.display().to_string();
-    let problem = |message: String| Problem { place: Place::File(name.clone()), message };
+    let problem = |message: String| Problem { place: TextPlace::File(name.clone()), message };
     let file = std::fs::File::open(path).map_err(|error| problem(reason(&error)))?;
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|error| problem(reason(&error)))?;

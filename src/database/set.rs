@@ -10,8 +10,8 @@ use super::held::Held;
 use super::postgres::rules::Version;
 use crate::core::rule::{Rule, User};
 use crate::core::ruleset::{RuleSet, Shapes};
-use crate::core::written::{PROBLEMS_MAX, Place, Problem};
-use crate::engine::rulebook::{Edit, Quota, Refused, RuleChange};
+use crate::core::written::{PROBLEMS_MAX, Problem, TextPlace};
+use crate::engine::rulebook::{Edit, EditRefused, Quota, RuleChange};
 
 /// Most rules of one set.
 pub const RULES_MAX: usize = 200_000;
@@ -98,7 +98,7 @@ impl RuleDocs {
     ///
     /// # Errors
     /// The edit names what is not there, or makes no sense.
-    pub fn edited(&self, edit: &Edit, before: Option<Self>) -> Result<Self, Refused> {
+    pub fn edited(&self, edit: &Edit, before: Option<Self>) -> Result<Self, EditRefused> {
         let mut set = self.clone();
         match edit {
             Edit::Replace(rules) => {
@@ -107,11 +107,14 @@ impl RuleDocs {
                     let name = rule.get("name").and_then(Value::as_str);
                     let Some(name) = name else {
                         let message = "name is missing: a rule needs one, a text".to_owned();
-                        return Err(Refused::Wrong(vec![problem(&format!("rules[{place}]"), message)]));
+                        return Err(EditRefused::Wrong(vec![problem(&format!("rules[{place}]"), message)]));
                     };
                     if set.rules.insert(name.to_owned(), rule.clone()).is_some() {
                         let message = format!("rule name {name:?} is used twice");
-                        return Err(Refused::Wrong(vec![problem(&format!("rules[{place}].name"), message)]));
+                        return Err(EditRefused::Wrong(vec![problem(
+                            &format!("rules[{place}].name"),
+                            message,
+                        )]));
                     }
                 }
                 let rules = &set.rules;
@@ -120,7 +123,7 @@ impl RuleDocs {
             Edit::Put { name, rule } => {
                 let mut rule = rule.clone();
                 let fields = rule.as_object_mut().ok_or_else(|| {
-                    Refused::Wrong(vec![problem(
+                    EditRefused::Wrong(vec![problem(
                         "",
                         "a rule is an object, in the shape of rules.toml".to_owned(),
                     )])
@@ -129,18 +132,18 @@ impl RuleDocs {
                 if own != name {
                     let message =
                         format!("the path names rule {name:?}, the body another: rules cannot be renamed");
-                    return Err(Refused::Wrong(vec![problem("name", message)]));
+                    return Err(EditRefused::Wrong(vec![problem("name", message)]));
                 }
                 set.rules.insert(name.clone(), rule);
             }
             Edit::Delete(name) => {
-                set.rules.remove(name).ok_or_else(|| Refused::NoRule(name.clone()))?;
+                set.rules.remove(name).ok_or_else(|| EditRefused::NoRule(name.clone()))?;
                 set.quotas.remove(name);
             }
-            Edit::Rollback(revision) => set = before.ok_or(Refused::NoRevision(*revision))?,
+            Edit::Rollback(revision) => set = before.ok_or(EditRefused::NoRevision(*revision))?,
             Edit::Quotas { rule, quotas } => {
                 if !set.rules.contains_key(rule) {
-                    return Err(Refused::NoRule(rule.clone()));
+                    return Err(EditRefused::NoRule(rule.clone()));
                 }
                 set.quotas.remove(rule);
                 if !quotas.is_empty() {
@@ -171,11 +174,11 @@ impl RuleDocs {
     ///
     /// # Errors
     /// There is no such rule, or it is not worldwide.
-    pub fn quotas_within(&self, rule: &str, quotas: &[Quota]) -> Result<Edit, Refused> {
-        let document = self.rules.get(rule).ok_or_else(|| Refused::NoRule(rule.to_owned()))?;
+    pub fn quotas_within(&self, rule: &str, quotas: &[Quota]) -> Result<Edit, EditRefused> {
+        let document = self.rules.get(rule).ok_or_else(|| EditRefused::NoRule(rule.to_owned()))?;
         let mut document = document.clone();
         let Some(global) = document.get_mut("global").and_then(Value::as_object_mut) else {
-            return Err(Refused::Wrong(vec![not_worldwide(rule)]));
+            return Err(EditRefused::Wrong(vec![not_worldwide(rule)]));
         };
         if quotas.is_empty() {
             global.remove("shares");
@@ -296,7 +299,7 @@ fn not_worldwide(rule: &str) -> Problem {
 }
 
 fn problem(place: &str, message: String) -> Problem {
-    Problem { place: Place::Field(place.to_owned()), message }
+    Problem { place: TextPlace::Field(place.to_owned()), message }
 }
 
 fn union<'a>(
@@ -386,13 +389,13 @@ mod tests {
     fn an_edit_that_makes_no_sense_is_refused() {
         let before = set(&[("a", 1)]);
         let refused = |edit| before.edited(&edit, None).unwrap_err();
-        assert_eq!(refused(Edit::Delete("b".to_owned())), Refused::NoRule("b".to_owned()));
-        assert_eq!(refused(Edit::Rollback(7)), Refused::NoRevision(7));
+        assert_eq!(refused(Edit::Delete("b".to_owned())), EditRefused::NoRule("b".to_owned()));
+        assert_eq!(refused(Edit::Rollback(7)), EditRefused::NoRevision(7));
         let other = Edit::Put { name: "a".to_owned(), rule: json!({ "name": "b" }) };
-        assert!(matches!(refused(other), Refused::Wrong(_)));
+        assert!(matches!(refused(other), EditRefused::Wrong(_)));
         let twice = Edit::Replace(vec![json!({ "name": "a" }), json!({ "name": "a" })]);
         assert!(refused(twice).to_string().contains("used twice"));
-        assert!(matches!(refused(Edit::Replace(vec![json!(1)])), Refused::Wrong(_)));
+        assert!(matches!(refused(Edit::Replace(vec![json!(1)])), EditRefused::Wrong(_)));
     }
 
     #[test]

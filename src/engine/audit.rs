@@ -99,14 +99,14 @@ impl OneIn {
 
 /// Records that were taken out of the queue.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenRecords {
     /// As [`Record::write`] wrote them.
     pub bytes: Vec<u8>,
     /// How many.
     pub rows: u64,
 }
 
-impl Taken {
+impl TakenRecords {
     /// One record for all denials of a rule that have none of their own: of nobody, and of no path.
     fn tell_unlisted(&mut self, unlisted: [HashMap<String, Unlisted, RandomState>; 2]) {
         for (all, outcome) in unlisted.into_iter().zip([Outcome::Denied, Outcome::ShadowDenied]) {
@@ -260,9 +260,9 @@ impl Queue {
 
     /// Takes everything that waits.
     #[must_use]
-    pub fn take(&self) -> Taken {
+    pub fn take(&self) -> TakenRecords {
         self.asked.store(false, Ordering::Relaxed);
-        let mut taken = Taken::default();
+        let mut taken = TakenRecords::default();
         for slot in &self.slots {
             let mut now = slot.lock();
             let len = now.bytes.len();
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn what_many_threads_push_is_taken_once_and_whole() {
         let queue = Queue::new(100, &Metrics::new());
-        let taken: Vec<Taken> = std::thread::scope(|scope| {
+        let taken: Vec<TakenRecords> = std::thread::scope(|scope| {
             for thread in 0..4 {
                 let queue = &queue;
                 scope.spawn(move || (0..5_000).for_each(|n| queue.push(&record(&format!("{thread}-{n}")))));

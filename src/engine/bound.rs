@@ -12,7 +12,7 @@ use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::EscrowRule;
-use crate::core::worldwide::uncertainty::{self, Answered, Elsewhere, OwnStore};
+use crate::core::worldwide::uncertainty::{self, BucketAnswer, OtherStores, OwnStore};
 
 /// What was said of the stores elsewhere holds for so long: it is said anew every hundredth of a second.
 const SAID_FOR: Span = Span::from_millis(100);
@@ -35,7 +35,7 @@ pub(super) struct Others {
 }
 
 impl Others {
-    fn put(&self, elsewhere: Elsewhere, now: Timestamp) {
+    fn put(&self, elsewhere: OtherStores, now: Timestamp) {
         self.stores.store(elsewhere.stores, Ordering::Relaxed);
         self.regions.store(elsewhere.regions, Ordering::Relaxed);
         let until = if elsewhere.settled { now + SAID_FOR } else { Timestamp::default() };
@@ -43,19 +43,19 @@ impl Others {
         self.silence.store(elsewhere.silence.0, Ordering::Relaxed);
     }
 
-    fn get(&self, now: Timestamp) -> Elsewhere {
+    fn get(&self, now: Timestamp) -> OtherStores {
         let settled = now.0 <= self.settled.load(Ordering::Relaxed);
         let silence = Span(self.silence.load(Ordering::Relaxed));
         let stores = self.stores.load(Ordering::Relaxed);
         let regions = self.regions.load(Ordering::Relaxed);
-        Elsewhere { stores, regions, settled, own_store: self.own_store, silence }
+        OtherStores { stores, regions, settled, own_store: self.own_store, silence }
     }
 }
 
 /// What is known beside an answer. Where the store did not give it, what it holds is not known either.
-pub(super) const fn of_answer(elsewhere: Elsewhere, degraded: bool) -> Elsewhere {
+pub(super) const fn of_answer(elsewhere: OtherStores, degraded: bool) -> OtherStores {
     match elsewhere.own_store {
-        OwnStore::Lasting if degraded => Elsewhere { own_store: OwnStore::Unanswered, ..elsewhere },
+        OwnStore::Lasting if degraded => OtherStores { own_store: OwnStore::Unanswered, ..elsewhere },
         _ => elsewhere,
     }
 }
@@ -75,12 +75,12 @@ impl Engine {
         self
     }
 
-    pub(super) fn elsewhere(&self, now: Timestamp) -> Elsewhere {
+    pub(super) fn elsewhere(&self, now: Timestamp) -> OtherStores {
         self.others.get(now)
     }
 
     /// The same, and the time.
-    pub(super) fn elsewhere_of(&self, degraded: bool) -> (Elsewhere, Timestamp) {
+    pub(super) fn elsewhere_of(&self, degraded: bool) -> (OtherStores, Timestamp) {
         let now = self.clock.now();
         (of_answer(self.elsewhere(now), degraded), now)
     }
@@ -90,7 +90,7 @@ impl Engine {
         self.others.regions.load(Ordering::Relaxed)
     }
 
-    pub(super) fn put_elsewhere(&self, elsewhere: Elsewhere) {
+    pub(super) fn put_elsewhere(&self, elsewhere: OtherStores) {
         self.others.put(elsewhere, self.clock.now());
     }
 }
@@ -104,14 +104,14 @@ pub(super) fn of_bucket(
     mode: Mode,
     algorithm: Algorithm,
     (whole, own): (&Limit, &Limit),
-    answered: &Answered,
-    (elsewhere, now): (Elsewhere, Timestamp),
+    answered: &BucketAnswer,
+    (elsewhere, now): (OtherStores, Timestamp),
 ) -> u64 {
     match mode {
         Mode::Gossip if own == whole => uncertainty::error_bound(algorithm, whole, answered, elsewhere, now),
         // This region tells nobody of all its buckets, so the others may have spent all.
         Mode::Gossip => {
-            let unheard = Answered { view: None, ..*answered };
+            let unheard = BucketAnswer { view: None, ..*answered };
             uncertainty::error_bound(algorithm, whole, &unheard, elsewhere, now)
         }
         // The others may have spent all that is not ours.
@@ -141,7 +141,7 @@ pub(super) fn shown_limit(rule: &Rule, whole: &Limit, own: &Limit) -> u32 {
 pub(super) fn of_rules(
     loaded: &Loaded,
     status: &WorldStatus,
-    elsewhere: Elsewhere,
+    elsewhere: OtherStores,
 ) -> Vec<(String, u64, &'static str)> {
     let told: HashMap<&str, (u64, &'static str)> = status
         .error_bounds
@@ -219,7 +219,7 @@ fn of_status(status: &WorldStatus) -> BTreeMap<(&'static str, &str), u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::algorithm::View;
+    use crate::core::algorithm::Allowance;
     use crate::core::wire::RuleName;
     use crate::database::document;
     use crate::engine::Engine;
@@ -301,7 +301,7 @@ mod tests {
         let names =
             ["quiet", "split"].map(|name| RuleName { domain: "default".to_owned(), name: name.to_owned() });
         engine.crowded(&names, 3);
-        WorldPort::elsewhere(&engine, Elsewhere { stores: 2, ..Elsewhere::default() });
+        WorldPort::elsewhere(&engine, OtherStores { stores: 2, ..OtherStores::default() });
         let crowded = ["moved 10 shares", "quiet 24 room", "split 8 shares", "still 8 shares", "told 3 lag"];
         assert_eq!(published(told.clone()), crowded);
         let begins = WorldStatus { begins: true, ..told.clone() };
@@ -321,9 +321,9 @@ mod tests {
         let limit = |permits, burst| Limit { permits, window: Span::from_secs(60), burst, queue: 0 };
         let (whole, own) = (limit(100, 900), limit(30, 270));
         let now = Timestamp(7 * 60_000_000);
-        let view = Some(View { window: 7, ..View::default() });
-        let answered = Answered { used: 12, remaining: 28, view, error_bound: 5 };
-        let elsewhere = (Elsewhere { stores: 2, settled: true, ..Elsewhere::default() }, now);
+        let view = Some(Allowance { window: 7, ..Allowance::default() });
+        let answered = BucketAnswer { used: 12, remaining: 28, view, error_bound: 5 };
+        let elsewhere = (OtherStores { stores: 2, settled: true, ..OtherStores::default() }, now);
         let bound = |mode, algorithm| of_bucket(mode, algorithm, (&whole, &own), &answered, elsewhere);
         let told = of_bucket(Mode::Gossip, Algorithm::FixedWindow, (&whole, &whole), &answered, elsewhere);
         assert_eq!(told, 5);
@@ -334,7 +334,7 @@ mod tests {
         // Ten were taken from others.
         assert_eq!(bound(Mode::Escrow, Algorithm::FixedWindow), 60);
         assert_eq!(bound(Mode::Escrow, Algorithm::Gcra), 860);
-        let answered = Answered { used: u64::MAX, remaining: 1, ..answered };
+        let answered = BucketAnswer { used: u64::MAX, remaining: 1, ..answered };
         let more = of_bucket(Mode::Escrow, Algorithm::FixedWindow, (&whole, &own), &answered, elsewhere);
         assert_eq!(more, 0);
     }

@@ -9,7 +9,7 @@ use super::audit::Question;
 use super::bound;
 use super::each::Footprint;
 use super::hold::Leasing;
-use super::identity::{Persons, Refused, rewritten};
+use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
 use super::port::{Answer, Charge, Counted, Intent, Outcome};
 use super::unmatched;
@@ -19,13 +19,13 @@ use crate::core::decision::{Decision, Ruled, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
 use crate::core::key::Key;
-use crate::core::request::{Cost, Report, Request};
+use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
 use crate::core::worldwide::escrow::can_move;
-use crate::core::worldwide::uncertainty::{self, Answered, Elsewhere};
+use crate::core::worldwide::uncertainty::{self, BucketAnswer, OtherStores};
 
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;
@@ -41,7 +41,7 @@ type Charges<'a> = SmallVec<[Charge<'a>; 2]>;
 
 /// What a request asked for, and whether its call was charged.
 #[derive(Clone, Copy)]
-struct Taken {
+struct TakenCost {
     cost: Cost,
     charged: bool,
 }
@@ -74,7 +74,7 @@ impl Engine {
         let persons = self.persons(&loaded.set, requests, &mut soon);
         if soon.is_empty() {
             let rewritten = rewritten(requests, &persons);
-            let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
+            let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
             let charges = plan.charges(self.regions_known());
             let tried = self.store.try_decide(&charges, plan.intent, now);
@@ -100,7 +100,7 @@ impl Engine {
             let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
             let now = self.clock.now();
             let rewritten = rewritten(requests, &persons);
-            let asked = Asked { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
+            let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
             let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
             let (charges, mut at) = (plan.charges(self.regions_known()), now);
             let mut outcome = self.store.decide(&charges, plan.intent, at).await;
@@ -150,7 +150,7 @@ impl Engine {
                         let cost = plan.cost_of(found, request.cost);
                         if intent == Intent::Charge {
                             if plan.speaks(found) {
-                                let taken = Taken { cost, charged };
+                                let taken = TakenCost { cost, charged };
                                 self.tally(found, key, taken, counted, now);
                             }
                             if charges {
@@ -216,8 +216,8 @@ impl Engine {
         }
     }
 
-    fn tally(&self, found: &Match<'_>, key: &Key, taken: Taken, counted: &Counted, now: Timestamp) {
-        let Taken { cost, charged } = taken;
+    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &Counted, now: Timestamp) {
+        let TakenCost { cost, charged } = taken;
         // A request's own limit with another window counts in buckets of its own, which no other region knows.
         if key.shape() != found.rule.shape {
             return;
@@ -280,7 +280,7 @@ fn cost_of(found: &Match<'_>, cost: Cost) -> Cost {
         Cost::Report(_) if is_held(found) => Cost::Peek,
         cost if is_held(found) && cost.taken() > 0 => cost,
         cost => match cost.charged() {
-            Cost::Report(Report { permits, .. }) => reported(found, permits),
+            Cost::Report(ReportedCost { permits, .. }) => reported(found, permits),
             Cost::Take(permits) if found.rule.rule.charge == Charging::Always => reported(found, permits),
             cost => cost,
         },
@@ -289,7 +289,7 @@ fn cost_of(found: &Match<'_>, cost: Cost) -> Cost {
 
 fn reported(found: &Match<'_>, permits: u64) -> Cost {
     let debt_max = found.rule.rule.debt_max(found.limit.permits, found.whole.permits);
-    Cost::Report(Report { permits, debt_max })
+    Cost::Report(ReportedCost { permits, debt_max })
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
@@ -301,7 +301,7 @@ pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u
 }
 
 /// The answer to one who may not ask at all.
-fn refusal(refused: &Refused) -> Decision {
+fn refusal(refused: &IdentityRefused) -> Decision {
     let ruled = Ruled {
         rule: refused.why.name().into(),
         action: Action::Block,
@@ -328,7 +328,7 @@ fn refusal(refused: &Refused) -> Decision {
 
 /// Questions, and what is known of those who ask them.
 #[derive(Clone, Copy)]
-struct Asked<'a, 'r> {
+struct Questions<'a, 'r> {
     requests: &'a [Request<'r>],
     /// One for each, or none at all.
     persons: &'a Persons,
@@ -341,7 +341,7 @@ struct Plan<'a, 'r> {
     persons: &'a Persons,
     matches: SmallVec<[Matches<'a>; 1]>,
     /// Those who may not ask at all, by the place of their question.
-    refused: SmallVec<[(usize, Refused); 1]>,
+    refused: SmallVec<[(usize, IdentityRefused); 1]>,
     intent: Intent,
     /// Somebody is blocked: what has happened is charged all the same, and nothing else.
     only_reports: bool,
@@ -350,12 +350,12 @@ struct Plan<'a, 'r> {
 impl<'a, 'r> Plan<'a, 'r> {
     fn new(
         loaded: &'a Loaded,
-        asked: Asked<'a, 'r>,
+        asked: Questions<'a, 'r>,
         tier_default: Option<&'a str>,
         intent: Intent,
         now: Timestamp,
     ) -> Self {
-        let Asked { requests, persons } = asked;
+        let Questions { requests, persons } = asked;
         let mut refused = SmallVec::new();
         let mut matches: SmallVec<[Matches<'a>; 1]> = SmallVec::new();
         for (place, request) in requests.iter().enumerate() {
@@ -527,7 +527,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         found: &Match<'_>,
         counted: &Counted,
         cost: Cost,
-        elsewhere: Elsewhere,
+        elsewhere: OtherStores,
     ) -> bool {
         let Counted { used, view, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
@@ -541,7 +541,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         found: &Match<'_>,
         shadow: bool,
         (counted, cost): (&Counted, Cost),
-        (elsewhere, now): (Elsewhere, Timestamp),
+        (elsewhere, now): (OtherStores, Timestamp),
     ) -> Ruled {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
         let rule = &found.rule.rule;
@@ -550,7 +550,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             true => Some(retry.unwrap_or(HEARD_SOON).min(HEARD_SOON)),
             false => retry.filter(|_| self.may_pass(found, cost)),
         };
-        let answered = Answered { used, remaining, view, error_bound };
+        let answered = BucketAnswer { used, remaining, view, error_bound };
         let elsewhere = (bound::of_answer(elsewhere, degraded), now);
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,

@@ -27,10 +27,10 @@ pub(super) enum Excess {
 
 /// What explains a count above the limit.
 #[derive(Debug, Default)]
-pub(super) struct Excesses(Mutex<State>);
+pub(super) struct Excesses(Mutex<ExcessState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct ExcessState {
     /// By rule: the largest limit before the one in force, and when it was in force last.
     before: BTreeMap<String, (u64, Timestamp)>,
     /// By rule: when it was last known to be different elsewhere.

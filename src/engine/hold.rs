@@ -13,7 +13,7 @@ use super::identity::secret::NoRandomness;
 use super::port::{Charge, Counted, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Leased;
-use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, Held, Hold, HoldStep, Holder, Lease};
+use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease};
 use crate::core::key::{Key, identity_values};
 use crate::core::request::Cost;
 use crate::core::ruleset::{Compiled, Match};
@@ -103,7 +103,7 @@ impl Leasing {
             self.1 += 1;
         } else {
             let values = identity_values(key.identity()).unwrap_or_default();
-            leased.lease.held.push(Held {
+            leased.lease.held.push(HeldPlaces {
                 domain: rule.domain.clone(),
                 rule: rule.name.clone(),
                 own_limit: found.own_limit,
@@ -163,7 +163,7 @@ impl Engine {
 }
 
 /// Whether the rule still counts what was held of it, in the same buckets.
-fn counts(compiled: &Compiled, held: &Held) -> bool {
+fn counts(compiled: &Compiled, held: &HeldPlaces) -> bool {
     let rule = &compiled.rule;
     rule.action.counts() && rule.algorithm == Algorithm::Concurrency && rule.per.len() == held.values.len()
 }

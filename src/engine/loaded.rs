@@ -29,7 +29,7 @@ pub struct Loaded {
     /// By the rules' numbers.
     sides: Vec<Option<Arc<Side>>>,
     worldwide: HashMap<Shape, Arc<Compiled>>,
-    pub(super) unmatched: unmatched::Known,
+    pub(super) unmatched: unmatched::UnmatchedCounters,
 }
 
 /// What the engine keeps beside one rule.
@@ -101,7 +101,7 @@ impl Loaded {
     /// Puts a compiled set beside its metrics.
     #[must_use]
     pub fn new(set: RuleSet, revision: u64, shadow: bool, metrics: &Metrics) -> Self {
-        let unmatched = unmatched::Known::new(&set, metrics);
+        let unmatched = unmatched::UnmatchedCounters::new(&set, metrics);
         let mut loaded =
             Self { worldwide: worldwide(&set), sides: Vec::new(), unmatched, set, revision, shadow };
         loaded.sides.resize(loaded.set.numbers(), None);
@@ -128,7 +128,7 @@ impl Loaded {
         for compiled in names.iter().filter_map(|name| set.by_name(name)) {
             put(&mut sides, compiled, Some(Side::new(compiled, metrics)));
         }
-        let unmatched = unmatched::Known::new(&set, metrics);
+        let unmatched = unmatched::UnmatchedCounters::new(&set, metrics);
         Self { worldwide: worldwide(&set), sides, unmatched, set, revision, shadow }
     }
 

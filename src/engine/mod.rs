@@ -22,8 +22,8 @@ use crate::core::request::Request;
 use crate::core::rule::{Mode, Rule, User};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{Ask, Balance};
-use crate::core::worldwide::uncertainty::Answered;
+use crate::core::worldwide::escrow::{StepRequest, StepResult};
+use crate::core::worldwide::uncertainty::BucketAnswer;
 use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
@@ -82,7 +82,7 @@ pub struct Engine {
     holds: Holds,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
-    warnings: warnings::Kept,
+    warnings: warnings::NewestWarnings,
     unknown_domains: unmatched::Unknown,
     notices: ArcSwap<Vec<Notice>>,
     excess: Excesses,
@@ -129,7 +129,7 @@ impl Engine {
             holds: Holds::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
-            warnings: warnings::Kept::default(),
+            warnings: warnings::NewestWarnings::default(),
             unknown_domains: unmatched::Unknown::new(&metrics),
             notices: ArcSwap::default(),
             excess: Excesses::default(),
@@ -430,7 +430,7 @@ impl Engine {
         }
         let error_bound = compiled.rule.global.as_ref().map_or(0, |global| {
             // Of a bucket that is not there nothing is known.
-            let answered = info.map_or_else(Answered::default, |info| Answered {
+            let answered = info.map_or_else(BucketAnswer::default, |info| BucketAnswer {
                 used: info.used,
                 remaining: info.verdict.remaining,
                 view: told,
@@ -513,7 +513,7 @@ impl Engine {
     }
 
     /// Carries out a step on the rights of an `escrow` rule's bucket. `None`: the rule is gone, or the store has no answer.
-    pub fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+    pub fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
         let loaded = self.loaded.load_full();
         let now = self.clock.now();
         {
@@ -543,7 +543,7 @@ impl Engine {
 }
 
 /// What a charge of a bucket would be given here.
-fn held(loaded: &Loaded, compiled: &Compiled, ask: &Ask, now: Timestamp) -> Limit {
+fn held(loaded: &Loaded, compiled: &Compiled, ask: &StepRequest, now: Timestamp) -> Limit {
     let limit = ask.own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));
     loaded.held_to(compiled, limit, now)
 }

@@ -41,7 +41,7 @@ type Resolve = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 /// Names, and what is known of them.
 pub struct Names {
     resolve: Box<Resolve>,
-    names: Mutex<HashMap<String, Arc<Name>>>,
+    names: Mutex<HashMap<String, Arc<LookedUpName>>>,
     started: Stopwatch,
 }
 
@@ -52,14 +52,14 @@ impl std::fmt::Debug for Names {
 }
 
 #[derive(Debug, Default)]
-struct Name {
-    state: Mutex<State>,
+struct LookedUpName {
+    state: Mutex<NameState>,
     /// A look-up has ended.
     ended: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NameState {
     /// The last good addresses.
     known: Vec<IpAddr>,
     is_under_way: bool,
@@ -70,8 +70,8 @@ struct State {
     problem: Option<String>,
 }
 
-impl Name {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+impl LookedUpName {
+    fn state(&self) -> std::sync::MutexGuard<'_, NameState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,7 +111,11 @@ impl Names {
     }
 
     /// Looks a name up where that is due, and waits for a look-up that is under way.
-    async fn look(self: &Arc<Self>, host: &str, longest: impl FnOnce(&State) -> Duration) -> Arc<Name> {
+    async fn look(
+        self: &Arc<Self>,
+        host: &str,
+        longest: impl FnOnce(&NameState) -> Duration,
+    ) -> Arc<LookedUpName> {
         let name = self.name(host);
         {
             let ended = name.ended.notified();
@@ -132,7 +136,7 @@ impl Names {
         name
     }
 
-    fn name(&self, host: &str) -> Arc<Name> {
+    fn name(&self, host: &str) -> Arc<LookedUpName> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = names.get(host) {
             return Arc::clone(known);
@@ -144,7 +148,7 @@ impl Names {
     }
 
     /// Looks it up in a thread. `false`: the system gives none.
-    fn begin(self: &Arc<Self>, host: &str, name: &Arc<Name>) -> bool {
+    fn begin(self: &Arc<Self>, host: &str, name: &Arc<LookedUpName>) -> bool {
         let (own, host, name) = (Arc::clone(self), host.to_owned(), Arc::clone(name));
         let thread = std::thread::Builder::new().name("names".to_owned());
         let begun = thread.spawn(move || {
@@ -178,7 +182,7 @@ fn literal(host: &str) -> Option<IpAddr> {
     host.trim_start_matches('[').trim_end_matches(']').parse().ok()
 }
 
-fn failed(host: &str, state: &State) -> io::Error {
+fn failed(host: &str, state: &NameState) -> io::Error {
     let why = match &state.problem {
         Some(problem) if !state.is_under_way => problem,
         _ => "the name service does not answer",

@@ -5,13 +5,13 @@ use std::pin::Pin;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Limit, Verdict, View};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::escrow::{StepRequest, StepResult};
 use crate::engine::status::StoreHealth;
 
 /// A future that lives as long as what it borrows.
@@ -60,7 +60,7 @@ pub struct Counted {
     /// The bucket's answer.
     pub verdict: Verdict,
     /// What the world was believed to leave, for a worldwide rule that has heard of others.
-    pub view: Option<View>,
+    pub view: Option<Allowance>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
     /// Permits in use in this region after this charge.
@@ -102,7 +102,7 @@ pub struct BucketInfo {
     /// What a peek would be answered.
     pub verdict: Verdict,
     /// What the world leaves this region, if others have been heard of.
-    pub view: Option<View>,
+    pub view: Option<Allowance>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
     /// Whether this is only what the daemon knows by itself, because the store did not answer.
@@ -118,7 +118,7 @@ impl BucketInfo {
         limit: &Limit,
         now: Timestamp,
     ) {
-        let view = View::in_force(self.view.as_ref(), first, algorithm, limit, now);
+        let view = Allowance::in_force(self.view.as_ref(), first, algorithm, limit, now);
         // Of what was told the store has answered.
         let Some(view) = view.filter(|_| view != self.view) else { return };
         let most = match algorithm.is_level() {
@@ -159,10 +159,10 @@ pub trait Store: Send + Sync + 'static {
     ) -> Later<'a, Option<BucketInfo>>;
 
     /// Enforces from now on what the world leaves of a bucket.
-    fn set_view(&self, key: &Key, view: View, error_bound: u64, now: Timestamp);
+    fn set_view(&self, key: &Key, view: Allowance, error_bound: u64, now: Timestamp);
 
     /// The same, told the bucket's rule too, for a store that names buckets by it.
-    fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, now: Timestamp) {
+    fn set_view_of(&self, rule: &Compiled, key: &Key, view: Allowance, error_bound: u64, now: Timestamp) {
         let _ = rule;
         self.set_view(key, view, error_bound, now);
     }
@@ -181,9 +181,9 @@ pub trait Store: Send + Sync + 'static {
         rule: &'a Compiled,
         key: &'a Key,
         limit: Limit,
-        ask: &'a Ask,
+        ask: &'a StepRequest,
         now: Timestamp,
-    ) -> Answer<'a, Option<Balance>> {
+    ) -> Answer<'a, Option<StepResult>> {
         let _ = (rule, key, limit, ask, now);
         Answer::Now(None)
     }

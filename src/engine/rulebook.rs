@@ -55,7 +55,7 @@ pub struct Quota {
 
 /// An edit with its circumstances.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Asked {
+pub struct EditRequest {
     /// What to do.
     pub edit: Edit,
     /// The revision that the edit was made for; another one refuses it. `None`: whichever it is.
@@ -116,7 +116,7 @@ pub struct Revision {
 
 /// Which revisions to show, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shown {
+pub struct ShownRevisions {
     /// Only those that changed this rule.
     pub rule: Option<String>,
     /// Only those before this one.
@@ -127,7 +127,7 @@ pub struct Shown {
 
 /// Why an edit was not made. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum Refused {
+pub enum EditRefused {
     /// The rules would be wrong: every problem.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Wrong(Vec<Problem>),
@@ -152,10 +152,10 @@ pub enum Refused {
 pub trait RuleBook: Send + Sync + 'static {
     /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this returns, the
     /// daemon decides by it.
-    fn edit(&self, asked: Asked) -> Later<'_, Result<Done, Refused>>;
+    fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>>;
 
     /// What became of the rules, newest first.
-    fn history(&self, shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>>;
+    fn history(&self, shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>>;
 }
 
 /// Rules that nobody can change.
@@ -163,12 +163,12 @@ pub trait RuleBook: Send + Sync + 'static {
 pub struct NoRuleBook;
 
 impl RuleBook for NoRuleBook {
-    fn edit(&self, _asked: Asked) -> Later<'_, Result<Done, Refused>> {
-        let refused = Refused::Impossible("the rules of this daemon cannot be changed".to_owned());
+    fn edit(&self, _asked: EditRequest) -> Later<'_, Result<Done, EditRefused>> {
+        let refused = EditRefused::Impossible("the rules of this daemon cannot be changed".to_owned());
         Box::pin(std::future::ready(Err(refused)))
     }
 
-    fn history(&self, _shown: Shown) -> Later<'_, Result<Vec<Revision>, Refused>> {
+    fn history(&self, _shown: ShownRevisions) -> Later<'_, Result<Vec<Revision>, EditRefused>> {
         Box::pin(std::future::ready(Ok(Vec::new())))
     }
 }

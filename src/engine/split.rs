@@ -16,7 +16,7 @@ use crate::core::wire::RuleName;
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::escrow::level::DOUBT;
 use crate::core::worldwide::escrow::places::Margins;
-use crate::core::worldwide::split::{InForce, Saved, Split, SplitRule, Standing, Word};
+use crate::core::worldwide::split::{InForce, Saved, ShareStatus, Split, SplitRule, WeightsStatement};
 
 /// One rule's share in this region, as decisions read it.
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Engine {
     }
 
     /// Takes in what the other daemons say of the weights they hold, and puts the shares in force whose time has come.
-    pub fn follow_shares(&self, members: impl IntoIterator<Item = (NodeName, Option<Word>)>) {
+    pub fn follow_shares(&self, members: impl IntoIterator<Item = (NodeName, Option<WeightsStatement>)>) {
         let now = self.clock.now();
         let mut split = self.shares.machine();
         split.handle_members(now, members);
@@ -187,14 +187,14 @@ impl Engine {
 
     /// What must be safe on disk before the word is said to the others.
     #[must_use]
-    pub fn shares_saved(&self) -> (Saved, Word) {
+    pub fn shares_saved(&self) -> (Saved, WeightsStatement) {
         let split = self.shares.machine();
         (split.saved(), split.word())
     }
 
     /// How the share of each `split` rule stands.
     #[must_use]
-    pub fn shares_standing(&self) -> Vec<Standing> {
+    pub fn shares_standing(&self) -> Vec<ShareStatus> {
         self.shares.machine().standings()
     }
 }

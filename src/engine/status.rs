@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::core::algorithm::View;
+use crate::core::algorithm::Allowance;
 use crate::core::decision::Decision;
 use crate::core::ruleset::Reason;
 use crate::core::time::Span;
@@ -38,7 +38,7 @@ pub struct BucketStatus {
     /// Until it is unused again, or its window ends.
     pub reset: Span,
     /// What the world leaves this region, for a worldwide rule that has heard of others.
-    pub view: Option<View>,
+    pub view: Option<Allowance>,
     /// Permits that each other region is known to have admitted in the window (without windows: since the bucket is followed),
     /// while it is one of [`WorldStatus::buckets`].
     pub by_region: Option<BTreeMap<String, u64>>,

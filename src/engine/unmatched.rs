@@ -23,12 +23,12 @@ type ByDomain = HashMap<Box<str>, Counter>;
 
 /// Counters of the domains that have rules; made anew with every set.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct UnmatchedCounters {
     by_domain: ByDomain,
     other: Counter,
 }
 
-impl Known {
+impl UnmatchedCounters {
     pub(super) fn new(set: &RuleSet, metrics: &Metrics) -> Self {
         let counter = |domain: &str| metrics.of_domain(METRIC, domain, "rule");
         let by_domain = set.domains().take(KNOWN_MAX).map(|domain| (domain.into(), counter(domain)));
@@ -81,7 +81,7 @@ impl Unknown {
 }
 
 /// Counts a request of `domain` that no rule of `set` counted.
-pub(super) fn count(known: &Known, unknown: &Unknown, set: &RuleSet, domain: &str) {
+pub(super) fn count(known: &UnmatchedCounters, unknown: &Unknown, set: &RuleSet, domain: &str) {
     match known.by_domain.get(domain) {
         Some(counter) => counter.increment(1),
         None if set.has_domain(domain) => known.other.increment(1),

@@ -23,7 +23,7 @@ pub struct RuleWarnings {
 }
 
 /// Where the newest look is kept.
-pub(super) type Kept = ArcSwap<RuleWarnings>;
+pub(super) type NewestWarnings = ArcSwap<RuleWarnings>;
 
 impl Engine {
     /// What the last look for odd rules found.

@@ -12,8 +12,8 @@ use super::{Engine, bound};
 use crate::core::key::Key;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::{OwnLimit, RuleName};
-use crate::core::worldwide::escrow::{Ask, Balance};
-use crate::core::worldwide::uncertainty::Elsewhere;
+use crate::core::worldwide::escrow::{StepRequest, StepResult};
+use crate::core::worldwide::uncertainty::OtherStores;
 use crate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
@@ -129,7 +129,7 @@ pub trait WorldPort: Send + Sync + 'static {
     /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself knows what to say.
     fn publish(&self, status: WorldStatus);
     /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
-    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+    fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
         let _ = ask;
         Answer::Now(None)
     }
@@ -171,7 +171,7 @@ pub trait WorldPort: Send + Sync + 'static {
         let _ = (rules, regions);
     }
     /// Answers go by this from now on: what is known of the stores beside the own one.
-    fn elsewhere(&self, elsewhere: Elsewhere) {
+    fn elsewhere(&self, elsewhere: OtherStores) {
         let _ = elsewhere;
     }
     /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the end.
@@ -209,7 +209,7 @@ impl WorldPort for Engine {
                 metrics.region_gauge("peer_connected", unheard).set(0.0);
             }
         }
-        for (region, Known { connected, rtt, lag, ahead }) in known {
+        for (region, KnownRegion { connected, rtt, lag, ahead }) in known {
             metrics.region_gauge("peer_connected", region).set(f64::from(connected));
             #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
             if let Some(ahead) = ahead {
@@ -233,7 +233,7 @@ impl WorldPort for Engine {
         self.metrics().overshoot(rule).increment(permits);
     }
 
-    fn rights<'a>(&'a self, ask: &'a Ask) -> Answer<'a, Option<Balance>> {
+    fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
         Self::rights(self, ask)
     }
 
@@ -301,7 +301,7 @@ impl WorldPort for Engine {
         self.loaded().crowd(rules, regions);
     }
 
-    fn elsewhere(&self, elsewhere: Elsewhere) {
+    fn elsewhere(&self, elsewhere: OtherStores) {
         self.put_elsewhere(elsewhere);
     }
 }
@@ -309,15 +309,15 @@ impl WorldPort for Engine {
 /// What is known of a region's daemons: links that are up, the shortest round trip, the age of the newest frame, and the clock
 /// that is farthest from ours, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Known {
+struct KnownRegion {
     connected: u32,
     rtt: Option<Span>,
     lag: Option<Span>,
     ahead: Option<i64>,
 }
 
-fn regions(peers: &[PeerStatus]) -> BTreeMap<&str, Known> {
-    let mut regions = BTreeMap::<&str, Known>::new();
+fn regions(peers: &[PeerStatus]) -> BTreeMap<&str, KnownRegion> {
+    let mut regions = BTreeMap::<&str, KnownRegion>::new();
     for peer in peers {
         let known = regions.entry(&peer.name.region).or_default();
         known.connected = known.connected.saturating_add(u32::from(peer.connected));
@@ -349,7 +349,10 @@ mod tests {
             error: None,
         };
         let peers = [peer("1", Some(4)), peer("2", Some(-9)), peer("3", None), peer("4", Some(2))];
-        assert_eq!(regions(&peers)["eu"], Known { connected: 4, rtt: None, lag: None, ahead: Some(-9) });
+        assert_eq!(
+            regions(&peers)["eu"],
+            KnownRegion { connected: 4, rtt: None, lag: None, ahead: Some(-9) }
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use bytes::Bytes;
 
 use super::counters::Refusal;
 use crate::core::wire::compact::{self, RULE_NAME_BYTES_MAX, Unreadable};
-use crate::core::wire::rights::{Held, RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
+use crate::core::wire::rights::{CountedLimit, RIGHTS_ENTRIES_MAX, RightsFrame, TOTALS_MAX, Total};
 use crate::core::wire::{
     COUNTS_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, RuleName, Scope, Subject,
     VERSION,
@@ -67,8 +67,8 @@ pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
 /// [`Refusal::Oversize`] if it would not be accepted on the other side.
 pub fn encode_rights(frame: &RightsFrame) -> Result<Bytes, Refusal> {
     check_rights(frame)?;
-    let limits: Vec<Held> = limits_of(frame).collect();
-    let owned = limits.iter().any(|limit| *limit != Held::default());
+    let limits: Vec<CountedLimit> = limits_of(frame).collect();
+    let owned = limits.iter().any(|limit| *limit != CountedLimit::default());
     let mut bytes = vec![VERSION, if owned { KIND_OWN_RIGHTS } else { KIND_RIGHTS }];
     bincode::serde::encode_into_std_write(frame, &mut bytes, FORMAT).map_err(|_| Refusal::Oversize)?;
     if owned {
@@ -134,7 +134,7 @@ fn decode_frame(body: &[u8]) -> Result<Frame, Refusal> {
 fn decode_rights(body: &[u8], owned: bool) -> Result<RightsFrame, Refusal> {
     let (mut frame, mut read): (RightsFrame, usize) = decode_part(body)?;
     if owned {
-        let (limits, more): (Vec<Held>, usize) = decode_part(body.get(read..).unwrap_or_default())?;
+        let (limits, more): (Vec<CountedLimit>, usize) = decode_part(body.get(read..).unwrap_or_default())?;
         read = read.saturating_add(more);
         if limits.len() != limits_of(&frame).count() {
             return Err(Refusal::Malformed);
@@ -151,7 +151,7 @@ fn decode_rights(body: &[u8], owned: bool) -> Result<RightsFrame, Refusal> {
 }
 
 /// What is said of limits in a frame, in its order.
-fn limits_of(frame: &RightsFrame) -> impl Iterator<Item = Held> {
+fn limits_of(frame: &RightsFrame) -> impl Iterator<Item = CountedLimit> {
     let said = frame.statements.iter().map(|said| said.limit);
     said.chain(frame.transfers.iter().map(|sent| sent.limit))
 }
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
     use crate::core::time::{Span, Timestamp};
     use crate::core::wire::rights::{Statement, Transfer};
-    use crate::core::wire::{Amount, Counter, OwnLimit, Seen, rounded};
+    use crate::core::wire::{Acknowledgement, Amount, Counter, OwnLimit, rounded};
 
     const SENT: u64 = 1_760_000_000_000_000;
 
@@ -251,7 +251,7 @@ mod tests {
             incarnation: 1_760_000_000_000,
             seq: 7,
             sent: Timestamp(SENT),
-            seen: Some(Seen { incarnation: 1_760_000_000_001, seq: 3, before: 0b101, lag: -250 }),
+            seen: Some(Acknowledgement { incarnation: 1_760_000_000_001, seq: 3, before: 0b101, lag: -250 }),
             slowest: Span(80_000),
             reports,
         }
@@ -298,7 +298,7 @@ mod tests {
             seen in proptest::option::of((any::<[u64; 3]>(), any::<i64>())),
             reports in proptest::collection::vec(arbitrary_report(), 0..12),
         ) -> Frame {
-            let seen = seen.map(|([incarnation, seq, before], lag)| Seen { incarnation, seq, before, lag });
+            let seen = seen.map(|([incarnation, seq, before], lag)| Acknowledgement { incarnation, seq, before, lag });
             Frame { incarnation, seq, sent: Timestamp(sent), seen, slowest: Span(slowest), reports }
         }
     }
@@ -348,7 +348,7 @@ mod tests {
                 taken: vec![total(5)],
                 given: vec![total(7)],
                 closed: Some((299, 100)),
-                limit: Held::default(),
+                limit: CountedLimit::default(),
             }],
             transfers: vec![Transfer {
                 rule: rule(),
@@ -357,7 +357,7 @@ mod tests {
                 session: 9,
                 to_session: 10,
                 permits: 7,
-                limit: Held::default(),
+                limit: CountedLimit::default(),
             }],
         }
     }
@@ -373,8 +373,8 @@ mod tests {
     fn own_limits_follow_the_rights_of_their_buckets() {
         let mut owned = rights();
         let own = Some(OwnLimit { permits: 300, burst: 400, queue: 0 });
-        owned.statements[0].limit = Held { own, hearsay: true };
-        owned.transfers[0].limit = Held { own, hearsay: false };
+        owned.statements[0].limit = CountedLimit { own, hearsay: true };
+        owned.transfers[0].limit = CountedLimit { own, hearsay: false };
         owned.statements.push(rights().statements.remove(0));
         let whole = encode_rights(&owned).unwrap();
         assert_eq!(decode(&whole), Ok(Message::Rights(owned)));

@@ -25,7 +25,7 @@ use super::identity;
 use super::rules::{RulesWord, Shelf};
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::compared::Digests;
-use crate::core::worldwide::split::{Phase, Word};
+use crate::core::worldwide::split::{Phase, WeightsStatement};
 
 /// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions apart.
 const CLUSTER_ID: &str = "tidegate/1";
@@ -63,7 +63,7 @@ pub struct Member {
     /// The revision of its rules.
     pub revision: u64,
     /// Which weights of `split` rules it holds, once it has said so.
-    pub shares: Option<Word>,
+    pub shares: Option<WeightsStatement>,
     /// Which set of rules it decides by, if it has one to give.
     pub rules: Option<RulesWord>,
     /// The regions that it lists, once it has said so.
@@ -79,7 +79,7 @@ pub(super) struct Facts {
     pub(super) incarnation: u64,
     pub(super) draining: AtomicBool,
     pub(super) revision: AtomicU64,
-    pub(super) shares: Mutex<Option<Word>>,
+    pub(super) shares: Mutex<Option<WeightsStatement>>,
     pub(super) rules: Arc<Shelf>,
     /// The regions that this daemon lists, and the digests of its rules, as they travel.
     pub(super) regions: Mutex<Option<String>>,
@@ -332,12 +332,12 @@ fn listed(text: &str) -> Option<Vec<String>> {
     text.split(',').filter(|name| !name.is_empty()).map(identity::unescaped).collect()
 }
 
-fn word(text: &str) -> Option<Word> {
+fn word(text: &str) -> Option<WeightsStatement> {
     let mut parts = text.split(' ');
     let (stamp, digest) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     // A daemon that says no phase may be in any.
     let phase = parts.next().and_then(|text| Phase::ALL.into_iter().find(|phase| phase.as_str() == text));
-    Some(Word { stamp, digest, phase: phase.unwrap_or(Phase::Changing) })
+    Some(WeightsStatement { stamp, digest, phase: phase.unwrap_or(Phase::Changing) })
 }
 
 #[cfg(test)]
@@ -351,11 +351,11 @@ mod tests {
         assert_eq!(listed(&list(&[]).unwrap()), Some(Vec::new()));
         assert_eq!(list(&vec!["x".repeat(250); 64]), None);
         assert_eq!(listed("a,%zz"), None);
-        let said = Word { stamp: 7, digest: 9, phase: Phase::Waiting };
+        let said = WeightsStatement { stamp: 7, digest: 9, phase: Phase::Waiting };
         assert_eq!(word("7 9 waiting"), Some(said));
         assert_eq!(
             word("7 9"),
-            Some(Word { phase: Phase::Changing, ..said }),
+            Some(WeightsStatement { phase: Phase::Changing, ..said }),
             "an older daemon says no phase"
         );
         assert_eq!(word("7"), None);

@@ -29,7 +29,7 @@ use crate::core::wire::Frame;
 use crate::core::wire::rights::RightsFrame;
 use crate::core::worldwide::NodeName;
 use crate::core::worldwide::compared::Digests;
-use crate::core::worldwide::split::Word;
+use crate::core::worldwide::split::WeightsStatement;
 use crate::engine::tasks::Tasks;
 
 /// How often membership is gossiped unless the configuration says otherwise.
@@ -388,7 +388,7 @@ impl Peers {
     }
 
     /// Tells the others which weights of `split` rules are held here.
-    pub fn set_shares(&self, word: Word) {
+    pub fn set_shares(&self, word: WeightsStatement) {
         let before = self.facts.shares.lock().unwrap_or_else(PoisonError::into_inner).replace(word);
         if before != Some(word) {
             self.facts.changed.notify_one();

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use super::Peers;
 use crate::core::time::Timestamp;
 use crate::core::wire::rights::RightsFrame;
-use crate::core::worldwide::escrow::{Balance, Escrow, EscrowConfig, Event};
+use crate::core::worldwide::escrow::{Escrow, EscrowConfig, Event, StepResult};
 use crate::core::worldwide::{NodeName, WorldKey};
 use crate::engine::port::Answer;
 use crate::engine::world::WorldPort;
@@ -24,7 +24,7 @@ const FRAMES_AT_ONCE: usize = 4_096;
 #[derive(Debug)]
 pub(super) struct Told {
     key: WorldKey,
-    balance: Option<Balance>,
+    balance: Option<StepResult>,
     _place: OwnedSemaphorePermit,
 }
 
@@ -90,7 +90,7 @@ impl Rights {
         }
     }
 
-    fn ask_later(&mut self, ask: crate::core::worldwide::escrow::Ask) {
+    fn ask_later(&mut self, ask: crate::core::worldwide::escrow::StepRequest) {
         let Ok(place) = Arc::clone(&self.asks).try_acquire_owned() else {
             self.port.dropped("rights", 1);
             self.machine.handle_balance(self.port.now(), &ask.key, None);

@@ -7,17 +7,17 @@ use std::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use super::rights::is_closed;
-use super::slot::{Looked, Named, Slot};
-use crate::core::table::Place;
+use super::slot::{KeySlot, Looked, Named};
+use crate::core::table::TablePlace;
 use crate::core::time::Timestamp;
 use crate::engine::port::{Charge, Counted, Intent, Outcome};
 
 /// A slot by its index, locked.
-pub(super) type Locked<'s> = (usize, MutexGuard<'s, Slot>);
+pub(super) type LockedSlot<'s> = (usize, MutexGuard<'s, KeySlot>);
 
 /// A decision under way.
 pub(super) struct Decision<'a, 's> {
-    slots: &'a mut [Locked<'s>],
+    slots: &'a mut [LockedSlot<'s>],
     plans: SmallVec<[Plan<'a>; 4]>,
     now: Timestamp,
 }
@@ -56,7 +56,7 @@ impl<'a, 's> Decision<'a, 's> {
     pub(super) fn look(
         charges: &'a [Charge<'a>],
         named: &[(usize, Named<'a>)],
-        slots: &'a mut [Locked<'s>],
+        slots: &'a mut [LockedSlot<'s>],
         now: Timestamp,
     ) -> Self {
         let mut decision = Self { slots, plans: SmallVec::new(), now };
@@ -102,7 +102,7 @@ impl<'a, 's> Decision<'a, 's> {
 
     /// Makes the buckets that are not yet there and will be charged. None of this decision's own is forgotten for it.
     fn make_room(&mut self, admitted: bool) {
-        let mut pinned: SmallVec<[(usize, Place); 4]> =
+        let mut pinned: SmallVec<[(usize, TablePlace); 4]> =
             self.plans.iter().filter_map(|plan| Some((plan.slot, plan.looked.place?))).collect();
         let takes = |plan: &&mut Plan<'_>| plan.charge.cost.taken() > 0 && plan.is_charged(admitted);
         for plan in self.plans.iter_mut().filter(takes) {
@@ -146,7 +146,7 @@ impl<'a, 's> Decision<'a, 's> {
     }
 }
 
-fn charge(slot: &mut Slot, plan: &Plan<'_>) -> Counted {
+fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> Counted {
     if !plan.is_charged(true) {
         return slot.uncharged(plan.charge, &plan.looked, plan.named);
     }
@@ -159,7 +159,7 @@ fn charge(slot: &mut Slot, plan: &Plan<'_>) -> Counted {
 }
 
 /// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was taken.
-fn answer(slot: &mut Slot, plan: &Plan<'_>, admitted: bool) -> Counted {
+fn answer(slot: &mut KeySlot, plan: &Plan<'_>, admitted: bool) -> Counted {
     if plan.without_room {
         return plan.looked.without_room(plan.charge);
     }

@@ -8,13 +8,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::decision::Decision;
-use super::slot::{Named, Slot};
+use super::slot::{KeySlot, Named};
 use super::spread::Spread;
-use crate::core::algorithm::{Limit, View};
+use crate::core::algorithm::{Allowance, Limit};
 use crate::core::key::Key;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{Ask, Balance, Safety};
+use crate::core::worldwide::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 
 /// Buckets in memory, bounded.
@@ -23,12 +23,12 @@ use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, St
 /// it expires; where a sample holds only such, the new key's charge is answered by its rule's `on_failure`.
 #[derive(Debug)]
 pub struct MemoryStore {
-    slots: Box<[Mutex<Slot>]>,
+    slots: Box<[Mutex<KeySlot>]>,
     spread: Spread,
     keys_max: usize,
 }
 
-fn locked(slot: &Mutex<Slot>) -> MutexGuard<'_, Slot> {
+fn locked(slot: &Mutex<KeySlot>) -> MutexGuard<'_, KeySlot> {
     // No slot is left half changed: a decision that panicked has at worst not charged.
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -39,7 +39,7 @@ impl MemoryStore {
     pub fn new(keys_max: usize) -> Self {
         let keys_max = keys_max.max(1);
         let spread = Spread::new(keys_max);
-        let slots = spread.capacities(keys_max).map(|keys_max| Mutex::new(Slot::new(keys_max))).collect();
+        let slots = spread.capacities(keys_max).map(|keys_max| Mutex::new(KeySlot::new(keys_max))).collect();
         Self { slots, spread, keys_max }
     }
 
@@ -55,7 +55,7 @@ impl MemoryStore {
     /// The same with some rules of `escrow` switched off, to see that it is noticed.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_safety(self, safety: Safety) -> Self {
+    pub fn with_safety(self, safety: EscrowSafety) -> Self {
         for slot in &self.slots {
             locked(slot).safety = safety;
         }
@@ -67,7 +67,7 @@ impl MemoryStore {
         (slot, Named { hash, key })
     }
 
-    fn with<T>(&self, key: &Key, work: impl FnOnce(&mut Slot, Named<'_>) -> T) -> Option<T> {
+    fn with<T>(&self, key: &Key, work: impl FnOnce(&mut KeySlot, Named<'_>) -> T) -> Option<T> {
         let (slot, named) = self.named(key);
         let mut slot = self.slots.get(slot).map(locked)?;
         Some(work(&mut slot, named))
@@ -94,7 +94,7 @@ impl MemoryStore {
     #[must_use]
     pub fn bytes(&self) -> usize {
         let tables: usize = self.slots.iter().map(|slot| locked(slot).bytes()).sum();
-        tables + self.slots.len() * size_of::<Mutex<Slot>>()
+        tables + self.slots.len() * size_of::<Mutex<KeySlot>>()
     }
 
     /// Bytes of the logs' entries and of the holders of places, in all buckets together. Bounded as the keys are.
@@ -163,7 +163,7 @@ impl Store for MemoryStore {
         Box::pin(std::future::ready(self.info(rule, key, now)))
     }
 
-    fn set_view(&self, key: &Key, view: View, error_bound: u64, now: Timestamp) {
+    fn set_view(&self, key: &Key, view: Allowance, error_bound: u64, now: Timestamp) {
         self.with(key, |slot, named| slot.set_view(named, view, error_bound, now));
     }
 
@@ -180,9 +180,9 @@ impl Store for MemoryStore {
         rule: &'a Compiled,
         key: &'a Key,
         limit: Limit,
-        ask: &'a Ask,
+        ask: &'a StepRequest,
         now: Timestamp,
-    ) -> Answer<'a, Option<Balance>> {
+    ) -> Answer<'a, Option<StepResult>> {
         Answer::Now(self.with(key, |slot, named| slot.rights(rule, &limit, named, ask, now)).flatten())
     }
 

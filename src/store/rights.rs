@@ -5,15 +5,17 @@
 
 use std::borrow::Cow;
 
-use super::slot::{Named, Slot};
-use crate::core::algorithm::{Algorithm, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, View};
+use super::slot::{KeySlot, Named};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, PLACES_PER_HOLDER_MAX, State, Verdict};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
-use crate::core::table::{Place, WEIGHT_KEPT};
+use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE, under_way_max};
 use crate::core::worldwide::escrow::places::{self, Margins};
-use crate::core::worldwide::escrow::{Ask, Balance, DOUBT_MARGIN, Ledger, Step, can_move, is_known};
+use crate::core::worldwide::escrow::{
+    DOUBT_MARGIN, Ledger, Step, StepRequest, StepResult, can_move, is_known,
+};
 
 /// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
@@ -68,8 +70,8 @@ pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
 
 /// What a charge of an escrowed rule is held to, and the instant that it counts at.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
-    pub(super) view: Option<View>,
+pub(super) struct ChargeTerms {
+    pub(super) view: Option<Allowance>,
     pub(super) now: Timestamp,
     /// For how long nothing is admitted because too little of the past is known.
     pub(super) doubt: Option<Span>,
@@ -79,7 +81,7 @@ pub(super) struct Terms {
     most: (u64, Span),
 }
 
-impl Terms {
+impl ChargeTerms {
     /// Denies while it must, and has hope where what other regions have would do.
     pub(super) fn hold(&self, verdict: &mut Verdict, asked: u64) {
         if !verdict.admitted && verdict.retry.is_none() && asked <= self.most.0 {
@@ -92,13 +94,13 @@ impl Terms {
 }
 
 /// What a region may use in a window, and what it mints in later ones.
-fn view_of(window: u64, budget: u64, minted: u64) -> View {
+fn view_of(window: u64, budget: u64, minted: u64) -> Allowance {
     let budget = u32::try_from(budget).unwrap_or(u32::MAX);
     let next_budget = u32::try_from(minted).unwrap_or(0);
-    View { window, budget, next_budget, ..View::default() }
+    Allowance { window, budget, next_budget, ..Allowance::default() }
 }
 
-impl Slot {
+impl KeySlot {
     /// What a charge is held to, for an escrowed rule.
     pub(super) fn terms(
         &self,
@@ -106,14 +108,14 @@ impl Slot {
         (limit, whole): (&Limit, &Limit),
         named: Named<'_>,
         now: Timestamp,
-    ) -> Terms {
+    ) -> ChargeTerms {
         let now = now.max(self.newest);
-        let terms = Terms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
+        let terms = ChargeTerms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
         if has_level(rule) {
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
             let most = (gathered(rule, limit, whole), GATHERING);
-            return Terms { view: level::Terms::view(ledger, now), most, ..terms };
+            return ChargeTerms { view: level::LevelTerms::view(ledger, now), most, ..terms };
         }
         // How far back what was admitted still counts.
         let matters = match rule.rule.algorithm {
@@ -136,10 +138,10 @@ impl Slot {
                 (false, None) => Limit { permits: limit.burst, ..*limit },
             };
             let most = if moves { u64::from(whole.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
-            return Terms { doubt, limit, most: (most, limit.window), ..terms };
+            return ChargeTerms { doubt, limit, most: (most, limit.window), ..terms };
         }
         if !has_rights(rule) {
-            return Terms { doubt, ..terms };
+            return ChargeTerms { doubt, ..terms };
         }
         let place = self.find(named);
         let counted = self
@@ -155,12 +157,12 @@ impl Slot {
         };
         let view = view_of(window, budget, minted);
         let now = now.max(Timestamp::window_start(window, limit.window));
-        Terms { view: Some(view), now, ..terms }
+        ChargeTerms { view: Some(view), now, ..terms }
     }
 
-    fn places(&self, limit: &Limit) -> places::Terms {
+    fn places(&self, limit: &Limit) -> places::PlacesTerms {
         let (share, hold) = (u64::from(limit.burst), limit.window);
-        places::Terms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
+        places::PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
     }
 
     /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not read it.
@@ -168,9 +170,9 @@ impl Slot {
         if is_known(window, limit.window, self.begun) { u64::from(limit.burst) } else { 0 }
     }
 
-    fn level(&self, rule: &Compiled, limit: &Limit) -> level::Terms {
+    fn level(&self, rule: &Compiled, limit: &Limit) -> level::LevelTerms {
         let algorithm = rule.rule.algorithm;
-        level::Terms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
+        level::LevelTerms { algorithm, limit: *limit, begun: self.begun, safety: self.safety }
     }
 
     /// A bucket that is not there.
@@ -215,7 +217,7 @@ impl Slot {
     }
 
     /// Before a bucket is charged in a window that its ledger does not know yet: closes the one before.
-    pub(super) fn turn(&mut self, limit: &Limit, named: Named<'_>, window: u64, place: Option<Place>) {
+    pub(super) fn turn(&mut self, limit: &Limit, named: Named<'_>, window: u64, place: Option<TablePlace>) {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
         let minted = self.minted(limit, window);
         let Some(before) = self.rights.get(at).map(|ledger| ledger.window) else { return };
@@ -226,7 +228,13 @@ impl Slot {
     }
 
     /// What is used of what its ledger at `at` says of a window; later ones mint `minted`.
-    fn used_in(&self, limit: &Limit, (window, minted): (u64, u64), at: Place, place: Option<Place>) -> u64 {
+    fn used_in(
+        &self,
+        limit: &Limit,
+        (window, minted): (u64, u64),
+        at: TablePlace,
+        place: Option<TablePlace>,
+    ) -> u64 {
         let budget = self.rights.get(at).map_or(minted, Ledger::budget);
         let view = view_of(window, budget, minted);
         self.state(place).map_or(0, |state| state.used_of(limit, Some(&view), window, budget))
@@ -238,9 +246,9 @@ impl Slot {
         rule: &Compiled,
         limit: &Limit,
         named: Named<'_>,
-        ask: &Ask,
+        ask: &StepRequest,
         now: Timestamp,
-    ) -> Option<Balance> {
+    ) -> Option<StepResult> {
         if !has_rights(rule) {
             return None;
         }
@@ -267,7 +275,7 @@ impl Slot {
                         let used = self
                             .state(place)
                             .map_or(0, |state| state.used_of(limit, view.as_ref(), window, budget));
-                        return Some(Balance { ledger, used });
+                        return Some(StepResult { ledger, used });
                     }
                     Err(_) => return None,
                 }
@@ -285,14 +293,20 @@ impl Slot {
             let begun = Timestamp::window_start(window, limit.window);
             state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));
         }
-        let balance = Balance { used: self.used_in(limit, (window, minted), at, place), ledger };
+        let balance = StepResult { used: self.used_in(limit, (window, minted), at, place), ledger };
         // It says how its window ended until the next one ends.
         self.rights.rate(at, Timestamp::window_start(window.saturating_add(2), limit.window), WEIGHT_KEPT);
         Some(balance)
     }
 
     /// Carries out one step on places that are lent.
-    fn lent(&mut self, limit: &Limit, named: Named<'_>, ask: &Ask, now: Timestamp) -> Option<Balance> {
+    fn lent(
+        &mut self,
+        limit: &Limit,
+        named: Named<'_>,
+        ask: &StepRequest,
+        now: Timestamp,
+    ) -> Option<StepResult> {
         let now = now.max(self.newest);
         let terms = self.places(limit);
         if !terms.is_settled(now) {
@@ -320,9 +334,9 @@ impl Slot {
         rule: &Compiled,
         limit: &Limit,
         named: Named<'_>,
-        ask: &Ask,
+        ask: &StepRequest,
         now: Timestamp,
-    ) -> Option<Balance> {
+    ) -> Option<StepResult> {
         let now = now.max(self.newest);
         let terms = self.level(rule, limit);
         if !terms.is_settled(now) {

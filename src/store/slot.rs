@@ -2,14 +2,14 @@
 //! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
 use super::rights::{is_closed, is_escrowed, paying};
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View, WINDOW_MIN};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict, WINDOW_MIN};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
-use crate::core::table::{Full, Place, Table, WEIGHT_KEPT};
+use crate::core::table::{Full, Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::{Ledger, Safety};
+use crate::core::worldwide::escrow::{EscrowSafety, Ledger};
 use crate::engine::port::{BucketInfo, Charge, Counted};
 
 /// Entries of each table that one sweep looks at.
@@ -19,17 +19,17 @@ const VIEW_WEIGHT: u8 = 0;
 
 /// What the world leaves of one bucket.
 #[derive(Debug, Clone, Copy)]
-struct Held {
-    view: View,
+struct HeldAllowance {
+    view: Allowance,
     error_bound: u64,
 }
 
 /// A part of the keys.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct KeySlot {
     pub(super) buckets: Table<State>,
     /// Apart from the buckets, since few have one and one may come before the bucket does.
-    views: Table<Held>,
+    views: Table<HeldAllowance>,
     /// Rights that may have moved; see [`super::rights`].
     pub(super) rights: Table<Ledger>,
     /// Nothing from before this instant is remembered.
@@ -37,7 +37,7 @@ pub(super) struct Slot {
     /// The newest instant at which something was forgotten: nothing may count before it that is exact.
     pub(super) newest: Timestamp,
     /// Rules of `escrow` that only simulations switch off.
-    pub(super) safety: Safety,
+    pub(super) safety: EscrowSafety,
     evicted: u64,
     full: u64,
 }
@@ -60,10 +60,10 @@ impl Named<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Looked {
     /// The bucket, if it is there.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<TablePlace>,
     pub(super) verdict: Verdict,
     /// What is enforced.
-    view: Option<View>,
+    view: Option<Allowance>,
     /// Whether that is what was told of the other regions.
     told: bool,
     error_bound: u64,
@@ -132,7 +132,7 @@ fn weight(limit: &Limit, remaining: u64) -> u8 {
     u8::try_from((whole - free) * u64::from(WEIGHT_KEPT - 1) / whole).unwrap_or(WEIGHT_KEPT - 1)
 }
 
-impl Slot {
+impl KeySlot {
     /// A slot for at most `keys_max` buckets and as many views.
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
@@ -141,18 +141,18 @@ impl Slot {
             rights: Table::new(keys_max),
             begun: Timestamp(0),
             newest: Timestamp(0),
-            safety: Safety::ALL,
+            safety: EscrowSafety::ALL,
             evicted: 0,
             full: 0,
         }
     }
 
     /// What is kept there.
-    pub(super) fn state(&self, place: Option<Place>) -> Option<&State> {
+    pub(super) fn state(&self, place: Option<TablePlace>) -> Option<&State> {
         self.buckets.get(place?)
     }
 
-    fn held(&self, rule: &Compiled, named: Named<'_>) -> Option<&Held> {
+    fn held(&self, rule: &Compiled, named: Named<'_>) -> Option<&HeldAllowance> {
         if rule.rule.global.is_none() || self.views.is_empty() {
             return None;
         }
@@ -166,7 +166,7 @@ impl Slot {
         let algorithm = charge.rule.rule.algorithm;
         let mut view = match charge.first {
             None => known,
-            first => View::in_force(known.as_ref(), first, algorithm, &charge.limit, now),
+            first => Allowance::in_force(known.as_ref(), first, algorithm, &charge.limit, now),
         };
         let told = charge.first.is_none() || view == known;
         let (mut at, mut limit) = (now, charge.limit);
@@ -210,8 +210,8 @@ impl Slot {
         charge: &Charge<'_>,
         named: Named<'_>,
         now: Timestamp,
-        pinned: impl Fn(Place) -> bool,
-    ) -> Option<Place> {
+        pinned: impl Fn(TablePlace) -> bool,
+    ) -> Option<TablePlace> {
         self.insert(self.fresh(charge.rule, &charge.limit, now), named, now, pinned)
     }
 
@@ -220,8 +220,8 @@ impl Slot {
         state: State,
         named: Named<'_>,
         now: Timestamp,
-        pinned: impl Fn(Place) -> bool,
-    ) -> Option<Place> {
+        pinned: impl Fn(TablePlace) -> bool,
+    ) -> Option<TablePlace> {
         self.newest = self.newest.max(now);
         match self.buckets.insert(named.hash, named.key.bytes(), state, now, pinned) {
             Ok(inserted) => {
@@ -240,9 +240,9 @@ impl Slot {
     pub(super) fn may_grow(
         &mut self,
         charge: &Charge<'_>,
-        place: Option<Place>,
+        place: Option<TablePlace>,
         now: Timestamp,
-        pinned: impl Fn(Place) -> bool,
+        pinned: impl Fn(TablePlace) -> bool,
     ) -> bool {
         let keeps = matches!(charge.rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
         // Who holds places already takes no more by renewing.
@@ -265,12 +265,12 @@ impl Slot {
     }
 
     /// Where a bucket is, if it is there.
-    pub(super) fn find(&self, named: Named<'_>) -> Option<Place> {
+    pub(super) fn find(&self, named: Named<'_>) -> Option<TablePlace> {
         self.buckets.find(named.hash, named.key.bytes())
     }
 
     /// Forgets a bucket that was made for a decision that takes nothing after all.
-    pub(super) fn unmake(&mut self, place: Place) {
+    pub(super) fn unmake(&mut self, place: TablePlace) {
         self.buckets.remove(place);
     }
 
@@ -280,7 +280,7 @@ impl Slot {
         &mut self,
         charge: &Charge<'_>,
         looked: &Looked,
-        place: Option<Place>,
+        place: Option<TablePlace>,
         named: Named<'_>,
     ) -> Counted {
         let before = place.map_or(0, |place| self.buckets.heap_at(place));
@@ -295,7 +295,7 @@ impl Slot {
         &mut self,
         charge: &Charge<'_>,
         looked: &Looked,
-        place: Option<Place>,
+        place: Option<TablePlace>,
         named: Named<'_>,
     ) -> Counted {
         let (limit, now) = (&looked.limit, looked.now);
@@ -386,8 +386,8 @@ impl Slot {
     }
 
     /// Holds what the world leaves of a bucket, whether or not the bucket is there yet.
-    pub(super) fn set_view(&mut self, named: Named<'_>, view: View, error_bound: u64, now: Timestamp) {
-        let held = Held { view, error_bound };
+    pub(super) fn set_view(&mut self, named: Named<'_>, view: Allowance, error_bound: u64, now: Timestamp) {
+        let held = HeldAllowance { view, error_bound };
         let key = named.key.bytes();
         let place = match self.views.find(named.hash, key) {
             Some(place) => place,
@@ -403,7 +403,7 @@ impl Slot {
         // index is a window's length. What has no windows names an instant instead, which is larger than any index.
         let windowed = view.window <= now.0 / WINDOW_MIN.0 + 2;
         let length = windowed.then(|| Span(now.0 / view.window.max(1)));
-        self.views.rate(place, now + View::kept_for(length), VIEW_WEIGHT);
+        self.views.rate(place, now + Allowance::kept_for(length), VIEW_WEIGHT);
     }
 
     /// What a bucket holds; `None` if neither it nor a view of it is there.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::database::audit::archive::{self, ArchiveError};
-use tidegate::database::audit::{Keeper, Settings, Step, Steps};
+use tidegate::database::audit::{ArchiveStep, Keeper, Settings, Steps};
 use tidegate::telemetry::Metrics;
 
 use super::records::{NOON, Process, Server, batch, denial, node, runtime};
@@ -81,7 +81,7 @@ fn a_month_leaves_when_its_time_has_come_and_not_before() {
 #[test]
 fn wherever_it_dies_nothing_is_lost_and_nothing_is_there_twice() {
     let server = Server::start();
-    for dies in Step::ARCHIVING {
+    for dies in ArchiveStep::ARCHIVING {
         let folder = TempDir::new().unwrap();
         server.sql("TRUNCATE audit_log, audit_batches, audit_archives");
         fill(&server, 1, NOON, 300);
@@ -89,7 +89,7 @@ fn wherever_it_dies_nothing_is_lost_and_nothing_is_there_twice() {
         let died = run(&server, &dying, due());
         assert!(matches!(died, Err(ArchiveError::Ended(_))), "{dies:?}: {died:?}");
         let there = server.number("SELECT count(*) FROM audit_log");
-        let gone = dies == Step::ArchiveCommitted;
+        let gone = dies == ArchiveStep::ArchiveCommitted;
         assert_eq!(there, if gone { 0 } else { 300 }, "{dies:?}");
         let again = run(&server, &settings(folder.path(), Steps::default()), due()).unwrap();
         assert_eq!(again.len(), usize::from(!gone), "{dies:?}");
@@ -120,7 +120,7 @@ fn rows_that_arrive_meanwhile_keep_their_month() {
     fill(&server, 1, NOON, 100);
     let (late, first) = (Arc::clone(&server), AtomicBool::new(true));
     let steps = Steps::dying(move |step| {
-        if step == Step::ArchiveVerified && first.swap(false, Ordering::Relaxed) {
+        if step == ArchiveStep::ArchiveVerified && first.swap(false, Ordering::Relaxed) {
             late.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) VALUES ('2026-03-10', 'eu', 'n', 'd', 'denied', 1, 429)");
         }
         false
@@ -138,7 +138,7 @@ fn a_file_that_does_not_come_back_as_it_was_keeps_the_month() {
     fill(&server, 1, NOON, 100);
     let file = folder.path().join("archive/audit_log/2026-03.parquet");
     let steps = Steps::dying(move |step| {
-        if step == Step::ArchiveUploaded {
+        if step == ArchiveStep::ArchiveUploaded {
             let whole = std::fs::read(&file).unwrap();
             std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
         }

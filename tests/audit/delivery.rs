@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tidegate::core::audit::{Histogram, Outcome};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::worldwide::NodeName;
-use tidegate::database::audit::{DeliverError, Delivered, Past, Spool, Step, Steps};
+use tidegate::database::audit::{ArchiveStep, DeliverError, Delivered, Past, Spool, Steps};
 use tidegate::engine::history::{Group, History as _, StepOfTime, UsageAsked};
 
 use super::records::{NOON, Process, Server, batch, denial, node, runtime};
@@ -45,7 +45,7 @@ async fn deliver_through_deaths(server: &Server, folder: &Path, node: &NodeName,
 #[test]
 fn a_batch_arrives_once_wherever_its_writer_dies() {
     let server = Server::start();
-    for (round, dies) in Step::DELIVERING.into_iter().chain(Step::SUMMING).enumerate() {
+    for (round, dies) in ArchiveStep::DELIVERING.into_iter().chain(ArchiveStep::SUMMING).enumerate() {
         let folder = TempDir::new().unwrap();
         let spool = Spool::open(folder.path(), BYTES_MAX, Steps::default());
         let region = format!("r{round}");

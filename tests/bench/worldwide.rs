@@ -18,7 +18,7 @@ use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject, rounded};
-use tidegate::core::worldwide::budget::{Account, Estate, Stake, budgets};
+use tidegate::core::worldwide::budget::{DivisionInput, RegionInput, ReportFigures, budgets};
 use tidegate::core::worldwide::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
 
 const REGIONS: [usize; 3] = [3, 5, 50];
@@ -55,12 +55,12 @@ fn quietest(of: u32, mut pass: impl FnMut()) -> f64 {
 /// One division among regions that ask for so much a second in all.
 fn divided(regions: usize, demand: u64) -> f64 {
     let all = regions as u64;
-    let stakes: Vec<Stake> = (0..all)
+    let stakes: Vec<RegionInput> = (0..all)
         .map(|k| {
             let part = demand * 1_000_000 / all;
             let stamp = START + Span::from_millis(100 + k % 50);
-            let account = Account { stamp, admitted: 2 * k % 20, demand: part + part * (k % 3) / 3 };
-            Stake {
+            let account = ReportFigures { stamp, admitted: 2 * k % 20, demand: part + part * (k % 3) / 3 };
+            RegionInput {
                 weight: 1 + k % 4,
                 reserve: 1 + k % 4,
                 told: Some(account),
@@ -75,7 +75,8 @@ fn divided(regions: usize, demand: u64) -> f64 {
     quietest(100, || {
         for _ in 0..100 {
             tip = (tip + 7_919) % 1_000_000;
-            let estate = Estate { limit: u64::from(LIMIT), start: START, end, cut, caution: 1_000, tip };
+            let estate =
+                DivisionInput { limit: u64::from(LIMIT), start: START, end, cut, caution: 1_000, tip };
             black_box(budgets(estate, black_box(&stakes)));
         }
     })

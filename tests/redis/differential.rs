@@ -7,8 +7,8 @@ use crate::redis_servers::{Cluster, Server};
 use crate::redis_store::{Key, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tidegate::core::algorithm::{Algorithm, Limit, View};
-use tidegate::core::request::{Cost, Report};
+use tidegate::core::algorithm::{Algorithm, Allowance, Limit};
+use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -72,7 +72,7 @@ fn costs() -> impl Strategy<Value = Cost> {
 }
 
 fn report((permits, debt_max): (u64, u32)) -> Cost {
-    Cost::Report(Report { permits, debt_max })
+    Cost::Report(ReportedCost { permits, debt_max })
 }
 
 fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -302,7 +302,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
             let (before, budget, next_budget, others, others_before) = view;
             // Where there are no windows, what is held back was said a moment ago.
             let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
-            let view = View { window, budget, next_budget, others, others_before, kept: 0 };
+            let view = Allowance { window, budget, next_budget, others, others_before, kept: 0 };
             clock.set(Timestamp(now));
             if told {
                 memory.set_view(&key, view, 7, Timestamp(now));

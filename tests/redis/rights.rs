@@ -10,15 +10,15 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
-use tidegate::core::request::{Cost, Report};
+use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::worldwide::WorldKey;
-use tidegate::core::worldwide::escrow::level::{DOUBT, Terms};
+use tidegate::core::worldwide::escrow::level::{DOUBT, LevelTerms};
 use tidegate::core::worldwide::escrow::places::{self, Margins};
-use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Step, Vault};
+use tidegate::core::worldwide::escrow::{EscrowSafety, ReferenceStore, Step, StepRequest, StepResult};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Charge, Counted, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
@@ -54,12 +54,18 @@ fn charge_cost(store: &dyn Store, rule: &Compiled, user: &str, cost: Cost, now: 
     outcome.counted[0]
 }
 
-fn ask(window: u64, step: Step) -> Ask {
+fn ask(window: u64, step: Step) -> StepRequest {
     let rule = RuleName { domain: "default".into(), name: "r".into() };
-    Ask { key: WorldKey { rule, identity: Vec::new() }, window, step, own: None }
+    StepRequest { key: WorldKey { rule, identity: Vec::new() }, window, step, own: None }
 }
 
-fn rights(store: &dyn Store, rule: &Compiled, user: &str, ask: &Ask, now: Timestamp) -> Option<Balance> {
+fn rights(
+    store: &dyn Store,
+    rule: &Compiled,
+    user: &str,
+    ask: &StepRequest,
+    now: Timestamp,
+) -> Option<StepResult> {
     let key = key(rule, user);
     runtime().block_on(store.rights(rule, &key, rule.limit, ask, now).get())
 }
@@ -96,7 +102,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 
 const REGIONS: [&str; 2] = ["eu-west", "us-east"];
 
-fn step_of(act: &Act, own: u64, window: u64) -> Option<Ask> {
+fn step_of(act: &Act, own: u64, window: u64) -> Option<StepRequest> {
     Some(match act {
         Act::Read => ask(window, Step::Read),
         Act::Give { to, session, permits } => {
@@ -118,7 +124,7 @@ fn step_of(act: &Act, own: u64, window: u64) -> Option<Ask> {
 }
 
 /// All that must be equal whatever the store calls its own memory.
-fn shown(balance: &Balance) -> String {
+fn shown(balance: &StepResult) -> String {
     let mut ledger = balance.ledger.clone();
     ledger.session = 0;
     ledger.given.sort();
@@ -159,11 +165,11 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
         users.set(users.get() + 1);
         let user = format!("u{}", users.get());
         let memory = MemoryStore::new(100).begun(START);
-        let terms = Terms { algorithm, limit: rule.limit, begun: START, safety: Safety::ALL };
+        let terms = LevelTerms { algorithm, limit: rule.limit, begun: START, safety: EscrowSafety::ALL };
         let mut vault = if algorithm.is_level() {
-            Vault::level(terms, begin)
+            ReferenceStore::level(terms, begin)
         } else {
-            Vault::new(7, START, SECOND, 8, Safety::ALL)
+            ReferenceStore::new(7, START, SECOND, 8, EscrowSafety::ALL)
         };
         let (mut now, mut reported) = (begin, false);
         for act in &acts {
@@ -171,7 +177,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
             match act {
                 Act::Pass(micros) => now = now + Span(*micros),
                 Act::Report(permits, debt_max) => {
-                    let cost = Cost::Report(Report { permits: *permits, debt_max: *debt_max });
+                    let cost = Cost::Report(ReportedCost { permits: *permits, debt_max: *debt_max });
                     let one = charge_cost(&memory, &rule, &user, cost, now);
                     prop_assert_eq!(one, charge_cost(&redis, &rule, &user, cost, now));
                     // The smallest store knows no reports.
@@ -241,7 +247,7 @@ fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
         };
         let admits = |micros: u64, cost: u64| charge(store, &rule, "u", cost, at(micros)).verdict.admitted;
         assert!(admits(0, 3));
-        let report = Cost::Report(Report { permits: 30, debt_max: 100 });
+        let report = Cost::Report(ReportedCost { permits: 30, debt_max: 100 });
         let told = charge_cost(store, &rule, "u", report, at(1));
         assert_eq!((told.verdict.admitted, told.verdict.remaining, told.reported), (false, 0, 30));
         // Eight were minted and are burnt; 25 are owed.
@@ -304,7 +310,7 @@ fn lendings() -> impl Strategy<Value = Vec<Lending>> {
     proptest::collection::vec(act, 1..60)
 }
 
-fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<Ask> {
+fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> {
     let at = |late: &u64| now.0 - late;
     let name = |region: &usize| REGIONS[*region].to_owned();
     Some(match act {
@@ -377,14 +383,14 @@ fn places_do_the_same(server: &Server, cases: u32) {
         turn.set(turn.get() + 1);
         let rule = rule_of(turn.get());
         let memory = MemoryStore::new(100).begun(START);
-        let terms = places::Terms {
+        let terms = places::PlacesTerms {
             share: u64::from(share),
             hold: length,
             begun: START,
             margins: Margins::USUAL,
-            safety: Safety::ALL,
+            safety: EscrowSafety::ALL,
         };
-        let mut vault = Vault::places(terms);
+        let mut vault = ReferenceStore::places(terms);
         let (mut now, mut own_limits) = (begin, false);
         for act in &acts {
             clock.set(now);

@@ -9,7 +9,7 @@ use crate::redis_store::{Key, compiled, key, runtime, settings, store, store_wit
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit};
-use tidegate::core::request::{Cost, Report};
+use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::clock::Clock;
@@ -118,7 +118,7 @@ fn a_report_fills_every_part_before_anything_is_owed() {
             let rule =
                 split(&format!("s{number}-{parts}"), *algorithm, 1_000, parts, number * 64 + parts * 8);
             let own = key(&rule, "u");
-            let report = Cost::Report(Report { permits: 400, debt_max: 1_000 });
+            let report = Cost::Report(ReportedCost { permits: 400, debt_max: 1_000 });
             for turn in 1..=3_u64 {
                 let asked = ask_now(&store, &rule, Cost::Peek);
                 assert!(asked.admitted, "request {turn} with {algorithm:?} in {parts} parts");
@@ -129,7 +129,7 @@ fn a_report_fills_every_part_before_anything_is_owed() {
             assert!(!ask_now(&store, &rule, Cost::Peek).admitted, "{algorithm:?} in {parts} parts");
             assert!(!ask_now(&store, &rule, Cost::Take(1)).admitted, "{algorithm:?} in {parts} parts");
             // Whatever comes, each part owes its part of the most, and the answer says what was charged.
-            let huge = Cost::Report(Report { permits: u64::MAX, debt_max: 1_000 });
+            let huge = Cost::Report(ReportedCost { permits: u64::MAX, debt_max: 1_000 });
             assert_eq!(ask_now(&store, &rule, huge).counted[0].reported, 800, "{algorithm:?}");
             assert_eq!(info(&store, &rule, &own).0, 2_000, "{algorithm:?}");
         }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use serde_json::Value;
-use tidegate::core::written::{Fields, Node, Problems};
+use tidegate::core::written::{Fields, Problems, TreeNode};
 
 use super::answers::limit_of;
 use super::clients::{Target, get, peek};
@@ -60,7 +60,7 @@ impl Deployment {
         let file = path.display().to_string();
         let text = std::fs::read_to_string(path).map_err(|error| BadInput(format!("{file}: {error}")))?;
         let mut problems = Problems::new(&file, &text);
-        let deployment = match Node::from_toml(&text) {
+        let deployment = match TreeNode::from_toml(&text) {
             Ok(root) => whole(&root, &mut problems),
             Err((at, message)) => {
                 problems.report(&at, message);
@@ -188,7 +188,7 @@ async fn page(daemon: SocketAddr, path: &str) -> String {
     page.ok().flatten().map(|(_, page)| page).unwrap_or_default()
 }
 
-fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Deployment> {
+fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Deployment> {
     let mut fields = Fields::open(root, problems)?;
     let regions = fields.list("regions", problems).unwrap_or_default();
     let regions = regions.iter().filter_map(|node| deployed(node, problems)).collect();
@@ -198,7 +198,7 @@ fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Deployment> {
     Some(Deployment { regions, faults })
 }
 
-fn deployed(node: &Node, problems: &mut Problems<'_>) -> Option<Deployed> {
+fn deployed(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Deployed> {
     let mut fields = Fields::open(node, problems)?;
     let name = fields.text("name", 64, problems);
     let daemons = fields.texts("daemons", ADDRESS_BYTES_MAX, problems).unwrap_or_default();
@@ -224,7 +224,7 @@ fn deployed(node: &Node, problems: &mut Problems<'_>) -> Option<Deployed> {
     Some(Deployed { name: name?.to_owned(), daemons, gateway })
 }
 
-fn commands(node: &Node, problems: &mut Problems<'_>) -> Option<Commands> {
+fn commands(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Commands> {
     let mut fields = Fields::open(node, problems)?;
     let begin = fields.text("begin", COMMAND_BYTES_MAX, problems).map(str::to_owned);
     let end = fields.text("end", COMMAND_BYTES_MAX, problems).map(str::to_owned);

@@ -198,7 +198,9 @@ impl Drawn {
             }
             "disk-full" => format!("for = \"{lasts}s\"\nkind = \"disk-full\"\n{of_daemon}"),
             "certificates-end" => {
-                format!("for = \"{lasts}s\"\nkind = \"certificates-end\"\nregion = \"region-{region}\"\nafter = \"1s\"\n")
+                format!(
+                    "for = \"{lasts}s\"\nkind = \"certificates-end\"\nregion = \"region-{region}\"\nafter = \"1s\"\n"
+                )
             }
             "gateway-lost" if self.door != "direct" => {
                 format!("for = \"{lasts}s\"\nkind = \"gateway-lost\"\nregion = \"region-{region}\"\n")

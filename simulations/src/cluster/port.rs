@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::uncertainty::Elsewhere;
+use tidegate::core::worldwide::uncertainty::OtherStores;
 use tidegate::core::worldwide::{Effect, Touched, WorldRule};
 use tidegate::engine::status::WorldStatus;
 use tidegate::engine::world::WorldPort;
@@ -76,7 +76,7 @@ impl WorldPort for Port {
         virtual_now()
     }
 
-    fn elsewhere(&self, elsewhere: Elsewhere) {
+    fn elsewhere(&self, elsewhere: OtherStores) {
         self.regions.store(elsewhere.regions, Ordering::Relaxed);
     }
 

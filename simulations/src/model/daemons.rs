@@ -6,9 +6,9 @@ use tidegate::core::decision::Decision;
 use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 use tidegate::core::worldwide::split::Saved;
-use tidegate::core::worldwide::{Care, Member, NodeName};
+use tidegate::core::worldwide::{GossipSafety, Member, NodeName};
 
 use super::engine::Engines;
 use super::node::{Books, Message, Node, OwnLimits, Setting};
@@ -52,7 +52,7 @@ pub(crate) struct World {
     pub(crate) now: Timestamp,
     pub(crate) plan: Plan,
     pub(crate) way: Way,
-    pub(crate) safety: Safety,
+    pub(crate) safety: EscrowSafety,
     pub(crate) daemons: Vec<Daemon>,
     /// The rule that the operators want: a daemon has it once it was reloaded.
     pub(crate) rule: RuleInForce,
@@ -70,7 +70,7 @@ pub(crate) struct World {
     /// Memories of stores so far.
     keeps_to_shares: bool,
     /// Rules of `gossip` in force.
-    care: Care,
+    care: GossipSafety,
     sessions: u64,
     revision: u64,
     dice: Dice,
@@ -88,20 +88,20 @@ impl Clock {
 
 impl World {
     pub(crate) fn new(plan: &Plan, way: Way) -> anyhow::Result<Self> {
-        Self::with_safety(plan, way, Safety::ALL)
+        Self::with_safety(plan, way, EscrowSafety::ALL)
     }
 
     /// The same with some rules of `escrow` switched off.
-    pub(crate) fn with_safety(plan: &Plan, way: Way, safety: Safety) -> anyhow::Result<Self> {
+    pub(crate) fn with_safety(plan: &Plan, way: Way, safety: EscrowSafety) -> anyhow::Result<Self> {
         Self::build(plan, way, safety, None)
     }
 
     /// The same with daemons that have whole engines.
     pub(crate) fn of_engines(plan: &Plan, way: Way, engines: Engines) -> anyhow::Result<Self> {
-        Self::build(plan, way, Safety::ALL, Some(engines))
+        Self::build(plan, way, EscrowSafety::ALL, Some(engines))
     }
 
-    fn build(plan: &Plan, way: Way, safety: Safety, engines: Option<Engines>) -> anyhow::Result<Self> {
+    fn build(plan: &Plan, way: Way, safety: EscrowSafety, engines: Option<Engines>) -> anyhow::Result<Self> {
         let rule =
             RuleInForce::new(plan, way).with_context(|| format!("{} cannot be simulated", way.title()))?;
         let mut plan = plan.clone();
@@ -125,7 +125,7 @@ impl World {
             heard: vec![vec![START; regions]; regions],
             refused: 0,
             keeps_to_shares: false,
-            care: Care::ALL,
+            care: GossipSafety::ALL,
             sessions: 0,
             revision: 1,
             dice: Dice::new(plan.seed, 5),
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// Rules of `gossip` that are in force, also in daemons that begin from now on.
-    pub(crate) fn set_care(&mut self, care: Care) {
+    pub(crate) fn set_care(&mut self, care: GossipSafety) {
         self.care = care;
         self.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
     }

@@ -9,9 +9,9 @@ use tidegate::core::request::{Cost, Request};
 use tidegate::core::rule::Rule;
 use tidegate::core::time::Timestamp;
 use tidegate::core::wire::RuleName;
-use tidegate::core::worldwide::escrow::{Ask, Balance, Safety};
-use tidegate::core::worldwide::split::{Saved, Word};
-use tidegate::core::worldwide::uncertainty::Elsewhere;
+use tidegate::core::worldwide::escrow::{EscrowSafety, StepRequest, StepResult};
+use tidegate::core::worldwide::split::{Saved, WeightsStatement};
+use tidegate::core::worldwide::uncertainty::OtherStores;
 use tidegate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use tidegate::database::document;
 use tidegate::engine::Engine;
@@ -35,7 +35,7 @@ pub(crate) struct Engines {
     /// Whether stores outlive their daemons, as Redis does.
     pub(crate) keeps_stores: bool,
     /// Rules of `escrow` that the stores keep.
-    pub(crate) safety: Safety,
+    pub(crate) safety: EscrowSafety,
     /// Whether nothing is spent before all regions have said the same. Only simulations have it otherwise.
     pub(crate) agrees: bool,
     /// Whether the others are told what was reported. Only simulations have it otherwise.
@@ -119,7 +119,7 @@ impl DaemonEngine {
     /// Tells the engine what the protocol between regions says.
     pub(crate) fn follow(
         &self,
-        elsewhere: Elsewhere,
+        elsewhere: OtherStores,
         (crowded, regions): (Option<&[RuleName]>, usize),
         now: Timestamp,
     ) {
@@ -134,7 +134,7 @@ impl DaemonEngine {
         self.engine.apply(effect);
     }
 
-    pub(crate) fn rights(&self, ask: &Ask, now: Timestamp) -> Option<Balance> {
+    pub(crate) fn rights(&self, ask: &StepRequest, now: Timestamp) -> Option<StepResult> {
         self.engine.set_now(now);
         match self.engine.rights(ask) {
             Answer::Now(balance) => balance,
@@ -143,7 +143,11 @@ impl DaemonEngine {
     }
 
     /// Takes in what the other daemons say of the weights they hold, notes its own, and says them.
-    pub(crate) fn agree(&mut self, words: &[(NodeName, Option<Word>)], now: Timestamp) -> Word {
+    pub(crate) fn agree(
+        &mut self,
+        words: &[(NodeName, Option<WeightsStatement>)],
+        now: Timestamp,
+    ) -> WeightsStatement {
         self.engine.set_now(now);
         self.engine.follow_shares(words.iter().cloned());
         let (held, word) = self.engine.shares_saved();

@@ -14,10 +14,10 @@ use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::RightsFrame;
 use tidegate::core::wire::{Frame, OwnLimit};
 use tidegate::core::worldwide::escrow::{
-    Ask, Balance, Escrow, EscrowConfig, Event, Safety, can_move, rights_frame_bytes,
+    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, can_move, rights_frame_bytes,
 };
-use tidegate::core::worldwide::split::{InForce, Saved, Split, Word};
-use tidegate::core::worldwide::uncertainty::{self, Elsewhere, OwnStore};
+use tidegate::core::worldwide::split::{InForce, Saved, Split, WeightsStatement};
+use tidegate::core::worldwide::uncertainty::{self, OtherStores, OwnStore};
 use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey};
 use tidegate::peer::codec::encode_frame;
 
@@ -39,7 +39,7 @@ const WORD_BYTES: usize = 32;
 pub(crate) enum Message {
     Frame(Rc<Frame>),
     Rights(Rc<RightsFrame>),
-    Word(Word),
+    Word(WeightsStatement),
 }
 
 /// The store of a region, or of one daemon.
@@ -56,7 +56,7 @@ pub(crate) struct Books {
 pub(crate) struct Setting<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) way: Way,
-    pub(crate) safety: Safety,
+    pub(crate) safety: EscrowSafety,
     pub(crate) name: NodeName,
     pub(crate) revision: u64,
     pub(crate) own: &'a OwnLimits,
@@ -82,12 +82,12 @@ pub(crate) struct Node {
     pub(crate) replica: Replica,
     pub(crate) escrow: Escrow,
     split: Split,
-    words: Vec<(NodeName, Option<Word>)>,
+    words: Vec<(NodeName, Option<WeightsStatement>)>,
     pub(crate) books: Books,
     pub(crate) tallies: Tallies,
     next_sweep: Timestamp,
     /// The last state of the other stores that the engine has, and when the own store began if it ends with its process.
-    elsewhere: (Elsewhere, Timestamp),
+    elsewhere: (OtherStores, Timestamp),
     own_store: OwnStore,
     /// The region's share of a `gossip` rule, and whether the protocol holds the region to it now.
     part: Option<(Weights, bool)>,
@@ -98,7 +98,7 @@ pub(crate) struct Node {
 }
 
 impl Books {
-    pub(crate) fn new(plan: &Plan, session: u64, begun: Timestamp, safety: Safety) -> Self {
+    pub(crate) fn new(plan: &Plan, session: u64, begun: Timestamp, safety: EscrowSafety) -> Self {
         let vaults = Vaults::new(Memory { session, begun, safety }, plan.rule.algorithm);
         let store = Store::sized(plan.keys_max.max(64), begun, safety);
         Self { store, vaults: Rc::new(RefCell::new(vaults)), newest: Rc::default() }
@@ -178,10 +178,10 @@ impl Node {
             tallies: Tallies::default(),
             next_sweep: now + SWEEP,
             elsewhere: (
-                Elsewhere {
+                OtherStores {
                     stores: place(plan.regions.len() - 1),
                     regions: place(plan.regions.len()),
-                    ..Elsewhere::default()
+                    ..OtherStores::default()
                 },
                 now,
             ),
@@ -369,7 +369,7 @@ impl Node {
         let (algorithm, limit) = (self.algorithm, self.limit(user));
         let (said, at) = self.elsewhere;
         let elsewhere =
-            Elsewhere { settled: said.settled && now <= at + SAID_FOR, own_store: self.own_store, ..said };
+            OtherStores { settled: said.settled && now <= at + SAID_FOR, own_store: self.own_store, ..said };
         let bound = uncertainty::error_bound(algorithm, &limit, &answered, elsewhere, now);
         Some((uncertainty::believed(algorithm, &limit, &answered, now), bound))
     }
@@ -472,7 +472,7 @@ impl Node {
         out
     }
 
-    fn carry_out_of(&self, ask: &Ask, now: Timestamp) -> Option<Balance> {
+    fn carry_out_of(&self, ask: &StepRequest, now: Timestamp) -> Option<StepResult> {
         if let Some(engine) = &self.engine {
             return engine.rights(ask, now);
         }

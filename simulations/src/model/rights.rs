@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::time::Timestamp;
 use tidegate::core::worldwide::WorldKey;
-use tidegate::core::worldwide::escrow::level::Terms;
-use tidegate::core::worldwide::escrow::{Ask, Balance, Safety, Vault};
+use tidegate::core::worldwide::escrow::level::LevelTerms;
+use tidegate::core::worldwide::escrow::{EscrowSafety, ReferenceStore, StepRequest, StepResult};
 
 /// What a store remembers of rights.
 #[derive(Debug)]
 pub(crate) struct Vaults {
     memory: Memory,
     algorithm: Algorithm,
-    by_key: BTreeMap<WorldKey, Vault>,
+    by_key: BTreeMap<WorldKey, ReferenceStore>,
 }
 
 /// What a memory is and mints.
@@ -24,7 +24,7 @@ pub(crate) struct Memory {
     pub(crate) session: u64,
     /// When it began. Nothing is remembered from before.
     pub(crate) begun: Timestamp,
-    pub(crate) safety: Safety,
+    pub(crate) safety: EscrowSafety,
 }
 
 impl Vaults {
@@ -33,14 +33,14 @@ impl Vaults {
         Self { memory, algorithm, by_key: BTreeMap::new() }
     }
 
-    fn vault(&mut self, key: &WorldKey, now: Timestamp, part: Limit) -> &mut Vault {
+    fn vault(&mut self, key: &WorldKey, now: Timestamp, part: Limit) -> &mut ReferenceStore {
         let Self { memory: Memory { session, begun, safety }, algorithm, by_key } = self;
         let vault = by_key.entry(key.clone()).or_insert_with(|| {
             if algorithm.is_level() {
-                let terms = Terms { algorithm: *algorithm, limit: part, begun: *begun, safety: *safety };
-                Vault::level(terms, now)
+                let terms = LevelTerms { algorithm: *algorithm, limit: part, begun: *begun, safety: *safety };
+                ReferenceStore::level(terms, now)
             } else {
-                Vault::new(*session, *begun, part.window, u64::from(part.permits), *safety)
+                ReferenceStore::new(*session, *begun, part.window, u64::from(part.permits), *safety)
             }
         });
         vault.set_part(part);
@@ -54,12 +54,12 @@ impl Vaults {
     }
 
     /// Carries out what the protocol asks of the store.
-    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &Ask, part: Limit) -> Option<Balance> {
+    pub(crate) fn carry_out(&mut self, now: Timestamp, ask: &StepRequest, part: Limit) -> Option<StepResult> {
         self.vault(&ask.key, now, part).carry_out(now, ask)
     }
 
     /// The rights of a bucket as they are.
-    pub(crate) fn balance(&self, key: &WorldKey, now: Timestamp) -> Option<Balance> {
+    pub(crate) fn balance(&self, key: &WorldKey, now: Timestamp) -> Option<StepResult> {
         self.by_key.get(key).map(|vault| vault.balance(now))
     }
 }

@@ -14,10 +14,10 @@ use tidegate::core::ruleset::{Compiled, RuleSet, Shapes};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{OwnLimit, RuleName};
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 use tidegate::core::worldwide::escrow::level::DOUBT;
 use tidegate::core::worldwide::split::SplitRule;
-use tidegate::core::worldwide::uncertainty::Answered;
+use tidegate::core::worldwide::uncertainty::BucketAnswer;
 use tidegate::core::worldwide::{Effect, FirstShare, Touched, WorldKey, WorldRule};
 use tidegate::database::document;
 use tidegate::engine::port::{Charge, Intent, Store as _};
@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// A store for so many buckets that remembers nothing from before `begun`.
-    pub(crate) fn sized(keys_max: usize, begun: Timestamp, safety: Safety) -> Self {
+    pub(crate) fn sized(keys_max: usize, begun: Timestamp, safety: EscrowSafety) -> Self {
         Self(Arc::new(MemoryStore::new(keys_max).begun(begun).with_safety(safety)))
     }
 
@@ -214,7 +214,7 @@ impl Store {
         (rule, limit, first): (&RuleInForce, Limit, Option<u32>),
         user: u64,
         now: Timestamp,
-    ) -> Option<Answered> {
+    ) -> Option<BucketAnswer> {
         let key = rule.key(user);
         let charge = Charge {
             rule: &rule.compiled,
@@ -227,7 +227,7 @@ impl Store {
         };
         let outcome = self.0.try_decide(&[charge], Intent::Ask, now)?;
         let counted = outcome.counted.first()?;
-        Some(Answered {
+        Some(BucketAnswer {
             used: counted.used,
             remaining: counted.verdict.remaining,
             view: counted.view,

@@ -3,7 +3,7 @@
 use tidegate::core::algorithm::{Algorithm, WINDOW_MIN};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::written::{Fields, Node, Problem, Problems, Value, parse_span, suggestion};
+use tidegate::core::written::{Fields, Problem, Problems, TreeNode, Value, parse_span, suggestion};
 
 use super::{Demand, Door, Fault, FaultKind, Plan, Region, RulePlan, Way, Weather};
 use crate::dice::Dice;
@@ -91,7 +91,7 @@ const KINDS: [(&str, Kind); 23] = [
 /// Every problem, in the order of the text.
 pub(crate) fn read(file: &str, text: &str) -> Result<Plan, Vec<Problem>> {
     let mut problems = Problems::new(file, text);
-    let root = match Node::from_toml(text) {
+    let root = match TreeNode::from_toml(text) {
         Ok(root) => root,
         Err((at, message)) => {
             problems.report(&at, message);
@@ -104,7 +104,7 @@ pub(crate) fn read(file: &str, text: &str) -> Result<Plan, Vec<Problem>> {
     }
 }
 
-fn whole(root: &Node, problems: &mut Problems<'_>) -> Option<Plan> {
+fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Plan> {
     let mut fields = Fields::open(root, problems)?;
     let name = fields.text("name", 100, problems).unwrap_or("scenario").to_owned();
     let about = fields.text("about", TEXT_MAX, problems).unwrap_or_default().to_owned();

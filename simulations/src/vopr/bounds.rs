@@ -4,7 +4,7 @@
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::Care;
+use tidegate::core::worldwide::GossipSafety;
 
 use super::play::Summary;
 use super::witness::Witness;
@@ -181,14 +181,14 @@ struct Game<'c> {
     /// Requests in a step, by daemon and user.
     eager: Vec<[f64; 3]>,
     admitted: u64,
-    care: Care,
+    care: GossipSafety,
 }
 
 /// Plays a case.
 ///
 /// # Errors
 /// The first answer that says too little.
-pub(crate) fn play(case: &BoundsCase, care: Care) -> Result<Summary, String> {
+pub(crate) fn play(case: &BoundsCase, care: GossipSafety) -> Result<Summary, String> {
     let mut world = World::new(&case.plan, Way::Gossip).map_err(|error| format!("{error:#}"))?;
     world.set_care(care);
     let mut game = Game {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::escrow::Balance;
+use tidegate::core::worldwide::escrow::StepResult;
 
 use super::case::{Case, STEP};
 use super::intervals::Intervals;
@@ -291,7 +291,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
     let changes = game.case.faults.reload > 0.0 || game.case.faults.own > 0.0;
     for user in game.users() {
         let key = world_key(user);
-        let balances: Vec<Option<Balance>> = (0..names.len())
+        let balances: Vec<Option<StepResult>> = (0..names.len())
             .map(|region| {
                 let daemon = world.daemons.iter().find(|daemon| daemon.region == region)?;
                 let now = world.clock(region);

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use rayon::prelude::*;
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::case::{Case, Focus};
 use super::kind::Kind;
@@ -172,7 +172,7 @@ impl Meta {
                 let once = || match self.places {
                     true => {
                         let case = PlacesCase::draw(seed);
-                        let played = places::play(&case, Safety::ALL, Some(Vec::new()));
+                        let played = places::play(&case, EscrowSafety::ALL, Some(Vec::new()));
                         played.map_err(|why| Kind::Places.failed(seed, &case.describe(), &why))
                     }
                     false => {

@@ -1,8 +1,8 @@
 //! The kinds of worlds that a seed may draw, and how each is played.
 
 use anyhow::{Context, bail};
-use tidegate::core::worldwide::Care;
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::GossipSafety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};
@@ -76,14 +76,16 @@ impl Kind {
     pub(super) fn play(self, seed: u64) -> anyhow::Result<Summary> {
         let played = match self {
             Self::Ordinary => return play_case(&Case::draw(seed, Focus::All)),
-            Self::Places => places::play(&PlacesCase::draw(seed), Safety::ALL, None).map(|(sum, _)| sum),
-            Self::Cuts => cuts::play(&CutsCase::draw(seed), Care::ALL),
-            Self::Bounds => bounds::play(&BoundsCase::draw(seed), Care::ALL),
-            Self::Restarts => restarts::play(&RestartsCase::draw(seed), Care::ALL),
-            Self::Tables => tables::play(&TablesCase::draw(seed), Care::ALL, Safety::ALL),
+            Self::Places => {
+                places::play(&PlacesCase::draw(seed), EscrowSafety::ALL, None).map(|(sum, _)| sum)
+            }
+            Self::Cuts => cuts::play(&CutsCase::draw(seed), GossipSafety::ALL),
+            Self::Bounds => bounds::play(&BoundsCase::draw(seed), GossipSafety::ALL),
+            Self::Restarts => restarts::play(&RestartsCase::draw(seed), GossipSafety::ALL),
+            Self::Tables => tables::play(&TablesCase::draw(seed), GossipSafety::ALL, EscrowSafety::ALL),
             Self::Joins => joins::play(&JoinsCase::draw(seed), true),
             Self::Reports => reports::play(&ReportsCase::draw(seed), true),
-            Self::Levels => levels::play(&LevelsCase::draw(seed), Safety::ALL),
+            Self::Levels => levels::play(&LevelsCase::draw(seed), EscrowSafety::ALL),
         };
         played.map_err(|why| self.failed(seed, &self.describe(seed), &why))
     }

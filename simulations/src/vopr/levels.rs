@@ -5,7 +5,7 @@
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::Cost;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::arrivals::Arrivals;
 use super::play::Summary;
@@ -127,7 +127,7 @@ struct Game<'c> {
 ///
 /// # Errors
 /// The first violation, in a sentence.
-pub(crate) fn play(case: &LevelsCase, safety: Safety) -> Result<Summary, String> {
+pub(crate) fn play(case: &LevelsCase, safety: EscrowSafety) -> Result<Summary, String> {
     let mut engines = engines(&case.plan, &case.held.written(&[]));
     engines.safety = safety;
     let mut play = Play::new(&case.plan, case.held, engines)?;

@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use rayon::prelude::*;
-use tidegate::core::worldwide::Care;
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::GossipSafety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};
@@ -53,43 +53,44 @@ impl Mutation {
 
 /// All that can be switched off.
 fn mutations() -> Vec<Mutation> {
-    let escrow = Safety::WITHOUT_ONE.map(|(rule, safety)| {
+    let escrow = EscrowSafety::WITHOUT_ONE.map(|(rule, safety)| {
         let focus = if safety.lacks_one_of_levels() { Focus::Levels } else { Focus::Rights };
         Mutation::new(format!("without {rule}"), ordinary(focus, Enforced { safety, ..Enforced::ALL }))
     });
-    let sliding = Safety::WITHOUT_ONE_OF_SLIDING.map(|(rule, safety)| {
+    let sliding = EscrowSafety::WITHOUT_ONE_OF_SLIDING.map(|(rule, safety)| {
         let enforced = Enforced { safety, ..Enforced::ALL };
         Mutation::new(format!("sliding without {rule}"), ordinary(Focus::Sliding, enforced))
     });
-    let waits = Safety::WITHOUT_ONE_OF_WAITS.map(|(rule, safety)| {
+    let waits = EscrowSafety::WITHOUT_ONE_OF_WAITS.map(|(rule, safety)| {
         let enforced = Enforced { safety, ..Enforced::ALL };
         Mutation::new(format!("waits without {rule}"), ordinary(Focus::Waits, enforced))
     });
-    let denial = Care::WITHOUT_ONE_OF_DENIAL.map(|(rule, care)| {
+    let denial = GossipSafety::WITHOUT_ONE_OF_DENIAL.map(|(rule, care)| {
         let enforced = Enforced { care, ..Enforced::ALL };
         Mutation::new(format!("deny without {rule}"), ordinary(Focus::Denial, enforced))
     });
-    let places = Safety::WITHOUT_ONE_OF_PLACES.map(|(rule, safety)| {
+    let places = EscrowSafety::WITHOUT_ONE_OF_PLACES.map(|(rule, safety)| {
         let wrong = move |seed| places::play(&PlacesCase::draw(seed), safety, None).err();
         Mutation { places: true, ..Mutation::new(format!("places without {rule}"), wrong) }
     });
-    let gossip = Care::WITHOUT_ONE.map(|(rule, care)| {
+    let gossip = GossipSafety::WITHOUT_ONE.map(|(rule, care)| {
         let wrong = move |seed| match care.hears_former {
             true => cuts::play(&CutsCase::draw(seed), care).err(),
             false => restarts::play(&RestartsCase::draw(seed), care).err(),
         };
         Mutation::new(format!("gossip without {rule}"), wrong)
     });
-    let bounds = Care::WITHOUT_ONE_OF_BOUNDS.map(|(rule, care)| {
+    let bounds = GossipSafety::WITHOUT_ONE_OF_BOUNDS.map(|(rule, care)| {
         Mutation::new(format!("bounds without {rule}"), move |seed| {
             bounds::play(&BoundsCase::draw(seed), care).err()
         })
     });
     let full = |care, safety| move |seed| tables::play(&TablesCase::draw(seed), care, safety).err();
-    let shares = Care::WITHOUT_ONE_OF_TABLES
-        .map(|(rule, care)| Mutation::new(format!("tables without {rule}"), full(care, Safety::ALL)));
-    let kept = Safety::WITHOUT_ONE_OF_TABLES
-        .map(|(rule, safety)| Mutation::new(format!("tables without {rule}"), full(Care::ALL, safety)));
+    let shares = GossipSafety::WITHOUT_ONE_OF_TABLES
+        .map(|(rule, care)| Mutation::new(format!("tables without {rule}"), full(care, EscrowSafety::ALL)));
+    let kept = EscrowSafety::WITHOUT_ONE_OF_TABLES.map(|(rule, safety)| {
+        Mutation::new(format!("tables without {rule}"), full(GossipSafety::ALL, safety))
+    });
     let agrees = Mutation::new("joins without agrees".to_owned(), |seed| {
         joins::play(&JoinsCase::draw(seed), false).err()
     });
@@ -98,8 +99,8 @@ fn mutations() -> Vec<Mutation> {
         reports::play(&ReportsCase::draw(seed), false).err()
     });
     let large = [
-        ("forwarded_stays_charged", Safety { forwarded_stays_charged: false, ..Safety::ALL }),
-        ("takes_are_cumulative", Safety { takes_are_cumulative: false, ..Safety::ALL }),
+        ("forwarded_stays_charged", EscrowSafety { forwarded_stays_charged: false, ..EscrowSafety::ALL }),
+        ("takes_are_cumulative", EscrowSafety { takes_are_cumulative: false, ..EscrowSafety::ALL }),
     ]
     .map(|(rule, safety)| {
         let wrong = move |seed| levels::play(&LevelsCase::draw(seed), safety).err();

@@ -12,9 +12,9 @@ use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::wire::rights::RightsFrame;
-use tidegate::core::worldwide::escrow::places::Terms;
+use tidegate::core::worldwide::escrow::places::PlacesTerms;
 use tidegate::core::worldwide::escrow::{
-    Ask, Escrow, EscrowConfig, Event, Safety, Vault, rights_frame_bytes,
+    Escrow, EscrowConfig, EscrowSafety, Event, ReferenceStore, StepRequest, rights_frame_bytes,
 };
 use tidegate::core::worldwide::{Member, NodeName, Touched, WorldKey, WorldRule};
 
@@ -45,7 +45,7 @@ struct Region {
     name: NodeName,
     machine: Escrow,
     alive: bool,
-    vaults: Vec<Vault>,
+    vaults: Vec<ReferenceStore>,
     begun: Timestamp,
     ahead: i64,
     /// Holders whom the store knows: user, name, places and when the hold is over.
@@ -53,13 +53,13 @@ struct Region {
     /// Holders whom it has forgotten.
     ghosts: Vec<(usize, u64, Timestamp)>,
     tallies: Vec<Touched>,
-    asks: Vec<Ask>,
+    asks: Vec<StepRequest>,
     mood: f64,
 }
 
 struct World<'c> {
     case: &'c PlacesCase,
-    safety: Safety,
+    safety: EscrowSafety,
     now: Timestamp,
     regions: Vec<Region>,
     weights: Vec<u32>,
@@ -80,7 +80,7 @@ struct World<'c> {
 /// The first violation, in a sentence.
 pub(crate) fn play(
     case: &PlacesCase,
-    safety: Safety,
+    safety: EscrowSafety,
     trace: Option<Vec<u8>>,
 ) -> Result<(Summary, Option<Vec<u8>>), String> {
     let mut world = World::new(case, safety, trace);
@@ -128,7 +128,7 @@ fn untouched(user: usize) -> Touched {
 }
 
 impl<'c> World<'c> {
-    fn new(case: &'c PlacesCase, safety: Safety, trace: Option<Vec<u8>>) -> Self {
+    fn new(case: &'c PlacesCase, safety: EscrowSafety, trace: Option<Vec<u8>>) -> Self {
         let regions = case.weights.len();
         let mut world = Self {
             case,
@@ -207,7 +207,7 @@ impl<'c> World<'c> {
     }
 
     fn begin_store(&mut self, at: usize, begun: Timestamp) {
-        let terms = Terms {
+        let terms = PlacesTerms {
             share: self.share(at),
             hold: self.case.hold,
             begun,
@@ -217,7 +217,7 @@ impl<'c> World<'c> {
         let users = self.users();
         let Some(region) = self.regions.get_mut(at) else { return };
         region.begun = begun;
-        region.vaults = (0..users).map(|_| Vault::places(terms)).collect();
+        region.vaults = (0..users).map(|_| ReferenceStore::places(terms)).collect();
         let forgotten = std::mem::take(&mut region.holders);
         region.ghosts.extend(forgotten.into_iter().map(|(user, _, places, ends)| (user, places, ends)));
     }
@@ -492,7 +492,7 @@ impl<'c> World<'c> {
     }
 }
 
-fn answer(region: &mut Region, now: Timestamp, ask: &Ask) {
+fn answer(region: &mut Region, now: Timestamp, ask: &StepRequest) {
     let user = ask.key.identity.as_slice().try_into().map_or(0, usize::from_be_bytes);
     let balance = region.vaults.get_mut(user).and_then(|vault| vault.carry_out(now, ask));
     region.machine.handle_balance(now, &ask.key, balance);

@@ -5,8 +5,8 @@ use std::io::Write;
 
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::Care;
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::GossipSafety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::case::{self, Case, STEP};
 use super::check::{self, Books};
@@ -47,12 +47,12 @@ impl Summary {
 /// The rules of the protocol that are in force.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Enforced {
-    pub(crate) safety: Safety,
-    pub(crate) care: Care,
+    pub(crate) safety: EscrowSafety,
+    pub(crate) care: GossipSafety,
 }
 
 impl Enforced {
-    pub(crate) const ALL: Self = Self { safety: Safety::ALL, care: Care::ALL };
+    pub(crate) const ALL: Self = Self { safety: EscrowSafety::ALL, care: GossipSafety::ALL };
 }
 
 /// A game in progress.

@@ -4,7 +4,7 @@
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::Care;
+use tidegate::core::worldwide::GossipSafety;
 
 use super::play::Summary;
 use crate::dice::Dice;
@@ -157,7 +157,7 @@ struct Game<'c> {
 ///
 /// # Errors
 /// The first violation, in a sentence.
-pub(crate) fn play(case: &RestartsCase, care: Care) -> Result<Summary, String> {
+pub(crate) fn play(case: &RestartsCase, care: GossipSafety) -> Result<Summary, String> {
     let mut world = World::new(&case.plan, Way::Gossip).map_err(|error| format!("{error:#}"))?;
     world.keep_to_shares();
     let regions = case.plan.regions.len();

@@ -4,8 +4,8 @@
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::request::Cost;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::Care;
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::GossipSafety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};
@@ -112,7 +112,7 @@ struct Game<'c> {
 ///
 /// # Errors
 /// The first violation, in a sentence.
-pub(crate) fn play(case: &TablesCase, care: Care, safety: Safety) -> Result<Summary, String> {
+pub(crate) fn play(case: &TablesCase, care: GossipSafety, safety: EscrowSafety) -> Result<Summary, String> {
     let rule = case.held.written(&[]);
     let mut engines = engines(&case.plan, &rule);
     engines.store_keys = case.store_keys;

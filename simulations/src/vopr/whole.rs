@@ -9,7 +9,7 @@ use tidegate::core::decision::Decision;
 use tidegate::core::request::Cost;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::escrow::Safety;
+use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::play::Summary;
 use crate::dice::Dice;
@@ -113,7 +113,7 @@ pub(super) fn engines(plan: &Plan, rule: &Value) -> Engines {
         rules: vec![rule.clone(); daemons],
         lists: vec![names(plan); daemons],
         keeps_stores: false,
-        safety: Safety::ALL,
+        safety: EscrowSafety::ALL,
         agrees: true,
         tells: true,
     }

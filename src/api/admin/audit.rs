@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::audit_json::{AuditJson, DecidedJson, QuotaJson, UsageJson, UsageRowJson};
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::core::audit::Outcome;
@@ -67,14 +67,14 @@ impl Parameters {
     }
 }
 
-fn history<'c>(call: &Call<'c>) -> Result<&'c dyn History, Refusal> {
+fn history<'c>(call: &AdminCall<'c>) -> Result<&'c dyn History, Refusal> {
     call.doors.admin.history.as_deref().ok_or_else(|| {
         let message = "this daemon remembers no decisions: it has no database. Name one in [postgres] url";
         Refusal::new(Code::Conflict, message)
     })
 }
 
-async fn decisions(call: Call<'_>) -> Answered {
+async fn decisions(call: AdminCall<'_>) -> Answered {
     let history = history(&call)?;
     let now = call.doors.engine.now();
     let mut given = Parameters(call.query()?);
@@ -120,7 +120,7 @@ fn cursor(text: &str) -> Result<Cursor, Refusal> {
     read().ok_or_else(|| Refusal::of_field("after", "must be the `next` of an earlier answer"))
 }
 
-async fn usage(call: Call<'_>) -> Answered {
+async fn usage(call: AdminCall<'_>) -> Answered {
     let history = history(&call)?;
     let now = call.doors.engine.now();
     let mut given = Parameters(call.query()?);

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::rules::no_rule;
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::asker::Asker;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
@@ -31,8 +31,8 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// Shows the bucket of the rule named by `rule` for the attributes that the other parameters give.
-async fn show(call: Call<'_>) -> Answered {
-    let asked = Asked::read(&call)?;
+async fn show(call: AdminCall<'_>) -> Answered {
+    let asked = BucketQuery::read(&call)?;
     let asker = Asker::read(call.doors, &[asked.request()?]);
     let [request] = asker.stand_in([asked.request()?])?;
     let bucket = call.doors.engine.bucket(&asked.rule, &request).await.ok_or_else(no_buckets)?;
@@ -40,8 +40,8 @@ async fn show(call: Call<'_>) -> Answered {
 }
 
 /// Has that bucket count from zero. A store that does not answer is a refusal: nothing is known to have changed.
-async fn reset(call: Call<'_>) -> Answered {
-    let asked = Asked::read(&call)?;
+async fn reset(call: AdminCall<'_>) -> Answered {
+    let asked = BucketQuery::read(&call)?;
     let asker = Asker::read(call.doors, &[asked.request()?]);
     let [request] = asker.stand_in([asked.request()?])?;
     let reset = call.doors.engine.reset(&asked.rule, &request).await.ok_or_else(no_buckets)?;
@@ -67,14 +67,14 @@ fn target(reset: &BucketReset) -> String {
 }
 
 /// A rule and attributes, as the query names them.
-struct Asked {
+struct BucketQuery {
     rule: String,
     pairs: Vec<(String, String)>,
     loaded: Arc<Loaded>,
 }
 
-impl Asked {
-    fn read(call: &Call<'_>) -> Result<Self, Refusal> {
+impl BucketQuery {
+    fn read(call: &AdminCall<'_>) -> Result<Self, Refusal> {
         let mut pairs = call.query()?;
         let place = pairs.iter().position(|(name, _)| name == "rule");
         let place = place.ok_or_else(|| Refusal::of_field("rule", "say whose bucket: rule=NAME"))?;

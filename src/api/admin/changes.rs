@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::engine::admin::{CHANGES_MAX, ChangesAsked, Role};
@@ -17,7 +17,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 /// Records of an answer that does not say how many.
 const CHANGES_DEFAULT: u32 = 50;
 
-async fn changes(call: Call<'_>) -> Answered {
+async fn changes(call: AdminCall<'_>) -> Answered {
     let mut asked = ChangesAsked { limit: CHANGES_DEFAULT, ..ChangesAsked::default() };
     for (name, value) in call.query()? {
         match name.as_str() {

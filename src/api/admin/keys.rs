@@ -6,7 +6,7 @@ use serde_json::json;
 use super::people::{
     OverridesBody, body, filter, given, limits, moment, moment_if, name, name_if, note, refusal,
 };
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::http::{Answered, reply};
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{KeyChange, KeyDraft};
@@ -71,7 +71,7 @@ struct ChangeBody {
     reason: Option<String>,
 }
 
-async fn list(call: Call<'_>) -> Answered {
+async fn list(call: AdminCall<'_>) -> Answered {
     let filter = filter(&call, &["user", "tier"])?;
     let limit = filter.limit;
     let keys = call.doors.admin.register.keys(filter).await.map_err(refusal)?;
@@ -80,13 +80,13 @@ async fn list(call: Call<'_>) -> Answered {
     Ok(reply::json(&json!({ "keys": keys, "next": next })))
 }
 
-async fn show(call: Call<'_>) -> Answered {
+async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let key = call.doors.admin.register.key(&id).await.map_err(refusal)?;
     Ok(reply::json(&json!({ "key": key })))
 }
 
-async fn create(call: Call<'_>) -> Answered {
+async fn create(call: AdminCall<'_>) -> Answered {
     let written: DraftBody = body(&call)?;
     let draft = KeyDraft {
         user: name_if("user", written.user)?,
@@ -99,7 +99,7 @@ async fn create(call: Call<'_>) -> Answered {
     Ok(reply::json(&json!({ "key": key, "secret": secret })))
 }
 
-async fn change(call: Call<'_>) -> Answered {
+async fn change(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let written: ChangeBody = body(&call)?;
     let expires = match written.expires_at {
@@ -120,19 +120,19 @@ async fn change(call: Call<'_>) -> Answered {
     write(&call, &id, change).await
 }
 
-async fn revoke(call: Call<'_>) -> Answered {
+async fn revoke(call: AdminCall<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Body {
+    struct RevokeBody {
         reason: Option<String>,
     }
     let id = name("id", call.param(0))?;
-    let reason = body::<Body>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
+    let reason = body::<RevokeBody>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
     let change = KeyChange { revoke: true, action: "key.revoke", reason, ..KeyChange::default() };
     write(&call, &id, change).await
 }
 
-async fn write(call: &Call<'_>, id: &str, change: KeyChange) -> Answered {
+async fn write(call: &AdminCall<'_>, id: &str, change: KeyChange) -> Answered {
     let key = call.doors.admin.register.change_key(&call.actor, id, change).await.map_err(refusal)?;
     Ok(reply::json(&json!({ "key": key })))
 }

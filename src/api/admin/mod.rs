@@ -77,7 +77,7 @@ impl Admin {
 }
 
 /// One request to an admin route, past the guard.
-pub(super) struct Call<'c> {
+pub(super) struct AdminCall<'c> {
     pub(super) doors: &'c Doors,
     pub(super) head: &'c Parts,
     /// What stands in the path where the route has `{…}`, decoded, in order.
@@ -88,7 +88,7 @@ pub(super) struct Call<'c> {
     pub(super) actor: Actor,
 }
 
-pub(super) type Handler = for<'c> fn(Call<'c>) -> Later<'c, Answered>;
+pub(super) type Handler = for<'c> fn(AdminCall<'c>) -> Later<'c, Answered>;
 
 /// One admin route.
 pub(super) struct AdminRoute {
@@ -118,7 +118,7 @@ pub(super) fn routes() -> impl Iterator<Item = &'static AdminRoute> {
 }
 
 /// The route for a path and method.
-pub(super) enum Found {
+pub(super) enum RouteFound {
     /// None has this path.
     Nothing,
     /// Some have the path, none the method: those there are, as in `Allow`.
@@ -128,20 +128,20 @@ pub(super) enum Found {
 }
 
 /// Finds the route; HEAD is answered like GET.
-pub(super) fn find(method: &str, path: &str) -> Result<Found, Refusal> {
+pub(super) fn find(method: &str, path: &str) -> Result<RouteFound, Refusal> {
     let mut methods: Vec<&str> = Vec::new();
     for route in routes() {
         let Some(params) = params(route.path, path) else { continue };
         if route.method == method || (route.method == "GET" && method == "HEAD") {
             let decoded = params.into_iter().map(decoded).collect::<Result<_, _>>()?;
-            return Ok(Found::Route(route, decoded));
+            return Ok(RouteFound::Route(route, decoded));
         }
         methods.push(route.method);
         if route.method == "GET" {
             methods.push("HEAD");
         }
     }
-    Ok(if methods.is_empty() { Found::Nothing } else { Found::OtherMethods(methods.join(", ")) })
+    Ok(if methods.is_empty() { RouteFound::Nothing } else { RouteFound::OtherMethods(methods.join(", ")) })
 }
 
 /// What stands in the path where the pattern has braces; `None` if it does not match.
@@ -168,7 +168,7 @@ fn decoded(segment: &str) -> Result<String, Refusal> {
     text.map(std::borrow::Cow::into_owned).map_err(|_| Refusal::of_field("path", "the path is not UTF-8"))
 }
 
-impl Call<'_> {
+impl AdminCall<'_> {
     /// The body as JSON.
     pub(super) fn json(&self) -> Result<serde_json::Value, Refusal> {
         parsed(&self.body)
@@ -230,10 +230,10 @@ mod tests {
 
     #[test]
     fn a_known_path_with_another_method_says_which_there_are() {
-        let found = |method, path| find(method, path).unwrap_or(Found::Nothing);
-        assert!(matches!(found("GET", "/v1/nothing"), Found::Nothing));
-        assert!(matches!(found("HEAD", "/v1/rules"), Found::Route(..)));
-        assert!(matches!(found("PATCH", "/v1/regions"), Found::OtherMethods(all) if all == "GET, HEAD"));
+        let found = |method, path| find(method, path).unwrap_or(RouteFound::Nothing);
+        assert!(matches!(found("GET", "/v1/nothing"), RouteFound::Nothing));
+        assert!(matches!(found("HEAD", "/v1/rules"), RouteFound::Route(..)));
+        assert!(matches!(found("PATCH", "/v1/regions"), RouteFound::OtherMethods(all) if all == "GET, HEAD"));
         assert!(find("GET", "/v1/rules/%ff").is_err());
     }
 }

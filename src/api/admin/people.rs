@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
-use super::Call;
+use super::AdminCall;
 use crate::api::Doors;
 use crate::api::error::{Code, Refusal};
 use crate::core::request::TEXT_BYTES_MAX;
@@ -37,7 +37,7 @@ pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 }
 
 /// Reads a body; an empty one is `{}`.
-pub(super) fn body<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refusal> {
+pub(super) fn body<T: DeserializeOwned>(call: &AdminCall<'_>) -> Result<T, Refusal> {
     let bytes = if call.body.is_empty() { b"{}" } else { &call.body[..] };
     serde_json::from_slice(bytes).map_err(|error| {
         let code = if error.is_data() { Code::Invalid } else { Code::Malformed };
@@ -112,7 +112,7 @@ pub(super) fn moment_if(
 }
 
 /// Which to list: `after`, `limit`, and what `known` names besides.
-pub(super) fn filter(call: &Call<'_>, known: &[&str]) -> Result<Filter, Refusal> {
+pub(super) fn filter(call: &AdminCall<'_>, known: &[&str]) -> Result<Filter, Refusal> {
     let mut filter = Filter { limit: PAGE_DEFAULT, ..Filter::default() };
     for (name, value) in call.query()? {
         let wrong = |expected: &str| Refusal::of_field(name.clone(), format!("{name} must be {expected}"));

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::rules::{edit, expected, known_fields, no_rule, tagged};
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
 use crate::api::http::{Answered, reply};
 use crate::core::share::Weights;
@@ -26,7 +26,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// Weights, minimums, and what they come to in permits.
-fn show(call: &Call<'_>) -> Answered {
+fn show(call: &AdminCall<'_>) -> Answered {
     let (doors, name) = (call.doors, call.param(0));
     let loaded = doors.engine.loaded();
     let compiled = loaded.set.rules().iter().find(|compiled| compiled.rule.name == name);
@@ -57,7 +57,7 @@ fn show(call: &Call<'_>) -> Answered {
     Ok(tagged(loaded.revision, reply::json(&body)))
 }
 
-async fn put(call: Call<'_>) -> Answered {
+async fn put(call: AdminCall<'_>) -> Answered {
     let body = call.json()?;
     let expected = expected(&call, &body)?;
     let known = ["shares", "minimums", "revision", "rule", "mode", "limit", "permits"];

@@ -7,13 +7,13 @@ use http::HeaderValue;
 use http::header::{ETAG, IF_MATCH};
 use serde_json::{Value, json};
 
-use super::{AdminRoute, Call, aside};
+use super::{AdminCall, AdminRoute, aside};
 use crate::api::Doors;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, Reply, reply};
-use crate::core::written::Place;
+use crate::core::written::TextPlace;
 use crate::engine::admin::Role;
-use crate::engine::rulebook::{Asked, Done, Edit, Refused, Shown};
+use crate::engine::rulebook::{Done, Edit, EditRefused, EditRequest, ShownRevisions};
 
 /// Most revisions told at once, and how many unless asked otherwise.
 const HISTORY_MAX: u32 = 1_000;
@@ -78,7 +78,7 @@ async fn all(doors: &Doors) -> Answered {
 }
 
 /// One rule, named by the path.
-fn one(call: &Call<'_>) -> Answered {
+fn one(call: &AdminCall<'_>) -> Answered {
     let (doors, name) = (call.doors, call.param(0));
     let loaded = doors.engine.loaded();
     let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
@@ -86,7 +86,7 @@ fn one(call: &Call<'_>) -> Answered {
     Ok(tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rule": rule }))))
 }
 
-async fn replace(call: Call<'_>) -> Answered {
+async fn replace(call: AdminCall<'_>) -> Answered {
     let mut body = call.long_json().await?;
     let expected = expected(&call, &body)?;
     known_fields(&body, &["rules", "revision"], |key| match key {
@@ -101,7 +101,7 @@ async fn replace(call: Call<'_>) -> Answered {
     edit(&call, Edit::Replace(rules), expected).await
 }
 
-async fn put(call: Call<'_>) -> Answered {
+async fn put(call: AdminCall<'_>) -> Answered {
     let mut body = call.json()?;
     // As GET shows it, or the rule alone.
     let wrapped = body.get("rule").is_some_and(Value::is_object);
@@ -110,12 +110,12 @@ async fn put(call: Call<'_>) -> Answered {
     edit(&call, Edit::Put { name: call.param(0).to_owned(), rule }, expected).await
 }
 
-async fn delete(call: Call<'_>) -> Answered {
+async fn delete(call: AdminCall<'_>) -> Answered {
     let expected = expected(&call, &Value::Null)?;
     edit(&call, Edit::Delete(call.param(0).to_owned()), expected).await
 }
 
-async fn rollback(call: Call<'_>) -> Answered {
+async fn rollback(call: AdminCall<'_>) -> Answered {
     let body = call.json()?;
     let expected = expected(&call, &Value::Null)?;
     known_fields(&body, &["revision"], |_| "the body knows only `revision`".to_owned())?;
@@ -125,8 +125,8 @@ async fn rollback(call: Call<'_>) -> Answered {
     edit(&call, Edit::Rollback(revision), expected).await
 }
 
-async fn history(call: Call<'_>) -> Answered {
-    let mut shown = Shown { rule: None, before: None, limit: HISTORY_DEFAULT };
+async fn history(call: AdminCall<'_>) -> Answered {
+    let mut shown = ShownRevisions { rule: None, before: None, limit: HISTORY_DEFAULT };
     for (name, value) in call.query()? {
         let number =
             || value.parse::<u64>().map_err(|_| Refusal::of_field(name.clone(), "is no whole number"));
@@ -147,7 +147,7 @@ async fn history(call: Call<'_>) -> Answered {
 }
 
 /// Makes an edit and tells what came of it.
-pub(super) async fn edit(call: &Call<'_>, edit: Edit, expected: Option<u64>) -> Answered {
+pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>) -> Answered {
     let (mut dry_run, mut reason) = (false, None);
     for (name, value) in call.query()? {
         match (name.as_str(), value.as_str()) {
@@ -163,7 +163,7 @@ pub(super) async fn edit(call: &Call<'_>, edit: Edit, expected: Option<u64>) -> 
             _ => return Err(Refusal::of_field(name, "the query knows only `dry_run` and `reason`")),
         }
     }
-    let asked = Asked { edit, expected, dry_run, actor: call.actor.clone(), reason };
+    let asked = EditRequest { edit, expected, dry_run, actor: call.actor.clone(), reason };
     let Done { revision, changes } = call.doors.admin.rules.edit(asked).await.map_err(refused)?;
     let written =
         aside(move || reply::json(&json!({ "revision": revision, "dry_run": dry_run, "changes": changes })));
@@ -171,7 +171,7 @@ pub(super) async fn edit(call: &Call<'_>, edit: Edit, expected: Option<u64>) -> 
 }
 
 /// The revision that the change was made for: `If-Match`, else what the body says.
-pub(super) fn expected(call: &Call<'_>, body: &Value) -> Result<Option<u64>, Refusal> {
+pub(super) fn expected(call: &AdminCall<'_>, body: &Value) -> Result<Option<u64>, Refusal> {
     if let Some(tag) = call.head.headers.get(IF_MATCH) {
         let text = tag.to_str().unwrap_or_default().trim();
         if text == "*" {
@@ -216,21 +216,21 @@ pub(super) fn tagged(revision: u64, mut reply: Reply) -> Reply {
 }
 
 /// Why an edit was not made, as an answer.
-pub(super) fn refused(refused: Refused) -> Refusal {
+pub(super) fn refused(refused: EditRefused) -> Refusal {
     let message = refused.to_string();
     match refused {
-        Refused::Wrong(problems) => {
+        EditRefused::Wrong(problems) => {
             let field = problems.first().and_then(|problem| match &problem.place {
-                Place::Field(field) if !field.is_empty() => Some(field.clone()),
+                TextPlace::Field(field) if !field.is_empty() => Some(field.clone()),
                 _ => None,
             });
             Refusal { field, ..Refusal::new(Code::Invalid, message) }
         }
-        Refused::NoRule(name) => no_rule(&name),
-        Refused::NoRevision(_) => Refusal::new(Code::NoRevision, message),
-        Refused::Stale(_) => Refusal::new(Code::Stale, message),
-        Refused::Away(_) => Refusal::new(Code::Away, message),
-        Refused::Impossible(_) => Refusal::new(Code::Conflict, message),
+        EditRefused::NoRule(name) => no_rule(&name),
+        EditRefused::NoRevision(_) => Refusal::new(Code::NoRevision, message),
+        EditRefused::Stale(_) => Refusal::new(Code::Stale, message),
+        EditRefused::Away(_) => Refusal::new(Code::Away, message),
+        EditRefused::Impossible(_) => Refusal::new(Code::Conflict, message),
     }
 }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::people::{body, name, note, refusal};
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::engine::admin::Role;
@@ -40,12 +40,12 @@ struct TierBody {
     description: String,
 }
 
-async fn list(call: Call<'_>) -> Answered {
+async fn list(call: AdminCall<'_>) -> Answered {
     let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
     Ok(reply::json(&json!({ "tiers": tiers })))
 }
 
-async fn show(call: Call<'_>) -> Answered {
+async fn show(call: AdminCall<'_>) -> Answered {
     let wanted = name("name", call.param(0))?;
     let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
     let tier = tiers.into_iter().find(|tier| tier.name == wanted);
@@ -53,7 +53,7 @@ async fn show(call: Call<'_>) -> Answered {
     Ok(reply::json(&json!({ "tier": tier })))
 }
 
-async fn put(call: Call<'_>) -> Answered {
+async fn put(call: AdminCall<'_>) -> Answered {
     let own = name("name", call.param(0))?;
     let TierBody { name, description } = body(&call)?;
     if name.is_some_and(|name| name != own) {
@@ -64,7 +64,7 @@ async fn put(call: Call<'_>) -> Answered {
     Ok(reply::json(&json!({ "tier": tier })))
 }
 
-async fn remove(call: Call<'_>) -> Answered {
+async fn remove(call: AdminCall<'_>) -> Answered {
     let own = name("name", call.param(0))?;
     call.doors.admin.register.remove_tier(&call.actor, &own).await.map_err(refusal)?;
     Ok(reply::json(&json!({ "removed": own })))

@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::core::written::{At, Fields, Node, Problem, Problems};
+use crate::core::written::{At, Fields, Problem, Problems, TreeNode};
 use crate::engine::admin::Role;
 
 /// Most tokens of one daemon: each is tried for every admin request.
@@ -57,7 +57,7 @@ impl Tokens {
     /// Every problem with its place.
     pub fn from_toml(file: &str, text: &str) -> Result<Self, Vec<Problem>> {
         let mut problems = Problems::new(file, text);
-        let root = Node::from_toml(text).map_err(|(at, message)| problems.report(&at, message));
+        let root = TreeNode::from_toml(text).map_err(|(at, message)| problems.report(&at, message));
         let tokens = root.ok().and_then(|root| read(&root, &mut problems));
         match tokens {
             Some(tokens) if problems.is_empty() => Ok(Self(tokens)),
@@ -115,7 +115,7 @@ pub fn make(name: &str, role: Role) -> Result<Made, String> {
     Ok(Made { token, entry })
 }
 
-fn read(root: &Node, problems: &mut Problems<'_>) -> Option<Vec<Token>> {
+fn read(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Vec<Token>> {
     let mut fields = Fields::open(root, problems)?;
     let nodes = fields.list("tokens", problems).unwrap_or_default();
     fields.finish(problems);
@@ -134,7 +134,7 @@ fn read(root: &Node, problems: &mut Problems<'_>) -> Option<Vec<Token>> {
     Some(tokens)
 }
 
-fn read_token(node: &Node, problems: &mut Problems<'_>) -> Option<Token> {
+fn read_token(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Token> {
     let mut fields = Fields::open(node, problems)?;
     for key in ["name", "role", "hash"] {
         if !fields.has(key) {

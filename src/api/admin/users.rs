@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::people::{OverridesBody, body, filter, given, limits, moment_if, name, name_if, note, refusal};
-use super::{AdminRoute, Call};
+use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
 use crate::api::http::{Answered, reply};
 use crate::core::identity::Block;
@@ -72,13 +72,13 @@ struct BlockBody {
 }
 
 impl BlockBody {
-    fn block(self, call: &Call<'_>) -> Result<Block, Refusal> {
+    fn block(self, call: &AdminCall<'_>) -> Result<Block, Refusal> {
         let reason = self.reason.map(|reason| note("reason", reason)).transpose()?;
         Ok(Block { reason, until: moment_if(call.doors, "until", self.until)? })
     }
 }
 
-async fn list(call: Call<'_>) -> Answered {
+async fn list(call: AdminCall<'_>) -> Answered {
     let filter = filter(&call, &["tier", "blocked"])?;
     let limit = filter.limit;
     let users = call.doors.admin.register.users(filter).await.map_err(refusal)?;
@@ -87,12 +87,12 @@ async fn list(call: Call<'_>) -> Answered {
     Ok(reply::json(&json!({ "users": users, "next": next })))
 }
 
-async fn show(call: Call<'_>) -> Answered {
+async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     answer(&call.doors.admin.register.user(&id).await.map_err(refusal)?)
 }
 
-async fn change(call: Call<'_>, whole: bool) -> Answered {
+async fn change(call: AdminCall<'_>, whole: bool) -> Answered {
     let id = name("id", call.param(0))?;
     let written: UserBody = body(&call)?;
     if written.id.as_ref().is_some_and(|own| *own != id) {
@@ -115,7 +115,7 @@ async fn change(call: Call<'_>, whole: bool) -> Answered {
     write(&call, &id, change).await
 }
 
-async fn block(call: Call<'_>) -> Answered {
+async fn block(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let block = body::<BlockBody>(&call)?.block(&call)?;
     let reason = block.reason.clone();
@@ -124,27 +124,27 @@ async fn block(call: Call<'_>) -> Answered {
     write(&call, &id, change).await
 }
 
-async fn unblock(call: Call<'_>) -> Answered {
+async fn unblock(call: AdminCall<'_>) -> Answered {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Body {
+    struct ReasonBody {
         reason: Option<String>,
     }
     let id = name("id", call.param(0))?;
-    let reason = body::<Body>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
+    let reason = body::<ReasonBody>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
     // Whoever is not known is not blocked, and is not made for that.
     call.doors.admin.register.user(&id).await.map_err(refusal)?;
     let change = UserChange { blocked: Some(None), action: "user.unblock", reason, ..UserChange::default() };
     write(&call, &id, change).await
 }
 
-async fn remove(call: Call<'_>) -> Answered {
+async fn remove(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     call.doors.admin.register.remove_user(&call.actor, &id).await.map_err(refusal)?;
     Ok(reply::json(&json!({ "removed": id })))
 }
 
-async fn write(call: &Call<'_>, id: &str, change: UserChange) -> Answered {
+async fn write(call: &AdminCall<'_>, id: &str, change: UserChange) -> Answered {
     let written = call.doors.admin.register.change_user(&call.actor, id, change).await;
     answer(&written.map_err(refusal)?)
 }

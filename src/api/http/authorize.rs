@@ -42,7 +42,7 @@ impl Visit<'_> {
     /// 200, or the deciding rule's status and text; rate-limit headers with both.
     pub(super) async fn authorize(self, head: &Parts) -> Answered {
         self.doors.knows_rules()?;
-        let asked = Asked::read(head.uri.query().unwrap_or_default())?;
+        let asked = AuthorizeQuery::read(head.uri.query().unwrap_or_default())?;
         self.may_ask(asked.cost)?;
         refuse_page(head, asked.cost)?;
         let attributes = self.attributes(&head.headers)?;
@@ -130,12 +130,12 @@ fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
 }
 
 /// What the route's own query asks.
-struct Asked {
+struct AuthorizeQuery {
     domain: Cow<'static, str>,
     cost: Cost,
 }
 
-impl Asked {
+impl AuthorizeQuery {
     fn read(query: &str) -> Result<Self, Refusal> {
         let mut asked = Self { domain: Cow::Borrowed(DOMAIN_DEFAULT), cost: Cost::Take(1) };
         let pairs = query::pairs(query)?;
@@ -313,9 +313,9 @@ mod tests {
 
     #[test]
     fn the_query_says_domain_and_cost_and_nothing_else() {
-        let asked = Asked::read("domain=web%20app&cost=-2").unwrap();
+        let asked = AuthorizeQuery::read("domain=web%20app&cost=-2").unwrap();
         assert_eq!((&*asked.domain, asked.cost), ("web app", Cost::Refund(2)));
-        let field = |query| Asked::read(query).err().and_then(|refusal| refusal.field);
+        let field = |query| AuthorizeQuery::read(query).err().and_then(|refusal| refusal.field);
         assert_eq!(field("cost=1.5").as_deref(), Some("cost"));
         assert_eq!(field("cost=9223372036854775808").as_deref(), Some("cost"));
         assert_eq!(field("domain=").as_deref(), Some("domain"));

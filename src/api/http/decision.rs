@@ -114,7 +114,7 @@ fn text(into: &mut Vec<u8>, text: &str) {
 mod tests {
     use super::*;
     use crate::core::decision::{Decision, Leased, Ruled, Worldwide};
-    use crate::core::hold::{Held, Holder, Lease};
+    use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
     use crate::core::time::Span;
@@ -164,7 +164,7 @@ mod tests {
             held in proptest::option::of((".{0,9}", any::<u64>())),
         ) {
             let lease = held.map(|(rule, hold)| {
-                let held = vec![Held { domain: domain.clone(), rule, own_limit: None, values: vec![] }];
+                let held = vec![HeldPlaces { domain: domain.clone(), rule, own_limit: None, values: vec![] }];
                 Box::new(Leased { lease: Lease { holder: Holder([7; 16]), held }, hold: Span(hold) })
             });
             let decision = Decision {

@@ -34,7 +34,7 @@ use super::connection::{END_WITHIN, LOOK_EVERY, Looks, Pulse};
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
-use super::places::Place;
+use super::places::ConnectionPlace;
 use super::unsent::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
@@ -179,7 +179,7 @@ struct Visit<'c> {
     doors: &'c Arc<Doors>,
     peer: Peer,
     pulse: &'c Pulse,
-    place: &'c Place,
+    place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
 }
 
@@ -331,9 +331,9 @@ impl Visit<'_> {
     async fn administer(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let doors = self.doors;
         let (route, params) = match admin::find(head.method.as_str(), head.uri.path())? {
-            admin::Found::Route(route, params) => (route, params),
-            admin::Found::OtherMethods(methods) => return Err(refuse_method(methods)),
-            admin::Found::Nothing => {
+            admin::RouteFound::Route(route, params) => (route, params),
+            admin::RouteFound::OtherMethods(methods) => return Err(refuse_method(methods)),
+            admin::RouteFound::Nothing => {
                 return Err(Refusal::new(Code::NoRoute, format!("there is no route {}", head.uri.path())));
             }
         };
@@ -345,14 +345,14 @@ impl Visit<'_> {
             body::read_up_to(doors, &head.headers, body, admin::BODY_BYTES_MAX).await?
         };
         arriving.is_whole();
-        (route.handler)(admin::Call { doors, head, params, body, actor }).await
+        (route.handler)(admin::AdminCall { doors, head, params, body, actor }).await
     }
 }
 
 /// Tells the pulse when a request is there, and when it is answered.
 struct Arriving<'p> {
     pulse: &'p Pulse,
-    place: &'p Place,
+    place: &'p ConnectionPlace,
     whole: bool,
 }
 

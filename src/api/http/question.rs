@@ -57,22 +57,22 @@ pub(super) enum Question<'b> {
 
 /// Reads the body of `/v1/check`.
 pub(super) fn read(body: &[u8]) -> Result<Question<'_>, Refusal> {
-    parse(body, Kind::Any)
+    parse(body, ObjectKind::Any)
 }
 
 /// Reads a body that holds one check.
 pub(super) fn read_one(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, Kind::One)?)
+    one(parse(body, ObjectKind::One)?)
 }
 
 /// Reads a body that reports: one check, which says what was used.
 pub(super) fn read_report(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, Kind::Report)?)
+    one(parse(body, ObjectKind::Report)?)
 }
 
 /// Reads a body that acquires: one check, perhaps with an `id`.
 pub(super) fn read_named(body: &[u8]) -> Result<Check<'_>, Refusal> {
-    one(parse(body, Kind::Named)?)
+    one(parse(body, ObjectKind::Named)?)
 }
 
 fn one(question: Question<'_>) -> Result<Check<'_>, Refusal> {
@@ -84,7 +84,7 @@ fn one(question: Question<'_>) -> Result<Check<'_>, Refusal> {
 
 /// What may stand in an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ObjectKind {
     /// One check, or a batch of them.
     Any,
     /// One check.
@@ -95,7 +95,7 @@ enum Kind {
     Report,
 }
 
-fn parse(body: &[u8], kind: Kind) -> Result<Question<'_>, Refusal> {
+fn parse(body: &[u8], kind: ObjectKind) -> Result<Question<'_>, Refusal> {
     let path = Path::default();
     let mut json = serde_json::Deserializer::from_slice(body);
     let read = CheckSeed { path: &path, kind }.deserialize(&mut json);
@@ -128,7 +128,7 @@ impl Path {
 #[derive(Clone, Copy)]
 struct CheckSeed<'p> {
     path: &'p Path,
-    kind: Kind,
+    kind: ObjectKind,
 }
 
 impl<'de> DeserializeSeed<'de> for CheckSeed<'_> {
@@ -147,19 +147,19 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut domain, mut attributes, mut cost, mut checks, mut id) = (None, None, None, None, None);
-        while let Some(field) = map.next_key_seed(TextSeed(Text::Field))? {
+        while let Some(field) = map.next_key_seed(TextSeed(TextRole::Field))? {
             let twice = match &*field {
                 "domain" => {
-                    map.next_value_seed(TextSeed(Text::Domain)).map(|read| domain.replace(read).is_some())
+                    map.next_value_seed(TextSeed(TextRole::Domain)).map(|read| domain.replace(read).is_some())
                 }
                 "attributes" => map
                     .next_value_seed(AttributesSeed(self.path))
                     .map(|read| attributes.replace(read).is_some()),
                 "cost" => map.next_value_seed(CostSeed(self.kind)).map(|read| cost.replace(read).is_some()),
-                "id" if self.kind == Kind::Named => {
-                    map.next_value_seed(TextSeed(Text::Id)).map(|read| id.replace(read).is_some())
+                "id" if self.kind == ObjectKind::Named => {
+                    map.next_value_seed(TextSeed(TextRole::Id)).map(|read| id.replace(read).is_some())
                 }
-                "checks" if self.kind == Kind::Any => {
+                "checks" if self.kind == ObjectKind::Any => {
                     map.next_value_seed(ChecksSeed(self.path)).map(|read| checks.replace(read).is_some())
                 }
                 _ => Err(A::Error::custom("is no field that is known here")),
@@ -185,7 +185,7 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 self.path.came_from("checks");
                 Err(A::Error::custom("cannot stand beside the fields of one check"))
             }
-            (None, Some(_)) if cost.is_none() && self.kind == Kind::Report => {
+            (None, Some(_)) if cost.is_none() && self.kind == ObjectKind::Report => {
                 self.path.came_from("cost");
                 Err(A::Error::custom("is missing: a report says what was used"))
             }
@@ -221,7 +221,7 @@ impl<'de> Visitor<'de> for ChecksSeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut checks = Vec::new();
-        let each = CheckSeed { path: self.0, kind: Kind::One };
+        let each = CheckSeed { path: self.0, kind: ObjectKind::One };
         loop {
             match list.next_element_seed(each) {
                 Ok(Some(_)) if checks.len() == CHECKS_MAX => {
@@ -258,9 +258,9 @@ impl<'de> Visitor<'de> for AttributesSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut attributes = Self::Value::new();
-        while let Some(name) = map.next_key_seed(TextSeed(Text::Name))? {
+        while let Some(name) = map.next_key_seed(TextSeed(TextRole::Name))? {
             let value =
-                map.next_value_seed(TextSeed(Text::Value)).inspect_err(|_| self.0.came_from(&name))?;
+                map.next_value_seed(TextSeed(TextRole::Value)).inspect_err(|_| self.0.came_from(&name))?;
             if attributes.iter().any(|(known, _)| *known == name) {
                 self.0.came_from(&name);
                 return Err(A::Error::custom("is given twice"));
@@ -276,7 +276,7 @@ impl<'de> Visitor<'de> for AttributesSeed<'_> {
 
 /// What a text is, for the sentence that refuses it.
 #[derive(Clone, Copy)]
-enum Text {
+enum TextRole {
     Field,
     Domain,
     Name,
@@ -284,20 +284,20 @@ enum Text {
     Id,
 }
 
-struct TextSeed(Text);
+struct TextSeed(TextRole);
 
 impl TextSeed {
     fn check<E: serde::de::Error>(&self, text: &str) -> Result<(), E> {
         // A value is often what a client chose: of whatever length, it is counted rather than refused.
-        if matches!(self.0, Text::Field | Text::Value) || (1..=TEXT_BYTES_MAX).contains(&text.len()) {
+        if matches!(self.0, TextRole::Field | TextRole::Value) || (1..=TEXT_BYTES_MAX).contains(&text.len()) {
             return Ok(());
         }
         let what = match self.0 {
-            Text::Field => "a field",
-            Text::Value => "an attribute's value",
-            Text::Domain => "a domain",
-            Text::Name => "an attribute's name",
-            Text::Id => "an id",
+            TextRole::Field => "a field",
+            TextRole::Value => "an attribute's value",
+            TextRole::Domain => "a domain",
+            TextRole::Name => "an attribute's name",
+            TextRole::Id => "an id",
         };
         Err(E::custom(format_args!("{what} has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", text.len())))
     }
@@ -328,7 +328,7 @@ impl<'de> Visitor<'de> for TextSeed {
     }
 }
 
-struct CostSeed(Kind);
+struct CostSeed(ObjectKind);
 
 impl<'de> DeserializeSeed<'de> for CostSeed {
     type Value = Cost;
@@ -346,10 +346,10 @@ impl Visitor<'_> for CostSeed {
 
     fn visit_i64<E: serde::de::Error>(self, cost: i64) -> Result<Cost, E> {
         match Cost::from_signed(cost) {
-            Cost::Refund(_) if self.0 == Kind::Report => Err(E::custom(
+            Cost::Refund(_) if self.0 == ObjectKind::Report => Err(E::custom(
                 "is what was used, 0 or more: permits are given back with POST /v1/check and a negative cost",
             )),
-            Cost::Take(permits) if self.0 == Kind::Report => Ok(Cost::report(permits)),
+            Cost::Take(permits) if self.0 == ObjectKind::Report => Ok(Cost::report(permits)),
             cost => Ok(cost),
         }
     }

@@ -187,7 +187,7 @@ enum Number {
 
 /// Where a block of headers stands.
 #[derive(Debug)]
-enum Field {
+enum HeaderPosition {
     Begin,
     /// The rest of a number that did not fit into its first byte.
     Number {
@@ -212,74 +212,82 @@ enum Field {
 /// Reads a block of headers as far as it takes to find the authority's value (RFC 7541, 5 and 6).
 #[derive(Debug)]
 struct Fields {
-    field: Field,
+    field: HeaderPosition,
     is_authority: bool,
 }
 
 impl Default for Fields {
     fn default() -> Self {
-        Self { field: Field::Begin, is_authority: false }
+        Self { field: HeaderPosition::Begin, is_authority: false }
     }
 }
 
 impl Fields {
     fn take(&mut self, byte: &mut u8) {
         self.field = match self.field {
-            Field::Begin if *byte & 0x80 != 0 => self.number(Number::Nothing, *byte, 7),
-            Field::Begin if *byte & 0x40 != 0 => self.number(Number::Name, *byte, 6),
-            Field::Begin if *byte & 0x20 != 0 => self.number(Number::Nothing, *byte, 5),
-            Field::Begin => self.number(Number::Name, *byte, 4),
-            Field::NameBegin => self.number(Number::NameLen { coded: *byte & 0x80 != 0 }, *byte, 7),
-            Field::ValueBegin => self.number(Number::ValueLen { coded: *byte & 0x80 != 0 }, *byte, 7),
-            Field::Number { of, value, shift } => {
+            HeaderPosition::Begin if *byte & 0x80 != 0 => self.number(Number::Nothing, *byte, 7),
+            HeaderPosition::Begin if *byte & 0x40 != 0 => self.number(Number::Name, *byte, 6),
+            HeaderPosition::Begin if *byte & 0x20 != 0 => self.number(Number::Nothing, *byte, 5),
+            HeaderPosition::Begin => self.number(Number::Name, *byte, 4),
+            HeaderPosition::NameBegin => self.number(Number::NameLen { coded: *byte & 0x80 != 0 }, *byte, 7),
+            HeaderPosition::ValueBegin => {
+                self.number(Number::ValueLen { coded: *byte & 0x80 != 0 }, *byte, 7)
+            }
+            HeaderPosition::Number { of, value, shift } => {
                 let more = u32::from(*byte & 0x7f).checked_shl(shift).unwrap_or(u32::MAX);
                 let value = value.saturating_add(more);
                 if *byte & 0x80 == 0 {
                     self.read(of, value)
                 } else {
-                    Field::Number { of, value, shift: shift + 7 }
+                    HeaderPosition::Number { of, value, shift: shift + 7 }
                 }
             }
-            Field::Name { left, same, coded } => {
+            HeaderPosition::Name { left, same, coded } => {
                 let same = if !coded && NAME.get(same) == Some(byte) { same + 1 } else { usize::MAX };
                 match left - 1 {
                     0 => {
                         self.is_authority = same == NAME.len();
-                        Field::ValueBegin
+                        HeaderPosition::ValueBegin
                     }
-                    left => Field::Name { left, same: same.min(NAME.len() + 1), coded },
+                    left => HeaderPosition::Name { left, same: same.min(NAME.len() + 1), coded },
                 }
             }
-            Field::Value { left, mends } => {
+            HeaderPosition::Value { left, mends } => {
                 if mends && *byte == b'%' {
                     *byte = b'-';
                 }
-                if left == 1 { Field::Begin } else { Field::Value { left: left - 1, mends } }
+                if left == 1 {
+                    HeaderPosition::Begin
+                } else {
+                    HeaderPosition::Value { left: left - 1, mends }
+                }
             }
         };
     }
 
     /// A number that begins in the last `bits` of a byte.
-    fn number(&mut self, of: Number, byte: u8, bits: u32) -> Field {
+    fn number(&mut self, of: Number, byte: u8, bits: u32) -> HeaderPosition {
         let most = (1_u32 << bits) - 1;
         match u32::from(byte) & most {
-            value if value == most => Field::Number { of, value, shift: 0 },
+            value if value == most => HeaderPosition::Number { of, value, shift: 0 },
             value => self.read(of, value),
         }
     }
 
-    fn read(&mut self, of: Number, value: u32) -> Field {
+    fn read(&mut self, of: Number, value: u32) -> HeaderPosition {
         match of {
-            Number::Nothing => Field::Begin,
+            Number::Nothing => HeaderPosition::Begin,
             Number::Name => {
                 self.is_authority = value == NAME_INDEX;
-                if value == 0 { Field::NameBegin } else { Field::ValueBegin }
+                if value == 0 { HeaderPosition::NameBegin } else { HeaderPosition::ValueBegin }
             }
             // A name without a letter is none.
-            Number::NameLen { .. } if value == 0 => Field::ValueBegin,
-            Number::NameLen { coded } => Field::Name { left: value, same: 0, coded },
-            Number::ValueLen { .. } if value == 0 => Field::Begin,
-            Number::ValueLen { coded } => Field::Value { left: value, mends: self.is_authority && !coded },
+            Number::NameLen { .. } if value == 0 => HeaderPosition::ValueBegin,
+            Number::NameLen { coded } => HeaderPosition::Name { left: value, same: 0, coded },
+            Number::ValueLen { .. } if value == 0 => HeaderPosition::Begin,
+            Number::ValueLen { coded } => {
+                HeaderPosition::Value { left: value, mends: self.is_authority && !coded }
+            }
         }
     }
 }

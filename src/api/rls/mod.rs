@@ -39,7 +39,7 @@ use crate::engine::port::Answer;
 use answer::{encode, over_limit};
 use authority::Mended;
 use message::Message;
-use question::{Asked, Questions};
+use question::{Questions, RateLimitCall};
 
 pub(super) use others::Others;
 
@@ -62,7 +62,7 @@ const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 const TURN_LEN_MAX: usize = 256;
 
 type Respond = SendResponse<Counted>;
-type Call = (Request<RecvStream>, Respond);
+type Stream = (Request<RecvStream>, Respond);
 type Connection = h2::server::Connection<Mended, Counted>;
 
 /// What the calls of one connection share.
@@ -118,7 +118,7 @@ pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
     let mut closing = pin!(shutdown.closing.cancelled());
     let mut ending = pin!(place.end.cancelled());
     let mut closes = false;
-    let mut turn: Vec<Call> = Vec::new();
+    let mut turn: Vec<Stream> = Vec::new();
     loop {
         let event = std::future::poll_fn(|cx| {
             if let Some(event) = poll_calls(&mut connection, &mut turn, &line.unsent, cx) {
@@ -171,7 +171,7 @@ enum Event {
 /// From a client that does not read its answers no further calls are taken.
 fn poll_calls(
     connection: &mut Connection,
-    turn: &mut Vec<Call>,
+    turn: &mut Vec<Stream>,
     unsent: &Unsent,
     cx: &mut Context<'_>,
 ) -> Option<Event> {
@@ -257,7 +257,7 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
 /// The answer, if nothing has to be waited for.
 fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
-    let Asked { questions, denied } = question::read(message, &mut room)?;
+    let RateLimitCall { questions, denied } = question::read(message, &mut room)?;
     let asker = Asker::read(doors, &questions);
     let questions = asker.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
@@ -281,7 +281,7 @@ fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
 
 async fn decide(doors: &Doors, message: &[u8]) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
-    let Asked { questions, mut denied } = question::read(message, &mut room)?;
+    let RateLimitCall { questions, mut denied } = question::read(message, &mut room)?;
     let asker = Asker::read(doors, &questions);
     let questions = asker.put(questions);
     let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());

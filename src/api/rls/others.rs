@@ -62,13 +62,13 @@ pub(in crate::api) struct Others {
 pub(super) struct Share(Arc<Semaphore>);
 
 /// The places that an open call takes: one of its connection's and one of the listener's.
-pub(super) struct Place {
+pub(super) struct CallPlace {
     _own: OwnedSemaphorePermit,
     _shared: OwnedSemaphorePermit,
     open: Gauge,
 }
 
-impl Drop for Place {
+impl Drop for CallPlace {
     fn drop(&mut self) {
         self.open.decrement(1);
     }
@@ -87,12 +87,12 @@ impl Others {
     }
 
     /// A place for a call to this path; `None` where the connection or the listener has as many open as it may.
-    pub(super) fn place(&self, share: &Share, path: &str) -> Option<Place> {
+    pub(super) fn place(&self, share: &Share, path: &str) -> Option<CallPlace> {
         let shared = if path == HEALTH_CHECK { &self.checks } else { &self.streams };
         let own = Arc::clone(&share.0).try_acquire_owned().ok()?;
         let shared = Arc::clone(shared).try_acquire_owned().ok()?;
         self.open.increment(1);
-        Some(Place { _own: own, _shared: shared, open: self.open.clone() })
+        Some(CallPlace { _own: own, _shared: shared, open: self.open.clone() })
     }
 }
 
@@ -103,7 +103,12 @@ impl Default for Share {
 }
 
 /// Answers one call, until its answer ends or its client is gone.
-pub(super) async fn answer(call: OwnCall, request: Request<RecvStream>, mut respond: Respond, _place: Place) {
+pub(super) async fn answer(
+    call: OwnCall,
+    request: Request<RecvStream>,
+    mut respond: Respond,
+    _place: CallPlace,
+) {
     let OwnCall { doors, closing, unsent } = call;
     let request = request.map(|stream| tonic::body::Body::new(Incoming(stream)));
     let mut routes = doors.others.routes.clone();

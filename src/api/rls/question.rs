@@ -12,7 +12,7 @@ pub(super) type Questions<'b> = SmallVec<[Request<'b>; 1]>;
 
 /// What one call asks.
 #[derive(Debug)]
-pub(super) struct Asked<'b> {
+pub(super) struct RateLimitCall<'b> {
     /// One for each descriptor.
     pub(super) questions: Questions<'b>,
     /// Places of descriptors that cannot be judged. They are denied: to Envoy an error would mean that all may pass.
@@ -35,7 +35,7 @@ impl From<Undecodable> for Refusal {
 ///
 /// # Errors
 /// Only for what a gateway itself has got wrong: Envoy lets a request pass whose call is refused.
-pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<Asked<'b>, Refusal> {
+pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<RateLimitCall<'b>, Refusal> {
     let asked = match decode(message) {
         Err(Undecodable::Text) => {
             *room = repaired(message)?;
@@ -44,7 +44,7 @@ pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<Asked
         asked => asked?,
     };
     check_domain(&asked)?;
-    let mut call = Asked { questions: Questions::new(), denied: SmallVec::new() };
+    let mut call = RateLimitCall { questions: Questions::new(), denied: SmallVec::new() };
     let overfull = asked.descriptors_len > DESCRIPTORS_MAX;
     for (place, descriptor) in asked.descriptors.into_iter().enumerate() {
         let cost = cost(&descriptor, asked.hits_addend);
@@ -65,7 +65,7 @@ pub(super) fn read<'b>(message: &'b [u8], room: &'b mut Vec<u8>) -> Result<Asked
     Ok(call)
 }
 
-fn check_domain(asked: &wire::Asked<'_>) -> Result<(), Refusal> {
+fn check_domain(asked: &wire::RequestMessage<'_>) -> Result<(), Refusal> {
     if !(1..=TEXT_BYTES_MAX).contains(&asked.domain.len()) {
         let message =
             format!("a domain has 1 to {TEXT_BYTES_MAX} bytes, this one has {}", asked.domain.len());
@@ -116,7 +116,7 @@ mod tests {
     use envoy_types::pb::google::protobuf::UInt64Value;
     use prost::Message as _;
 
-    fn with_call<R>(message: &[u8], then: impl FnOnce(Asked<'_>) -> R) -> Result<R, Refusal> {
+    fn with_call<R>(message: &[u8], then: impl FnOnce(RateLimitCall<'_>) -> R) -> Result<R, Refusal> {
         read(message, &mut Vec::new()).map(then)
     }
 
@@ -130,7 +130,7 @@ mod tests {
     }
 
     fn costs(request: &RateLimitRequest) -> Vec<Cost> {
-        let costs = |call: Asked<'_>| call.questions.iter().map(|question| question.cost).collect();
+        let costs = |call: RateLimitCall<'_>| call.questions.iter().map(|question| question.cost).collect();
         with_call(&request.encode_to_vec(), costs).unwrap()
     }
 
@@ -171,7 +171,7 @@ mod tests {
             descriptor(&[("remote_address", "1.2.3.4")]),
             descriptor(&[("a", ""), ("remote_address", "2001:db8::1"), ("a", "b")]),
         ]);
-        let entries = |call: Asked<'_>| {
+        let entries = |call: RateLimitCall<'_>| {
             let entries = |question: &Request<'_>| {
                 question.attributes.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>()
             };
@@ -191,7 +191,7 @@ mod tests {
         }
         asked.descriptors[0].limit =
             Some(RateLimitOverride { requests_per_unit: 5, unit: RateLimitUnit::Month.into() });
-        let days = |call: Asked<'_>| call.questions[0].limit.unwrap().window.micros() / DAY.micros();
+        let days = |call: RateLimitCall<'_>| call.questions[0].limit.unwrap().window.micros() / DAY.micros();
         assert_eq!(with_call(&asked.encode_to_vec(), days), Ok(30));
     }
 
@@ -221,7 +221,7 @@ mod tests {
         for byte in message.iter_mut().filter(|byte| **byte == b'#') {
             *byte = 0xff;
         }
-        let user = |call: Asked<'_>| call.questions[0].attribute("user").map(str::to_owned);
+        let user = |call: RateLimitCall<'_>| call.questions[0].attribute("user").map(str::to_owned);
         assert_eq!(with_call(&message, user).unwrap().as_deref(), Some("u1%FF"));
     }
 }

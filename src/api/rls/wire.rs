@@ -16,7 +16,7 @@ pub(super) const DESCRIPTORS_MAX: usize = 256;
 
 /// One request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Asked<'b> {
+pub(super) struct RequestMessage<'b> {
     /// The namespace of rules.
     pub(super) domain: &'b str,
     /// Sets of attributes. At most [`DESCRIPTORS_MAX`] are kept.
@@ -41,7 +41,7 @@ pub(super) struct Descriptor<'b> {
 }
 
 /// One field: its number, how it is written, and what follows it.
-struct Field {
+struct WireField {
     number: u32,
     wire: WireType,
 }
@@ -66,8 +66,8 @@ impl From<DecodeError> for Undecodable {
 type Decoded<T> = Result<T, Undecodable>;
 
 /// Reads a request.
-pub(super) fn decode(mut message: &[u8]) -> Decoded<Asked<'_>> {
-    let mut asked = Asked::default();
+pub(super) fn decode(mut message: &[u8]) -> Decoded<RequestMessage<'_>> {
+    let mut asked = RequestMessage::default();
     while let Some(field) = next(&mut message)? {
         match field.number {
             1 => asked.domain = text(&field, &mut message)?,
@@ -137,27 +137,27 @@ fn hits(mut message: &[u8], hits: &mut u64) -> Decoded<()> {
     Ok(())
 }
 
-fn next(message: &mut &[u8]) -> Decoded<Option<Field>> {
+fn next(message: &mut &[u8]) -> Decoded<Option<WireField>> {
     if message.is_empty() {
         return Ok(None);
     }
     let (number, wire) = decode_key(message)?;
-    Ok(Some(Field { number, wire }))
+    Ok(Some(WireField { number, wire }))
 }
 
-fn expect(field: &Field, wire: WireType) -> Decoded<()> {
+fn expect(field: &WireField, wire: WireType) -> Decoded<()> {
     if field.wire == wire {
         return Ok(());
     }
     Err(Undecodable::Malformed(format!("invalid wire type: {:?} (expected {wire:?})", field.wire)))
 }
 
-fn varint(field: &Field, message: &mut &[u8]) -> Decoded<u64> {
+fn varint(field: &WireField, message: &mut &[u8]) -> Decoded<u64> {
     expect(field, WireType::Varint)?;
     Ok(decode_varint(message)?)
 }
 
-fn bytes<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
+fn bytes<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
     expect(field, WireType::LengthDelimited)?;
     let len = usize::try_from(decode_varint(message)?).unwrap_or(usize::MAX);
     let (bytes, rest) =
@@ -166,7 +166,7 @@ fn bytes<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b [u8]> {
     Ok(bytes)
 }
 
-fn text<'b>(field: &Field, message: &mut &'b [u8]) -> Decoded<&'b str> {
+fn text<'b>(field: &WireField, message: &mut &'b [u8]) -> Decoded<&'b str> {
     std::str::from_utf8(bytes(field, message)?).map_err(|_| Undecodable::Text)
 }
 
@@ -227,7 +227,7 @@ fn put(number: u32, bytes: &[u8], whole: &mut Vec<u8>) {
     whole.extend_from_slice(bytes);
 }
 
-fn skip(field: &Field, message: &mut &[u8]) -> Decoded<()> {
+fn skip(field: &WireField, message: &mut &[u8]) -> Decoded<()> {
     Ok(skip_field(field.wire, field.number, message, DecodeContext::default())?)
 }
 
@@ -248,7 +248,7 @@ mod tests {
     use proptest::prelude::*;
     use prost::Message as _;
 
-    fn as_generated(asked: Asked<'_>) -> RateLimitRequest {
+    fn as_generated(asked: RequestMessage<'_>) -> RateLimitRequest {
         let descriptor = |own: Descriptor<'_>| RateLimitDescriptor {
             entries: own
                 .entries

@@ -15,14 +15,14 @@ const AUTHORIZATION: &str = "authorization";
 const USER: &str = "user";
 
 /// Questions that bring a token, by their places, and whom each names.
-pub(in crate::api) type Found = SmallVec<[(usize, Option<Arc<str>>); 1]>;
+pub(in crate::api) type FoundTokens = SmallVec<[(usize, Option<Arc<str>>); 1]>;
 
 /// Reads the tokens among the attributes. Nothing is found where tokens are not configured.
 ///
 /// # Errors
 /// For an invalid token, where these are refused.
-pub(in crate::api) fn find(doors: &Doors, questions: &[Request<'_>]) -> Result<Found, Refusal> {
-    let mut found = Found::new();
+pub(in crate::api) fn find(doors: &Doors, questions: &[Request<'_>]) -> Result<FoundTokens, Refusal> {
+    let mut found = FoundTokens::new();
     let Some(tokens) = doors.tokens.as_deref() else { return Ok(found) };
     for (place, question) in questions.iter().enumerate() {
         let Some(text) = question.attribute(AUTHORIZATION) else { continue };
@@ -37,7 +37,7 @@ pub(in crate::api) fn find(doors: &Doors, questions: &[Request<'_>]) -> Result<F
 }
 
 /// Puts users in the place of tokens; a user whom the gateway names itself stays.
-pub(in crate::api) fn apply<'b>(questions: &mut [Request<'b>], found: &'b Found) {
+pub(in crate::api) fn apply<'b>(questions: &mut [Request<'b>], found: &'b FoundTokens) {
     for (place, user) in found {
         let Some(question) = questions.get_mut(*place) else { continue };
         question.attributes.retain(|(name, _)| *name != AUTHORIZATION);

@@ -23,7 +23,7 @@ use crate::telemetry::Metrics;
 
 use claims::{Claims, Header};
 
-pub(super) use attribute::{Found, apply, find, refusal};
+pub(super) use attribute::{FoundTokens, apply, find, refusal};
 pub use keys::{KeyProblem, KeySet};
 
 /// Longest token, in bytes: longer ones are not even looked at.

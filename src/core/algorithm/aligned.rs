@@ -1,12 +1,12 @@
 //! Where an instant lies among the windows aligned to the epoch, and what a view says of that window. Shared by the three
 //! machines that count by windows; it keeps no state.
 
-use super::{Limit, View};
+use super::{Allowance, Limit};
 use crate::time::{Span, Timestamp};
 
 /// One instant's place in its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct WindowPlace {
     /// The window's index since the epoch.
     pub(super) index: u64,
     /// Where it begins.
@@ -17,7 +17,7 @@ pub(super) struct Place {
     pub(super) elapsed: u64,
 }
 
-impl Place {
+impl WindowPlace {
     pub(super) fn of(window: Span, now: Timestamp) -> Self {
         let length = window.0.max(1);
         let index = now.0 / length;
@@ -44,7 +44,7 @@ impl Place {
 
 /// What the world leaves a bucket in one window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct WindowShare {
     /// Permits that may be admitted here; never above the limit.
     pub(super) budget: u32,
     /// What others are known to have admitted in this window.
@@ -53,10 +53,10 @@ pub(super) struct Share {
     pub(super) others_before: u64,
 }
 
-impl Share {
+impl WindowShare {
     /// A view speaks of its own window and, less surely, of the next one. Of any other window it says nothing here: what a region
-    /// keeps to then is worked out before, in [`View::in_force`].
-    pub(super) fn of(limit: &Limit, view: Option<&View>, index: u64) -> Self {
+    /// keeps to then is worked out before, in [`Allowance::in_force`].
+    pub(super) fn of(limit: &Limit, view: Option<&Allowance>, index: u64) -> Self {
         match view {
             Some(view) if view.window == index => Self {
                 budget: view.budget.min(limit.permits),
@@ -73,14 +73,14 @@ impl Share {
 
 /// What one window holds, and what is owed beyond it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Account {
+pub(super) struct WindowAccount {
     /// Permits counted in the window.
     pub(super) count: u32,
     /// Permits reported beyond what was free: later windows begin with them already used.
     pub(super) debt: u32,
 }
 
-impl Account {
+impl WindowAccount {
     /// Both together.
     pub(super) fn used(self) -> u64 {
         u64::from(self.count) + u64::from(self.debt)
@@ -107,24 +107,24 @@ impl Account {
 }
 
 /// Permits of a debt that one window pays where nothing else uses it: all that a region may admit in it.
-pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&View>) -> u64 {
+pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&Allowance>) -> u64 {
     u64::from(view.map_or(limit.permits, |view| view.next_budget.min(limit.permits)))
 }
 
 /// What a window at its end has still room for. What a region was left of it is no longer known once it is over.
-fn room_at_the_end(limit: &Limit, view: Option<&View>, count: u32) -> u64 {
+fn room_at_the_end(limit: &Limit, view: Option<&Allowance>, count: u32) -> u64 {
     if view.is_some() { 0 } else { u64::from(limit.permits.saturating_sub(count)) }
 }
 
 /// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing else came.
-pub(super) fn carried(limit: &Limit, view: Option<&View>, account: Account, windows: u64) -> u32 {
+pub(super) fn carried(limit: &Limit, view: Option<&Allowance>, account: WindowAccount, windows: u64) -> u32 {
     let between = paid_by_a_window(limit, view).saturating_mul(windows.saturating_sub(1));
     let paid = room_at_the_end(limit, view, account.count).saturating_add(between);
     u32::try_from(u64::from(account.debt).saturating_sub(paid)).unwrap_or(0)
 }
 
 /// After how many windows more than the next one `asked` permits fit beside what is owed at its beginning.
-pub(super) fn windows_to_pay(limit: &Limit, view: Option<&View>, owed: u32, asked: u64) -> u64 {
+pub(super) fn windows_to_pay(limit: &Limit, view: Option<&Allowance>, owed: u32, asked: u64) -> u64 {
     let each = match paid_by_a_window(limit, view) {
         0 => u64::from(limit.permits),
         each => each,

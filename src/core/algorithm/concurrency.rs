@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Limit, Verdict, View};
+use super::{Allowance, Limit, Verdict};
 use crate::hold::{Hold, HoldStep, Holder};
 use crate::time::{Span, Timestamp};
 
@@ -121,7 +121,7 @@ impl Concurrency {
         self.newest().since(now).min(limit.window)
     }
 
-    pub(super) fn check(&self, limit: &Limit, _: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(&self, limit: &Limit, _: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
         let permits = u64::from(limit.permits);
         let (used, asked) = (self.used_at(now), cost.max(1));
         let free = permits.saturating_sub(used);

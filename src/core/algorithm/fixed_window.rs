@@ -6,9 +6,9 @@
 
 use std::cmp::Ordering;
 
-use super::aligned::{Account, Place, Share, carried, windows_to_pay};
-use super::{Limit, Verdict, View};
-use crate::request::Report;
+use super::aligned::{WindowAccount, WindowPlace, WindowShare, carried, windows_to_pay};
+use super::{Allowance, Limit, Verdict};
+use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
 /// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that is.
@@ -26,25 +26,36 @@ impl FixedWindow {
     }
 
     /// Where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
-    fn place(&self, limit: &Limit, view: Option<&View>, now: Timestamp) -> (Place, Account) {
-        let place = Place::of(limit.window, now.max(self.at));
+    fn place(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> (WindowPlace, WindowAccount) {
+        let place = WindowPlace::of(limit.window, now.max(self.at));
         let Self { count, debt, .. } = *self;
         if place.windows_since(self.at.0) == 0 {
-            return (place, Account { count, debt });
+            return (place, WindowAccount { count, debt });
         }
         let debt = if debt == 0 {
             0
         } else {
-            carried(limit, view, Account { count, debt }, place.index - self.at.window_index(limit.window))
+            carried(
+                limit,
+                view,
+                WindowAccount { count, debt },
+                place.index - self.at.window_index(limit.window),
+            )
         };
-        (place, Account { count: 0, debt })
+        (place, WindowAccount { count: 0, debt })
     }
 
-    fn budget(limit: &Limit, view: Option<&View>, place: &Place) -> u64 {
-        u64::from(Share::of(limit, view, place.index).budget)
+    fn budget(limit: &Limit, view: Option<&Allowance>, place: &WindowPlace) -> u64 {
+        u64::from(WindowShare::of(limit, view, place.index).budget)
     }
 
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(
+        &self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Verdict {
         let (place, account) = self.place(limit, view, now);
         let free = Self::budget(limit, view, &place).saturating_sub(account.used());
         let asked = cost.max(1);
@@ -67,8 +78,8 @@ impl FixedWindow {
         }
     }
 
-    fn hold(&mut self, now: Timestamp, account: Account) {
-        Account { count: self.count, debt: self.debt } = account;
+    fn hold(&mut self, now: Timestamp, account: WindowAccount) {
+        WindowAccount { count: self.count, debt: self.debt } = account;
         self.at = self.at.max(now);
     }
 
@@ -85,9 +96,9 @@ impl FixedWindow {
     pub(super) fn report(
         &mut self,
         limit: &Limit,
-        view: Option<&View>,
+        view: Option<&Allowance>,
         now: Timestamp,
-        report: &Report,
+        report: &ReportedCost,
     ) -> u64 {
         let (place, mut account) = self.place(limit, view, now);
         let room = Self::budget(limit, view, &place).saturating_sub(u64::from(account.count));
@@ -97,9 +108,9 @@ impl FixedWindow {
     }
 
     /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later one now.
-    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp) -> u64 {
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let before = self.at.window_index(limit.window);
-        self.report(limit, view, now, &Report { permits: 0, debt_max: 0 });
+        self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
         let turned = self.at.window_index(limit.window) > before;
         if turned { u64::from(self.count) } else { 0 }
     }
@@ -110,19 +121,19 @@ impl FixedWindow {
 
     /// Takes from what is owed first: it would have mattered longest.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        let (_, Account { count, debt }) = self.place(limit, None, now);
+        let (_, WindowAccount { count, debt }) = self.place(limit, None, now);
         let owed = debt.min(u32::try_from(cost).unwrap_or(u32::MAX));
         let counted = count.min(u32::try_from(cost - u64::from(owed)).unwrap_or(u32::MAX));
         if owed > 0 || counted > 0 {
-            self.hold(now, Account { count: count - counted, debt: debt - owed });
+            self.hold(now, WindowAccount { count: count - counted, debt: debt - owed });
         }
         u64::from(owed) + u64::from(counted)
     }
 
     /// What of the `budget` of a window is used, what is owed included.
-    pub(super) fn used_of(&self, limit: &Limit, view: Option<&View>, window: u64, budget: u64) -> u64 {
+    pub(super) fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
         let (own, account) =
-            (self.at.window_index(limit.window), Account { count: self.count, debt: self.debt });
+            (self.at.window_index(limit.window), WindowAccount { count: self.count, debt: self.debt });
         match own.cmp(&window) {
             Ordering::Equal => {
                 let count = u64::from(account.count);
@@ -136,7 +147,7 @@ impl FixedWindow {
     }
 
     pub(super) fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
-        Place::of(limit.window, now.max(self.at)).index
+        WindowPlace::of(limit.window, now.max(self.at)).index
     }
 
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
@@ -150,7 +161,7 @@ impl FixedWindow {
         let windows = u64::from(self.debt).div_ceil(u64::from(limit.permits.max(1)));
         let windows = if limit.permits == 0 { 1 } else { windows + 1 };
         let lasts = Span(limit.window.0.saturating_mul(windows));
-        Timestamp(Place::of(limit.window, self.at).start) + lasts
+        Timestamp(WindowPlace::of(limit.window, self.at).start) + lasts
     }
 }
 
@@ -177,7 +188,7 @@ mod tests {
     #[test]
     fn a_budget_denies_until_its_window_ends() {
         let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 0, queue: 0 };
-        let view = View { window: 3, budget: 2, next_budget: 4, ..View::default() };
+        let view = Allowance { window: 3, budget: 2, next_budget: 4, ..Allowance::default() };
         let state = State::new(Algorithm::FixedWindow);
         let denied = state.check(&limit, Some(&view), Timestamp(3_250_000), 3);
         assert!(!denied.admitted);

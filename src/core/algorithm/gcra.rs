@@ -9,8 +9,8 @@
 //! `window`. The TAT itself is kept as its distance from the newest instant seen, and that in permits: a time would
 //! overflow at the longest windows and would misstate what is used once the rate changes.
 
-use super::level::{Amount, Level, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
-use super::{Limit, Verdict, View};
+use super::level::{Level, LevelAmount, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
+use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// How far the theoretical arrival time lies ahead.
@@ -24,14 +24,20 @@ impl Gcra {
     }
 
     /// The present and the theoretical arrival time, which is never in the past, both in 1/permits microseconds.
-    fn schedule(&self, limit: &Limit, now: Timestamp) -> (Amount, Amount) {
+    fn schedule(&self, limit: &Limit, now: Timestamp) -> (LevelAmount, LevelAmount) {
         let present = u128::from(self.0.instant(now).0) * u128::from(limit.permits);
         (present, present + self.0.amount(limit, now))
     }
 
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(
+        &self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Verdict {
         let (present, tat) = self.schedule(limit, now);
-        let tolerance = amount_of(capacity(limit).saturating_add(View::kept_of(view)), limit);
+        let tolerance = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
         // What others may take is gone for this region.
         let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
         let increment = amount_of(cost.max(1), limit);

@@ -6,7 +6,7 @@
 //! Regions do not forget at the same instant. So a region that the last view gave more than its first share keeps to the share two
 //! windows before a region that was given less: in between all of them together are given less than the limit, and never more.
 
-use super::{Algorithm, Limit, View};
+use super::{Algorithm, Allowance, Limit};
 use crate::time::{Span, Timestamp};
 
 /// A bucket with windows is remembered for so many of them.
@@ -35,7 +35,7 @@ fn windows_spoken_of(window: Span) -> u64 {
     (remembered(window).0 / window.0.max(1)).max(3)
 }
 
-impl View {
+impl Allowance {
     /// For how long a store keeps a view that was told now. `window` is the bucket's, where it counts by windows.
     #[must_use]
     pub fn kept_for(window: Option<Span>) -> Span {
@@ -101,17 +101,18 @@ mod tests {
     const TOLD: u64 = 1_700_000_000;
 
     fn budget_after(next_budget: u32, windows: u64) -> u32 {
-        let told = View { window: TOLD, budget: 100, next_budget, ..View::default() };
+        let told = Allowance { window: TOLD, budget: 100, next_budget, ..Allowance::default() };
         let now = Timestamp((TOLD + windows) * 1_000_000 + 5);
-        let view = View::in_force(Some(&told), Some(20), Algorithm::FixedWindow, &SECOND, now).unwrap();
+        let view = Allowance::in_force(Some(&told), Some(20), Algorithm::FixedWindow, &SECOND, now).unwrap();
         assert!(view.window == TOLD + windows || windows < 2);
         if windows == 1 { view.next_budget } else { view.budget }
     }
 
     #[test]
     fn without_a_first_share_only_what_was_told_is_enforced() {
-        let told = View { window: 7, budget: 3, ..View::default() };
-        let of = |told| View::in_force(told, None, Algorithm::SlidingLog, &SECOND, Timestamp(u64::MAX / 2));
+        let told = Allowance { window: 7, budget: 3, ..Allowance::default() };
+        let of =
+            |told| Allowance::in_force(told, None, Algorithm::SlidingLog, &SECOND, Timestamp(u64::MAX / 2));
         assert_eq!((of(None), of(Some(&told))), (None, Some(told)));
     }
 
@@ -125,9 +126,10 @@ mod tests {
 
     #[test]
     fn a_view_of_a_window_to_come_says_nothing_of_this_one() {
-        let told = View { window: TOLD + 1, budget: 100, next_budget: 100, ..View::default() };
+        let told = Allowance { window: TOLD + 1, budget: 100, next_budget: 100, ..Allowance::default() };
         let now = Timestamp(TOLD * 1_000_000);
-        let view = View::in_force(Some(&told), Some(20), Algorithm::SlidingWindow, &SECOND, now).unwrap();
+        let view =
+            Allowance::in_force(Some(&told), Some(20), Algorithm::SlidingWindow, &SECOND, now).unwrap();
         assert_eq!((view.window, view.budget, view.next_budget), (TOLD, 20, 20));
     }
 
@@ -136,12 +138,13 @@ mod tests {
         let now = Timestamp(TOLD * 1_000_000);
         let of = |told, later| {
             let now = now + Span::from_secs(later);
-            let view = View::in_force(told, Some(20), Algorithm::TokenBucket, &SECOND, now).unwrap();
+            let view = Allowance::in_force(told, Some(20), Algorithm::TokenBucket, &SECOND, now).unwrap();
             view.held(&SECOND, now) / 1_000_000
         };
         assert_eq!(of(None, 0), 80);
-        let home = View { window: now.0, ..View::default() };
-        let other = View { window: now.0, budget: 97, next_budget: 97, others: 50, ..View::default() };
+        let home = Allowance { window: now.0, ..Allowance::default() };
+        let other =
+            Allowance { window: now.0, budget: 97, next_budget: 97, others: 50, ..Allowance::default() };
         assert_eq!([of(Some(&home), 0), of(Some(&home), 60), of(Some(&home), 61)], [0, 0, 80]);
         assert_eq!([of(Some(&other), 0), of(Some(&other), 60), of(Some(&other), 61)], [50, 97, 97]);
     }
@@ -158,8 +161,8 @@ mod tests {
             let limit = Limit { permits: limit, ..SECOND };
             let now = Timestamp((TOLD + APART + idle) * 1_000_000);
             let budgets = parts.iter().map(|(part, late)| {
-                let told = View { window: TOLD + late, next_budget: *part, ..View::default() };
-                let view = View::in_force(Some(&told), Some(each), Algorithm::FixedWindow, &limit, now);
+                let told = Allowance { window: TOLD + late, next_budget: *part, ..Allowance::default() };
+                let view = Allowance::in_force(Some(&told), Some(each), Algorithm::FixedWindow, &limit, now);
                 view.unwrap().budget
             });
             prop_assert!(budgets.sum::<u32>() <= limit.permits);

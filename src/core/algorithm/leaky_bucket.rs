@@ -6,7 +6,7 @@
 //! (the `throttle` action's longest delay) the capacity is the smaller of the two.
 
 use super::level::{Level, amount_of, counts_in_level, permits_in, time_to_drain};
-use super::{Limit, Verdict, View};
+use super::{Allowance, Limit, Verdict};
 use crate::time::{Span, Timestamp};
 
 /// What is queued and not yet drained.
@@ -28,9 +28,15 @@ impl LeakyBucket {
         Self(level)
     }
 
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(
+        &self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Verdict {
         let queued = self.0.amount(limit, now);
-        let capacity = amount_of(capacity(limit).saturating_add(View::kept_of(view)), limit);
+        let capacity = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
         // What others may take is gone for this region.
         let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
         let asked = amount_of(cost.max(1), limit);

@@ -18,10 +18,10 @@ pub(super) struct Level {
 }
 
 /// An amount in 1/window permits. The largest, `u32::MAX` permits of the longest window, needs 77 bits.
-pub(super) type Amount = u128;
+pub(super) type LevelAmount = u128;
 
 /// So many permits as an amount.
-pub(super) fn amount_of(permits: u64, limit: &Limit) -> Amount {
+pub(super) fn amount_of(permits: u64, limit: &Limit) -> LevelAmount {
     u128::from(permits) * u128::from(limit.window.0.max(1))
 }
 
@@ -32,17 +32,17 @@ pub(super) fn capacity(limit: &Limit) -> u64 {
 }
 
 /// Whole permits in an amount.
-pub(super) fn permits_in(amount: Amount, limit: &Limit) -> u64 {
+pub(super) fn permits_in(amount: LevelAmount, limit: &Limit) -> u64 {
     divide(amount, limit.window.0.max(1))
 }
 
 /// Whole permits in an amount, a started one counted.
-pub(super) fn permits_in_up(amount: Amount, limit: &Limit) -> u64 {
+pub(super) fn permits_in_up(amount: LevelAmount, limit: &Limit) -> u64 {
     divide_up(amount, limit.window.0.max(1))
 }
 
 /// How long an amount takes to drain, rounded up; one window if the limit is zero, since then it never does.
-pub(super) fn time_to_drain(amount: Amount, limit: &Limit) -> Span {
+pub(super) fn time_to_drain(amount: LevelAmount, limit: &Limit) -> Span {
     if amount == 0 {
         Span::ZERO
     } else if limit.permits == 0 {
@@ -69,7 +69,7 @@ impl Level {
 
     /// What is in use at `now`.
     #[inline]
-    pub(super) fn amount(&self, limit: &Limit, now: Timestamp) -> Amount {
+    pub(super) fn amount(&self, limit: &Limit, now: Timestamp) -> LevelAmount {
         let held = self.held(limit);
         if held == 0 {
             return 0;
@@ -77,7 +77,7 @@ impl Level {
         held.saturating_sub(u128::from(now.since(self.at()).0) * u128::from(limit.permits))
     }
 
-    fn held(&self, limit: &Limit) -> Amount {
+    fn held(&self, limit: &Limit) -> LevelAmount {
         let window = limit.window.0.max(1);
         // Where a bucket is read with another window than it was written with, a part stays less than one permit.
         let part = u64::from_ne_bytes(self.part).min(window - 1);
@@ -85,7 +85,7 @@ impl Level {
     }
 
     /// Holds `amount` as of `now`; beyond `u32::MAX` permits it stays there.
-    pub(super) fn hold(&mut self, limit: &Limit, now: Timestamp, amount: Amount) {
+    pub(super) fn hold(&mut self, limit: &Limit, now: Timestamp, amount: LevelAmount) {
         let window = limit.window.0.max(1);
         let whole = divide(amount, window);
         let (whole, part) = match u32::try_from(whole) {
@@ -158,11 +158,11 @@ macro_rules! counts_in_level {
             pub(super) fn report(
                 &mut self,
                 limit: &Limit,
-                view: Option<&View>,
+                view: Option<&Allowance>,
                 now: Timestamp,
-                report: &$crate::request::Report,
+                report: &$crate::request::ReportedCost,
             ) -> u64 {
-                let capacity = capacity(limit).saturating_add(View::kept_of(view));
+                let capacity = capacity(limit).saturating_add(Allowance::kept_of(view));
                 let most = capacity.saturating_add(u64::from(report.debt_max));
                 self.0.report(limit, now, report.permits, most)
             }
@@ -193,14 +193,14 @@ macro_rules! counts_in_level {
 pub(super) use counts_in_level;
 
 /// Most amounts fit 64 bits, where dividing costs a tenth.
-fn divide(amount: Amount, by: u64) -> u64 {
+fn divide(amount: LevelAmount, by: u64) -> u64 {
     match u64::try_from(amount) {
         Ok(amount) => amount / by,
         Err(_) => u64::try_from(amount / u128::from(by)).unwrap_or(u64::MAX),
     }
 }
 
-fn divide_up(amount: Amount, by: u64) -> u64 {
+fn divide_up(amount: LevelAmount, by: u64) -> u64 {
     match u64::try_from(amount) {
         Ok(amount) => amount.div_ceil(by),
         Err(_) => u64::try_from(amount.div_ceil(u128::from(by))).unwrap_or(u64::MAX),

@@ -5,7 +5,7 @@
 //! nothing is forgotten. No limit, cost, window or instant makes the arithmetic overflow or drift.
 
 use super::hold::{Hold, Holder};
-use super::request::{Cost, Report};
+use super::request::{Cost, ReportedCost};
 use super::time::{Span, Timestamp};
 
 mod aligned;
@@ -104,7 +104,7 @@ impl Limit {
 /// `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window from then on, and at
 /// most `budget`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct View {
+pub struct Allowance {
     /// The window that `budget` and `others` speak of.
     pub window: u64,
     /// Permits that this region may admit in `window`.
@@ -120,7 +120,7 @@ pub struct View {
     pub kept: u64,
 }
 
-impl View {
+impl Allowance {
     /// How many permits more than its capacity a bucket without windows holds.
     pub(super) fn kept_of(view: Option<&Self>) -> u64 {
         view.map_or(0, |view| view.kept)
@@ -217,7 +217,7 @@ impl State {
     ///
     /// `view` narrows the limit to what a worldwide rule leaves this region; `None` is a limit of this region alone.
     #[must_use]
-    pub fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub fn check(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
         each!(self, machine => machine.check(limit, view, now, cost))
     }
 
@@ -255,10 +255,16 @@ impl State {
     }
 
     /// Charges what was used already, whatever is left. What exceeds the limit is owed: a window begins with it already used, a
-    /// level drains it, and the log's entries leave as usual. What exceeds [`Report::debt_max`] beyond the limit is not charged.
+    /// level drains it, and the log's entries leave as usual. What exceeds [`ReportedCost::debt_max`] beyond the limit is not charged.
     /// Returns the permits charged. `concurrency` charges nothing: its places are held by somebody. So does a limit of zero,
     /// which admits nothing that could pay.
-    pub fn report(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp, report: &Report) -> u64 {
+    pub fn report(
+        &mut self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        report: &ReportedCost,
+    ) -> u64 {
         if limit.permits == 0 {
             return 0;
         }
@@ -275,7 +281,7 @@ impl State {
 
     /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of `now`. Only windows
     /// keep what is owed apart. Returns what of earlier windows is counted in a later one now.
-    pub fn settle(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp) -> u64 {
+    pub fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         match self {
             Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
             Self::SlidingWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
@@ -289,7 +295,7 @@ impl State {
     }
 
     /// Charges what another region admitted, beyond the limit if need be. Only `token_bucket`, `leaky_bucket` and `gcra`
-    /// take such debts (they pay them back with time); the others are told by their [`View`].
+    /// take such debts (they pay them back with time); the others are told by their [`Allowance`].
     pub fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         match self {
             Self::TokenBucket(machine) => machine.debit(limit, now, cost),
@@ -321,7 +327,7 @@ impl State {
     /// What of a region's `budget` in a window is used, what is owed included. Only of `fixed_window`, whose rights move by the
     /// window.
     #[must_use]
-    pub fn used_of(&self, limit: &Limit, view: Option<&View>, window: u64, budget: u64) -> u64 {
+    pub fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
         match self {
             Self::FixedWindow(machine) => machine.used_of(limit, view, window, budget),
             _ => 0,
@@ -390,7 +396,7 @@ mod tests {
                 for (limit, now, cost, (window, budget, next_budget, others, others_before), act) in &steps {
                     let index = Timestamp(*now).window_index(limit.window);
                     let window = if *act == 0 { *window } else { index };
-                    let view = View { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before, kept: *others % 9 };
+                    let view = Allowance { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before, kept: *others % 9 };
                     let (now, cost) = (Timestamp(*now), if *act == 1 { *cost } else { *cost % (1 << 33) });
                     let verdict = state.check(limit, Some(&view), now, cost);
                     prop_assert!(u64::from(limit.permits) > 0 || !verdict.admitted);
@@ -398,7 +404,7 @@ mod tests {
                         3 => { state.refund(limit, now, cost); }
                         2 => state.debit(limit, now, cost),
                         4 | 5 => {
-                            let report = Report { permits: cost, debt_max: *budget };
+                            let report = ReportedCost { permits: cost, debt_max: *budget };
                             let charged = state.report(limit, Some(&view).filter(|_| *act == 4), now, &report);
                             prop_assert!(charged <= cost);
                         }

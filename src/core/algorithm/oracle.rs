@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 
-use super::{Algorithm, Limit, State, Verdict, View};
-use crate::request::Report;
+use super::{Algorithm, Allowance, Limit, State, Verdict};
+use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
 /// Something that was charged, or given back (negative).
@@ -45,7 +45,7 @@ impl Judge {
     }
 
     /// The same at `now`, if nothing came meanwhile: window after window has paid what it could of what is owed.
-    fn caught_up(&self, limit: &Limit, view: Option<&View>, now: u64) -> Self {
+    fn caught_up(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> Self {
         let mut judge = self.clone();
         let (window, permits) = (limit.window.0, i128::from(limit.permits));
         let (mut index, target) = (self.newest / window, now / window);
@@ -79,7 +79,7 @@ impl Judge {
     }
 
     /// How many permits, what is owed put aside, still fit at `now`.
-    fn room(&self, limit: &Limit, view: Option<&View>, now: u64) -> i128 {
+    fn room(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> i128 {
         let without = Self { owed: 0, ..self.clone() };
         let (mut fits, mut too_many) = (0_u64, self.capacity(limit) + 1);
         while too_many - fits > 1 {
@@ -89,7 +89,7 @@ impl Judge {
         wide(fits)
     }
 
-    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&View>, now: u64) {
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: u64) {
         if self.owed > 0 {
             *self = self.caught_up(limit, view, now.max(self.newest));
             self.newest = self.newest.max(now);
@@ -98,7 +98,13 @@ impl Judge {
     }
 
     /// Charges what was used already. Returns what was charged.
-    pub(super) fn report(&mut self, limit: &Limit, view: Option<&View>, now: u64, report: &Report) -> u64 {
+    pub(super) fn report(
+        &mut self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: u64,
+        report: &ReportedCost,
+    ) -> u64 {
         let (cost, debt_max) = (wide(report.permits), i128::from(report.debt_max));
         let now = now.max(self.newest);
         if limit.permits == 0 {
@@ -172,7 +178,7 @@ impl Judge {
     }
 
     /// Whether `cost` permits would be admitted at `now`, by the definition.
-    pub(super) fn fits(&self, limit: &Limit, view: Option<&View>, now: u64, cost: u64) -> bool {
+    pub(super) fn fits(&self, limit: &Limit, view: Option<&Allowance>, now: u64, cost: u64) -> bool {
         let now = now.max(self.newest);
         let capacity = self.capacity(limit);
         if cost > capacity {
@@ -212,7 +218,7 @@ impl Judge {
         }
     }
 
-    pub(super) fn take(&mut self, limit: &Limit, view: Option<&View>, now: u64, cost: u64) {
+    pub(super) fn take(&mut self, limit: &Limit, view: Option<&Allowance>, now: u64, cost: u64) {
         if cost > 0 {
             self.settle(limit, view, now);
             self.newest = self.newest.max(now);
@@ -341,12 +347,12 @@ impl Step {
     }
 
     /// A view that may be of this window, the last, the next or none of them.
-    fn view(&self, limit: &Limit, now: u64) -> Option<View> {
+    fn view(&self, limit: &Limit, now: u64) -> Option<Allowance> {
         let (turn, budget, next_budget, others, others_before) = self.view?;
         let of_limit = |part: u16| u64::from(limit.permits) * u64::from(part) / 50_000;
         let short = |part: u16| u32::try_from(of_limit(part)).unwrap_or(u32::MAX);
         let index = now / limit.window.0;
-        Some(View {
+        Some(Allowance {
             window: [index, index, index.saturating_sub(1), index.saturating_sub(2), index + 1]
                 [usize::from(turn % 5)],
             budget: if turn < 60 { limit.permits } else { short(budget) },
@@ -399,7 +405,8 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
             10 | 11 => {
                 let permits = u64::from(limit.permits);
                 let most = [0, 1, permits / 2, permits, permits * 3 + 5][usize::from(step.move_by % 5)];
-                let report = Report { permits: cost, debt_max: u32::try_from(most).unwrap_or(u32::MAX) };
+                let report =
+                    ReportedCost { permits: cost, debt_max: u32::try_from(most).unwrap_or(u32::MAX) };
                 assert_eq!(
                     state.report(&limit, view.as_ref(), at, &report),
                     judge.report(&limit, view.as_ref(), now, &report),
@@ -435,7 +442,14 @@ pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, histor
     }
 }
 
-fn assert_verdict(judge: &Judge, state: &State, limit: &Limit, view: Option<&View>, now: u64, cost: u64) {
+fn assert_verdict(
+    judge: &Judge,
+    state: &State,
+    limit: &Limit,
+    view: Option<&Allowance>,
+    now: u64,
+    cost: u64,
+) {
     let verdict = state.check(limit, view, Timestamp(now), cost);
     let asked = cost.max(1);
     let context = format!("{limit:?} {view:?} at {now} cost {cost}: {verdict:?} of {state:?}");
@@ -462,7 +476,7 @@ fn assert_verdict(judge: &Judge, state: &State, limit: &Limit, view: Option<&Vie
 /// One question, as the machine was asked it.
 struct Asked<'a> {
     limit: &'a Limit,
-    view: Option<&'a View>,
+    view: Option<&'a Allowance>,
     now: u64,
     permits: u64,
 }

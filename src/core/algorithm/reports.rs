@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::oracle::START;
 use super::{Algorithm, Limit, State};
-use crate::request::Report;
+use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
 const COUNTING: [Algorithm; 6] = [
@@ -62,7 +62,7 @@ proptest! {
                 now += pause * 1_000;
                 flown += drain(&mut state, &limit, Timestamp(now));
                 if let Some(cost) = *cost {
-                    let report = Report { permits: cost, debt_max };
+                    let report = ReportedCost { permits: cost, debt_max };
                     let taken = state.report(&limit, None, Timestamp(now), &report);
 
                     (reported, charged, beyond) = (reported + cost, charged + taken, beyond + cost - taken);
@@ -97,7 +97,7 @@ proptest! {
             let (mut state, mut now) = (State::new(algorithm), START);
             for (pause, cost) in &steps {
                 now += pause;
-                state.report(&limit, None, Timestamp(now), &Report { permits: *cost, debt_max });
+                state.report(&limit, None, Timestamp(now), &ReportedCost { permits: *cost, debt_max });
                 let verdict = state.check(&limit, None, Timestamp(now), 1);
                 let Some(Span(retry)) = verdict.retry else {
                     prop_assert!(verdict.admitted);
@@ -118,7 +118,7 @@ fn the_fourth_request_after_three_responses_of_400_is_denied() {
         let (mut state, now) = (State::new(algorithm), Timestamp(START));
         for turn in 1..=3 {
             assert!(state.check(&limit, None, now, 0).remaining > 0, "request {turn} with {algorithm:?}");
-            state.report(&limit, None, now, &Report { permits: 400, debt_max: 1_000 });
+            state.report(&limit, None, now, &ReportedCost { permits: 400, debt_max: 1_000 });
         }
         let fourth = state.check(&limit, None, now, 0);
         assert_eq!((fourth.admitted, fourth.remaining), (false, 0), "{algorithm:?}");
@@ -132,7 +132,7 @@ fn as_many_windows_pay_as_it_takes() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let mut state = State::new(algorithm);
         let begin = Timestamp(1_000 * SECOND);
-        assert_eq!(state.report(&limit, None, begin, &Report { permits: 350, debt_max: 1_000 }), 350);
+        assert_eq!(state.report(&limit, None, begin, &ReportedCost { permits: 350, debt_max: 1_000 }), 350);
         let left = |state: &State, second: u64| {
             state.check(&limit, None, Timestamp((1_000 + second) * SECOND), 0).remaining
         };
@@ -152,7 +152,7 @@ fn what_exceeds_the_largest_debt_is_not_charged_and_nothing_overflows() {
     let limit = limit(1_000);
     for algorithm in COUNTING {
         let mut state = State::new(algorithm);
-        let report = |permits, debt_max| Report { permits, debt_max };
+        let report = |permits, debt_max| ReportedCost { permits, debt_max };
         assert_eq!(state.report(&limit, None, Timestamp(START), &report(1_000_000_000, 500)), 1_500);
         assert_eq!(state.report(&limit, None, Timestamp(START), &report(u64::from(u32::MAX), 500)), 0);
         assert_eq!(state.report(&limit, None, Timestamp(START), &report(7, 0)), 0, "an older debt stays");
@@ -170,7 +170,7 @@ fn a_refund_pays_what_is_owed_first() {
     for algorithm in COUNTING {
         let mut state = State::new(algorithm);
         let now = Timestamp(1_000 * SECOND);
-        state.report(&limit, None, now, &Report { permits: 15, debt_max: 10 });
+        state.report(&limit, None, now, &ReportedCost { permits: 15, debt_max: 10 });
         assert_eq!(state.refund(&limit, now, 6), 6, "{algorithm:?}");
         assert_eq!(state.check(&limit, None, now, 1).remaining, 0, "{algorithm:?}");
         assert_eq!(state.used(&limit, now), 9);

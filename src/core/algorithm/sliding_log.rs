@@ -5,9 +5,9 @@
 
 use std::collections::VecDeque;
 
-use super::aligned::{Place, Share, faded};
-use super::{Limit, Verdict, View};
-use crate::request::Report;
+use super::aligned::{WindowPlace, WindowShare, faded};
+use super::{Allowance, Limit, Verdict};
+use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
 /// Entries that a log may hold room for without having them.
@@ -23,14 +23,14 @@ pub struct SlidingLog {
 /// Admissions, oldest first. Never empty while it exists.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Entries {
-    queue: VecDeque<Entry>,
+    queue: VecDeque<LogEntry>,
     /// The running total before the first entry.
     base: u64,
 }
 
 /// All that was admitted at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct LogEntry {
     at: u64,
     /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies between two
     /// instants is then found by halving, however long the log.
@@ -52,7 +52,7 @@ impl Entries {
 
     /// How many entries at the front have left the window by `now`.
     fn gone(&self, window: u64, now: u64) -> usize {
-        let gone = |entry: &Entry| now.saturating_sub(entry.at) >= window;
+        let gone = |entry: &LogEntry| now.saturating_sub(entry.at) >= window;
         match self.queue.front() {
             Some(first) if gone(first) => self.queue.partition_point(gone),
             _ => 0,
@@ -74,7 +74,7 @@ impl Entries {
     /// When usage is down to `left` permits, if that is still to come.
     fn down_to(&self, left: u64, window: u64) -> Option<u64> {
         let total = self.total();
-        let above = |entry: &Entry| total.wrapping_sub(entry.total) > left;
+        let above = |entry: &LogEntry| total.wrapping_sub(entry.total) > left;
         self.queue.get(self.queue.partition_point(above)).map(|entry| entry.at.saturating_add(window))
     }
 }
@@ -85,27 +85,27 @@ impl SlidingLog {
     }
 
     /// What the world is believed to use beside this region.
-    fn others_at(limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+    fn others_at(limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
         let Some(view) = view else { return 0 };
-        let place = Place::of(limit.window, Timestamp(now));
-        let share = Share::of(limit, Some(view), place.index);
+        let place = WindowPlace::of(limit.window, Timestamp(now));
+        let share = WindowShare::of(limit, Some(view), place.index);
         share.others.saturating_add(faded(share.others_before, place.left(), place.length))
     }
 
     /// What the world leaves of the limit at `now`.
-    fn left_at(&self, limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+    fn left_at(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
         let used = self.used_at(limit, now).saturating_add(Self::others_at(limit, view, now));
         u64::from(limit.permits).saturating_sub(used)
     }
 
     /// What the region's budget leaves at `now`: what it may use while others use theirs unheard. Budgets add up to the limit,
     /// so while each region keeps to its own in the whole interval that ends now, all of them keep to the limit in it.
-    fn budgeted_at(&self, limit: &Limit, view: Option<&View>, now: u64) -> u64 {
+    fn budgeted_at(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
         if view.is_none() {
             return u64::from(limit.permits);
         }
-        let place = Place::of(limit.window, Timestamp(now));
-        let budget = Share::of(limit, view, place.index).budget;
+        let place = WindowPlace::of(limit.window, Timestamp(now));
+        let budget = WindowShare::of(limit, view, place.index).budget;
         u64::from(budget).saturating_sub(self.used_at(limit, now))
     }
 
@@ -118,7 +118,13 @@ impl SlidingLog {
         down.map_or(now, |down| down.max(now))
     }
 
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(
+        &self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Verdict {
         let now = now.max(self.at).0;
         let free = self.left_at(limit, view, now).min(self.budgeted_at(limit, view, now));
         let asked = cost.max(1);
@@ -138,12 +144,12 @@ impl SlidingLog {
         }
     }
 
-    fn retry(&self, limit: &Limit, view: Option<&View>, now: u64, asked: u64) -> Option<Span> {
+    fn retry(&self, limit: &Limit, view: Option<&Allowance>, now: u64, asked: u64) -> Option<Span> {
         let left = u64::from(limit.permits).checked_sub(asked)?;
         let own =
             self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
         let Some(view) = view else { return Some(Span(own.saturating_sub(now))) };
-        let place = Place::of(limit.window, Timestamp(now));
+        let place = WindowPlace::of(limit.window, Timestamp(now));
         // Two windows on, neither the others' use nor a budget is known.
         let end = own.max(place.start.saturating_add(place.length.saturating_mul(3)));
         let is_left = |at: u64| asked <= self.left_at(limit, Some(view), at);
@@ -160,12 +166,12 @@ impl SlidingLog {
 
     /// From when on a budget has room for `asked`, not before `from`: in this window, the next, or the one of which no budget
     /// is known.
-    fn budgeted_from(&self, limit: &Limit, view: &View, now: u64, from: u64, asked: u64) -> u64 {
-        let place = Place::of(limit.window, Timestamp(now));
+    fn budgeted_from(&self, limit: &Limit, view: &Allowance, now: u64, from: u64, asked: u64) -> u64 {
+        let place = WindowPlace::of(limit.window, Timestamp(now));
         let next = place.start.saturating_add(place.length);
         let after = next.saturating_add(place.length);
         let fits_from = |index: u64, from: u64| {
-            let budget = Share::of(limit, Some(view), index).budget;
+            let budget = WindowShare::of(limit, Some(view), index).budget;
             Some(self.down_to(limit, from, u64::from(budget).checked_sub(asked)?))
         };
         let here = fits_from(place.index, from).filter(|at| *at < next);
@@ -197,13 +203,13 @@ impl SlidingLog {
         let total = entries.total().wrapping_add(cost);
         match entries.queue.back_mut() {
             Some(last) if last.at == self.at.0 => last.total = total,
-            _ => entries.queue.push_back(Entry { at: self.at.0, total }),
+            _ => entries.queue.push_back(LogEntry { at: self.at.0, total }),
         }
     }
 
     /// Charges `cost` whatever is left. What exceeds the limit is an entry like any other, and leaves the window as usual.
     /// Returns the permits charged.
-    pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, report: &Report) -> u64 {
+    pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, report: &ReportedCost) -> u64 {
         let most = u64::from(limit.permits) + u64::from(report.debt_max);
         let charged = report.permits.min(most.saturating_sub(self.used(limit, now)));
         self.take(limit, now, charged);
@@ -247,7 +253,7 @@ impl SlidingLog {
     pub(super) fn heap_bytes(&self) -> usize {
         self.entries
             .as_ref()
-            .map_or(0, |entries| size_of::<Entries>() + entries.queue.capacity() * size_of::<Entry>())
+            .map_or(0, |entries| size_of::<Entries>() + entries.queue.capacity() * size_of::<LogEntry>())
     }
 }
 
@@ -295,7 +301,7 @@ mod tests {
             let begin = Timestamp(START).window_index(limit.window) + 1;
             let (budget, next_budget) = budgets;
             let view =
-                View { window: begin, budget, next_budget, others: others.0, others_before: others.1, kept: 0 };
+                Allowance { window: begin, budget, next_budget, others: others.0, others_before: others.1, kept: 0 };
             let mut state = State::new(Algorithm::SlidingLog);
             let mut now = Timestamp::window_start(begin, limit.window);
             let mut admitted = [0; 4];

@@ -5,9 +5,11 @@
 //! admits less than twice `limit`, however unevenly the window before was used. A report is charged beyond the limit; what
 //! exceeds it is owed, and the windows after it begin with that already used.
 
-use super::aligned::{Account, Place, Share, carried, faded, paid_by_a_window, windows_to_pay};
-use super::{Limit, Verdict, View};
-use crate::request::Report;
+use super::aligned::{
+    WindowAccount, WindowPlace, WindowShare, carried, faded, paid_by_a_window, windows_to_pay,
+};
+use super::{Allowance, Limit, Verdict};
+use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
 /// The counts of two neighbouring windows, what is owed beyond them, and the newest instant seen, which says which windows they
@@ -69,33 +71,38 @@ impl SlidingWindow {
     }
 
     /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how fast a debt is paid.
-    fn place(&self, limit: &Limit, view: Option<&View>, now: Timestamp) -> (Place, Account, u32) {
+    fn place(
+        &self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+    ) -> (WindowPlace, WindowAccount, u32) {
         let at = self.at();
-        let place = Place::of(limit.window, now.max(at));
-        let account = Account { count: self.current, debt: self.debt };
+        let place = WindowPlace::of(limit.window, now.max(at));
+        let account = WindowAccount { count: self.current, debt: self.debt };
         match place.windows_since(at.0) {
             0 => (place, account, self.previous),
             1 => {
                 let debt = carried(limit, view, account, 1);
-                (place, Account { count: 0, debt }, account.count + (account.debt - debt))
+                (place, WindowAccount { count: 0, debt }, account.count + (account.debt - debt))
             }
-            _ if account.debt == 0 => (place, Account { count: 0, debt: 0 }, 0),
+            _ if account.debt == 0 => (place, WindowAccount { count: 0, debt: 0 }, 0),
             _ => {
                 let windows = place.index - at.window_index(limit.window);
                 // The window before this one has paid what it could.
                 let owed = carried(limit, view, account, windows - 1);
                 let debt = carried(limit, view, account, windows);
-                (place, Account { count: 0, debt }, owed - debt)
+                (place, WindowAccount { count: 0, debt }, owed - debt)
             }
         }
     }
 
     fn load(
         limit: &Limit,
-        view: Option<&View>,
-        (place, account, previous): &(Place, Account, u32),
+        view: Option<&Allowance>,
+        (place, account, previous): &(WindowPlace, WindowAccount, u32),
     ) -> (Load, u64) {
-        let share = Share::of(limit, view, place.index);
+        let share = WindowShare::of(limit, view, place.index);
         let load = Load {
             budget: share.budget,
             current: account.used(),
@@ -105,7 +112,13 @@ impl SlidingWindow {
         (load, room)
     }
 
-    pub(super) fn check(&self, limit: &Limit, view: Option<&View>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(
+        &self,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        cost: u64,
+    ) -> Verdict {
         let placed = self.place(limit, view, now);
         let (load, room) = Self::load(limit, view, &placed);
         let (place, account, _) = placed;
@@ -135,7 +148,7 @@ impl SlidingWindow {
         Verdict { admitted, remaining, reset, retry, delay: Span::ZERO }
     }
 
-    fn hold(&mut self, now: Timestamp, account: Account, previous: u32) {
+    fn hold(&mut self, now: Timestamp, account: WindowAccount, previous: u32) {
         let at = self.at().max(now);
         *self = Self::from_parts(at, account.count, previous, account.debt);
     }
@@ -153,9 +166,9 @@ impl SlidingWindow {
     pub(super) fn report(
         &mut self,
         limit: &Limit,
-        view: Option<&View>,
+        view: Option<&Allowance>,
         now: Timestamp,
-        report: &Report,
+        report: &ReportedCost,
     ) -> u64 {
         let placed = self.place(limit, view, now);
         let (_, room) = Self::load(limit, view, &placed);
@@ -167,9 +180,9 @@ impl SlidingWindow {
     }
 
     /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later one now.
-    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&View>, now: Timestamp) -> u64 {
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let before = self.at().window_index(limit.window);
-        self.report(limit, view, now, &Report { permits: 0, debt_max: 0 });
+        self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
         let turned = self.at().window_index(limit.window) > before;
         if turned { u64::from(self.current) } else { 0 }
     }
@@ -180,13 +193,13 @@ impl SlidingWindow {
 
     /// Takes from what is owed first, then from the running window and the rest from the one before.
     pub(super) fn refund(&mut self, limit: &Limit, now: Timestamp, cost: u64) -> u64 {
-        let (_, Account { count, debt }, previous) = self.place(limit, None, now);
+        let (_, WindowAccount { count, debt }, previous) = self.place(limit, None, now);
         let part = |of: u32, left: u64| of.min(u32::try_from(left).unwrap_or(u32::MAX));
         let owed = part(debt, cost);
         let newer = part(count, cost - u64::from(owed));
         let older = part(previous, cost - u64::from(owed) - u64::from(newer));
         if owed > 0 || newer > 0 || older > 0 {
-            self.hold(now, Account { count: count - newer, debt: debt - owed }, previous - older);
+            self.hold(now, WindowAccount { count: count - newer, debt: debt - owed }, previous - older);
         }
         u64::from(owed) + u64::from(newer) + u64::from(older)
     }
@@ -197,7 +210,7 @@ impl SlidingWindow {
     }
 
     pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        let end = Timestamp(Place::of(limit.window, self.at()).start) + limit.window;
+        let end = Timestamp(WindowPlace::of(limit.window, self.at()).start) + limit.window;
         match (self.current, self.previous, self.debt) {
             (0, 0, 0) => self.at(),
             (0, _, 0) => end,
@@ -215,10 +228,10 @@ impl SlidingWindow {
 /// debt has to be paid before.
 fn until_fits(
     limit: &Limit,
-    view: Option<&View>,
-    place: &Place,
+    view: Option<&Allowance>,
+    place: &WindowPlace,
     load: &Load,
-    (account, asked): (Account, u64),
+    (account, asked): (WindowAccount, u64),
 ) -> Option<Span> {
     if asked > u64::from(limit.permits) {
         return None;
@@ -232,14 +245,14 @@ fn until_fits(
     let more = windows_to_pay(limit, view, owed, asked);
     let next_index = place.index.saturating_add(1);
     let next = if more == 0 {
-        let share = Share::of(limit, view, next_index);
+        let share = WindowShare::of(limit, view, next_index);
         let before = u128::from(paid) + u128::from(share.others_before);
         Load { budget: share.budget, current: u64::from(owed), before }
     } else {
         // The windows until then pay as much as they can, and so does the one before it.
         let each = paid_by_a_window(limit, view).max(1);
         let left = |windows: u64| u64::from(owed).saturating_sub(each.saturating_mul(windows));
-        let share = Share::of(limit, view, next_index.saturating_add(more));
+        let share = WindowShare::of(limit, view, next_index.saturating_add(more));
         Load { budget: share.budget, current: left(more), before: u128::from(left(more - 1) - left(more)) }
     };
     let into = next.first_fit(limit.permits, asked, length).unwrap_or(length);

@@ -35,7 +35,7 @@ impl Default for DistinctMax {
 pub struct Distinct {
     max: DistinctMax,
     day: u64,
-    rules: HashMap<String, Values, RandomState>,
+    rules: HashMap<String, SeenValues, RandomState>,
     hasher: RandomState,
     /// Values in all.
     len: usize,
@@ -45,7 +45,7 @@ pub struct Distinct {
 
 /// By their hashes: to take two for one costs a sum of its own too many, and nothing else.
 #[derive(Debug, Default)]
-struct Values {
+struct SeenValues {
     users: HashSet<u64, RandomState>,
     paths: HashSet<u64, RandomState>,
 }

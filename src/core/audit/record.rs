@@ -128,7 +128,7 @@ impl<'a> Record<'a> {
     }
 
     fn read(bytes: &'a [u8]) -> Option<Self> {
-        let mut bytes = Bytes(bytes);
+        let mut bytes = HexBytes(bytes);
         let at = Timestamp(u64::from_le_bytes(bytes.array()?));
         let [outcome] = bytes.array()?;
         let outcome = Outcome::ALL.into_iter().find(|known| known.byte() == outcome)?;
@@ -178,9 +178,9 @@ fn cut(text: &str) -> &str {
     &text[..end]
 }
 
-struct Bytes<'a>(&'a [u8]);
+struct HexBytes<'a>(&'a [u8]);
 
-impl<'a> Bytes<'a> {
+impl<'a> HexBytes<'a> {
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
@@ -245,7 +245,7 @@ impl<'a> Iterator for Records<'a> {
         if self.rest.is_empty() {
             return None;
         }
-        let mut bytes = Bytes(self.rest);
+        let mut bytes = HexBytes(self.rest);
         let record = bytes
             .array()
             .and_then(|len| bytes.take(usize::try_from(u32::from_le_bytes(len)).ok()?))

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use foldhash::fast::FixedState;
 use smallvec::SmallVec;
 
-use super::index::{Anchored, Candidates, Place};
+use super::index::{Anchored, Candidates, Found};
 use super::pattern::Test;
-use super::seen::{AddressText, Names, Seen, Surplus, bucket_address};
+use super::seen::{AddressText, Names, SeenAttributes, Surplus, bucket_address};
 use super::splice::{Splice, precedence};
 use super::{Compiled, Match, Named, Reason, limit_of, shape};
 use crate::algorithm::{Algorithm, Limit};
@@ -34,7 +34,7 @@ pub(super) struct Domain {
     /// In order of precedence.
     pub(super) selectors: Vec<Arc<Selector>>,
     /// Finds the rules that were there when it was made, by their numbers: their places at that time.
-    candidates: Arc<Place>,
+    candidates: Arc<Found>,
     later: Option<Later>,
 }
 
@@ -46,7 +46,7 @@ struct Later {
     /// The first number that the index does not find.
     from: usize,
     /// Finds the others.
-    candidates: Place,
+    candidates: Found,
 }
 
 /// What decides whether one rule takes part.
@@ -173,9 +173,9 @@ fn is_found_alike(one: &Rule, other: &Rule) -> bool {
 }
 
 /// An index of those of these rules that are enabled.
-fn index<'a>(selectors: impl IntoIterator<Item = &'a Arc<Selector>>) -> Place {
+fn index<'a>(selectors: impl IntoIterator<Item = &'a Arc<Selector>>) -> Found {
     let enabled = selectors.into_iter().filter(|own| own.compiled.rule.enabled);
-    Place::build(enabled.map(|own| own.anchored()).collect())
+    Found::build(enabled.map(|own| own.anchored()).collect())
 }
 
 impl Selector {
@@ -234,7 +234,7 @@ impl Domain {
 
     /// Places of the rules that may match; one may be there twice.
     #[inline]
-    fn find(&self, seen: &mut Seen<'_>) -> Candidates {
+    fn find(&self, seen: &mut SeenAttributes<'_>) -> Candidates {
         let mut found = Candidates::new();
         self.candidates.find(seen, &mut found);
         if let Some(later) = &self.later {
@@ -249,7 +249,7 @@ impl Domain {
     }
 
     #[inline]
-    pub(super) fn deciding(&self, seen: &mut Seen<'_>) -> Deciding {
+    pub(super) fn deciding(&self, seen: &mut SeenAttributes<'_>) -> Deciding {
         let mut candidates = self.find(seen);
         if candidates.len() > 1 {
             candidates.sort_unstable();
@@ -296,7 +296,7 @@ impl Domain {
 
 impl Selector {
     #[inline]
-    fn admits(&self, seen: &mut Seen<'_>) -> bool {
+    fn admits(&self, seen: &mut SeenAttributes<'_>) -> bool {
         (!self.holds || seen.holds())
             && self.tests.iter().all(|test| test.holds(seen) == Some(true))
             && self.identifies(seen)
@@ -304,7 +304,7 @@ impl Selector {
     }
 
     /// An attribute whose several values an exact rule does not list.
-    fn unlisted(&self, seen: &Seen<'_>) -> Option<u32> {
+    fn unlisted(&self, seen: &SeenAttributes<'_>) -> Option<u32> {
         let listed =
             |number: u32| self.tests.iter().any(|test| test.attribute == number && test.lists_all(seen));
         seen.all_repeated().find(|number| !listed(*number))
@@ -312,12 +312,12 @@ impl Selector {
 
     /// Whether the request has every attribute that names the bucket.
     #[inline]
-    pub(super) fn identifies(&self, seen: &mut Seen<'_>) -> bool {
+    pub(super) fn identifies(&self, seen: &mut SeenAttributes<'_>) -> bool {
         self.per.iter().all(|attribute| seen.value(*attribute).is_some())
     }
 
     /// The first reason why the rule does not match.
-    pub(super) fn refusal(&self, seen: &mut Seen<'_>, names: &Names) -> Option<Reason> {
+    pub(super) fn refusal(&self, seen: &mut SeenAttributes<'_>, names: &Names) -> Option<Reason> {
         let rule = &self.compiled.rule;
         if !rule.enabled {
             return Some(Reason::Disabled);
@@ -346,7 +346,12 @@ impl Selector {
     }
 
     #[inline]
-    pub(super) fn matched(&self, seen: &Seen<'_>, who: &Who<'_>, limit: Option<LimitOverride>) -> Match<'_> {
+    pub(super) fn matched(
+        &self,
+        seen: &SeenAttributes<'_>,
+        who: &Who<'_>,
+        limit: Option<LimitOverride>,
+    ) -> Match<'_> {
         if !self.action.counts() {
             let (limit, whole) = (self.limit, self.limit);
             return Match { rule: &self.compiled, key: None, limit, whole, own_limit: None };
@@ -365,7 +370,7 @@ impl Selector {
     }
 
     #[inline]
-    fn key(&self, shape: Shape, seen: &Seen<'_>) -> Key {
+    fn key(&self, shape: Shape, seen: &SeenAttributes<'_>) -> Key {
         let mut buffer = AddressText::new();
         let address =
             self.address.and_then(|place| self.per.get(place)).and_then(|number| seen.value(*number));
@@ -380,7 +385,7 @@ impl Selector {
 
     /// What tells apart the buckets of requests whose attributes have several values: behind the first ones, each further
     /// one with its place in `per`.
-    fn further<'r>(&self, seen: &Seen<'r>) -> Vec<Cow<'r, str>> {
+    fn further<'r>(&self, seen: &SeenAttributes<'r>) -> Vec<Cow<'r, str>> {
         let mut further = Vec::new();
         if !seen.repeats() {
             return further;
@@ -408,7 +413,7 @@ fn own_limit(compiled: &Compiled, who: &Who<'_>) -> Option<Limit> {
 impl Domain {
     /// How many rules must be verified for a request.
     pub(super) fn candidates_len(&self, request: &crate::request::Request<'_>) -> usize {
-        let mut seen = Seen::default();
+        let mut seen = SeenAttributes::default();
         seen.read(&self.names, request, &Who::default());
         self.find(&mut seen).len()
     }

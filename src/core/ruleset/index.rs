@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::network::Networks;
 use super::pattern::{Glob, Test, Wanted};
-use super::seen::Seen;
+use super::seen::SeenAttributes;
 use super::trie::Trie;
 
 /// Rules at one place up to this many are verified one by one; more are indexed again.
@@ -30,7 +30,7 @@ pub(super) type Candidates = SmallVec<[u32; 16]>;
 
 /// What is found at one place.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Found {
     /// This rule.
     One(u32),
     /// These rules.
@@ -43,18 +43,18 @@ pub(super) enum Place {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     always: Box<[u32]>,
-    attributes: Vec<(u32, Values)>,
+    attributes: Vec<(u32, ValueIndex)>,
 }
 
 /// Rules by the value of one attribute.
 #[derive(Debug, Default)]
-struct Values {
-    present: Option<Place>,
+struct ValueIndex {
+    present: Option<Found>,
     /// By the text's hash. Texts are not compared: what is found is verified.
-    exact: HashTable<(u64, Place)>,
-    prefixes: Trie<Place>,
-    suffixes: Trie<Place>,
-    networks: Networks<Place>,
+    exact: HashTable<(u64, Found)>,
+    prefixes: Trie<Found>,
+    suffixes: Trie<Found>,
+    networks: Networks<Found>,
 }
 
 /// A rule while the index is built.
@@ -79,7 +79,7 @@ enum Anchor<'r> {
 
 type Shared<'r> = HashMap<Anchor<'r>, usize, FixedState>;
 
-impl Place {
+impl Found {
     /// Builds the index of these rules, which are in order.
     pub(super) fn build(rules: Vec<Anchored<'_>>) -> Self {
         let mut anchors = 0_usize;
@@ -101,7 +101,7 @@ impl Place {
     }
 
     /// Adds the rules that may match; a rule may be added twice.
-    pub(super) fn find(&self, seen: &mut Seen<'_>, found: &mut Candidates) {
+    pub(super) fn find(&self, seen: &mut SeenAttributes<'_>, found: &mut Candidates) {
         match self {
             Self::One(rule) => found.push(*rule),
             Self::List(rules) => found.extend_from_slice(rules),
@@ -132,13 +132,13 @@ impl Index {
         }
         index.always = always.into();
         for (anchor, rules) in groups {
-            let place = Place::of(rules, places);
+            let place = Found::of(rules, places);
             index.put(anchor, place);
         }
         index
     }
 
-    fn put(&mut self, anchor: Anchor<'_>, place: Place) {
+    fn put(&mut self, anchor: Anchor<'_>, place: Found) {
         match anchor {
             Anchor::Exact(attribute, text) => {
                 let hash = hash(text);
@@ -154,15 +154,15 @@ impl Index {
         }
     }
 
-    fn values(&mut self, attribute: u32) -> &mut Values {
+    fn values(&mut self, attribute: u32) -> &mut ValueIndex {
         let place = self.attributes.iter().position(|(own, _)| *own == attribute).unwrap_or_else(|| {
-            self.attributes.push((attribute, Values::default()));
+            self.attributes.push((attribute, ValueIndex::default()));
             self.attributes.len() - 1
         });
         &mut self.attributes[place].1
     }
 
-    fn find(&self, seen: &mut Seen<'_>, found: &mut Candidates) {
+    fn find(&self, seen: &mut SeenAttributes<'_>, found: &mut Candidates) {
         found.extend_from_slice(&self.always);
         for (attribute, values) in &self.attributes {
             if let Some(value) = seen.value(*attribute) {
@@ -176,8 +176,14 @@ impl Index {
     }
 }
 
-impl Values {
-    fn find<'r>(&self, attribute: u32, value: &'r str, seen: &mut Seen<'r>, found: &mut Candidates) {
+impl ValueIndex {
+    fn find<'r>(
+        &self,
+        attribute: u32,
+        value: &'r str,
+        seen: &mut SeenAttributes<'r>,
+        found: &mut Candidates,
+    ) {
         if let Some(place) = &self.present {
             place.find(seen, found);
         }
@@ -190,7 +196,7 @@ impl Values {
     }
 
     /// Adds the rules that may match by a value behind the attribute's first.
-    fn find_further<'r>(&self, value: &'r str, seen: &mut Seen<'r>, found: &mut Candidates) {
+    fn find_further<'r>(&self, value: &'r str, seen: &mut SeenAttributes<'r>, found: &mut Candidates) {
         self.find_text(value, seen, found);
         if !self.networks.is_empty()
             && let Ok(address) = value.parse::<IpAddr>()
@@ -199,7 +205,7 @@ impl Values {
         }
     }
 
-    fn find_text<'r>(&self, value: &'r str, seen: &mut Seen<'r>, found: &mut Candidates) {
+    fn find_text<'r>(&self, value: &'r str, seen: &mut SeenAttributes<'r>, found: &mut Candidates) {
         if !self.exact.is_empty() {
             let hash = hash(value);
             for (_, place) in self.exact.iter_hash(hash).filter(|(own, _)| *own == hash) {

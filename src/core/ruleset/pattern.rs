@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::seen::Seen;
+use super::seen::SeenAttributes;
 use crate::rule::{Condition, Pattern};
 use crate::uri;
 
@@ -114,7 +114,7 @@ impl Test {
 
     /// Whether the request's value meets the condition; `None` if it has none.
     #[inline]
-    pub(super) fn holds(&self, seen: &mut Seen<'_>) -> Option<bool> {
+    pub(super) fn holds(&self, seen: &mut SeenAttributes<'_>) -> Option<bool> {
         let value = seen.value(self.attribute)?;
         let holds = match &self.wanted {
             Wanted::Text(text) => **text == *value,
@@ -128,12 +128,12 @@ impl Test {
     }
 
     /// Whether a value behind the first meets the condition.
-    fn holds_further(&self, seen: &Seen<'_>) -> bool {
+    fn holds_further(&self, seen: &SeenAttributes<'_>) -> bool {
         seen.more(self.attribute).any(|value| self.wanted.admits(value, seen.written(value)))
     }
 
     /// Whether the condition is a list in which every value of the request's is: all that an exact rule lets repeat.
-    pub(super) fn lists_all(&self, seen: &Seen<'_>) -> bool {
+    pub(super) fn lists_all(&self, seen: &SeenAttributes<'_>) -> bool {
         let admits = |value| self.wanted.admits(value, seen.written(value));
         matches!(self.wanted, Wanted::AnyOf(_))
             && seen.value(self.attribute).into_iter().chain(seen.more(self.attribute)).all(admits)

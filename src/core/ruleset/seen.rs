@@ -114,7 +114,7 @@ impl Names {
 
 /// What a domain sees of a request.
 #[derive(Debug, Default)]
-pub(super) struct Seen<'r> {
+pub(super) struct SeenAttributes<'r> {
     values: SmallVec<[(u32, &'r str); 8]>,
     /// Further values of attributes that the request brought more than once.
     more: Vec<(u32, &'r str)>,
@@ -132,7 +132,7 @@ pub(super) struct Seen<'r> {
     holds: bool,
 }
 
-impl<'r> Seen<'r> {
+impl<'r> SeenAttributes<'r> {
     /// Reads the request; what is known of `who` stands in for what it does not bring.
     #[inline]
     pub(super) fn read<'q: 'r>(&mut self, names: &Names, request: &'r Request<'q>, who: &Who<'r>) {

@@ -32,7 +32,7 @@ const UNUSED_MAX: usize = 100_000;
 /// Gives every shape its number, for as long as the process lives. Numbers are never used again.
 #[derive(Debug, Default)]
 pub struct Shapes {
-    known: HashMap<Identity, Known>,
+    known: HashMap<Identity, KnownShape>,
     next: u32,
     generation: u64,
 }
@@ -48,7 +48,7 @@ struct Identity {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownShape {
     shape: Shape,
     generation: u64,
 }
@@ -71,7 +71,7 @@ impl Shapes {
         }
         let shape = Shape(self.next);
         self.next = self.next.checked_add(NUMBERS_PER_RULE)?;
-        self.known.insert(identity, Known { shape, generation });
+        self.known.insert(identity, KnownShape { shape, generation });
         Some(shape)
     }
 

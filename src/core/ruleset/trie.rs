@@ -5,11 +5,11 @@ use smallvec::SmallVec;
 /// A radix tree. An entry is found by every text that it is the beginning of.
 #[derive(Debug)]
 pub(super) struct Trie<T> {
-    nodes: Vec<Node<T>>,
+    nodes: Vec<TrieNode<T>>,
 }
 
 #[derive(Debug)]
-struct Node<T> {
+struct TrieNode<T> {
     /// Bytes from the parent to here.
     edge: SmallVec<[u8; 16]>,
     entry: Option<T>,
@@ -66,7 +66,7 @@ impl<T> Trie<T> {
     }
 
     fn add_node(&mut self, edge: &[u8], entry: Option<T>) -> usize {
-        self.nodes.push(Node { edge: edge.into(), entry, children: SmallVec::new() });
+        self.nodes.push(TrieNode { edge: edge.into(), entry, children: SmallVec::new() });
         self.nodes.len() - 1
     }
 

@@ -19,7 +19,7 @@ pub(super) struct KeyAt {
 
 /// Keys in pages.
 #[derive(Debug, Default)]
-pub(super) struct Keys {
+pub(super) struct KeyBytes {
     pages: Vec<Box<[u8]>>,
     /// The shared page that is being filled, and how far.
     open: Option<(u16, usize)>,
@@ -29,7 +29,7 @@ pub(super) struct Keys {
     gaps: usize,
 }
 
-impl Keys {
+impl KeyBytes {
     pub(super) fn get(&self, at: KeyAt) -> &[u8] {
         let (from, len) = (usize::from(at.offset), usize::from(at.len));
         self.pages.get(usize::from(at.page)).and_then(|page| page.get(from..from + len)).unwrap_or_default()
@@ -92,7 +92,7 @@ mod tests {
     proptest! {
         #[test]
         fn keys_of_any_length_are_found_as_they_were_put(lengths in proptest::collection::vec(0..2_000_usize, 0..80)) {
-            let mut keys = Keys::default();
+            let mut keys = KeyBytes::default();
             let put: Vec<_> = lengths
                 .iter()
                 .enumerate()
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_key_too_long_to_be_named_is_refused() {
-        assert!(Keys::default().put(&vec![0; 65_536]).is_none());
-        assert!(Keys::default().put(&vec![0; 65_535]).is_some());
+        assert!(KeyBytes::default().put(&vec![0; 65_536]).is_none());
+        assert!(KeyBytes::default().put(&vec![0; 65_535]).is_some());
     }
 }

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{
-    Amount, COUNTS_MAX, Counter, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit, REPORTS_MAX, Report,
-    RuleName, Scope, Seen, Subject,
+    Acknowledgement, Amount, COUNTS_MAX, Counter, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, OwnLimit,
+    REPORTS_MAX, Report, RuleName, Scope, Subject,
 };
 use crate::time::{Span, Timestamp};
 
@@ -134,7 +134,7 @@ pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
     let sent = Timestamp(sent);
     let seen = if rest.choice()? {
         let [incarnation, seq, before] = [rest.number()?, rest.number()?, rest.number()?];
-        Some(Seen { incarnation, seq, before, lag: unzigzag(rest.number()?) })
+        Some(Acknowledgement { incarnation, seq, before, lag: unzigzag(rest.number()?) })
     } else {
         None
     };

@@ -51,12 +51,12 @@ pub struct Statement {
     pub closed: Option<(u64, u64)>,
     /// By which limit the sender counts the bucket.
     #[serde(skip)]
-    pub limit: Held,
+    pub limit: CountedLimit,
 }
 
 /// By which limit a bucket counts. It follows the statements and transfers of a frame, where any is not the usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
-pub struct Held {
+pub struct CountedLimit {
     /// The bucket's own, in place of the rule's.
     pub own: Option<OwnLimit>,
     /// Whether others only said so: the sender's region itself decides nothing.
@@ -91,5 +91,5 @@ pub struct Transfer {
     pub permits: u64,
     /// By which limit the sender counts the bucket.
     #[serde(skip)]
-    pub limit: Held,
+    pub limit: CountedLimit,
 }

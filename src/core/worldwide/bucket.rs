@@ -6,23 +6,23 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::algorithm::{Algorithm, Limit, View};
+use super::super::algorithm::{Algorithm, Allowance, Limit};
 use super::super::time::{Span, Timestamp};
 use super::super::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
-use super::budget::Account;
+use super::budget::ReportFigures;
 use super::by_region::ByRegion;
-use super::care::Care;
+use super::care::GossipSafety;
 use super::counts::{Count, Counts, Merged};
-use super::credit::{BELIEVED_TIMES, Credit};
-use super::cut::{Cut, Ground, Reading};
+use super::credit::{BELIEVED_TIMES, PlausibilityLimit};
+use super::cut::{CommonCuts, DivisionScope, WindowReport};
 use super::demand::Demand;
 use super::own::Own;
-use super::partition::{Standing, standing};
-use super::parts::Given;
-use super::pool::{Pool, Statement};
+use super::partition::{PartitionPlan, standing};
+use super::parts::LargestAllocation;
+use super::pool::{LevelReport, SharedLevel};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
-use super::voice::Voices;
+use super::voice::KeyIds;
 use super::{WorldKey, WorldRule};
 
 mod doubt;
@@ -31,10 +31,10 @@ mod look;
 mod news;
 mod trail;
 
-use doubt::Agreed;
+use doubt::KnownSince;
 
-pub use doubt::Doubt;
-use trail::Trail;
+pub use doubt::UncertaintyCause;
+use trail::CountHistory;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
 const PERIODS_MAX: usize = 3;
@@ -45,7 +45,7 @@ const JOINING: Span = Span::from_secs(1);
 
 /// What is known of one bucket.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct GossipBucket {
     pub(super) key: WorldKey,
     /// With the bucket's own limit in place of the rule's, where it has one.
     pub(super) rule: Arc<WorldRule>,
@@ -56,25 +56,25 @@ pub(super) struct Bucket {
     periods: SmallVec<[Period; 1]>,
     demand: Demand,
     /// Daemons of the own region that count it too, with what they are asked for.
-    pub(super) siblings: Vec<Sibling>,
+    pub(super) siblings: Vec<SiblingReport>,
     /// What was last told, and when.
-    pub(super) told: Option<Telling>,
+    pub(super) told: Option<LastReport>,
     /// Since when all regions know of it.
-    agreed: Agreed,
+    agreed: KnownSince,
     /// Without windows: the most that each region may have used lately without telling.
-    given: Given,
+    given: LargestAllocation,
     /// Whether it waits to be told at the next cut.
     pub(super) waiting: bool,
     /// Whether its effect waits to be taken.
     pub(super) queued: bool,
-    enforced: Option<(View, u64)>,
-    cut: Cut,
+    enforced: Option<(Allowance, u64)>,
+    cut: CommonCuts,
     /// Where fractions of a permit tip over.
     lot: u64,
     /// Without windows: the common level.
-    pool: Pool,
+    pool: SharedLevel,
     /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
-    charged: SmallVec<[Charged; 4]>,
+    charged: SmallVec<[Debited; 4]>,
     /// What the store counted itself so far.
     stored: u64,
     debt: u64,
@@ -87,12 +87,12 @@ pub(super) struct Bucket {
     moved_since: bool,
     changed: Timestamp,
     /// Under which labels it is told.
-    voices: Voices,
+    voices: KeyIds,
 }
 
 /// What is said of one window of a bucket.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ReceivedReport {
     pub(super) window: u64,
     pub(super) stamp: Timestamp,
     pub(super) counts: SmallVec<[Count; 1]>,
@@ -101,7 +101,7 @@ pub(super) struct Said {
 
 /// Another daemon of the own region.
 #[derive(Debug, Clone)]
-pub(super) struct Sibling {
+pub(super) struct SiblingReport {
     pub(super) node: String,
     stamp: Timestamp,
     demand: u64,
@@ -109,7 +109,7 @@ pub(super) struct Sibling {
 
 /// What this daemon last told of a bucket.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Telling {
+pub(super) struct LastReport {
     pub(super) at: Timestamp,
     window: u64,
     net: u64,
@@ -118,7 +118,7 @@ pub(super) struct Telling {
 
 /// What became of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Heard {
+pub(super) struct ReportOutcome {
     /// Something in it was new.
     pub(super) changed: bool,
     /// There was no room for all of its counts.
@@ -133,11 +133,11 @@ pub(super) struct Heard {
 
 /// What the store was charged for one region.
 #[derive(Debug, Clone, Copy)]
-struct Charged {
+struct Debited {
     /// How much of its count is dealt with.
     counted: u64,
     /// How much more of it is believed.
-    credit: Credit,
+    credit: PlausibilityLimit,
 }
 
 #[derive(Debug)]
@@ -147,12 +147,12 @@ pub(super) struct Period {
     pub(super) live: Counts,
     live_version: u32,
     /// What each region told; the own one's is what its owner told the others.
-    told: ByRegion<Told>,
+    told: ByRegion<RegionReport>,
 }
 
 /// The newest that one region told.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Told {
+pub(super) struct RegionReport {
     pub(super) stamp: Timestamp,
     /// The stamp of the newest report that told of more than those before it.
     pub(super) grown: Timestamp,
@@ -160,12 +160,12 @@ pub(super) struct Told {
     pub(super) counts: Counts,
     version: u32,
     /// How its count grew, where a window is not over at its end: of a `sliding_log`.
-    trail: Option<Box<Trail>>,
+    trail: Option<Box<CountHistory>>,
 }
 
 /// Who asks: what a bucket must know of the daemon that follows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Here<'a> {
+pub(super) struct DaemonContext<'a> {
     pub(super) node: &'a Arc<str>,
     /// When the process began.
     pub(super) started: Timestamp,
@@ -175,7 +175,7 @@ pub(super) struct Here<'a> {
     /// After this long a report has reached everyone.
     pub(super) horizon: Span,
     pub(super) policy: Policy,
-    pub(super) care: Care,
+    pub(super) care: GossipSafety,
     /// Whether nothing is told of buckets far from their limit.
     pub(super) thrift: bool,
     /// Whether there is so much to tell that only what others would guess wrong is told.
@@ -186,7 +186,7 @@ pub(super) struct Here<'a> {
     pub(super) silence: Span,
 }
 
-impl Here<'_> {
+impl DaemonContext<'_> {
     /// Whether any other region is known.
     fn has_others(&self) -> bool {
         self.regions.len() > 1
@@ -199,10 +199,10 @@ impl Here<'_> {
     }
 }
 
-impl Bucket {
+impl GossipBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);
-        let pool = Pool::full(rule.limit.capacity(rule.algorithm), since);
+        let pool = SharedLevel::full(rule.limit.capacity(rule.algorithm), since);
         let lot = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -215,12 +215,12 @@ impl Bucket {
             demand,
             siblings: Vec::new(),
             told: None,
-            agreed: Agreed::default(),
-            given: Given::default(),
+            agreed: KnownSince::default(),
+            given: LargestAllocation::default(),
             waiting: false,
             queued: false,
             enforced: None,
-            cut: Cut::default(),
+            cut: CommonCuts::default(),
             lot,
             pool,
             charged: SmallVec::new(),
@@ -230,7 +230,7 @@ impl Bucket {
             strained: false,
             moved_since: false,
             changed: since,
-            voices: Voices::default(),
+            voices: KeyIds::default(),
         }
     }
 
@@ -275,7 +275,7 @@ impl Bucket {
     }
 
     /// Whose it is, what is known of a window, and under which labels it is told.
-    pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut Voices)> {
+    pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut KeyIds)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
         Some((&self.key, &self.own, period, &mut self.voices))
     }
@@ -319,7 +319,7 @@ impl Bucket {
     }
 
     /// What a sibling counted itself. Whether any of it was new.
-    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &Said) -> bool {
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &ReceivedReport) -> bool {
         self.changed = now;
         let full = self.siblings.len() >= COUNTS_MAX;
         match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
@@ -329,7 +329,7 @@ impl Bucket {
                 sibling.demand = heard.demand.min(DEMAND_MAX);
             }
             None if full => {}
-            None => self.siblings.push(Sibling {
+            None => self.siblings.push(SiblingReport {
                 node: node.to_owned(),
                 stamp: heard.stamp,
                 demand: heard.demand.min(DEMAND_MAX),
@@ -348,16 +348,16 @@ impl Bucket {
         &mut self,
         now: Timestamp,
         region: RegionId,
-        heard: &Said,
-        here: Here<'_>,
-    ) -> Heard {
+        heard: &ReceivedReport,
+        here: DaemonContext<'_>,
+    ) -> ReportOutcome {
         let past = !self.windowed()
             && self.period(0).and_then(|period| period.told(region)).is_none()
             && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
         self.changed = now;
         self.agreed.note(heard.stamp.min(now), self.agreed_for());
         let slides = self.slides();
-        let Some(period) = self.period_mut(heard.window) else { return Heard::default() };
+        let Some(period) = self.period_mut(heard.window) else { return ReportOutcome::default() };
         let told = period.told_mut(region);
         let (mut changed, mut full, mut backwards) = (false, false, false);
         for count in &heard.counts {
@@ -387,15 +387,15 @@ impl Bucket {
         if past {
             self.charged_for(region).counted = admitted;
         }
-        let account = Account { stamp: heard.stamp, admitted, demand: heard.demand };
-        let late = self.read(now, region, heard.window, Statement { account, past }, here);
-        Heard { changed, full, late, backwards, beyond }
+        let account = ReportFigures { stamp: heard.stamp, admitted, demand: heard.demand };
+        let late = self.read(now, region, heard.window, LevelReport { account, past }, here);
+        ReportOutcome { changed, full, late, backwards, beyond }
     }
 
     /// What the store was charged for a region.
-    fn charged_for(&mut self, region: RegionId) -> &mut Charged {
+    fn charged_for(&mut self, region: RegionId) -> &mut Debited {
         if self.charged.len() <= region {
-            self.charged.resize(region + 1, Charged::new(self.since));
+            self.charged.resize(region + 1, Debited::new(self.since));
         }
         &mut self.charged[region]
     }
@@ -409,7 +409,7 @@ impl Bucket {
         if region == Regions::OWN {
             return false;
         }
-        let mut charged = self.charged.get(region).copied().unwrap_or(Charged::new(self.since));
+        let mut charged = self.charged.get(region).copied().unwrap_or(Debited::new(self.since));
         let more = admitted.saturating_sub(charged.counted);
         charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
             < more
@@ -423,7 +423,7 @@ impl Bucket {
 
     /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a reload has just
     /// lowered, may have admitted more than the limit, and one that lies may say anything. In a bucket without windows it
-    /// is believed bit by bit, as [`Credit`] has it.
+    /// is believed bit by bit, as [`PlausibilityLimit`] has it.
     fn believed(&self, net: u64) -> u64 {
         if self.windowed() {
             let most = self.rule.limit.permits.max(self.own.before());
@@ -447,7 +447,7 @@ impl Bucket {
 
     /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it has changed
     /// since. Returns the windows to be told.
-    pub(super) fn tell(&mut self, now: Timestamp, here: Here<'_>) -> SmallVec<[u64; 2]> {
+    pub(super) fn tell(&mut self, now: Timestamp, here: DaemonContext<'_>) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
         let demand = rounded(self.demand_at(now));
         let mut windows = SmallVec::new();
@@ -470,9 +470,9 @@ impl Bucket {
         }
         let net = self.own_net(window);
         self.agreed.note(now, self.agreed_for());
-        self.told = Some(Telling { at: now, window, net, demand });
-        let account = Account { stamp: now, admitted: net, demand };
-        self.read(now, Regions::OWN, window, Statement { account, past: false }, here);
+        self.told = Some(LastReport { at: now, window, net, demand });
+        let account = ReportFigures { stamp: now, admitted: net, demand };
+        self.read(now, Regions::OWN, window, LevelReport { account, past: false }, here);
         windows
     }
 
@@ -482,23 +482,24 @@ impl Bucket {
         now: Timestamp,
         region: RegionId,
         window: u64,
-        statement: Statement,
-        here: Here<'_>,
+        statement: LevelReport,
+        here: DaemonContext<'_>,
     ) -> bool {
         if !self.windowed() {
             return self.pool.hear(now, region, statement, here.horizon);
         }
-        let account = Account { admitted: self.believed(statement.account.admitted), ..statement.account };
+        let account =
+            ReportFigures { admitted: self.believed(statement.account.admitted), ..statement.account };
         // The last word on a window that is over is no word on the demand of now.
         if account.stamp.window_index(self.rule.limit.window) != window {
             return false;
         }
         let standing = self.standing(window, here);
         let ground = self.ground(&standing, here, &[]);
-        self.cut.hear(now, region, Reading { window, account }, ground)
+        self.cut.hear(now, region, WindowReport { window, account }, ground)
     }
 
-    fn standing(&self, window: u64, here: Here<'_>) -> Standing {
+    fn standing(&self, window: u64, here: DaemonContext<'_>) -> PartitionPlan {
         let admitted = |id| {
             self.period(window)
                 .and_then(|period| period.told(id))
@@ -509,11 +510,11 @@ impl Bucket {
 
     fn ground<'a>(
         &self,
-        standing: &'a Standing,
-        here: Here<'_>,
+        standing: &'a PartitionPlan,
+        here: DaemonContext<'_>,
         lingering: &'a [(RegionId, u64)],
-    ) -> Ground<'a> {
-        Ground {
+    ) -> DivisionScope<'a> {
+        DivisionScope {
             limit: standing.limit,
             window: self.rule.limit.window,
             horizon: here.horizon,
@@ -539,7 +540,7 @@ impl Bucket {
         let changed = limit != self.own.limit();
         if changed || from != self.own.from() {
             // It is said with the name, so the bucket has to be named anew.
-            self.voices = Voices::default();
+            self.voices = KeyIds::default();
         }
         if changed {
             self.told = None;
@@ -572,7 +573,7 @@ impl Bucket {
         if let Some(told) = &mut self.told {
             told.at = told.at.min(now);
         }
-        self.agreed = Agreed::default();
+        self.agreed = KnownSince::default();
         self.changed = self.changed.min(now);
         self.own.clock_went_back(now);
         self.unsettle();
@@ -582,7 +583,7 @@ impl Bucket {
     pub(super) fn tell_owner(&mut self, now: Timestamp) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
         let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
-        self.told = Some(Telling { at: now, window, net, demand });
+        self.told = Some(LastReport { at: now, window, net, demand });
         self.periods.iter().map(|period| period.window).collect()
     }
 
@@ -621,12 +622,12 @@ impl Bucket {
         self.unsettle();
     }
 
-    pub(super) const fn view(&self) -> Option<(View, u64)> {
+    pub(super) const fn view(&self) -> Option<(Allowance, u64)> {
         self.enforced
     }
 }
 
-impl Told {
+impl RegionReport {
     /// Remembers how the count of `window` has grown.
     fn note(&mut self, window: u64, length: Span) {
         let start = Timestamp::window_start(window, length);
@@ -640,9 +641,9 @@ impl Told {
     }
 }
 
-impl Charged {
+impl Debited {
     const fn new(since: Timestamp) -> Self {
-        Self { counted: 0, credit: Credit::since(since) }
+        Self { counted: 0, credit: PlausibilityLimit::since(since) }
     }
 }
 
@@ -651,11 +652,11 @@ impl Period {
         Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default() }
     }
 
-    fn told_mut(&mut self, region: RegionId) -> &mut Told {
+    fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {
         self.told.of(region)
     }
 
-    pub(super) fn told(&self, region: RegionId) -> Option<&Told> {
+    pub(super) fn told(&self, region: RegionId) -> Option<&RegionReport> {
         self.told.get(region).filter(|told| told.stamp > Timestamp::default())
     }
 

@@ -13,13 +13,13 @@ pub(super) const UNIT: i128 = 1_000_000;
 
 /// One region's part in a division.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stake {
+pub struct RegionInput {
     /// Its weight, at least 1.
     pub weight: u64,
     /// Its part of what nobody asks for, as a weight too; at least 1.
     pub reserve: u64,
     /// The newest that it told, if anything.
-    pub told: Option<Account>,
+    pub told: Option<ReportFigures>,
     /// What it was given before in this window; the whole limit if nothing was.
     pub before: u64,
     /// What it has used, where that is known exactly.
@@ -30,7 +30,7 @@ pub struct Stake {
 
 /// What a region told of itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Account {
+pub struct ReportFigures {
     /// When it told.
     pub stamp: Timestamp,
     /// What it had admitted in the window by then.
@@ -41,7 +41,7 @@ pub struct Account {
 
 /// What is divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Estate {
+pub struct DivisionInput {
     /// Permits.
     pub limit: u64,
     /// When the window begins.
@@ -58,7 +58,7 @@ pub struct Estate {
 
 /// What one region has probably used, and what it will want in the whole window, in millionths.
 #[derive(Debug, Clone, Copy)]
-struct Claim {
+struct Projection {
     weight: i128,
     reserve: i128,
     used: i128,
@@ -69,7 +69,7 @@ struct Claim {
 pub type Budgets = SmallVec<[u64; 8]>;
 
 /// The instant at which all regions use these reports: the newest stamp and the horizon.
-pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestamp {
+pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[RegionInput]) -> Timestamp {
     let stamps = stakes.iter().filter_map(|stake| stake.told).map(|told| told.stamp + horizon);
     stamps.fold(start, Timestamp::max)
 }
@@ -79,9 +79,9 @@ pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[Stake]) -> Timestam
 ///
 /// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it is the weighted
 /// max-min division over the whole window, never below what was probably used.
-pub fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
+pub fn budgets(estate: DivisionInput, stakes: &[RegionInput]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
-    let claims: SmallVec<[Claim; 8]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
+    let claims: SmallVec<[Projection; 8]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
     let used: i128 = claims.iter().map(|claim| claim.used).sum();
     let wanted: i128 = claims.iter().map(|claim| claim.wanted).sum();
     let lingers = stakes.iter().any(|stake| stake.lingering > 0);
@@ -98,10 +98,12 @@ pub fn budgets(estate: Estate, stakes: &[Stake]) -> Budgets {
     whole(estate, &parts)
 }
 
-fn claim(estate: Estate, stake: &Stake) -> Claim {
+fn claim(estate: DivisionInput, stake: &RegionInput) -> Projection {
     let (weight, reserve) = (i128::from(stake.weight.max(1)), i128::from(stake.reserve.max(1)));
     let lingering = i128::from(stake.lingering) * UNIT;
-    let Some(told) = stake.told else { return Claim { weight, reserve, used: lingering, wanted: lingering } };
+    let Some(told) = stake.told else {
+        return Projection { weight, reserve, used: lingering, wanted: lingering };
+    };
     let (admitted, from) = if told.stamp >= estate.start {
         (i128::from(told.admitted) * UNIT, told.stamp)
     } else {
@@ -114,11 +116,11 @@ fn claim(estate: Estate, stake: &Stake) -> Claim {
     let used = stake.exact.map_or(guessed, |used| i128::from(used) * UNIT + lingering);
     let rest = asked(estate.end);
     let wanted = used.max(admitted + rest + (rest * UNIT).isqrt() * i128::from(estate.caution) / 1_000);
-    Claim { weight, reserve, used, wanted }
+    Projection { weight, reserve, used, wanted }
 }
 
 /// Everyone's wish, and a part of what is left over.
-fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 8]> {
+fn with_reserve(rest: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
     let reserves: i128 = claims.iter().map(|claim| claim.reserve).sum();
     let mut parts: SmallVec<[i128; 8]> =
         claims.iter().map(|claim| claim.wanted + rest * claim.reserve / reserves.max(1)).collect();
@@ -130,26 +132,28 @@ fn with_reserve(rest: i128, claims: &[Claim]) -> SmallVec<[i128; 8]> {
 }
 
 /// A point at which the level meets a region's use or wish: the level is the first divided by the second.
-type Point = (i128, i128);
+type LevelPoint = (i128, i128);
 
 /// The weighted max-min division: a level that rises over all alike until the limit is reached. Exact: the sum is
 /// piecewise linear in the level and bends only at the points.
-fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 8]> {
-    let at = |claim: &Claim, (num, den): Point| claim.used.max(claim.wanted.min(num * claim.weight / den));
-    let total = |point: Point| claims.iter().map(|claim| at(claim, point)).sum::<i128>();
+fn levelled(limit: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
+    let at = |claim: &Projection, (num, den): LevelPoint| {
+        claim.used.max(claim.wanted.min(num * claim.weight / den))
+    };
+    let total = |point: LevelPoint| claims.iter().map(|claim| at(claim, point)).sum::<i128>();
     // The quotient is worked out once for each: it is most of what a division of the limit costs.
-    let sorted_by = |(num, den): Point| (num * UNIT * UNIT / den, num, den);
+    let sorted_by = |(num, den): LevelPoint| (num * UNIT * UNIT / den, num, den);
     let mut points: SmallVec<[(i128, i128, i128); 16]> = claims
         .iter()
         .flat_map(|claim| [sorted_by((claim.used, claim.weight)), sorted_by((claim.wanted, claim.weight))])
         .collect();
     points.sort_unstable();
     points.dedup();
-    let points: SmallVec<[Point; 16]> = points.into_iter().map(|(_, num, den)| (num, den)).collect();
+    let points: SmallVec<[LevelPoint; 16]> = points.into_iter().map(|(_, num, den)| (num, den)).collect();
     let reached = points.partition_point(|&point| total(point) < limit).min(points.len().saturating_sub(1));
     let high = points.get(reached).copied().unwrap_or((limit, 1));
     let low = reached.checked_sub(1).and_then(|below| points.get(below)).copied().unwrap_or((0, 1));
-    let moves = |claim: &Claim| {
+    let moves = |claim: &Projection| {
         claim.used * high.1 < high.0 * claim.weight && claim.wanted * low.1 > low.0 * claim.weight
     };
     let fixed: i128 = claims.iter().filter(|claim| !moves(claim)).map(|claim| at(claim, low)).sum();
@@ -171,7 +175,7 @@ fn levelled(limit: i128, claims: &[Claim]) -> SmallVec<[i128; 8]> {
 }
 
 /// Whole permits from running sums, so that the total is exact and a part moves by less than one permit.
-fn whole(estate: Estate, parts: &[i128]) -> Budgets {
+fn whole(estate: DivisionInput, parts: &[i128]) -> Budgets {
     let sum: i128 = parts.iter().sum();
     let all = i128::from(estate.limit).max((sum + UNIT - 1).div_euclid(UNIT));
     let (mut running, mut given) = (0_i128, 0_i128);
@@ -211,11 +215,11 @@ mod tests {
         let vectors: Vec<Vector> = serde_json::from_str(include_str!("golden-budgets.json")).unwrap();
         assert_eq!(vectors.len(), 400);
         for (number, vector) in vectors.iter().enumerate() {
-            let stakes: Vec<Stake> = (0..vector.wt.len())
-                .map(|k| Stake {
+            let stakes: Vec<RegionInput> = (0..vector.wt.len())
+                .map(|k| RegionInput {
                     weight: vector.wt[k],
                     reserve: vector.wt[k],
-                    told: vector.rep[k].map(|(stamp, admitted, demand)| Account {
+                    told: vector.rep[k].map(|(stamp, admitted, demand)| ReportFigures {
                         stamp: Timestamp(stamp),
                         admitted,
                         demand,
@@ -225,7 +229,7 @@ mod tests {
                     lingering: 0,
                 })
                 .collect();
-            let estate = Estate {
+            let estate = DivisionInput {
                 limit: vector.limit,
                 start: Timestamp(vector.st),
                 end: Timestamp(vector.en),
@@ -239,18 +243,19 @@ mod tests {
 
     const START: u64 = 1_700_000_000_000_000;
 
-    fn stakes() -> impl Strategy<Value = Vec<Stake>> {
-        let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX])
-            .prop_map(|(ago, admitted, demand)| Account { stamp: Timestamp(START + ago), admitted, demand });
+    fn stakes() -> impl Strategy<Value = Vec<RegionInput>> {
+        let told = (0..1_000_000_u64, 0..40_u64, prop_oneof![0..300_000_000_u64, 0..=DEMAND_MAX]).prop_map(
+            |(ago, admitted, demand)| ReportFigures { stamp: Timestamp(START + ago), admitted, demand },
+        );
         let one = (1..10_u64, proptest::option::of(told), 0..200_u64).prop_map(|(weight, told, before)| {
-            Stake { weight, reserve: weight, told, before, exact: None, lingering: 0 }
+            RegionInput { weight, reserve: weight, told, before, exact: None, lingering: 0 }
         });
         proptest::collection::vec(one, 1..8)
     }
 
-    fn second(limit: u64) -> Estate {
+    fn second(limit: u64) -> DivisionInput {
         let (start, end) = (Timestamp(START), Timestamp(START + 1_000_000));
-        Estate { limit, start, end, cut: start + Span(1_050_000), caution: 1_000, tip: 123_456 }
+        DivisionInput { limit, start, end, cut: start + Span(1_050_000), caution: 1_000, tip: 123_456 }
     }
 
     proptest! {
@@ -275,10 +280,10 @@ mod tests {
 
         #[test]
         fn no_input_overflows(weights in proptest::collection::vec(1..=4_294_967_295_000_u64, 1..8), limit in 0..=u64::from(u32::MAX)) {
-            let told = Some(Account { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
-            let stakes: Vec<_> = weights.iter().map(|&weight| Stake { weight, reserve: weight, told, before: limit, exact: None, lingering: 0 }).collect();
+            let told = Some(ReportFigures { stamp: Timestamp(START), admitted: u64::from(u32::MAX), demand: u64::MAX });
+            let stakes: Vec<_> = weights.iter().map(|&weight| RegionInput { weight, reserve: weight, told, before: limit, exact: None, lingering: 0 }).collect();
             let end = Timestamp(START + 366 * 24 * 3_600 * 1_000_000);
-            let _ = budgets(Estate { limit, end, ..second(limit) }, &stakes);
+            let _ = budgets(DivisionInput { limit, end, ..second(limit) }, &stakes);
         }
     }
 }

@@ -3,7 +3,7 @@
 /// Rules of `gossip` that each keep a promise. Simulations switch them off one by one, to see that it is noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "one switch for each rule")]
-pub struct Care {
+pub struct GossipSafety {
     /// In a cut the level of a bucket without windows is divided between the sides.
     pub divides_levels: bool,
     /// A region that does not hear this one is cut off, as one that is not heard.
@@ -18,7 +18,7 @@ pub struct Care {
     pub keeps_to_shares: bool,
 }
 
-impl Care {
+impl GossipSafety {
     /// All of them.
     pub const ALL: Self = Self {
         divides_levels: true,

@@ -15,13 +15,13 @@ pub(super) const BELIEVED_TIMES: u64 = 2;
 
 /// What one region may still be believed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Credit {
+pub(super) struct PlausibilityLimit {
     /// Of what is believed at once, what was used up lately, in millionths.
     used: i128,
     at: Timestamp,
 }
 
-impl Credit {
+impl PlausibilityLimit {
     /// The credit of a region of which nothing was heard before `at`: what it can have admitted since counts.
     pub(super) const fn since(at: Timestamp) -> Self {
         Self { used: 0, at }
@@ -47,8 +47,8 @@ mod tests {
     const START: Timestamp = Timestamp(1_700_000_000_000_000);
     const LIMIT: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 50, queue: 0 };
 
-    const fn fresh() -> Credit {
-        Credit::since(START)
+    const fn fresh() -> PlausibilityLimit {
+        PlausibilityLimit::since(START)
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn no_amount_overflows() {
-        let mut credit = Credit::since(Timestamp(0));
+        let mut credit = PlausibilityLimit::since(Timestamp(0));
         let limit = Limit { permits: u32::MAX, window: Span(1), ..LIMIT };
         for now in [0, 1, u64::MAX] {
             let _ = credit.believe(Timestamp(now), u64::MAX, limit, u64::MAX);

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use smallvec::SmallVec;
 
 use super::super::time::{Span, Timestamp};
-use super::budget::{Account, Estate, Stake, budgets, common_cut};
+use super::budget::{DivisionInput, RegionInput, ReportFigures, budgets, common_cut};
 use super::by_region::ByRegion;
-use super::parts::{COMING_MEMORY, GIVEN_MEMORY, Given, Parts};
+use super::parts::{Allocation, COMING_MEMORY, GIVEN_MEMORY, LargestAllocation};
 use super::regions::{RegionId, Regions};
 use super::replica::Policy;
 
@@ -35,15 +35,15 @@ const STEPS_MAX: usize = 32;
 
 /// One report, as a cut uses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reading {
+pub(super) struct WindowReport {
     /// The window of its stamp.
     pub(super) window: u64,
-    pub(super) account: Account,
+    pub(super) account: ReportFigures,
 }
 
 /// What a division is made on: the same in every region that can reach the same others.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ground<'a> {
+pub(super) struct DivisionScope<'a> {
     /// What is left to divide after what is kept for regions that are cut off.
     pub(super) limit: u64,
     pub(super) window: Span,
@@ -63,7 +63,7 @@ pub(super) struct Ground<'a> {
 
 /// What the own region may admit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Allowance {
+pub(super) struct WindowBudgets {
     pub(super) now: u64,
     /// In the window after this one.
     pub(super) next: u64,
@@ -71,45 +71,45 @@ pub(super) struct Allowance {
 
 /// The reports of all regions on one bucket.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Cut {
-    registers: ByRegion<Register>,
+pub(super) struct CommonCuts {
+    registers: ByRegion<DelayedReports>,
     /// Reports of all regions that wait for their instant.
     waiting: usize,
     /// The window that `before` speaks of.
     window: u64,
     /// What the last cut of this window gave.
-    before: Parts,
+    before: Allocation,
     /// The same of the window before.
-    ended: Parts,
+    ended: Allocation,
     /// The most that each region may hold in this window, and in the next one.
-    most: Given,
-    to_come: Given,
+    most: LargestAllocation,
+    to_come: LargestAllocation,
     /// Whether that was more than the limit: more was admitted already.
     over: bool,
     /// What the last cut gave in which all could be heard and any was in play.
-    settled: Parts,
+    settled: Allocation,
     /// The cuts of the last [`GROWTH_DELAY`] and the one before, the newest last.
-    steps: VecDeque<Step>,
+    steps: VecDeque<CutRecord>,
     /// What the own region may admit until something changes.
-    lasting: Option<Allowance>,
+    lasting: Option<WindowBudgets>,
     /// Whether rules or regions have changed since the last cut, so that it was made on another ground.
     outdated: bool,
     /// What all reports that had arrived gave when last looked at.
-    foreseen: Option<Foreseen>,
+    foreseen: Option<ExpectedBudgets>,
     /// The same before later reports arrived, until the first of those is used.
-    held: VecDeque<(Timestamp, Foreseen)>,
+    held: VecDeque<(Timestamp, ExpectedBudgets)>,
 }
 
 /// What the reports that have arrived will give the own region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Foreseen {
+struct ExpectedBudgets {
     window: u64,
     /// When the last of them is used.
     at: Timestamp,
-    allowance: Allowance,
+    allowance: WindowBudgets,
 }
 
-impl Foreseen {
+impl ExpectedBudgets {
     fn of(&self, window: u64) -> Option<u64> {
         match window.checked_sub(self.window) {
             Some(0) => Some(self.allowance.now),
@@ -121,49 +121,49 @@ impl Foreseen {
 
 /// One cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Step {
+struct CutRecord {
     at: Timestamp,
     window: u64,
     /// What it gave each region.
-    parts: Parts,
+    parts: Allocation,
     /// What each region could use of it, with what [`GROWTH_DELAY`] held back.
-    usable: Parts,
+    usable: Allocation,
     /// What it gave the own region of the window after.
     next: u64,
 }
 
 #[derive(Debug, Clone, Default)]
-struct Register {
-    in_force: Option<Reading>,
-    waiting: VecDeque<(Timestamp, Reading)>,
+struct DelayedReports {
+    in_force: Option<WindowReport>,
+    waiting: VecDeque<(Timestamp, WindowReport)>,
     /// The last window in which a report in force, or a report at all, showed that something was asked for.
     stirred: Option<u64>,
     stirred_told: Option<u64>,
 }
 
-impl Register {
-    fn newest(&self) -> Option<&Reading> {
+impl DelayedReports {
+    fn newest(&self) -> Option<&WindowReport> {
         self.waiting.back().map(|(_, reading)| reading).or(self.in_force.as_ref())
     }
 }
 
 /// Which reports a division uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Known {
+enum ReportsUsed {
     /// Those whose instant has come: the same everywhere.
     InForce,
     /// All that have arrived, and what the own region did until now.
-    Arrived(Account),
+    Arrived(ReportFigures),
 }
 
-impl Cut {
+impl CommonCuts {
     /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all at once.
     pub(super) fn hear(
         &mut self,
         now: Timestamp,
         region: RegionId,
-        reading: Reading,
-        ground: Ground<'_>,
+        reading: WindowReport,
+        ground: DivisionScope<'_>,
     ) -> bool {
         let register = self.registers.of(region);
         let stamp = reading.account.stamp;
@@ -197,7 +197,7 @@ impl Cut {
 
     /// Brings the cut up to `now`: report after report in the order of their instants, so that every region takes the same
     /// steps, however coarse its ticks.
-    pub(super) fn advance(&mut self, now: Timestamp, ground: Ground<'_>) {
+    pub(super) fn advance(&mut self, now: Timestamp, ground: DivisionScope<'_>) {
         while self.waiting > 0 {
             let due = self.registers.iter().filter_map(|(id, register)| {
                 register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, id))
@@ -220,26 +220,26 @@ impl Cut {
     }
 
     /// Begins a new window if `at` lies in one.
-    fn turn(&mut self, at: Timestamp, ground: Ground<'_>) {
+    fn turn(&mut self, at: Timestamp, ground: DivisionScope<'_>) {
         let window = at.window_index(ground.window);
         if window > self.window {
             let follows = self.window + 1 == window;
             self.window = window;
             self.ended = std::mem::take(&mut self.before);
-            self.most = Given::begin(at, &self.to_come, follows);
+            self.most = LargestAllocation::begin(at, &self.to_come, follows);
             self.settle(at, ground);
         }
     }
 
-    fn settle(&mut self, at: Timestamp, ground: Ground<'_>) {
+    fn settle(&mut self, at: Timestamp, ground: DivisionScope<'_>) {
         (self.lasting, self.outdated) = (None, false);
-        self.before = self.divide(Known::InForce, self.window, ground);
+        self.before = self.divide(ReportsUsed::InForce, self.window, ground);
         self.over = self.before.sum() > ground.limit;
-        if ground.whole && self.any_in_play(Known::InForce, self.window, ground) {
+        if ground.whole && self.any_in_play(ReportsUsed::InForce, self.window, ground) {
             self.settled.clone_from(&self.before);
         }
         self.most.note(at, &self.before, GIVEN_MEMORY);
-        let next = self.divide(Known::InForce, self.window + 1, ground);
+        let next = self.divide(ReportsUsed::InForce, self.window + 1, ground);
         self.to_come.note(at, &next, COMING_MEMORY);
         let next = next.get(Regions::OWN).unwrap_or(ground.limit);
         let mut usable = self.before.clone();
@@ -247,7 +247,7 @@ impl Cut {
         for step in self.steps.iter().skip(recent).filter(|step| step.window == self.window) {
             usable.lower(&step.parts);
         }
-        self.steps.push_back(Step { at, window: self.window, parts: self.before.clone(), usable, next });
+        self.steps.push_back(CutRecord { at, window: self.window, parts: self.before.clone(), usable, next });
         while self.steps.get(1).is_some_and(|second| second.at + GROWTH_DELAY <= at)
             || self.steps.len() > STEPS_MAX
         {
@@ -291,21 +291,21 @@ impl Cut {
 
     /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now, whether or
     /// not it told.
-    pub(super) fn allowance(&mut self, own: Account, ground: Ground<'_>) -> Allowance {
+    pub(super) fn allowance(&mut self, own: ReportFigures, ground: DivisionScope<'_>) -> WindowBudgets {
         let settled = self.is_settled(own.stamp);
         let windows = (self.window, self.window + 1);
         let allowance = if ground.policy == Policy::Sum {
             let left = |window| self.left_by_others(own.stamp, window, ground);
-            Allowance { now: left(windows.0), next: left(windows.1) }
+            WindowBudgets { now: left(windows.0), next: left(windows.1) }
         } else {
             let now = self.foreseen(own, windows.0, ground, settled);
-            let foreseen = Allowance { now, next: self.foreseen(own, windows.1, ground, settled) };
+            let foreseen = WindowBudgets { now, next: self.foreseen(own, windows.1, ground, settled) };
             self.held.retain(|(until, _)| *until > own.stamp);
             let at = self.registers.iter().filter_map(|(_, register)| register.waiting.back());
             let at = at.map(|(at, _)| *at).fold(own.stamp, Timestamp::max);
-            self.foreseen = Some(Foreseen { window: self.window, at, allowance: foreseen });
+            self.foreseen = Some(ExpectedBudgets { window: self.window, at, allowance: foreseen });
             let least = |window| self.in_window(own.stamp, window, ground, foreseen);
-            Allowance { now: least(windows.0), next: least(windows.1) }
+            WindowBudgets { now: least(windows.0), next: least(windows.1) }
         };
         let lasts = ground.whole && ground.policy != Policy::Sum && settled && ground.lingering.is_empty();
         self.lasting = lasts.then_some(allowance);
@@ -314,7 +314,7 @@ impl Cut {
 
     /// What was last found, where nothing but time has passed since that could change it: the usual case, and so what a
     /// decision costs does not depend on the number of regions.
-    pub(super) fn lasting(&self, window: u64) -> Option<Allowance> {
+    pub(super) fn lasting(&self, window: u64) -> Option<WindowBudgets> {
         self.lasting.filter(|_| self.window == window)
     }
 
@@ -330,14 +330,14 @@ impl Cut {
     }
 
     /// What all reports that have arrived give the own region of a window.
-    fn foreseen(&mut self, own: Account, window: u64, ground: Ground<'_>, settled: bool) -> u64 {
+    fn foreseen(&mut self, own: ReportFigures, window: u64, ground: DivisionScope<'_>, settled: bool) -> u64 {
         let now = own.stamp;
         if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
             // What has arrived is what is in force. No other region is taken to have used more than it was given, and what
             // each wants is what it told: to divide once more could only give more.
             return in_force;
         }
-        let arrived = self.divide(Known::Arrived(own), window, ground);
+        let arrived = self.divide(ReportsUsed::Arrived(own), window, ground);
         // A clock that is a little ahead uses them sooner.
         if window == self.window {
             self.most.note(now, &arrived, GIVEN_MEMORY);
@@ -346,18 +346,24 @@ impl Cut {
     }
 
     /// What the own region may admit of a window: the least of what is in force now and of what will be.
-    fn in_window(&self, now: Timestamp, window: u64, ground: Ground<'_>, foreseen: Allowance) -> u64 {
+    fn in_window(
+        &self,
+        now: Timestamp,
+        window: u64,
+        ground: DivisionScope<'_>,
+        foreseen: WindowBudgets,
+    ) -> u64 {
         let foreseen = if window == self.window { foreseen.now } else { foreseen.next };
         let held = self.held.iter().filter_map(|(_, before)| before.of(window)).fold(foreseen, u64::min);
         let in_force = self.in_force(now, window);
         let divided =
-            || self.divide(Known::InForce, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
+            || self.divide(ReportsUsed::InForce, window, ground).get(Regions::OWN).unwrap_or(ground.limit);
         in_force.unwrap_or_else(divided).min(held)
     }
 
     /// The least that the cuts of the last [`GROWTH_DELAY`] gave for a window.
     fn in_force(&self, now: Timestamp, window: u64) -> Option<u64> {
-        let of_window = |step: &Step| match step.window {
+        let of_window = |step: &CutRecord| match step.window {
             current if current == window => step.parts.get(Regions::OWN),
             before if before + 1 == window => Some(step.next),
             _ => None,
@@ -367,9 +373,9 @@ impl Cut {
     }
 
     /// The limit less what the others have probably admitted by now.
-    fn left_by_others(&self, now: Timestamp, window: u64, ground: Ground<'_>) -> u64 {
+    fn left_by_others(&self, now: Timestamp, window: u64, ground: DivisionScope<'_>) -> u64 {
         let used = ground.parties.iter().filter(|(id, _)| *id != Regions::OWN).map(|&(id, _)| {
-            let Some(reading) = self.registers.get(id).and_then(Register::newest) else { return 0 };
+            let Some(reading) = self.registers.get(id).and_then(DelayedReports::newest) else { return 0 };
             if reading.window != window {
                 return 0;
             }
@@ -382,13 +388,13 @@ impl Cut {
         ground.limit.saturating_sub(used.fold(0, u64::saturating_add))
     }
 
-    fn any_in_play(&self, known: Known, window: u64, ground: Ground<'_>) -> bool {
+    fn any_in_play(&self, known: ReportsUsed, window: u64, ground: DivisionScope<'_>) -> bool {
         ground.parties.iter().any(|&(id, _)| self.in_play(known, id, window, ground))
     }
 
     /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept there: the
     /// sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of it at once.
-    fn home(&self, ground: Ground<'_>) -> Option<RegionId> {
+    fn home(&self, ground: DivisionScope<'_>) -> Option<RegionId> {
         let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
         let last = ground.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
         let since = stirred(last)?;
@@ -399,11 +405,11 @@ impl Cut {
     }
 
     /// Whether a region was asked for anything lately.
-    fn in_play(&self, known: Known, region: RegionId, window: u64, ground: Ground<'_>) -> bool {
+    fn in_play(&self, known: ReportsUsed, region: RegionId, window: u64, ground: DivisionScope<'_>) -> bool {
         let Some(register) = self.registers.get(region) else { return false };
         let stirred = match known {
-            Known::InForce => register.stirred,
-            Known::Arrived(_) => register.stirred_told,
+            ReportsUsed::InForce => register.stirred,
+            ReportsUsed::Arrived(_) => register.stirred_told,
         };
         let window = match register.newest() {
             Some(last) if ground.silent.contains(&region) => last.window.min(window),
@@ -413,18 +419,18 @@ impl Cut {
     }
 
     /// Divides the limit of a window. By [`RegionId`].
-    fn divide(&self, known: Known, window: u64, ground: Ground<'_>) -> Parts {
+    fn divide(&self, known: ReportsUsed, window: u64, ground: DivisionScope<'_>) -> Allocation {
         let start = Timestamp::window_start(window, ground.window);
         let home = if ground.policy == Policy::Tidegate { self.home(ground) } else { None };
         let weights: u64 = ground.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
-        let stakes: SmallVec<[Stake; 4]> = ground
+        let stakes: SmallVec<[RegionInput; 4]> = ground
             .parties
             .iter()
             .map(|&(id, weight)| {
                 let register = self.registers.get(id);
                 let reading = match known {
-                    Known::InForce => register.and_then(|register| register.in_force),
-                    Known::Arrived(_) => register.and_then(Register::newest).copied(),
+                    ReportsUsed::InForce => register.and_then(|register| register.in_force),
+                    ReportsUsed::Arrived(_) => register.and_then(DelayedReports::newest).copied(),
                 };
                 let lingering = ground.lingering.iter().find(|(of, _)| *of == id && window == self.window);
                 let lingering = lingering.map_or(0, |(_, permits)| *permits);
@@ -432,31 +438,33 @@ impl Cut {
                 // Where what lingers counts, the turn of a window gives nothing back.
                 let ended = if lingering > 0 { self.ended.get(id) } else { None };
                 let before = before.or(ended).unwrap_or(ground.limit);
-                let told = reading.map(|reading| Account {
+                let told = reading.map(|reading| ReportFigures {
                     admitted: if reading.window == window { reading.account.admitted } else { 0 },
                     ..reading.account
                 });
                 let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
                 let exact = match known {
-                    Known::Arrived(own) if id == Regions::OWN && window == self.window => Some(own.admitted),
+                    ReportsUsed::Arrived(own) if id == Regions::OWN && window == self.window => {
+                        Some(own.admitted)
+                    }
                     _ => None,
                 };
                 let reserve = weight.saturating_add(at_home);
-                Stake { weight, reserve, told, before, exact, lingering }
+                RegionInput { weight, reserve, told, before, exact, lingering }
             })
             .collect();
-        let estate = Estate {
+        let estate = DivisionInput {
             limit: ground.limit,
             start,
             end: start + ground.window,
             cut: match known {
-                Known::InForce => common_cut(start, ground.horizon, &stakes),
-                Known::Arrived(own) => own.stamp.max(start),
+                ReportsUsed::InForce => common_cut(start, ground.horizon, &stakes),
+                ReportsUsed::Arrived(own) => own.stamp.max(start),
             },
             caution: CAUTION,
             tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
-        let mut by_id = Parts::default();
+        let mut by_id = Allocation::default();
         for (&(id, _), budget) in ground.parties.iter().zip(budgets(estate, &stakes)) {
             by_id.set(id, budget);
         }
@@ -464,8 +472,8 @@ impl Cut {
     }
 }
 
-impl Register {
-    fn use_from_now(&mut self, reading: Reading, window: Span) {
+impl DelayedReports {
+    fn use_from_now(&mut self, reading: WindowReport, window: Span) {
         if stirs(&reading, window) {
             self.stirred = self.stirred.max(Some(reading.window));
         }
@@ -474,7 +482,7 @@ impl Register {
 }
 
 /// Whether a report shows that something was asked for: half a permit a window, or anything admitted.
-fn stirs(reading: &Reading, window: Span) -> bool {
+fn stirs(reading: &WindowReport, window: Span) -> bool {
     let in_window = u128::from(reading.account.demand) * u128::from(window.0) / 1_000_000;
     reading.account.admitted > 0 || in_window >= 500_000
 }

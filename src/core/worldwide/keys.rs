@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::super::time::Timestamp;
 use super::super::wire::RuleName;
 use super::WorldKey;
-use super::bucket::Bucket;
+use super::bucket::GossipBucket;
 
 /// How many entries are looked at to find the one that is missed least when the table is full.
 const SAMPLE: usize = 8;
@@ -18,7 +18,7 @@ const USE_MISSED: u64 = 100;
 
 /// A bucket's place in the table; never given to another bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct KeyId {
+pub(super) struct BucketId {
     pub(super) slot: u32,
     /// How many were born before it; round again only after four thousand million.
     pub(super) born: u32,
@@ -26,11 +26,11 @@ pub(super) struct KeyId {
 
 /// All buckets followed.
 #[derive(Debug)]
-pub(super) struct Keys {
-    index: HashMap<WorldKey, KeyId>,
+pub(super) struct BucketTable {
+    index: HashMap<WorldKey, BucketId>,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
-    alarms: BTreeSet<(Timestamp, KeyId)>,
+    alarms: BTreeSet<(Timestamp, BucketId)>,
     keys_max: usize,
     born: u32,
     hand: usize,
@@ -42,12 +42,12 @@ pub(super) struct Keys {
 
 #[derive(Debug)]
 struct Slot {
-    id: KeyId,
+    id: BucketId,
     alarm: Option<Timestamp>,
-    bucket: Bucket,
+    bucket: GossipBucket,
 }
 
-impl Keys {
+impl BucketTable {
     pub(super) fn new(keys_max: usize) -> Self {
         Self {
             index: HashMap::new(),
@@ -66,26 +66,26 @@ impl Keys {
         self.index.len()
     }
 
-    pub(super) fn find(&self, key: &WorldKey) -> Option<KeyId> {
+    pub(super) fn find(&self, key: &WorldKey) -> Option<BucketId> {
         self.index.get(key).copied()
     }
 
-    pub(super) fn get(&self, id: KeyId) -> Option<&Bucket> {
+    pub(super) fn get(&self, id: BucketId) -> Option<&GossipBucket> {
         self.slot(id).map(|slot| &slot.bucket)
     }
 
-    pub(super) fn get_mut(&mut self, id: KeyId) -> Option<&mut Bucket> {
+    pub(super) fn get_mut(&mut self, id: BucketId) -> Option<&mut GossipBucket> {
         let slot = self.slots.get_mut(usize::try_from(id.slot).ok()?)?.as_mut()?;
         (slot.id == id).then_some(&mut slot.bucket)
     }
 
-    fn slot(&self, id: KeyId) -> Option<&Slot> {
+    fn slot(&self, id: BucketId) -> Option<&Slot> {
         let slot = self.slots.get(usize::try_from(id.slot).ok()?)?.as_ref()?;
         (slot.id == id).then_some(slot)
     }
 
     /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at matters more.
-    pub(super) fn insert(&mut self, bucket: Bucket) -> Option<KeyId> {
+    pub(super) fn insert(&mut self, bucket: GossipBucket) -> Option<BucketId> {
         let now = bucket.since;
         if self.index.len() >= self.keys_max - self.keys_max / 20 {
             // Just before there is no room the regions keep to their shares, so that none admits the whole limit meanwhile.
@@ -113,15 +113,15 @@ impl Keys {
                 slot
             }
         };
-        let id = KeyId { slot, born: self.born };
+        let id = BucketId { slot, born: self.born };
         self.index.insert(bucket.key.clone(), id);
         *self.slots.get_mut(usize::try_from(slot).ok()?)? = Some(Slot { id, alarm: None, bucket });
         Some(id)
     }
 
     /// The least urgent of the next few entries behind the moving hand, with how much it would be missed.
-    fn least(&mut self, now: Timestamp) -> Option<(u64, KeyId)> {
-        let mut least: Option<(u64, KeyId)> = None;
+    fn least(&mut self, now: Timestamp) -> Option<(u64, BucketId)> {
+        let mut least: Option<(u64, BucketId)> = None;
         for _ in 0..SAMPLE.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(Some(slot)) = self.slots.get(self.hand) else { continue };
@@ -133,7 +133,7 @@ impl Keys {
         least
     }
 
-    pub(super) fn remove(&mut self, id: KeyId) {
+    pub(super) fn remove(&mut self, id: BucketId) {
         let Some(place) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else {
             return;
         };
@@ -150,7 +150,7 @@ impl Keys {
     }
 
     /// Looks at the bucket again at `at`; earlier calls are forgotten.
-    pub(super) fn wake_at(&mut self, id: KeyId, at: Timestamp) {
+    pub(super) fn wake_at(&mut self, id: BucketId, at: Timestamp) {
         let Some(Some(slot)) = usize::try_from(id.slot).ok().and_then(|slot| self.slots.get_mut(slot)) else {
             return;
         };
@@ -164,7 +164,7 @@ impl Keys {
     }
 
     /// The next bucket that wanted to be looked at by `now`.
-    pub(super) fn due(&mut self, now: Timestamp) -> Option<KeyId> {
+    pub(super) fn due(&mut self, now: Timestamp) -> Option<BucketId> {
         let &(at, id) = self.alarms.first()?;
         if at > now {
             return None;
@@ -181,11 +181,11 @@ impl Keys {
     }
 
     /// All buckets, in an order that does not depend on chance.
-    pub(super) fn ids(&self) -> Vec<KeyId> {
+    pub(super) fn ids(&self) -> Vec<BucketId> {
         self.slots.iter().flatten().map(|slot| slot.id).collect()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Bucket> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &GossipBucket> {
         self.slots.iter().flatten().map(|slot| &slot.bucket)
     }
 }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::super::wire::{Amount, Counter, Report};
 use super::counts::Count;
-use super::keys::KeyId;
+use super::keys::BucketId;
 use super::regions::RegionId;
 
 /// Most labels that are taken to be known to one daemon, and most counters that those of each generation heard from it name.
@@ -20,9 +20,9 @@ pub(super) const LABELS_MAX: usize = 65_536;
 
 /// The own labels that another daemon knows.
 #[derive(Debug, Default)]
-pub(super) struct Named(HashSet<u64>);
+pub(super) struct AcknowledgedKeyIds(HashSet<u64>);
 
-impl Named {
+impl AcknowledgedKeyIds {
     pub(super) fn knows(&self, label: u64) -> bool {
         self.0.contains(&label)
     }
@@ -47,17 +47,17 @@ impl Named {
 
 /// What a heard label stands for.
 #[derive(Debug, Clone)]
-pub(super) struct Meaning {
+pub(super) struct KeyIdMeaning {
     /// `None`: nothing that is followed here.
-    pub(super) key: Option<KeyId>,
+    pub(super) key: Option<BucketId>,
     /// `None`: the daemon itself.
     pub(super) speaker: Option<RegionId>,
     counters: SmallVec<[Counter; 1]>,
 }
 
-impl Meaning {
+impl KeyIdMeaning {
     pub(super) fn new(
-        key: Option<KeyId>,
+        key: Option<BucketId>,
         speaker: Option<RegionId>,
         counters: &[Counter],
         node: Option<&Arc<str>>,
@@ -83,15 +83,15 @@ impl Meaning {
 
 /// What another daemon's labels stand for: those of late, in two generations, so that old ones go without being counted.
 #[derive(Debug, Default)]
-pub(super) struct Heard {
-    recent: HashMap<u64, Meaning>,
-    older: HashMap<u64, Meaning>,
+pub(super) struct PeerKeyIds {
+    recent: HashMap<u64, KeyIdMeaning>,
+    older: HashMap<u64, KeyIdMeaning>,
     /// Counters of all that was put into `recent`: labels alone would bound no memory, since each may name many.
     counters: usize,
 }
 
-impl Heard {
-    pub(super) fn name(&mut self, label: u64, meaning: Meaning) {
+impl PeerKeyIds {
+    pub(super) fn name(&mut self, label: u64, meaning: KeyIdMeaning) {
         if self.counters >= LABELS_MAX {
             self.older = std::mem::take(&mut self.recent);
             self.counters = 0;
@@ -100,7 +100,7 @@ impl Heard {
         self.recent.insert(label, meaning);
     }
 
-    pub(super) fn meaning(&mut self, label: u64) -> Option<&Meaning> {
+    pub(super) fn meaning(&mut self, label: u64) -> Option<&KeyIdMeaning> {
         if !self.recent.contains_key(&label) {
             let meaning = self.older.remove(&label)?;
             self.name(label, meaning);
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn labels_that_are_used_outlive_any_number_of_others() {
-        let mut heard = Heard::default();
-        let meaning = Meaning::new(None, None, &[], None);
+        let mut heard = PeerKeyIds::default();
+        let meaning = KeyIdMeaning::new(None, None, &[], None);
         heard.name(0, meaning.clone());
         for label in 1..3 * LABELS_MAX as u64 {
             heard.name(label, meaning.clone());
@@ -142,8 +142,8 @@ mod tests {
     fn a_peer_that_names_many_counters_is_remembered_for_fewer_labels() {
         let counter = |n: usize| Counter { node: format!("n{n}").into(), since: Timestamp(1) };
         let counters: Vec<Counter> = (0..64).map(counter).collect();
-        let meaning = Meaning::new(None, None, &counters, None);
-        let mut heard = Heard::default();
+        let meaning = KeyIdMeaning::new(None, None, &counters, None);
+        let mut heard = PeerKeyIds::default();
         for label in 0..LABELS_MAX as u64 {
             heard.name(label, meaning.clone());
             assert!((heard.recent.len() + heard.older.len()) * counters.len() <= 2 * LABELS_MAX);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn what_a_peer_is_taken_to_know_is_bounded() {
-        let mut named = Named::default();
+        let mut named = AcknowledgedKeyIds::default();
         for label in 0..=LABELS_MAX as u64 {
             named.understood(label);
         }

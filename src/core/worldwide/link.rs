@@ -6,10 +6,10 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::super::time::{Span, Timestamp};
-use super::super::wire::Seen;
+use super::super::wire::Acknowledgement;
 use super::NodeName;
-use super::keys::KeyId;
-use super::labels::{Heard, Named};
+use super::keys::BucketId;
+use super::labels::{AcknowledgedKeyIds, PeerKeyIds};
 use super::regions::RegionId;
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
@@ -38,15 +38,15 @@ const DEPARTURES_MAX: usize = 64;
 /// One thing that can be told: a region's counts for one window of one bucket. `region` is `None` for what this daemon
 /// alone counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Item {
-    pub(super) key: KeyId,
+pub(super) struct OwedReport {
+    pub(super) key: BucketId,
     pub(super) region: Option<RegionId>,
     pub(super) window: u64,
 }
 
 /// The side of one other daemon.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct GossipLink {
     pub(super) name: NodeName,
     /// The node of its name.
     pub(super) node: Arc<str>,
@@ -61,32 +61,32 @@ pub(super) struct Link {
     pub(super) slowest: Span,
     rtt: Option<Span>,
     seq: u64,
-    seen: Option<Seen>,
+    seen: Option<Acknowledgement>,
     /// The newest frame of ours that it has, and by when it had it.
     landed: Option<(u64, Timestamp)>,
     /// When the newest frames of ours went out.
     departures: VecDeque<(u64, Timestamp)>,
     unanswered: u32,
     last_sent: Option<Timestamp>,
-    urgent: VecDeque<Item>,
-    dirty: VecDeque<Item>,
-    queued: HashSet<Item>,
+    urgent: VecDeque<OwedReport>,
+    dirty: VecDeque<OwedReport>,
+    queued: HashSet<OwedReport>,
     flights: VecDeque<Flight>,
-    echoes: VecDeque<(Timestamp, Item, u32)>,
+    echoes: VecDeque<(Timestamp, OwedReport, u32)>,
     paced_at: Timestamp,
     bytes_left: u64,
     /// Reports that found no room in the queue.
     pub(super) dropped: u64,
     /// The own labels that it knows.
-    pub(super) named: Named,
+    pub(super) named: AcknowledgedKeyIds,
     /// What its labels stand for.
-    pub(super) labels: Heard,
+    pub(super) labels: PeerKeyIds,
 }
 
 /// A report that went out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Told {
-    pub(super) item: Item,
+pub(super) struct SentReport {
+    pub(super) item: OwedReport,
     pub(super) version: u32,
     pub(super) label: u64,
 }
@@ -95,7 +95,7 @@ pub(super) struct Told {
 struct Flight {
     seq: u64,
     sent: Timestamp,
-    reports: Vec<Told>,
+    reports: Vec<SentReport>,
 }
 
 /// What a frame's sequence number says.
@@ -109,7 +109,7 @@ pub(super) enum Arrival {
     Restarted,
 }
 
-impl Link {
+impl GossipLink {
     pub(super) fn new(name: NodeName, region: RegionId) -> Self {
         Self {
             node: Arc::from(name.node.as_str()),
@@ -135,8 +135,8 @@ impl Link {
             paced_at: Timestamp::default(),
             bytes_left: BYTES_AT_ONCE,
             dropped: 0,
-            named: Named::default(),
-            labels: Heard::default(),
+            named: AcknowledgedKeyIds::default(),
+            labels: PeerKeyIds::default(),
         }
     }
 
@@ -149,7 +149,7 @@ impl Link {
     }
 
     /// Owes it this from now on.
-    pub(super) fn owe(&mut self, item: Item, urgent: bool) {
+    pub(super) fn owe(&mut self, item: OwedReport, urgent: bool) {
         if !self.live {
             return;
         }
@@ -186,7 +186,7 @@ impl Link {
     }
 
     /// The next thing to tell it, and whether it is urgent.
-    pub(super) fn next_owed(&mut self) -> Option<(Item, bool)> {
+    pub(super) fn next_owed(&mut self) -> Option<(OwedReport, bool)> {
         loop {
             let (item, urgent) = match self.urgent.pop_front() {
                 Some(item) => (item, true),
@@ -199,14 +199,14 @@ impl Link {
     }
 
     /// Will say this version of an item once more.
-    pub(super) fn echo(&mut self, now: Timestamp, item: Item, version: u32) {
+    pub(super) fn echo(&mut self, now: Timestamp, item: OwedReport, version: u32) {
         if self.echoes.len() < ECHOES_MAX {
             self.echoes.push_back((now + ECHO_AFTER, item, version));
         }
     }
 
     /// The next thing to say once more, and the version that was said.
-    pub(super) fn next_echo(&mut self, now: Timestamp) -> Option<(Item, u32)> {
+    pub(super) fn next_echo(&mut self, now: Timestamp) -> Option<(OwedReport, u32)> {
         let &(at, item, version) = self.echoes.front()?;
         if at > now {
             return None;
@@ -216,7 +216,7 @@ impl Link {
     }
 
     /// Puts back what did not fit, first of its kind.
-    pub(super) fn put_back(&mut self, item: Item, urgent: bool) {
+    pub(super) fn put_back(&mut self, item: OwedReport, urgent: bool) {
         if self.queued.insert(item) {
             if urgent { self.urgent.push_front(item) } else { self.dirty.push_front(item) }
         }
@@ -257,7 +257,7 @@ impl Link {
     pub(super) fn understood(&mut self, seq: u64, lag: i64) {
         self.unanswered = self.unanswered.saturating_add(1);
         let Some(seen) = &mut self.seen else {
-            self.seen = Some(Seen { incarnation: self.incarnation, seq, before: 0, lag });
+            self.seen = Some(Acknowledgement { incarnation: self.incarnation, seq, before: 0, lag });
             return;
         };
         if seq > seen.seq {
@@ -280,7 +280,7 @@ impl Link {
         &mut self,
         now: Timestamp,
         own_incarnation: u64,
-        seen: Seen,
+        seen: Acknowledgement,
         heartbeat: Span,
     ) -> bool {
         if seen.incarnation != own_incarnation {
@@ -330,7 +330,7 @@ impl Link {
     }
 
     /// Calls `lost` for everything that was in frames which must be taken for lost.
-    pub(super) fn lose(&mut self, now: Timestamp, interval: Span, mut lost: impl FnMut(Item, u32)) {
+    pub(super) fn lose(&mut self, now: Timestamp, interval: Span, mut lost: impl FnMut(OwedReport, u32)) {
         let patience = self.patience(interval);
         while let Some(first) = self.flights.front() {
             if now.since(first.sent) < patience && self.flights.len() <= FLIGHTS_MAX {
@@ -382,7 +382,12 @@ impl Link {
     }
 
     /// Takes a frame's number and acknowledgement, and remembers what is in it.
-    pub(super) fn depart(&mut self, now: Timestamp, reports: Vec<Told>, bytes: usize) -> (u64, Option<Seen>) {
+    pub(super) fn depart(
+        &mut self,
+        now: Timestamp,
+        reports: Vec<SentReport>,
+        bytes: usize,
+    ) -> (u64, Option<Acknowledgement>) {
         self.seq += 1;
         self.unanswered = 0;
         self.last_sent = Some(now);
@@ -404,7 +409,7 @@ impl Link {
 }
 
 /// Whether one of the newest frames is missing, but for the last two, which may have been overtaken.
-const fn has_gaps(seen: Seen) -> bool {
+const fn has_gaps(seen: Acknowledgement) -> bool {
     const OVERTAKEN: u64 = 1;
     const JUDGED: u64 = 16;
     // The first frame has the number one.
@@ -421,7 +426,7 @@ const fn has_gaps(seen: Seen) -> bool {
 }
 
 /// Whether a frame was received, or is too old to tell.
-const fn has_seen(seen: Seen, seq: u64) -> bool {
+const fn has_seen(seen: Acknowledgement, seq: u64) -> bool {
     match seen.seq.checked_sub(seq) {
         None => false,
         Some(back) => back == 0 || back > 64 || seen.before & (1 << (back - 1)) != 0,
@@ -432,20 +437,20 @@ const fn has_seen(seen: Seen, seq: u64) -> bool {
 mod tests {
     use super::*;
 
-    fn link() -> Link {
-        let mut link = Link::new(NodeName { region: "b".to_owned(), node: "b1".to_owned() }, 1);
+    fn link() -> GossipLink {
+        let mut link = GossipLink::new(NodeName { region: "b".to_owned(), node: "b1".to_owned() }, 1);
         link.live = true;
         link
     }
 
     /// A frame arrives, all of it understood.
-    fn arrive(link: &mut Link, incarnation: u64, seq: u64) -> Option<Arrival> {
+    fn arrive(link: &mut GossipLink, incarnation: u64, seq: u64) -> Option<Arrival> {
         let arrival = link.arrives(Timestamp(1), incarnation, seq);
         link.understood(seq, 0);
         arrival
     }
 
-    const ITEM: Item = Item { key: KeyId { slot: 3, born: 1 }, region: Some(0), window: 7 };
+    const ITEM: OwedReport = OwedReport { key: BucketId { slot: 3, born: 1 }, region: Some(0), window: 7 };
 
     #[test]
     fn a_frame_is_fresh_once_whatever_the_order() {
@@ -501,7 +506,7 @@ mod tests {
         let mut link = link();
         link.set_rtt(Span::from_millis(4));
         let heartbeat = Span::from_millis(50);
-        let ack = |seq| Seen { incarnation: 8, seq, before: 0, lag: 0 };
+        let ack = |seq| Acknowledgement { incarnation: 8, seq, before: 0, lag: 0 };
         let start = Timestamp(1_000_000);
         for seq in 1..=100 {
             link.depart(start + Span::from_millis(seq * 50), Vec::new(), 0);
@@ -526,10 +531,20 @@ mod tests {
         let mut link = link();
         let interval = Span::from_millis(50);
         for _ in 0..3 {
-            link.depart(Timestamp(0), vec![Told { item: ITEM, version: 1, label: 4 }], 100);
+            link.depart(Timestamp(0), vec![SentReport { item: ITEM, version: 1, label: 4 }], 100);
         }
-        link.landed(Timestamp(1), 8, Seen { incarnation: 7, seq: 3, before: 0b11, lag: 0 }, Span::ZERO);
-        link.landed(Timestamp(1), 8, Seen { incarnation: 8, seq: 3, before: 0b10, lag: 0 }, Span::ZERO);
+        link.landed(
+            Timestamp(1),
+            8,
+            Acknowledgement { incarnation: 7, seq: 3, before: 0b11, lag: 0 },
+            Span::ZERO,
+        );
+        link.landed(
+            Timestamp(1),
+            8,
+            Acknowledgement { incarnation: 8, seq: 3, before: 0b10, lag: 0 },
+            Span::ZERO,
+        );
         let mut lost = Vec::new();
         link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, []);
@@ -554,12 +569,12 @@ mod tests {
     const FRAME: u64 = 1_150;
     const REPORT: u64 = 40;
 
-    fn nth(slot: usize) -> Item {
-        Item { key: KeyId { slot: u32::try_from(slot).unwrap(), born: 1 }, ..ITEM }
+    fn nth(slot: usize) -> OwedReport {
+        OwedReport { key: BucketId { slot: u32::try_from(slot).unwrap(), born: 1 }, ..ITEM }
     }
 
     /// Fills and sends frames for as long as they are due at this millisecond, as the replica does; returns their bytes.
-    fn send(link: &mut Link, millis: u64, mut told: impl FnMut(Item, bool)) -> u64 {
+    fn send(link: &mut GossipLink, millis: u64, mut told: impl FnMut(OwedReport, bool)) -> u64 {
         let now = Timestamp(millis * 1_000);
         link.heard = Some(now);
         let (heartbeat, silence) = (Span::from_secs(3_600), Span::from_secs(1));

@@ -6,8 +6,8 @@
 use std::cmp::Reverse;
 
 use super::super::time::{Span, Timestamp};
-use super::keys::KeyId;
-use super::link::Link;
+use super::keys::BucketId;
+use super::link::GossipLink;
 use super::regions::Regions;
 use super::replica::Replica;
 
@@ -68,8 +68,8 @@ impl Replica {
 
     /// This daemon ends: whatever the others do not know yet is told at once, also what is too little to be told otherwise.
     pub fn handle_end(&mut self, now: Timestamp) {
-        let untold = |id: &KeyId| self.keys.get(*id).is_some_and(|bucket| bucket.has_untold(now));
-        let mut ids: Vec<KeyId> = self.keys.ids().into_iter().filter(untold).collect();
+        let untold = |id: &BucketId| self.keys.get(*id).is_some_and(|bucket| bucket.has_untold(now));
+        let mut ids: Vec<BucketId> = self.keys.ids().into_iter().filter(untold).collect();
         ids.sort_by_cached_key(|id| Reverse(self.keys.get(*id).map(|bucket| bucket.in_use(now))));
         for id in ids.into_iter().take(LAST_WORDS_MAX) {
             self.tell(now, id, true);
@@ -79,6 +79,6 @@ impl Replica {
     /// Whether the others have said that they have all that they were to be told.
     #[must_use]
     pub fn has_told_all(&self) -> bool {
-        self.links.iter().all(Link::has_all)
+        self.links.iter().all(GossipLink::has_all)
     }
 }

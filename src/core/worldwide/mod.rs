@@ -1,10 +1,10 @@
 //! How regions agree on one limit: counters that merge, budgets that add up, what to tell whom and when.
 //!
 //! A [`Replica`] is one daemon's side of the protocol: a state machine that takes what happened (`handle_*`) and hands out
-//! what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the [`super::algorithm::View`]
+//! what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`]
 //! that the region's store enforces.
 
-use super::algorithm::{Algorithm, Limit, View};
+use super::algorithm::{Algorithm, Allowance, Limit};
 use super::rule::Global;
 use super::wire::{OwnLimit, RuleName};
 
@@ -38,8 +38,8 @@ mod transmit;
 pub mod uncertainty;
 mod voice;
 
-pub use bucket::Doubt;
-pub use care::Care;
+pub use bucket::UncertaintyCause;
+pub use care::GossipSafety;
 pub use first::FirstShare;
 pub use link::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 pub use member::Member;
@@ -112,7 +112,7 @@ pub enum Effect {
         /// The bucket.
         key: WorldKey,
         /// What the world leaves this region.
-        view: View,
+        view: Allowance,
         /// How far the worldwide count may lie above `own + view.others`, in permits.
         error_bound: u64,
     },

@@ -10,7 +10,7 @@ use super::super::algorithm::Limit;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::{OwnLimit, RuleName};
 use super::WorldRule;
-use super::keys::KeyId;
+use super::keys::BucketId;
 use super::regions::{RegionId, Regions};
 use super::replica::Replica;
 
@@ -26,10 +26,10 @@ const VARIANTS_SWEPT: usize = 256;
 
 /// What is known of one bucket's own limit. Nearly all have none, and nothing is kept for them.
 #[derive(Debug, Default)]
-pub(super) struct Own(Option<Box<Known>>);
+pub(super) struct Own(Option<Box<KnownOwnLimit>>);
 
 #[derive(Debug)]
-struct Known {
+struct KnownOwnLimit {
     /// `None`: the rule's again.
     limit: Option<OwnLimit>,
     /// Who said so.
@@ -90,7 +90,7 @@ impl Own {
         let Some(known) = &mut self.0 else {
             if limit.is_some() {
                 let before = (holds.permits, now);
-                self.0 = Some(Box::new(Known { limit, from: region, at: said, before }));
+                self.0 = Some(Box::new(KnownOwnLimit { limit, from: region, at: said, before }));
             }
             return;
         };
@@ -120,7 +120,7 @@ impl Own {
         // Only what was in force until lately explains what was admitted.
         let before =
             if now.since(known.before.1) < STALE { known.before.0.max(holds.permits) } else { holds.permits };
-        **known = Known { limit, from: region, at: said, before: (before, now) };
+        **known = KnownOwnLimit { limit, from: region, at: said, before: (before, now) };
     }
 }
 
@@ -129,7 +129,7 @@ impl Replica {
     pub(super) fn hear_limit(
         &mut self,
         times: (Timestamp, Timestamp),
-        id: KeyId,
+        id: BucketId,
         region: RegionId,
         own: Option<OwnLimit>,
     ) {

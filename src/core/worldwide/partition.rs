@@ -14,7 +14,7 @@ pub(super) type Parties = SmallVec<[(RegionId, u64); 4]>;
 
 /// Who divides how much.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct PartitionPlan {
     /// Permits to be divided among the parties.
     pub(super) limit: u64,
     pub(super) parties: Parties,
@@ -31,13 +31,13 @@ pub(super) fn standing(
     regions: &Regions,
     admitted: impl Fn(RegionId) -> u64,
     given: impl Fn(RegionId) -> Option<u64>,
-) -> Standing {
+) -> PartitionPlan {
     let limit = u64::from(rule.limit.permits);
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
     let silent = |id: RegionId| regions.get(id).is_some_and(|region| region.cut_off);
     let mute: SmallVec<[RegionId; 2]> = all.iter().map(|&(id, _)| id).filter(|&id| silent(id)).collect();
     if rule.global.on_partition == OnPartition::LastKnown || mute.is_empty() {
-        return Standing { limit, parties: all, whole: mute.is_empty(), silent: mute };
+        return PartitionPlan { limit, parties: all, whole: mute.is_empty(), silent: mute };
     }
     let share = shares(limit, &all);
     // What those admitted that are heard is known all the time, and they divide what they keep among themselves: together they count
@@ -60,12 +60,12 @@ pub(super) fn standing(
     }
     let kept = kept.saturating_add(kept_of_deaf.max(known_of_deaf));
     let parties = all.iter().copied().filter(|&(id, _)| !silent(id)).collect();
-    Standing { limit: limit.saturating_sub(kept), parties, silent: SmallVec::new(), whole: false }
+    PartitionPlan { limit: limit.saturating_sub(kept), parties, silent: SmallVec::new(), whole: false }
 }
 
 /// Who divides how much of a bucket without windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Sides {
+pub(super) struct LevelPartitionPlan {
     /// Of the limit's permits, those that are divided on this side.
     pub(super) permits: u64,
     /// The regions of this side.
@@ -80,13 +80,13 @@ pub(super) fn sides(
     rule: &WorldRule,
     regions: &Regions,
     by_demand: impl FnOnce(&Parties) -> Vec<u64>,
-) -> Sides {
+) -> LevelPartitionPlan {
     let limit = u64::from(rule.limit.permits);
     let all: Parties = regions.by_name().map(|id| (id, weight(rule, regions.name(id)))).collect();
     let is_apart = |id: RegionId| regions.get(id).is_some_and(Region::is_apart);
     let apart = all.iter().filter(|(id, _)| is_apart(*id)).fold(0, |mask, (id, _)| mask | bit(*id));
     if apart == 0 {
-        return Sides { permits: limit, parties: all, apart };
+        return LevelPartitionPlan { permits: limit, parties: all, apart };
     }
     let of_the_others = |parts: &[u64]| -> u64 {
         all.iter().zip(parts).filter(|((id, _), _)| is_apart(*id)).map(|(_, part)| *part).sum()
@@ -98,7 +98,7 @@ pub(super) fn sides(
         OnPartition::Deny => limit,
     };
     let parties = all.iter().copied().filter(|&(id, _)| !is_apart(id)).collect();
-    Sides { permits: limit.saturating_sub(kept), parties, apart }
+    LevelPartitionPlan { permits: limit.saturating_sub(kept), parties, apart }
 }
 
 /// The bit of a region in a set of them.

@@ -14,9 +14,9 @@ pub(super) const COMING_MEMORY: Span = Span::from_secs(1);
 /// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the sum. Small:
 /// every bucket keeps several, with a place for each region of the world.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Parts(pub(super) SmallVec<[u32; 4]>);
+pub(super) struct Allocation(pub(super) SmallVec<[u32; 4]>);
 
-impl Parts {
+impl Allocation {
     /// Stands for no part.
     const NONE: u32 = u32::MAX;
 
@@ -57,30 +57,30 @@ impl Parts {
 
 /// The most that each region was given lately.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Given {
-    now: Parts,
-    before: Parts,
+pub(super) struct LargestAllocation {
+    now: Allocation,
+    before: Allocation,
     turned: Timestamp,
     /// Whether nobody looked in the window before, so that a region may hold more than is known here.
     unknown: bool,
 }
 
-impl Given {
+impl LargestAllocation {
     /// What is known when a window begins, from what was given of it in the one before.
     pub(super) fn begin(at: Timestamp, coming: &Self, follows: bool) -> Self {
         let mut now = coming.now.clone();
         now.raise(&coming.before);
-        Self { now, before: Parts::default(), turned: at, unknown: !follows }
+        Self { now, before: Allocation::default(), turned: at, unknown: !follows }
     }
 
     /// What single regions may have used of a bucket without windows.
     pub(super) fn note_each(&mut self, at: Timestamp, each: impl IntoIterator<Item = (RegionId, u64)>) {
-        let mut parts = Parts::default();
+        let mut parts = Allocation::default();
         each.into_iter().for_each(|(region, part)| parts.set(region, part));
         self.note(at, &parts, COMING_MEMORY);
     }
 
-    pub(super) fn note(&mut self, at: Timestamp, parts: &Parts, memory: Span) {
+    pub(super) fn note(&mut self, at: Timestamp, parts: &Allocation, memory: Span) {
         if at.since(self.turned) > memory {
             self.before = std::mem::take(&mut self.now);
             self.turned = at;

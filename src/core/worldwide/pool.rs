@@ -14,10 +14,10 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::super::algorithm::{Limit, View};
+use super::super::algorithm::{Allowance, Limit};
 use super::super::time::{Span, Timestamp};
-use super::budget::{Account, Estate, Stake, UNIT, budgets};
-use super::credit::Credit;
+use super::budget::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};
+use super::credit::PlausibilityLimit;
 use super::partition::bit;
 use super::regions::{RegionId, Regions};
 
@@ -39,15 +39,15 @@ const AHEAD: Span = Span::from_millis(100);
 
 /// What all regions know of one bucket's level.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pool {
-    registers: Vec<Register>,
+pub(super) struct SharedLevel {
+    registers: Vec<DelayedLevels>,
     /// Since when it is followed here.
     since: Timestamp,
     /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of them; below zero is
     /// debt. In a cut the rest is in `apart`.
     level: i128,
     at: Timestamp,
-    apart: Option<Apart>,
+    apart: Option<OtherSide>,
     /// What refilled into a full bucket during a cut, in millionths, and so was used by nobody: what is heard later of that time
     /// comes out of it first.
     spare: i128,
@@ -60,7 +60,7 @@ pub(super) struct Pool {
 
 /// The part of the level that is kept for regions that are cut off.
 #[derive(Debug, Clone, Copy, Default)]
-struct Apart {
+struct OtherSide {
     /// Which regions: a bit for each.
     regions: u64,
     /// What they may have left, in millionths, as of the same instant as the level of this side. It may lie above what their part
@@ -71,22 +71,22 @@ struct Apart {
     most: i128,
 }
 
-impl Apart {
+impl OtherSide {
     /// What is left of the limit for this side.
-    fn rest(&self, share: Share<'_>) -> Limit {
+    fn rest(&self, share: LevelScope<'_>) -> Limit {
         let permits = u64::from(share.limit.permits).saturating_sub(self.rate);
         Limit { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..share.limit }
     }
 
     /// What is left of the bucket for this side, in millionths.
-    fn room(&self, share: Share<'_>) -> i128 {
+    fn room(&self, share: LevelScope<'_>) -> i128 {
         i128::from(share.capacity) * UNIT - self.most
     }
 }
 
 /// The own part of what all know of the bucket.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct OwnPart {
     /// Of the level at the cut, in millionths.
     level: i128,
     /// Of the refill, in permits a window.
@@ -96,13 +96,13 @@ struct Part {
 }
 
 #[derive(Debug, Clone)]
-struct Register {
-    in_force: Option<Account>,
-    waiting: VecDeque<(Timestamp, Statement)>,
+struct DelayedLevels {
+    in_force: Option<ReportFigures>,
+    waiting: VecDeque<(Timestamp, LevelReport)>,
     /// How much of its count the level knows of.
     counted: u64,
     /// How much more of it is believed.
-    credit: Credit,
+    credit: PlausibilityLimit,
     /// When a report in force last showed that something was asked for.
     stirred: Option<Timestamp>,
     /// This daemon stood still since the last report: of what the next one tells no debt is made.
@@ -111,30 +111,30 @@ struct Register {
 
 /// What a region told of a bucket without windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Statement {
-    pub(super) account: Account,
+pub(super) struct LevelReport {
+    pub(super) account: ReportFigures,
     /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what was admitted
     /// long ago has been refilled, so it may leave the bucket empty, but in no debt.
     pub(super) past: bool,
 }
 
-impl Register {
+impl DelayedLevels {
     const fn new(since: Timestamp) -> Self {
-        let credit = Credit::since(since);
+        let credit = PlausibilityLimit::since(since);
         Self { in_force: None, waiting: VecDeque::new(), counted: 0, credit, stirred: None, missed: false }
     }
 
-    fn newest(&self) -> Option<&Account> {
+    fn newest(&self) -> Option<&ReportFigures> {
         self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
     }
 
     /// Whether nothing was told for so long before these words that what they tell has been refilled in part.
-    fn is_unheard(&self, statement: Statement) -> bool {
+    fn is_unheard(&self, statement: LevelReport) -> bool {
         self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
     }
 
     /// How much the level falls by these words, and what is believed of the region after them.
-    fn takes(&self, statement: Statement, level: i128, share: Share<'_>) -> (i128, Credit) {
+    fn takes(&self, statement: LevelReport, level: i128, share: LevelScope<'_>) -> (i128, PlausibilityLimit) {
         let mut credit = self.credit;
         let more = statement.account.admitted.saturating_sub(self.counted);
         let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
@@ -147,7 +147,7 @@ impl Register {
 
 /// What is divided, among whom.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Share<'a> {
+pub(super) struct LevelScope<'a> {
     /// The rule's own.
     pub(super) limit: Limit,
     /// What the bucket holds at most.
@@ -161,7 +161,7 @@ pub(super) struct Share<'a> {
     pub(super) tip: u64,
 }
 
-impl Share<'_> {
+impl LevelScope<'_> {
     /// What this side's part of the bucket holds, in millionths.
     fn most(&self) -> i128 {
         self.of_this_side(i128::from(self.capacity) * UNIT)
@@ -178,7 +178,7 @@ impl Share<'_> {
     }
 }
 
-impl Pool {
+impl SharedLevel {
     /// A full bucket.
     pub(super) fn full(capacity: u64, now: Timestamp) -> Self {
         Self { since: now, level: i128::from(capacity) * UNIT, at: now, used_at: now, ..Self::default() }
@@ -216,11 +216,11 @@ impl Pool {
         &mut self,
         now: Timestamp,
         region: RegionId,
-        statement: Statement,
+        statement: LevelReport,
         horizon: Span,
     ) -> bool {
         while self.registers.len() <= region {
-            self.registers.push(Register::new(self.since));
+            self.registers.push(DelayedLevels::new(self.since));
         }
         let Some(register) = self.registers.get_mut(region) else { return false };
         if register.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
@@ -260,7 +260,7 @@ impl Pool {
         capacity: u64,
     ) -> u64 {
         if self.registers.is_empty() {
-            self.registers.push(Register::new(self.since));
+            self.registers.push(DelayedLevels::new(self.since));
         }
         if let Some(own) = self.registers.get_mut(Regions::OWN) {
             let waiting = own.waiting.iter_mut().map(|(_, statement)| &mut statement.account);
@@ -284,17 +284,17 @@ impl Pool {
     }
 
     /// The own store took `permits` in: admitted here, or charged for others; given back if negative.
-    pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: Share<'_>) {
+    pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: LevelScope<'_>) {
         self.used = (self.used_now(now, share) + permits * UNIT).max(0);
         self.used_at = self.used_at.max(now);
     }
 
-    fn used_now(&self, now: Timestamp, share: Share<'_>) -> i128 {
+    fn used_now(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         (self.used - refill(share.limit, now.since(self.used_at))).max(0)
     }
 
     /// Takes out of the level what has come into force by `now`.
-    pub(super) fn advance(&mut self, now: Timestamp, share: Share<'_>) {
+    pub(super) fn advance(&mut self, now: Timestamp, share: LevelScope<'_>) {
         loop {
             // Of two reports of one instant that of the first party is first: the same everywhere, as numbers are not.
             let place = |id| share.parties.iter().position(|&(party, _)| party == id);
@@ -333,7 +333,7 @@ impl Pool {
     }
 
     /// Time passes until `now`, for both parts of the level.
-    fn refill(&mut self, now: Timestamp, share: Share<'_>) {
+    fn refill(&mut self, now: Timestamp, share: LevelScope<'_>) {
         let span = now.since(self.at);
         if let Some(apart) = &mut self.apart {
             let full = self.level + refill(apart.rest(share), span) - apart.room(share);
@@ -346,7 +346,7 @@ impl Pool {
     }
 
     /// Regions are cut off, or heard again: the level is divided between the sides, or made one again.
-    fn side(&mut self, now: Timestamp, share: Share<'_>) {
+    fn side(&mut self, now: Timestamp, share: LevelScope<'_>) {
         let kept = u64::from(share.limit.permits).saturating_sub(share.permits);
         let most = i128::from(share.capacity) * UNIT - share.most();
         if let Some(apart) = self.apart.as_mut().filter(|apart| apart.regions == share.apart) {
@@ -372,11 +372,11 @@ impl Pool {
         let unheard = refill(share.limit, PATIENCE).min(self.level.max(0));
         let level = self.level - guessed.sum::<i128>().min(unheard);
         let own = share.of_this_side(level);
-        self.apart = Some(Apart { regions: share.apart, level: self.level - own, rate: kept, most });
+        self.apart = Some(OtherSide { regions: share.apart, level: self.level - own, rate: kept, most });
         (self.level, self.spare) = (own, 0);
     }
 
-    fn level_at(&self, now: Timestamp, share: Share<'_>) -> i128 {
+    fn level_at(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         let (limit, most) = match &self.apart {
             Some(apart) => (apart.rest(share), apart.room(share)),
             None => (share.limit, i128::from(share.capacity) * UNIT),
@@ -385,7 +385,7 @@ impl Pool {
     }
 
     /// What all regions are known to have in use, in permits.
-    pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: Share<'_>) -> u64 {
+    pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: LevelScope<'_>) -> u64 {
         let mut level = self.level_at(now, share);
         let apart = self.apart.unwrap_or_default();
         let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
@@ -412,7 +412,7 @@ impl Pool {
     ) -> Vec<u64> {
         let stakes = self.stakes(now, false, None, parties);
         let (end, limit) = (now + limit.window, u64::from(limit.permits));
-        budgets(Estate { limit, start: now, end, cut: now, caution: 1_000, tip }, &stakes).to_vec()
+        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, tip }, &stakes).to_vec()
     }
 
     fn stakes(
@@ -421,14 +421,14 @@ impl Pool {
         arrived: bool,
         home: Option<RegionId>,
         parties: &[(RegionId, u64)],
-    ) -> SmallVec<[Stake; 4]> {
+    ) -> SmallVec<[RegionInput; 4]> {
         let weights: u64 = parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
         let stake = |&(id, weight): &(RegionId, u64)| {
             let register = self.registers.get(id);
             let known = register.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
-            let told = known.map(|known| Account { stamp: now, admitted: 0, demand: known.demand });
+            let told = known.map(|known| ReportFigures { stamp: now, admitted: 0, demand: known.demand });
             let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
-            Stake {
+            RegionInput {
                 weight,
                 reserve: weight.saturating_add(at_home),
                 told,
@@ -441,7 +441,7 @@ impl Pool {
     }
 
     /// The region that alone asked for the bucket lately, as all know it.
-    fn home(&self, share: Share<'_>) -> Option<RegionId> {
+    fn home(&self, share: LevelScope<'_>) -> Option<RegionId> {
         let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
         let last = share.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
         let since = stirred(last)?;
@@ -458,16 +458,27 @@ impl Pool {
 
     /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own region
     /// admitted in all until now, and `renewed` how long it may take until this is asked again.
-    pub(super) fn view(&self, now: Timestamp, own: u64, renewed: Span, share: Share<'_>) -> Option<View> {
+    pub(super) fn view(
+        &self,
+        now: Timestamp,
+        own: u64,
+        renewed: Span,
+        share: LevelScope<'_>,
+    ) -> Option<Allowance> {
         if share.permits == 0 {
             // Nothing may be taken here, whatever the store has counted.
             let most = u32::try_from(share.capacity).unwrap_or(u32::MAX);
-            return Some(View { window: now.0, budget: most, others: u64::from(most), ..View::default() });
+            return Some(Allowance {
+                window: now.0,
+                budget: most,
+                others: u64::from(most),
+                ..Allowance::default()
+            });
         }
         let counted = self.registers.first().map_or(0, |register| register.counted);
         let (in_force, arrived) = (self.part(now, false, share), self.part(now, true, share));
         let rate = in_force.rate;
-        let part = Part { level: in_force.level.min(arrived.level), ..in_force };
+        let part = OwnPart { level: in_force.level.min(arrived.level), ..in_force };
         let tokens = self.since_cut(now, own, counted, part, share);
         let free = i128::from(share.capacity) * UNIT - self.used_now(now, share);
         let capacity = u32::try_from(share.capacity).unwrap_or(u32::MAX);
@@ -491,12 +502,12 @@ impl Pool {
         let ready = u64::from(capacity).saturating_sub(u64::try_from(tokens / UNIT).unwrap_or(0));
         let grown = held.saturating_add(u64::try_from(until / UNIT).unwrap_or(u64::MAX)).min(ready).max(held);
         let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(grown);
-        Some(View {
+        Some(Allowance {
             window: now.0,
             budget: u32::try_from(most).unwrap_or(u32::MAX),
             next_budget: u32::try_from(growth).unwrap_or(u32::MAX),
             others: held,
-            ..View::default()
+            ..Allowance::default()
         })
     }
 
@@ -512,12 +523,18 @@ impl Pool {
         now: Timestamp,
         arrived: bool,
         untold: Span,
-        share: Share<'_>,
+        share: LevelScope<'_>,
     ) -> SmallVec<[(RegionId, u64); 4]> {
         let stakes = self.stakes(now, arrived, self.home(share), share.parties);
         let divide = |limit: u64, lasting: Span| {
-            let estate =
-                Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };
+            let estate = DivisionInput {
+                limit,
+                start: now,
+                end: now + lasting,
+                cut: now,
+                caution: 1_000,
+                tip: share.tip,
+            };
             budgets(estate, &stakes)
         };
         let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
@@ -533,7 +550,14 @@ impl Pool {
 
     /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the own part of the
     /// bucket, and all that was admitted since the last report in force is taken out of it.
-    fn since_cut(&self, now: Timestamp, own: u64, counted: u64, part: Part, share: Share<'_>) -> i128 {
+    fn since_cut(
+        &self,
+        now: Timestamp,
+        own: u64,
+        counted: u64,
+        part: OwnPart,
+        share: LevelScope<'_>,
+    ) -> i128 {
         let limit = Limit { permits: u32::try_from(part.rate).unwrap_or(u32::MAX), ..share.limit };
         // Where the cut went back, with a longer horizon, the level did not.
         let (mut at, mut known, mut level) = (cut(now, share).max(self.at), counted, part.level);
@@ -549,7 +573,7 @@ impl Pool {
     }
 
     /// The own part of the level at the cut, of the refill and of the bucket.
-    fn part(&self, now: Timestamp, arrived: bool, share: Share<'_>) -> Part {
+    fn part(&self, now: Timestamp, arrived: bool, share: LevelScope<'_>) -> OwnPart {
         let mut level = self.level_at(cut(now, share), share);
         if arrived {
             let here =
@@ -562,8 +586,14 @@ impl Pool {
         let stakes = self.stakes(now, arrived, self.home(share), share.parties);
         let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
         let divide = |limit: u64, lasting: Span| {
-            let estate =
-                Estate { limit, start: now, end: now + lasting, cut: now, caution: 1_000, tip: share.tip };
+            let estate = DivisionInput {
+                limit,
+                start: now,
+                end: now + lasting,
+                cut: now,
+                caution: 1_000,
+                tip: share.tip,
+            };
             own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
         };
         let rate = divide(share.permits, share.limit.window);
@@ -573,18 +603,18 @@ impl Pool {
         };
         let whole = u64::try_from(share.most() / UNIT).unwrap_or(0);
         let most = divide(whole, share.horizon + AHEAD);
-        Part { level, rate, most: i128::from(most) * UNIT }
+        OwnPart { level, rate, most: i128::from(most) * UNIT }
     }
 
     /// The level at the cut, in permits; below zero is debt.
     #[cfg(test)]
-    fn permits(&self, now: Timestamp, share: Share<'_>) -> i128 {
+    fn permits(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         self.level_at(cut(now, share), share).div_euclid(UNIT)
     }
 }
 
 /// The instant of which all know what was told: as long ago as a report takes to be in force everywhere.
-fn cut(now: Timestamp, share: Share<'_>) -> Timestamp {
+fn cut(now: Timestamp, share: LevelScope<'_>) -> Timestamp {
     Timestamp(now.0.saturating_sub(share.horizon.0))
 }
 

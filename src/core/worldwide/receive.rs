@@ -6,9 +6,9 @@ use super::super::time::{Span, Timestamp};
 use super::super::wire::{
     COUNTS_MAX, DEMAND_MAX, Frame, IDENTITY_BYTES_MAX, NAME_BYTES_MAX, REPORTS_MAX, Report, Scope, Subject,
 };
-use super::bucket::Said;
-use super::keys::KeyId;
-use super::labels::Meaning;
+use super::bucket::ReceivedReport;
+use super::keys::BucketId;
+use super::labels::KeyIdMeaning;
 use super::link::Arrival;
 use super::regions::{RegionId, Regions};
 use super::replica::Replica;
@@ -146,7 +146,7 @@ impl Replica {
         };
         if let Some(id) = meaning.key {
             let Report { window, stamp, demand, .. } = report;
-            self.take_in(now, place, id, meaning.speaker, &Said { window, stamp, counts, demand });
+            self.take_in(now, place, id, meaning.speaker, &ReceivedReport { window, stamp, counts, demand });
         }
         true
     }
@@ -156,7 +156,7 @@ impl Replica {
         (now, said): (Timestamp, Timestamp),
         place: usize,
         subject: &Subject,
-    ) -> Meaning {
+    ) -> KeyIdMeaning {
         let key = WorldKey { rule: subject.rule.clone(), identity: subject.identity.clone() };
         let id = if self.rules.contains_key(&key.rule) {
             self.follow(now, &key, subject.own)
@@ -175,7 +175,7 @@ impl Replica {
             self.hear_limit((now, said), id, speaker.unwrap_or(Regions::OWN), subject.own);
         }
         let node = self.links.get(place).map(|link| &link.node);
-        Meaning::new(id, speaker, &subject.counters, node)
+        KeyIdMeaning::new(id, speaker, &subject.counters, node)
     }
 
     fn judge(&mut self, now: Timestamp, from: &NodeName, frame: &Frame) -> Result<RegionId, Refused> {
@@ -233,7 +233,14 @@ impl Replica {
     }
 
     /// Takes in what is said of a window of a bucket, for `speaker` or for the sending daemon itself.
-    fn take_in(&mut self, now: Timestamp, place: usize, id: KeyId, speaker: Option<RegionId>, word: &Said) {
+    fn take_in(
+        &mut self,
+        now: Timestamp,
+        place: usize,
+        id: BucketId,
+        speaker: Option<RegionId>,
+        word: &ReceivedReport,
+    ) {
         let Some(link) = self.links.get(place) else { return };
         let (node, region) = (std::sync::Arc::clone(&link.node), link.region);
         let Some(bucket) = self.keys.get_mut(id) else { return };

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::super::rule::Mode;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::{OwnLimit, RuleName};
-use super::bucket::{Bucket, Here};
-use super::care::Care;
-use super::keys::{KeyId, Keys};
-use super::link::{Item, Link};
+use super::bucket::{DaemonContext, GossipBucket};
+use super::care::GossipSafety;
+use super::keys::{BucketId, BucketTable};
+use super::link::{GossipLink, OwedReport};
 use super::own::Variants;
 use super::regions::{Patience, RegionId, Regions};
 use super::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
@@ -58,7 +58,7 @@ pub struct ReplicaConfig {
     /// How budgets are worked out.
     pub policy: Policy,
     /// Rules that only simulations switch off.
-    pub care: Care,
+    pub care: GossipSafety,
     /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are far from their
     /// limit. Without it everything is told at once.
     pub thrift: bool,
@@ -88,7 +88,7 @@ impl ReplicaConfig {
             keys_max: KEYS_MAX_DEFAULT,
             shared_store: false,
             policy: Policy::Tidegate,
-            care: Care::ALL,
+            care: GossipSafety::ALL,
             thrift: true,
         }
     }
@@ -105,15 +105,15 @@ pub struct Replica {
     /// The same with own limits in place of theirs, by the limit.
     pub(super) variants: Variants<WorldRule>,
     revision: u64,
-    pub(super) keys: Keys,
-    pub(super) links: Vec<Link>,
+    pub(super) keys: BucketTable,
+    pub(super) links: Vec<GossipLink>,
     /// Place in `links` by region and node.
     pub(super) speakers: Vec<BTreeMap<String, usize>>,
     /// Buckets that something happened to since the last cut.
-    waiting: Vec<KeyId>,
+    waiting: Vec<BucketId>,
     /// The last label given out.
     pub(super) labels: u64,
-    effects: VecDeque<KeyId>,
+    effects: VecDeque<BucketId>,
     next_cut: Timestamp,
     /// The instant that it was last told.
     pub(super) newest: Timestamp,
@@ -182,7 +182,7 @@ impl Replica {
     pub fn new(config: ReplicaConfig) -> Self {
         let regions = Regions::new(&config.name.region, &config.regions);
         Self {
-            keys: Keys::new(config.keys_max),
+            keys: BucketTable::new(config.keys_max),
             speakers: vec![BTreeMap::new(); regions.len()],
             regions,
             node: Arc::from(config.name.node.as_str()),
@@ -238,7 +238,7 @@ impl Replica {
     }
 
     /// Other rules are in force from now on.
-    pub const fn set_care(&mut self, care: Care) {
+    pub const fn set_care(&mut self, care: GossipSafety) {
         self.config.care = care;
     }
 
@@ -356,7 +356,7 @@ impl Replica {
     pub fn poll_effect(&mut self) -> Option<Effect> {
         loop {
             let id = *self.effects.front()?;
-            if let Some(effect) = self.keys.get_mut(id).and_then(Bucket::effect) {
+            if let Some(effect) = self.keys.get_mut(id).and_then(GossipBucket::effect) {
                 return Some(effect);
             }
             self.effects.pop_front();
@@ -379,7 +379,7 @@ impl Replica {
     }
 
     /// Looks at a bucket because its time has come.
-    fn wake(&mut self, now: Timestamp, id: KeyId) {
+    fn wake(&mut self, now: Timestamp, id: BucketId) {
         if self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
             && let Some(bucket) = self.keys.get_mut(id)
         {
@@ -396,7 +396,7 @@ impl Replica {
 
     /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
     /// Whether it told them, and so has looked at the bucket already.
-    pub(super) fn changed(&mut self, now: Timestamp, id: KeyId) -> bool {
+    pub(super) fn changed(&mut self, now: Timestamp, id: BucketId) -> bool {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return false };
         let urgent = bucket.has_news(now, here) && bucket.is_urgent(now, here);
@@ -417,7 +417,7 @@ impl Replica {
     }
 
     /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
-    pub(super) fn tell(&mut self, now: Timestamp, id: KeyId, urgent: bool) {
+    pub(super) fn tell(&mut self, now: Timestamp, id: BucketId, urgent: bool) {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
@@ -428,22 +428,22 @@ impl Replica {
             self.look(now, id);
         } else {
             for window in bucket.tell_owner(now) {
-                self.owe_owner(id, Regions::OWN, Item { key: id, region: None, window }, urgent);
+                self.owe_owner(id, Regions::OWN, OwedReport { key: id, region: None, window }, urgent);
             }
         }
         self.wake_in_time(now, id);
     }
 
     /// Looks at a bucket again when what is known of it comes into force, whether or not anything happens until then.
-    pub(super) fn wake_in_time(&mut self, now: Timestamp, id: KeyId) {
+    pub(super) fn wake_in_time(&mut self, now: Timestamp, id: BucketId) {
         if let Some(again) = self.keys.get(id).map(|bucket| bucket.next_look(now)) {
             self.keys.wake_at(id, again);
         }
     }
 
     /// Owes what `region` told of a window to everyone whom this daemon must tell it: as the owner, or the owner itself.
-    pub(super) fn spread(&mut self, id: KeyId, region: RegionId, window: u64, urgent: bool) {
-        let item = Item { key: id, region: Some(region), window };
+    pub(super) fn spread(&mut self, id: BucketId, region: RegionId, window: u64, urgent: bool) {
+        let item = OwedReport { key: id, region: Some(region), window };
         if region == Regions::OWN {
             for other in 1..self.regions.len() {
                 self.owe_owner(id, other, item, urgent);
@@ -462,7 +462,7 @@ impl Replica {
     }
 
     /// Owes something to the daemon that owns the bucket in `region`.
-    fn owe_owner(&mut self, id: KeyId, region: RegionId, item: Item, urgent: bool) {
+    fn owe_owner(&mut self, id: BucketId, region: RegionId, item: OwedReport, urgent: bool) {
         let Some(bucket) = self.keys.get(id) else { return };
         let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else {
             return;
@@ -474,12 +474,12 @@ impl Replica {
     }
 
     /// Whether this daemon speaks for the bucket.
-    pub(super) fn owns(&self, bucket: &Bucket) -> bool {
+    pub(super) fn owns(&self, bucket: &GossipBucket) -> bool {
         self.regions.owned_by(&self.config.name.node, &bucket.key)
     }
 
     /// After `region`'s ring changed: tells the bucket's new owner there everything that it must know.
-    fn hand_over(&mut self, now: Timestamp, id: KeyId, region: RegionId, before: Option<&str>) {
+    fn hand_over(&mut self, now: Timestamp, id: BucketId, region: RegionId, before: Option<&str>) {
         let Some(bucket) = self.keys.get(id) else { return };
         let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
         if owner == before {
@@ -496,7 +496,7 @@ impl Replica {
     }
 
     /// Owes one daemon all that is known of a bucket and that it may be told: a region also what it told itself in a former life.
-    pub(super) fn owe_everything(&mut self, id: KeyId, link: Option<usize>) {
+    pub(super) fn owe_everything(&mut self, id: BucketId, link: Option<usize>) {
         let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
         else {
             return;
@@ -505,10 +505,10 @@ impl Replica {
         for period in bucket.periods() {
             for region in period.tellers().filter(|region| sibling || [Regions::OWN, theirs].contains(region))
             {
-                link.owe(Item { key: id, region: Some(region), window: period.window }, false);
+                link.owe(OwedReport { key: id, region: Some(region), window: period.window }, false);
             }
             if sibling {
-                link.owe(Item { key: id, region: None, window: period.window }, false);
+                link.owe(OwedReport { key: id, region: None, window: period.window }, false);
             }
         }
     }
@@ -531,12 +531,17 @@ impl Replica {
     }
 
     /// Finds a bucket, or begins to follow it, with this own limit.
-    pub(super) fn follow(&mut self, now: Timestamp, key: &WorldKey, own: Option<OwnLimit>) -> Option<KeyId> {
+    pub(super) fn follow(
+        &mut self,
+        now: Timestamp,
+        key: &WorldKey,
+        own: Option<OwnLimit>,
+    ) -> Option<BucketId> {
         if let Some(id) = self.keys.find(key) {
             return Some(id);
         }
         let rule = self.variants.with(self.rules.get(&key.rule)?, own);
-        let id = self.keys.insert(Bucket::new(key.clone(), rule, now));
+        let id = self.keys.insert(GossipBucket::new(key.clone(), rule, now));
         self.tally.dropped_keys = self.keys.dropped;
         if let Some(rule) = self.keys.missed.take() {
             self.crowd_changed |= self.crowded.insert(rule, now + CROWDED_FOR).is_none();
@@ -548,7 +553,7 @@ impl Replica {
     }
 
     /// Works out what the store must be told of a bucket.
-    pub(super) fn look(&mut self, now: Timestamp, id: KeyId) {
+    pub(super) fn look(&mut self, now: Timestamp, id: BucketId) {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
         if bucket.look(now, here) && !bucket.queued {
@@ -558,13 +563,13 @@ impl Replica {
     }
 
     /// What a bucket must know of this daemon, beside the buckets themselves.
-    pub(super) fn here(&mut self) -> (Here<'_>, &mut Keys) {
+    pub(super) fn here(&mut self) -> (DaemonContext<'_>, &mut BucketTable) {
         let known = (self.horizon, self.busy, self.is_settled(), self.silence);
         (here(&self.config, &self.node, &self.regions, known), &mut self.keys)
     }
 
     /// The same where nothing is changed.
-    pub(super) fn standpoint(&self) -> Here<'_> {
+    pub(super) fn standpoint(&self) -> DaemonContext<'_> {
         let known = (self.horizon, self.busy, self.is_settled(), self.silence);
         here(&self.config, &self.node, &self.regions, known)
     }
@@ -579,7 +584,7 @@ impl Replica {
     }
 
     /// The link to a daemon, made if there is room and its region may be there.
-    pub(super) fn link_to(&mut self, name: &NodeName) -> Option<&mut Link> {
+    pub(super) fn link_to(&mut self, name: &NodeName) -> Option<&mut GossipLink> {
         let region = self.regions.find(&name.region)?;
         let place = match self.speakers.get(region)?.get(&name.node) {
             Some(&place) => place,
@@ -587,7 +592,7 @@ impl Replica {
                 if *name == self.config.name {
                     return None;
                 }
-                let link = Link::new(name.clone(), region);
+                let link = GossipLink::new(name.clone(), region);
                 let place = if self.links.len() < LINKS_MAX {
                     self.links.push(link);
                     self.links.len() - 1
@@ -683,8 +688,8 @@ fn here<'a>(
     node: &'a Arc<str>,
     regions: &'a Regions,
     (horizon, busy, settled, silence): (Span, bool, bool, Span),
-) -> Here<'a> {
-    Here {
+) -> DaemonContext<'a> {
+    DaemonContext {
         node,
         started: Timestamp(config.incarnation.saturating_mul(1_000)),
         shared_store: config.shared_store,

@@ -6,7 +6,7 @@
 use super::super::time::{Span, Timestamp};
 use super::regions::Regions;
 use super::replica::Replica;
-use super::uncertainty::{Elsewhere, OwnStore};
+use super::uncertainty::{OtherStores, OwnStore};
 
 /// For so long after something came late or was lost, regions may divide by other reports than this one.
 const SETTLES: Span = Span::from_secs(10);
@@ -19,7 +19,7 @@ impl Replica {
     /// What answers must know of the stores beside the own one: how many may admit the same limits, and whether for long all that was
     /// told came in time. To be told after each other call, and each time that time has passed.
     #[must_use]
-    pub fn elsewhere(&self) -> Elsewhere {
+    pub fn elsewhere(&self) -> OtherStores {
         let here = self.standpoint();
         let regions = here.regions.iter();
         let stores = regions.map(|(id, _)| match (here.shared_store, id) {
@@ -28,7 +28,7 @@ impl Replica {
             (false, Regions::OWN) => here.daemons(id) - 1,
             (false, _) => here.daemons(id),
         });
-        Elsewhere {
+        OtherStores {
             stores: stores.fold(0, u64::saturating_add),
             regions: u64::try_from(here.regions.len()).unwrap_or(u64::MAX),
             settled: here.settled,

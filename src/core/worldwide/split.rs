@@ -83,7 +83,7 @@ impl Phase {
 
 /// What a daemon says of the weights it holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Word {
+pub struct WeightsStatement {
     /// Orders what is said.
     pub stamp: u64,
     /// Names all of its weights, and its list of regions.
@@ -100,14 +100,14 @@ pub struct InForce {
     /// Whether the other regions have not said yet that they hold the same.
     waits: bool,
     /// By which something was spent that may count still, of limits that count for longer than the rule's.
-    former: Vec<Former>,
+    former: Vec<EarlierShare>,
     /// How the rule counts, and how long others may use what a region lent.
     counts: Option<(Algorithm, Span)>,
 }
 
 /// What a rule was held to until its share grew.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-struct Former {
+struct EarlierShare {
     /// When everybody had said that it holds the newer weights: since then nobody has spent more.
     agreed: Timestamp,
     /// The least share by any of them; empty: nothing.
@@ -136,11 +136,11 @@ impl InForce {
     /// it had since.
     #[must_use]
     pub fn part(&self, limit: Limit, region: &str, now: Timestamp) -> Limit {
-        let counts_still = |former: &&Former| {
+        let counts_still = |former: &&EarlierShare| {
             self.counts
                 .is_some_and(|(algorithm, recall)| now < growth(algorithm, limit, recall, former.agreed))
         };
-        let former: SmallVec<[&Former; 2]> = self.former.iter().filter(counts_still).collect();
+        let former: SmallVec<[&EarlierShare; 2]> = self.former.iter().filter(counts_still).collect();
         let part = |total: u32| {
             let by = |weights: &[Weights]| least(weights, total.into(), region);
             let all = former.iter().map(|former| by(&former.weights));
@@ -178,7 +178,7 @@ struct SavedRule {
     #[serde(default)]
     waits: bool,
     #[serde(default)]
-    former: Vec<Former>,
+    former: Vec<EarlierShare>,
 }
 
 /// Whether a rule may be spent from, before any change of its weights.
@@ -193,7 +193,7 @@ enum Start {
 }
 
 #[derive(Debug, Clone)]
-struct Held {
+struct RuleShares {
     start: Start,
     /// `None` for a rule that was removed.
     rule: Option<SplitRule>,
@@ -208,10 +208,10 @@ struct Held {
     /// No share grows before this.
     earliest: Timestamp,
     /// Oldest first.
-    former: Vec<Former>,
+    former: Vec<EarlierShare>,
 }
 
-impl Former {
+impl EarlierShare {
     /// Counts for an older one as well.
     fn join(&mut self, older: Self) {
         let nothing = self.weights.is_empty() || older.weights.is_empty();
@@ -226,7 +226,7 @@ impl Former {
     }
 }
 
-impl Held {
+impl RuleShares {
     /// Nothing at all to go by stands for more than is kept.
     const fn new(weights: Vec<Weights>) -> Self {
         let overrun = weights.is_empty();
@@ -253,7 +253,7 @@ impl Held {
         let before = if self.overrun { Vec::new() } else { before };
         // Where the regions agreed for the first time, and at once, nothing had been spent.
         if from > Timestamp(0) {
-            self.remember(Former { agreed, weights: before.clone() });
+            self.remember(EarlierShare { agreed, weights: before.clone() });
         }
         self.grown = Some((from, before));
         self.overrun = false;
@@ -261,7 +261,7 @@ impl Held {
         true
     }
 
-    fn remember(&mut self, former: Former) {
+    fn remember(&mut self, former: EarlierShare) {
         self.former.push(former);
         if self.former.len() > FORMER_MAX {
             let oldest = self.former.remove(0);
@@ -287,7 +287,7 @@ impl Held {
 
 /// How a rule's share stands, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct ShareStatus {
     /// The rule.
     pub rule: RuleName,
     /// Whether the share is what the rules in force say.
@@ -306,11 +306,11 @@ pub struct Split {
     regions: Option<BTreeSet<String>>,
     /// The list that they have agreed on.
     agreed: Option<BTreeSet<String>>,
-    held: BTreeMap<RuleName, Held>,
-    others: BTreeMap<NodeName, Option<Word>>,
+    held: BTreeMap<RuleName, RuleShares>,
+    others: BTreeMap<NodeName, Option<WeightsStatement>>,
     /// The stamp at which the present weights were loaded.
     loaded: u64,
-    word: Word,
+    word: WeightsStatement,
 }
 
 impl Split {
@@ -321,7 +321,7 @@ impl Split {
         let saved = saved.unwrap_or_default();
         let held = |rule: SavedRule| {
             let start = if rule.waits { Start::Waits } else { Start::Done };
-            let held = Held { start, former: rule.former, ..Held::new(rule.weights) };
+            let held = RuleShares { start, former: rule.former, ..RuleShares::new(rule.weights) };
             (RuleName { domain: rule.domain, name: rule.name }, held)
         };
         Self {
@@ -331,7 +331,7 @@ impl Split {
             held: saved.rules.into_iter().map(held).collect(),
             others: BTreeMap::new(),
             loaded: saved.stamp,
-            word: Word { stamp: saved.stamp, digest: saved.digest, phase: Phase::Waiting },
+            word: WeightsStatement { stamp: saved.stamp, digest: saved.digest, phase: Phase::Waiting },
         }
     }
 
@@ -354,7 +354,7 @@ impl Split {
         }
         let start = if self.has_agreed() { Start::Done } else { Start::Waits };
         for rule in rules {
-            let fresh = || Held { start, ..Held::new(vec![rule.weights.clone()]) };
+            let fresh = || RuleShares { start, ..RuleShares::new(vec![rule.weights.clone()]) };
             let held = self.held.entry(rule.name.clone()).or_insert_with(fresh);
             if held.start == Start::Waits {
                 // Nothing was spent by the weights before.
@@ -378,7 +378,7 @@ impl Split {
         if digest != self.word.digest {
             let seen = self.others.values().flatten().map(|word| word.stamp).max().unwrap_or(0);
             self.loaded = self.word.stamp.max(seen).max(now.micros()).saturating_add(1);
-            self.word = Word { stamp: self.loaded, digest, ..self.word };
+            self.word = WeightsStatement { stamp: self.loaded, digest, ..self.word };
             for held in self.held.values_mut() {
                 held.from = None;
             }
@@ -390,7 +390,7 @@ impl Split {
     pub fn handle_members(
         &mut self,
         now: Timestamp,
-        members: impl IntoIterator<Item = (NodeName, Option<Word>)>,
+        members: impl IntoIterator<Item = (NodeName, Option<WeightsStatement>)>,
     ) {
         self.others = members.into_iter().filter(|(name, _)| *name != self.name).collect();
         let seen = self.others.values().flatten().map(|word| word.stamp).max().unwrap_or(0);
@@ -430,7 +430,7 @@ impl Split {
 
     /// What to say to the others, once [`Self::saved`] is safe on disk.
     #[must_use]
-    pub const fn word(&self) -> Word {
+    pub const fn word(&self) -> WeightsStatement {
         self.word
     }
 
@@ -467,10 +467,10 @@ impl Split {
 
     /// How each rule stands.
     #[must_use]
-    pub fn standings(&self) -> Vec<Standing> {
+    pub fn standings(&self) -> Vec<ShareStatus> {
         let known = self.held.iter().filter(|(_, held)| held.rule.is_some());
         known
-            .map(|(name, held)| Standing {
+            .map(|(name, held)| ShareStatus {
                 rule: name.clone(),
                 settled: held.settled(),
                 waits: held.start == Start::Waits,
@@ -513,7 +513,7 @@ impl Split {
     /// What this daemon spends of what it says.
     fn phase(&self) -> Phase {
         let mut held = self.held.values().filter(|held| held.rule.is_some());
-        let changes = |held: &Held| held.start == Start::Done && !held.settled();
+        let changes = |held: &RuleShares| held.start == Start::Done && !held.settled();
         if held.clone().any(changes) {
             Phase::Changing
         } else if !self.has_agreed() && held.all(|held| held.start == Start::Waits) {
@@ -524,7 +524,7 @@ impl Split {
     }
 
     /// Whose word is missing before this rule's share may grow.
-    fn missing<'a>(&'a self, held: &'a Held) -> Box<dyn Iterator<Item = String> + 'a> {
+    fn missing<'a>(&'a self, held: &'a RuleShares) -> Box<dyn Iterator<Item = String> + 'a> {
         if held.start == Start::Waits {
             return Box::new(self.missing_at_start());
         }
@@ -555,7 +555,7 @@ impl Split {
         let listed: BTreeSet<&str> = listed.chain([self.name.region.as_str()]).collect();
         let differs = {
             let listed = listed.clone();
-            move |name: &NodeName, word: Option<Word>| {
+            move |name: &NodeName, word: Option<WeightsStatement>| {
                 if listed.contains(name.region.as_str()) {
                     !self.says_the_same(word)
                 } else {
@@ -576,7 +576,7 @@ impl Split {
             .map(str::to_owned)
     }
 
-    fn says_the_same(&self, word: Option<Word>) -> bool {
+    fn says_the_same(&self, word: Option<WeightsStatement>) -> bool {
         word.is_some_and(|word| word.digest == self.word.digest && word.stamp >= self.loaded)
     }
 

@@ -2,10 +2,10 @@
 
 use std::cmp::Reverse;
 
-use super::super::algorithm::View;
+use super::super::algorithm::Allowance;
 use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
-use super::bucket::{Bucket, Doubt};
+use super::bucket::{GossipBucket, UncertaintyCause};
 use super::replica::{Replica, Tally};
 use super::{NodeName, WorldKey};
 
@@ -23,7 +23,7 @@ pub struct Status {
     pub keys: Vec<KeyStatus>,
     /// For each rule: how far the worldwide count of any of its buckets that regions tell each other of may lie above what is
     /// believed, and what most of that is due to.
-    pub error_bounds: Vec<(RuleName, u64, Doubt)>,
+    pub error_bounds: Vec<(RuleName, u64, UncertaintyCause)>,
     /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks for.
     pub overshoot: Vec<(RuleName, u64)>,
     /// Buckets followed.
@@ -74,7 +74,7 @@ pub struct KeyStatus {
     /// What each other region is known to have admitted alike.
     pub others: Vec<(String, u64)>,
     /// What the store was told to enforce, if anything.
-    pub view: Option<View>,
+    pub view: Option<Allowance>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
 }
@@ -95,8 +95,8 @@ impl Replica {
     /// What this replica knows at `now`.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> Status {
-        let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, Doubt)>::new();
-        let mut hottest: Vec<(Reverse<u64>, &WorldKey, &Bucket)> = Vec::with_capacity(self.keys.len());
+        let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, UncertaintyCause)>::new();
+        let mut hottest: Vec<(Reverse<u64>, &WorldKey, &GossipBucket)> = Vec::with_capacity(self.keys.len());
         for bucket in self.keys.iter() {
             hottest.push((Reverse(bucket.pressure(now)), &bucket.key, bucket));
             if !bucket.is_told_of(now) {
@@ -122,7 +122,7 @@ impl Replica {
             cut_off: region.cut_off,
             left: region.left,
         };
-        let peer = |link: &super::link::Link| PeerView {
+        let peer = |link: &super::link::GossipLink| PeerView {
             name: link.name.clone(),
             live: link.live,
             lag: link.heard.map(|heard| now.since(heard)),
@@ -180,7 +180,7 @@ impl Replica {
         self.owns(bucket) || bucket.periods().any(|period| !period.live.of_node(&self.node).is_empty())
     }
 
-    fn key_status(&self, now: Timestamp, bucket: &Bucket) -> KeyStatus {
+    fn key_status(&self, now: Timestamp, bucket: &GossipBucket) -> KeyStatus {
         let (own, others) = self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default();
         KeyStatus {
             key: bucket.key.clone(),

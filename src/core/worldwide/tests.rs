@@ -33,7 +33,7 @@ impl Dice {
 struct Table {
     now: Timestamp,
     replicas: BTreeMap<NodeName, Replica>,
-    views: BTreeMap<NodeName, BTreeMap<WorldKey, View>>,
+    views: BTreeMap<NodeName, BTreeMap<WorldKey, Allowance>>,
     debits: BTreeMap<NodeName, u64>,
     flying: Vec<(Timestamp, NodeName, NodeName, Frame)>,
     dice: Dice,

@@ -2,7 +2,7 @@
 
 use super::super::time::Timestamp;
 use super::super::wire::{Frame, REPORTS_MAX, Report, Scope, Subject, compact, rounded};
-use super::link::{Item, Told};
+use super::link::{OwedReport, SentReport};
 use super::regions::Regions;
 use super::replica::Replica;
 use super::{NodeName, WorldKey};
@@ -36,7 +36,7 @@ impl Replica {
                 self.links.get_mut(place)?.put_back(item, urgent);
                 break;
             }
-            told.push(Told { item, version, label });
+            told.push(SentReport { item, version, label });
             if urgent {
                 self.links.get_mut(place)?.echo(now, item, version);
             }
@@ -52,7 +52,7 @@ impl Replica {
             if !draft.takes(report) {
                 break;
             }
-            told.push(Told { item, version, label });
+            told.push(SentReport { item, version, label });
         }
         let slowest = self.regions.slowest(now);
         let link = self.links.get_mut(place)?;
@@ -66,7 +66,7 @@ impl Replica {
     }
 
     /// What is to be said to a link of an item now, and its version; `None` if it is not known any more.
-    fn report(&mut self, now: Timestamp, place: usize, item: Item) -> Option<(Report, u32)> {
+    fn report(&mut self, now: Timestamp, place: usize, item: OwedReport) -> Option<(Report, u32)> {
         let link = self.links.get(place)?;
         let (named, listener) = (&link.named, link.region);
         let bucket = self.keys.get_mut(item.key)?;

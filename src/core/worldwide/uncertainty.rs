@@ -1,17 +1,17 @@
 //! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more it may be.
 
-use super::super::algorithm::{Algorithm, LEVEL_SPEAKS, Limit, View};
+use super::super::algorithm::{Algorithm, Allowance, LEVEL_SPEAKS, Limit};
 use super::super::time::{Span, Timestamp};
 
 /// What a store answered of a bucket, with what it was told of the other regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Answered {
+pub struct BucketAnswer {
     /// Permits in use in the own region.
     pub used: u64,
     /// Permits that it would still admit.
     pub remaining: u64,
     /// What the world leaves it, if it was told.
-    pub view: Option<View>,
+    pub view: Option<Allowance>,
     /// How far the worldwide count may lie above `used` and `view.others`, as it was told with the view.
     pub error_bound: u64,
 }
@@ -30,7 +30,7 @@ pub enum OwnStore {
 
 /// What a daemon knows of the stores beside its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Elsewhere {
+pub struct OtherStores {
     /// Stores that may admit the same limit: those of the other regions.
     pub stores: u64,
     /// Regions that are known, the own one included.
@@ -43,7 +43,7 @@ pub struct Elsewhere {
     pub silence: Span,
 }
 
-impl Elsewhere {
+impl OtherStores {
     /// Memories that may have admitted the same limit and are not known: that of each other store, and if the own one began while
     /// that still `counts`, a former one of each store.
     fn memories(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
@@ -67,7 +67,7 @@ pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
 
 /// What all regions are believed to have used.
 #[must_use]
-pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &Answered, now: Timestamp) -> u64 {
+pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
     let window = if algorithm.is_level() { 0 } else { now.window_index(limit.window) };
     answered.used.saturating_add(answered.view.map_or(0, |view| view.others_at(window)))
 }
@@ -81,11 +81,11 @@ pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &Answered, now: T
 pub fn error_bound(
     algorithm: Algorithm,
     limit: &Limit,
-    answered: &Answered,
-    elsewhere: Elsewhere,
+    answered: &BucketAnswer,
+    elsewhere: OtherStores,
     now: Timestamp,
 ) -> u64 {
-    let Answered { view, error_bound: told, .. } = *answered;
+    let BucketAnswer { view, error_bound: told, .. } = *answered;
     if elsewhere.stores == 0 {
         return told;
     }
@@ -122,37 +122,49 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp(7 * 60_000_000 + 1);
-    const FOUR: Elsewhere =
-        Elsewhere { stores: 4, regions: 5, settled: true, own_store: OwnStore::Lasting, silence: Span::ZERO };
+    const FOUR: OtherStores = OtherStores {
+        stores: 4,
+        regions: 5,
+        settled: true,
+        own_store: OwnStore::Lasting,
+        silence: Span::ZERO,
+    };
 
-    fn bound(algorithm: Algorithm, view: Option<View>, elsewhere: Elsewhere) -> u64 {
+    fn bound(algorithm: Algorithm, view: Option<Allowance>, elsewhere: OtherStores) -> u64 {
         let limit = Limit { permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };
-        let answered = Answered { used: 10, remaining: 18, view, error_bound: 5 };
+        let answered = BucketAnswer { used: 10, remaining: 18, view, error_bound: 5 };
         error_bound(algorithm, &limit, &answered, elsewhere, NOW)
     }
 
-    fn of_window(window: u64) -> Option<View> {
-        Some(View { window, budget: 60, next_budget: 30, others: 20, others_before: 50, ..View::default() })
+    fn of_window(window: u64) -> Option<Allowance> {
+        Some(Allowance {
+            window,
+            budget: 60,
+            next_budget: 30,
+            others: 20,
+            others_before: 50,
+            ..Allowance::default()
+        })
     }
 
     #[test]
     fn what_the_store_was_told_holds_in_its_window_while_nothing_comes_late() {
         let fixed = Algorithm::FixedWindow;
         assert_eq!(bound(fixed, of_window(7), FOUR), 5);
-        assert_eq!(bound(fixed, of_window(7), Elsewhere { settled: false, ..FOUR }), 380);
+        assert_eq!(bound(fixed, of_window(7), OtherStores { settled: false, ..FOUR }), 380);
         assert_eq!(bound(fixed, of_window(6), FOUR), 400, "the window has just begun");
         assert_eq!(bound(fixed, None, FOUR), 400, "nobody has looked at it");
-        assert_eq!(bound(fixed, None, Elsewhere::default()), 5, "there are no others");
+        assert_eq!(bound(fixed, None, OtherStores::default()), 5, "there are no others");
     }
 
     #[test]
     fn a_store_that_forgot_may_have_admitted_all_before_and_so_may_others_that_forgot_unnoticed() {
-        let begun = |ago: u64| Elsewhere { own_store: OwnStore::Begun(Timestamp(NOW.0 - ago)), ..FOUR };
+        let begun = |ago: u64| OtherStores { own_store: OwnStore::Begun(Timestamp(NOW.0 - ago)), ..FOUR };
         assert_eq!(bound(Algorithm::FixedWindow, None, begun(1)), 900);
         assert_eq!(bound(Algorithm::FixedWindow, None, begun(2)), 400, "in the window before");
         assert_eq!(bound(Algorithm::Gcra, None, begun(23_000_000)), 9 * 42);
         assert_eq!(bound(Algorithm::Gcra, None, begun(24_000_000)), 168, "all is refilled");
-        let unanswered = Elsewhere { own_store: OwnStore::Unanswered, ..FOUR };
+        let unanswered = OtherStores { own_store: OwnStore::Unanswered, ..FOUR };
         assert_eq!(bound(Algorithm::FixedWindow, None, unanswered), 500, "one store does not answer");
     }
 
@@ -164,11 +176,11 @@ mod tests {
 
     #[test]
     fn of_a_level_every_other_region_may_have_used_a_bucket_and_what_it_refilled_unheard() {
-        let view = Some(View { window: NOW.0, budget: 40, others: 12, ..View::default() });
+        let view = Some(Allowance { window: NOW.0, budget: 40, others: 12, ..Allowance::default() });
         assert_eq!(bound(Algorithm::Gcra, view, FOUR), 5);
-        assert_eq!(bound(Algorithm::Gcra, view, Elsewhere { settled: false, ..FOUR }), 4 * 42);
+        assert_eq!(bound(Algorithm::Gcra, view, OtherStores { settled: false, ..FOUR }), 4 * 42);
         assert_eq!(bound(Algorithm::Gcra, None, FOUR), 4 * 42);
-        let cut_off = Elsewhere { settled: false, silence: Span::from_secs(59), ..FOUR };
+        let cut_off = OtherStores { settled: false, silence: Span::from_secs(59), ..FOUR };
         assert_eq!(bound(Algorithm::Gcra, view, cut_off), 4 * 140);
     }
 }

@@ -8,31 +8,31 @@ use super::regions::RegionId;
 
 /// The labels of one bucket. Few: its own region's, and in a region of several daemons those that it passes on.
 #[derive(Debug, Default)]
-pub(super) struct Voices(Vec<Voice>);
+pub(super) struct KeyIds(Vec<KeyId>);
 
 /// What a label stands for.
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct KeyId {
     /// For whom; `None` for this daemon alone.
     speaker: Option<RegionId>,
     pub(super) label: u64,
     pub(super) counters: SmallVec<[Counter; 1]>,
 }
 
-impl Voices {
+impl KeyIds {
     /// The label under which these counts can be told; `labels` is the last number given out.
     pub(super) fn speak(
         &mut self,
         speaker: Option<RegionId>,
         counts: &[Count],
         labels: &mut u64,
-    ) -> Option<&Voice> {
+    ) -> Option<&KeyId> {
         let place = match self.0.iter().position(|voice| voice.speaker == speaker) {
             Some(place) => place,
             None => {
                 *labels += 1;
                 let counters = counts.iter().map(|count| count.counter.clone()).collect();
-                self.0.push(Voice { speaker, label: *labels, counters });
+                self.0.push(KeyId { speaker, label: *labels, counters });
                 self.0.len() - 1
             }
         };
@@ -46,7 +46,7 @@ impl Voices {
     }
 }
 
-impl Voice {
+impl KeyId {
     /// Takes in who counts now. Those before them stay, so that windows in which not all counted share a label.
     fn add(&mut self, counts: &[Count]) {
         for Count { counter, .. } in counts {
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_label_lasts_until_somebody_else_counts_too() {
-        let (mut voices, mut labels) = (Voices::default(), 0);
+        let (mut voices, mut labels) = (KeyIds::default(), 0);
         let mut label = |counts: &[Count]| {
             let voice = voices.speak(Some(0), counts, &mut labels).unwrap();
             (voice.label, voice.amounts(counts).iter().map(|amount| amount.admitted).collect::<Vec<_>>())
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn no_more_counters_are_named_than_a_report_may_hold() {
-        let (mut voices, mut labels) = (Voices::default(), 0);
+        let (mut voices, mut labels) = (KeyIds::default(), 0);
         for n in 0..=COUNTS_MAX {
             let voice = voices.speak(None, &[count(&format!("n{n}"), 1)], &mut labels).unwrap();
             assert!(voice.counters.len() <= COUNTS_MAX);

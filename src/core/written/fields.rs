@@ -1,13 +1,13 @@
 //! Reading the named values of one table, each by the type that is expected of it.
 
-use super::{At, Entry, Node, Problems, Value, parse_span, suggestion};
+use super::{At, Problems, TreeEntry, TreeNode, Value, parse_span, suggestion};
 use crate::time::Span;
 
 /// The entries of one table. Every reading method returns `None` for what is absent and for what is wrong; the latter is
 /// reported. What was never asked for is unknown, which [`Fields::finish`] reports.
 #[derive(Debug)]
 pub struct Fields<'n> {
-    entries: &'n [Entry],
+    entries: &'n [TreeEntry],
     /// Where the table stands.
     pub at: &'n At,
     known: Vec<&'static str>,
@@ -15,7 +15,7 @@ pub struct Fields<'n> {
 
 impl<'n> Fields<'n> {
     /// Opens a table.
-    pub fn open(node: &'n Node, problems: &mut Problems<'_>) -> Option<Self> {
+    pub fn open(node: &'n TreeNode, problems: &mut Problems<'_>) -> Option<Self> {
         match &node.value {
             Value::Table(entries) => Some(Self { entries, at: &node.at, known: Vec::new() }),
             other => {
@@ -32,7 +32,7 @@ impl<'n> Fields<'n> {
     }
 
     /// The entry of this key, whatever it holds.
-    pub fn take(&mut self, key: &'static str) -> Option<&'n Entry> {
+    pub fn take(&mut self, key: &'static str) -> Option<&'n TreeEntry> {
         self.known.push(key);
         self.entries.iter().find(|entry| entry.key == key)
     }
@@ -198,7 +198,7 @@ impl<'n> Fields<'n> {
     }
 
     /// A list of anything.
-    pub fn list(&mut self, key: &'static str, problems: &mut Problems<'_>) -> Option<&'n [Node]> {
+    pub fn list(&mut self, key: &'static str, problems: &mut Problems<'_>) -> Option<&'n [TreeNode]> {
         let node = &self.take(key)?.node;
         if let Value::List(items) = &node.value {
             return Some(items);
@@ -216,7 +216,7 @@ impl<'n> Fields<'n> {
 
     /// Entries in order, where the keys are the writer's own names.
     #[must_use]
-    pub const fn entries(&self) -> &'n [Entry] {
+    pub const fn entries(&self) -> &'n [TreeEntry] {
         self.entries
     }
 
@@ -231,7 +231,12 @@ impl<'n> Fields<'n> {
 }
 
 /// A text of 1 to `len_max` bytes.
-pub fn text<'n>(node: &'n Node, what: &str, len_max: usize, problems: &mut Problems<'_>) -> Option<&'n str> {
+pub fn text<'n>(
+    node: &'n TreeNode,
+    what: &str,
+    len_max: usize,
+    problems: &mut Problems<'_>,
+) -> Option<&'n str> {
     let (Value::Text(text) | Value::Loose(text)) = &node.value else {
         problems.report(&node.at, format!("{what} must be a text in quotes, not {}", node.value.kind()));
         return None;
@@ -245,7 +250,7 @@ pub fn text<'n>(node: &'n Node, what: &str, len_max: usize, problems: &mut Probl
 }
 
 /// A whole number within these bounds.
-pub fn integer(node: &Node, what: &str, min: i64, max: i64, problems: &mut Problems<'_>) -> Option<i64> {
+pub fn integer(node: &TreeNode, what: &str, min: i64, max: i64, problems: &mut Problems<'_>) -> Option<i64> {
     let number = match &node.value {
         Value::Integer(number) => Some(*number),
         Value::Loose(text) => text.replace('_', "").parse().ok(),

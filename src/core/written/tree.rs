@@ -7,7 +7,7 @@ use super::At;
 
 /// One value and its place.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Node {
+pub struct TreeNode {
     /// The value.
     pub value: Value,
     /// Where it stands.
@@ -28,22 +28,22 @@ pub enum Value {
     /// True or false.
     Boolean(bool),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<TreeNode>),
     /// Named values.
-    Table(Vec<Entry>),
+    Table(Vec<TreeEntry>),
     /// Anything else, by its kind: nothing here is written so.
     Other(&'static str),
 }
 
 /// A named value.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Its name.
     pub key: String,
     /// Where the name stands.
     pub at: At,
     /// The value.
-    pub node: Node,
+    pub node: TreeNode,
 }
 
 impl Value {
@@ -62,7 +62,7 @@ impl Value {
     }
 }
 
-impl Node {
+impl TreeNode {
     /// A table without entries.
     #[must_use]
     pub const fn empty(at: At) -> Self {
@@ -119,7 +119,7 @@ impl Node {
         };
         let Value::Table(entries) = &mut self.value else { return Err(key) };
         let place = entries.iter().position(|entry| entry.key == *key).unwrap_or_else(|| {
-            let entry = Entry { key: (*key).to_owned(), at: at.clone(), node: Self::empty(at.clone()) };
+            let entry = TreeEntry { key: (*key).to_owned(), at: at.clone(), node: Self::empty(at.clone()) };
             entries.push(entry);
             entries.len() - 1
         });
@@ -135,9 +135,9 @@ impl Node {
     }
 }
 
-fn from_json_entry((key, value): (&String, &serde_json::Value), path: &str) -> Entry {
+fn from_json_entry((key, value): (&String, &serde_json::Value), path: &str) -> TreeEntry {
     let own = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-    Entry { key: key.clone(), at: At::Field(own.clone()), node: Node::from_json(value, &own) }
+    TreeEntry { key: key.clone(), at: At::Field(own.clone()), node: TreeNode::from_json(value, &own) }
 }
 
 fn from_toml_table(table: &DeTable<'_>) -> Value {
@@ -145,15 +145,15 @@ fn from_toml_table(table: &DeTable<'_>) -> Value {
         let key_text: &std::borrow::Cow<'_, str> = key.get_ref();
         (
             key.span().start,
-            Entry { key: key_text.to_string(), at: At::Offset(key.span().start), node: from_toml(value) },
+            TreeEntry { key: key_text.to_string(), at: At::Offset(key.span().start), node: from_toml(value) },
         )
     };
-    let mut entries: Vec<(usize, Entry)> = table.iter().map(entry).collect();
+    let mut entries: Vec<(usize, TreeEntry)> = table.iter().map(entry).collect();
     entries.sort_by_key(|(offset, _)| *offset);
     Value::Table(entries.into_iter().map(|(_, entry)| entry).collect())
 }
 
-fn from_toml(spanned: &Spanned<DeValue<'_>>) -> Node {
+fn from_toml(spanned: &Spanned<DeValue<'_>>) -> TreeNode {
     let value = match spanned.get_ref() {
         DeValue::String(text) => Value::Text(text.to_string()),
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
@@ -166,5 +166,5 @@ fn from_toml(spanned: &Spanned<DeValue<'_>>) -> Node {
         DeValue::Array(items) => Value::List(items.iter().map(from_toml).collect()),
         DeValue::Table(table) => from_toml_table(table),
     };
-    Node { value, at: At::Offset(spanned.span().start) }
+    TreeNode { value, at: At::Offset(spanned.span().start) }
 }

@@ -11,7 +11,7 @@ use sqlx::{Connection as _, Executor as _, PgConnection};
 use tokio::task::spawn_blocking;
 
 use super::segment::Batch;
-use super::step::{Ended, Step, Steps};
+use super::step::{ArchiveStep, Ended, Steps};
 use super::sums::Unsummed;
 use super::tables::add_sums;
 use super::{copy, seconds};
@@ -103,7 +103,7 @@ impl Deliverer {
         self.days.extend(&span.days);
 
         let mut transaction = read(&self.database, connection.begin().await)?;
-        self.steps.done(Step::BatchBegun)?;
+        self.steps.done(ArchiveStep::BatchBegun)?;
         let noted = sqlx::query_scalar::<_, i64>(
             "INSERT INTO audit_batches (region, node, incarnation, sequence, rows, first_at, last_at, summed) \
              VALUES ($1, $2, $3, $4, $5, to_timestamp($6::double precision), to_timestamp($7::double precision), $8) \
@@ -125,18 +125,18 @@ impl Deliverer {
             self.unsummed.look_elsewhere();
             return Ok(Delivered::Before);
         };
-        self.steps.done(Step::BatchNoted)?;
+        self.steps.done(ArchiveStep::BatchNoted)?;
         let own = batch.clone();
         let rows = spawn_blocking(move || copy::rows(&own.node, number, Records::of(&own.bytes)));
         copy_rows(&self.database, &mut transaction, rows.await.unwrap_or_default()).await?;
-        self.steps.done(Step::RowsCopied)?;
+        self.steps.done(ArchiveStep::RowsCopied)?;
         if span.is_scattered() {
             let (own, region, unsummed) = (batch.clone(), &batch.node.region, self.unsummed.clone());
             let sums = spawn_blocking(move || unsummed.sums_of(&own)).await.unwrap_or_default();
             add_sums(&self.database, &mut transaction, region, &sums).await?;
         }
         read(&self.database, transaction.commit().await)?;
-        self.steps.done(Step::BatchCommitted)?;
+        self.steps.done(ArchiveStep::BatchCommitted)?;
         if !span.is_scattered() {
             let (own, unsummed) = (batch.clone(), self.unsummed.clone());
             let _ = spawn_blocking(move || unsummed.add(number, &own)).await;

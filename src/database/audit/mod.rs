@@ -22,7 +22,7 @@ pub use pipeline::{Pipeline, PipelineSetup};
 pub use query::Past;
 pub use segment::{Batch, BatchId, Damaged};
 pub use spool::{ReadError, Segment, Spool, SpoolError};
-pub use step::{Ended, Step, Steps};
+pub use step::{ArchiveStep, Ended, Steps};
 pub use sums::{Summer, Unsummed};
 
 /// A moment as PostgreSQL's `to_timestamp` takes it.

@@ -23,7 +23,7 @@ use super::sums::{Summer, Unsummed};
 use crate::core::audit::{DistinctMax, Records, pieces};
 use crate::core::worldwide::NodeName;
 use crate::database::postgres::{Database, Failure};
-use crate::engine::audit::{Queue, Taken};
+use crate::engine::audit::{Queue, TakenRecords};
 use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::tasks::Tasks;
 use crate::telemetry::Metrics;
@@ -75,10 +75,10 @@ pub struct PipelineSetup {
 /// The running tasks.
 #[derive(Debug)]
 pub struct Pipeline {
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
 }
 
-struct Shared {
+struct PipelineShared {
     node: NodeName,
     incarnation: u64,
     sequence: AtomicU64,
@@ -107,7 +107,7 @@ struct Counts {
     failed: Counter,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for PipelineShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared").field("spool", &self.spool).finish_non_exhaustive()
     }
@@ -134,7 +134,7 @@ impl Counts {
 impl Pipeline {
     /// Starts the tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the next start.
     pub fn start(setup: PipelineSetup, stop: &CancellationToken, tasks: &Tasks) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipelineShared {
             node: setup.node,
             incarnation: setup.incarnation,
             sequence: AtomicU64::new(1),
@@ -187,7 +187,7 @@ impl Pipeline {
     }
 }
 
-async fn collect(shared: Arc<Shared>, flush: Duration, stop: CancellationToken) {
+async fn collect(shared: Arc<PipelineShared>, flush: Duration, stop: CancellationToken) {
     let mut unwritable = false;
     loop {
         let last = tokio::select! {
@@ -214,7 +214,7 @@ async fn collect(shared: Arc<Shared>, flush: Duration, stop: CancellationToken) 
 }
 
 /// Adds up what has arrived: at once in calm times, and ever more at a time when there is much of it.
-async fn add_up(shared: Arc<Shared>, mut summer: Summer, stop: CancellationToken) {
+async fn add_up(shared: Arc<PipelineShared>, mut summer: Summer, stop: CancellationToken) {
     let (mut pause, mut failing) = (Duration::ZERO, false);
     let mut sweep = Deadline::after(SWEEP);
     loop {
@@ -262,7 +262,7 @@ async fn add_up(shared: Arc<Shared>, mut summer: Summer, stop: CancellationToken
     }
 }
 
-impl Shared {
+impl PipelineShared {
     /// Whether the database has everything.
     fn is_delivered(&self) -> bool {
         self.spool.is_empty() && self.held().is_empty()
@@ -275,7 +275,7 @@ impl Shared {
     /// Makes batches of what waits in memory. `None`: there was nothing; else how the spool liked the last.
     async fn collect_once(self: &Arc<Self>) -> Option<Result<(), SpoolError>> {
         gauge(&self.metrics.audit_queue, self.queue.len());
-        let Taken { bytes, .. } = self.queue.take();
+        let TakenRecords { bytes, .. } = self.queue.take();
         let mut last = None;
         for piece in pieces(&bytes, BATCH_ROWS_MAX) {
             let batch = Batch {
@@ -341,7 +341,7 @@ enum Source {
 
 /// The task that delivers.
 struct Courier {
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
     deliverer: Deliverer,
     /// How often the database took exception to the batch at hand.
     refusals: u32,
@@ -359,7 +359,7 @@ enum Next {
 }
 
 impl Courier {
-    const fn new(shared: Arc<Shared>, deliverer: Deliverer) -> Self {
+    const fn new(shared: Arc<PipelineShared>, deliverer: Deliverer) -> Self {
         Self { shared, deliverer, refusals: 0, unread: 0, failing: false }
     }
 

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::segment::{Batch, BatchId};
-use super::step::{Ended, Step, Steps};
+use super::step::{ArchiveStep, Ended, Steps};
 use crate::database::private;
 
 const WHOLE: &str = "batch";
@@ -182,16 +182,16 @@ impl Spool {
             }
             created => created.map_err(disk)?,
         };
-        self.steps.done(Step::SegmentCreated)?;
+        self.steps.done(ArchiveStep::SegmentCreated)?;
         let (first, second) = bytes.split_at(bytes.len() / 2);
         file.write_all(first).map_err(disk)?;
-        self.steps.done(Step::SegmentHalfWritten)?;
+        self.steps.done(ArchiveStep::SegmentHalfWritten)?;
         file.write_all(second).map_err(disk)?;
-        self.steps.done(Step::SegmentWritten)?;
+        self.steps.done(ArchiveStep::SegmentWritten)?;
         file.sync_data().map_err(disk)?;
-        self.steps.done(Step::SegmentSynced)?;
+        self.steps.done(ArchiveStep::SegmentSynced)?;
         fs::rename(part, self.path(id, WHOLE)).map_err(disk)?;
-        self.steps.done(Step::SegmentNamed)?;
+        self.steps.done(ArchiveStep::SegmentNamed)?;
         // The name too must be on the disk.
         File::open(&self.folder).and_then(|folder| folder.sync_all()).map_err(disk)
     }
@@ -295,13 +295,13 @@ mod tests {
 
     #[test]
     fn a_process_that_dies_at_any_step_leaves_whole_batches_or_nothing() {
-        for dies in Step::SPOOLING {
+        for dies in ArchiveStep::SPOOLING {
             let folder = TempDir::new().unwrap();
             open(folder.path()).put(&batch(1, 2)).unwrap();
             let dying = Spool::open(folder.path(), 1 << 20, Steps::dying(move |step| step == dies));
             assert!(matches!(dying.put(&batch(2, 2)), Err(SpoolError::Ended(_))));
             let left = all(&open(folder.path()));
-            let acknowledged = if dies == Step::SegmentNamed { 2 } else { 1 };
+            let acknowledged = if dies == ArchiveStep::SegmentNamed { 2 } else { 1 };
             assert_eq!(left, (1..=acknowledged).map(|n| batch(n, 2)).collect::<Vec<_>>(), "{dies:?}");
             assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{dies:?} leaves files behind");
         }

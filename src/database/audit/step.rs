@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Where something stands. Each is named after what has just been done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names say it")]
-pub enum Step {
+pub enum ArchiveStep {
     SegmentCreated,
     SegmentHalfWritten,
     SegmentWritten,
@@ -29,7 +29,7 @@ pub enum Step {
     ArchiveCommitted,
 }
 
-impl Step {
+impl ArchiveStep {
     /// From records in memory to a file in the spool.
     pub const SPOOLING: [Self; 5] = [
         Self::SegmentCreated,
@@ -57,11 +57,11 @@ impl Step {
 /// The process would have died here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("ended after {0:?}")]
-pub struct Ended(pub Step);
+pub struct Ended(pub ArchiveStep);
 
 /// What is told of each step.
 #[derive(Clone, Default)]
-pub struct Steps(Option<Arc<dyn Fn(Step) -> bool + Send + Sync>>);
+pub struct Steps(Option<Arc<dyn Fn(ArchiveStep) -> bool + Send + Sync>>);
 
 impl std::fmt::Debug for Steps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -72,12 +72,12 @@ impl std::fmt::Debug for Steps {
 impl Steps {
     /// Ends where `dies` says so.
     #[must_use]
-    pub fn dying(dies: impl Fn(Step) -> bool + Send + Sync + 'static) -> Self {
+    pub fn dying(dies: impl Fn(ArchiveStep) -> bool + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(dies)))
     }
 
     /// Tells of a step.
-    pub(super) fn done(&self, step: Step) -> Result<(), Ended> {
+    pub(super) fn done(&self, step: ArchiveStep) -> Result<(), Ended> {
         match &self.0 {
             Some(dies) if dies(step) => Err(Ended(step)),
             _ => Ok(()),

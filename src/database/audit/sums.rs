@@ -16,7 +16,7 @@ use tokio::task::spawn_blocking;
 use super::copy;
 use super::deliver::{DeliverError, read};
 use super::segment::Batch;
-use super::step::{Step, Steps};
+use super::step::{ArchiveStep, Steps};
 use super::tables::add_sums;
 use crate::core::audit::usage::{Sums, Usage, UsageKey};
 use crate::core::audit::{Distinct, DistinctMax, Outcome, Record, Records};
@@ -31,10 +31,10 @@ const ADOPTED_MAX: i64 = 20;
 
 /// What was delivered and is not in the sums yet. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Unsummed(Arc<Shared>);
+pub struct Unsummed(Arc<SumsShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SumsShared {
     waiting: Mutex<Waiting>,
     distinct: Mutex<Distinct>,
     /// Batches of this daemon may wait in the database whose sums are not here.
@@ -54,7 +54,7 @@ impl Unsummed {
     #[must_use]
     pub fn new(max: DistinctMax) -> Self {
         let distinct = Mutex::new(Distinct::new(max));
-        Self(Arc::new(Shared { distinct, ..Shared::default() }))
+        Self(Arc::new(SumsShared { distinct, ..SumsShared::default() }))
     }
 
     fn distinct(&self) -> std::sync::MutexGuard<'_, Distinct> {
@@ -169,7 +169,7 @@ impl Summer {
                 none.insert(fresh)
             }
         };
-        let writer = Writer { database: &self.database, steps: &self.steps, unsummed: &self.unsummed };
+        let writer = SumsWriter { database: &self.database, steps: &self.steps, unsummed: &self.unsummed };
         if !batches.is_empty() {
             let sorted = spawn_blocking(move || sums.into_sorted()).await.unwrap_or_default();
             if !writer.add(connection, &self.node.region, &batches, &sorted).await? {
@@ -212,13 +212,13 @@ const OWN: &str = unsummed!("");
 /// What another has he is adding up.
 const ABANDONED: &str = unsummed!(" SKIP LOCKED");
 
-struct Writer<'a> {
+struct SumsWriter<'a> {
     database: &'a Database,
     steps: &'a Steps,
     unsummed: &'a Unsummed,
 }
 
-impl Writer<'_> {
+impl SumsWriter<'_> {
     /// Adds the sums of these batches, unless somebody else has added one of them meanwhile: then nothing, and `false`.
     async fn add(
         &self,
@@ -233,11 +233,11 @@ impl Writer<'_> {
             read(self.database, transaction.rollback().await)?;
             return Ok(false);
         }
-        self.steps.done(Step::BatchesMarked)?;
+        self.steps.done(ArchiveStep::BatchesMarked)?;
         add_sums(self.database, &mut transaction, region, sums).await?;
-        self.steps.done(Step::UsageAdded)?;
+        self.steps.done(ArchiveStep::UsageAdded)?;
         read(self.database, transaction.commit().await)?;
-        self.steps.done(Step::SumsCommitted)?;
+        self.steps.done(ArchiveStep::SumsCommitted)?;
         Ok(true)
     }
 
@@ -276,11 +276,11 @@ impl Writer<'_> {
         let batches: Vec<i64> = found.into_iter().map(|(number, _)| number).collect();
         let sums = self.sums_of_rows(&mut transaction, &batches).await?;
         self.note(&mut transaction, &batches).await?;
-        self.steps.done(Step::BatchesMarked)?;
+        self.steps.done(ArchiveStep::BatchesMarked)?;
         add_sums(self.database, &mut transaction, &region, &sums).await?;
-        self.steps.done(Step::UsageAdded)?;
+        self.steps.done(ArchiveStep::UsageAdded)?;
         read(self.database, transaction.commit().await)?;
-        self.steps.done(Step::SumsCommitted)?;
+        self.steps.done(ArchiveStep::SumsCommitted)?;
         Ok(true)
     }
 

@@ -7,14 +7,14 @@ use crate::core::identity::{ApiKey, Block, is_key_like};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::Rule;
 use crate::core::time::Timestamp;
-use crate::core::written::{Fields, Node, Problems, parse_moment};
+use crate::core::written::{Fields, Problems, TreeNode, parse_moment};
 
 /// Longest reason of a block, in bytes.
 const REASON_BYTES_MAX: usize = 4_096;
 
 /// What users and keys may name.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'k> {
+pub(super) struct KnownNames<'k> {
     pub(super) rules: &'k [Rule],
     pub(super) tiers: &'k [String],
 }
@@ -34,7 +34,7 @@ pub(super) fn block(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Opt
 }
 
 /// `[[keys]]`.
-pub(super) fn keys(nodes: &[Node], known: Known<'_>, problems: &mut Problems<'_>) -> Vec<ApiKey> {
+pub(super) fn keys(nodes: &[TreeNode], known: KnownNames<'_>, problems: &mut Problems<'_>) -> Vec<ApiKey> {
     let by_name: HashMap<&str, &Rule> = known.rules.iter().map(|rule| (rule.name.as_str(), rule)).collect();
     let mut unique = Unique::new("key id");
     let mut keys = Vec::new();
@@ -48,7 +48,7 @@ pub(super) fn keys(nodes: &[Node], known: Known<'_>, problems: &mut Problems<'_>
 }
 
 fn key(
-    node: &Node,
+    node: &TreeNode,
     rules: &HashMap<&str, &Rule>,
     tiers: &[String],
     problems: &mut Problems<'_>,

@@ -13,7 +13,7 @@ use crate::core::rule::{
     PRIORITY_DEFAULT, Pattern, Rule,
 };
 use crate::core::time::Span;
-use crate::core::written::{At, Entry, Fields, Node, Problems, Value, integer, suggestion, text};
+use crate::core::written::{At, Fields, Problems, TreeEntry, TreeNode, Value, integer, suggestion, text};
 
 /// Longest text of a denial, in bytes: it travels with every denied answer.
 const MESSAGE_BYTES_MAX: usize = 4_096;
@@ -63,7 +63,7 @@ pub(super) const fn limit_max(algorithm: Algorithm) -> u32 {
 
 /// Reads one rule. A rule without a name, or with no table to read, is `None`; with any other problem what comes back is
 /// not to be used.
-pub(super) fn read(node: &Node, regions: &[String], problems: &mut Problems<'_>) -> Option<Rule> {
+pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<'_>) -> Option<Rule> {
     let mut fields = Fields::open(node, problems)?;
     if !fields.has("name") {
         problems.report(fields.at, "name is missing: a rule needs one");
@@ -332,7 +332,7 @@ fn read_match(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Vec<Condi
     table.entries().iter().filter_map(|entry| read_condition(entry, problems)).collect()
 }
 
-fn read_condition(entry: &Entry, problems: &mut Problems<'_>) -> Option<Condition> {
+fn read_condition(entry: &TreeEntry, problems: &mut Problems<'_>) -> Option<Condition> {
     let attribute = entry.key.clone();
     if attribute.is_empty() || attribute.len() > TEXT_BYTES_MAX {
         problems.report(&entry.at, format!("an attribute's name must have 1 to {TEXT_BYTES_MAX} bytes"));
@@ -358,7 +358,12 @@ fn read_condition(entry: &Entry, problems: &mut Problems<'_>) -> Option<Conditio
     Some(Condition { attribute, any_of })
 }
 
-fn read_pattern(attribute: &str, node: &Node, what: &str, problems: &mut Problems<'_>) -> Option<Pattern> {
+fn read_pattern(
+    attribute: &str,
+    node: &TreeNode,
+    what: &str,
+    problems: &mut Problems<'_>,
+) -> Option<Pattern> {
     let text = text(node, what, TEXT_BYTES_MAX, problems)?;
     if attribute == "ip" && text != "*" {
         return read_network(text, &node.at, problems).map(Pattern::Network);
@@ -452,7 +457,7 @@ fn read_shares(
     shares
 }
 
-fn check_region(entry: &Entry, regions: &[String], problems: &mut Problems<'_>) {
+fn check_region(entry: &TreeEntry, regions: &[String], problems: &mut Problems<'_>) {
     if !regions.is_empty() && !regions.contains(&entry.key) {
         let near = suggestion(&entry.key, regions.iter().map(String::as_str));
         let near = near.map(|word| format!("; did you mean {word:?}?")).unwrap_or_default();

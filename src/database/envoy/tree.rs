@@ -20,19 +20,19 @@ pub struct Unread {
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) domain: String,
-    pub(super) descriptors: Vec<Entry>,
+    pub(super) descriptors: Vec<DescriptorEntry>,
     pub(super) inexact: Vec<String>,
 }
 
 /// One entry of the tree.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct DescriptorEntry {
     pub(super) key: String,
     pub(super) wanted: Wanted,
     pub(super) limit: Option<Amount>,
     pub(super) shadow: bool,
     pub(super) shared: bool,
-    pub(super) descriptors: Vec<Entry>,
+    pub(super) descriptors: Vec<DescriptorEntry>,
 }
 
 /// Which values an entry is for.
@@ -73,7 +73,7 @@ impl Wanted {
     }
 }
 
-impl Entry {
+impl DescriptorEntry {
     /// Whether both are for the same values of the same key.
     pub(super) fn is_for_the_same(&self, other: &Self) -> bool {
         self.key == other.key && self.wanted == other.wanted
@@ -165,7 +165,7 @@ impl Reader<'_> {
         }
     }
 
-    fn entries(&mut self, place: &str, list: Option<Value>, depth: usize) -> Vec<Entry> {
+    fn entries(&mut self, place: &str, list: Option<Value>, depth: usize) -> Vec<DescriptorEntry> {
         let list = match list {
             None | Some(Value::Null) => return Vec::new(),
             Some(Value::Array(list)) => list,
@@ -178,7 +178,7 @@ impl Reader<'_> {
             self.report(place, "is nested too deeply: left out");
             return Vec::new();
         }
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries: Vec<DescriptorEntry> = Vec::new();
         for (at, value) in list.into_iter().enumerate() {
             let place = format!("{place}[{at}]");
             self.entries += 1;
@@ -199,7 +199,7 @@ impl Reader<'_> {
         entries
     }
 
-    fn entry(&mut self, place: &str, value: Value, depth: usize) -> Option<Entry> {
+    fn entry(&mut self, place: &str, value: Value, depth: usize) -> Option<DescriptorEntry> {
         let Value::Object(mut fields) = value else {
             self.report(place, "must be a descriptor with a key: left out");
             return None;
@@ -231,7 +231,7 @@ impl Reader<'_> {
             fields.remove(statistics);
         }
         self.foreign(place, &fields);
-        Some(Entry { key, wanted, limit, shadow, shared, descriptors })
+        Some(DescriptorEntry { key, wanted, limit, shadow, shared, descriptors })
     }
 
     fn wanted(&mut self, place: &str, value: Value) -> Option<Wanted> {

@@ -13,7 +13,7 @@ const ENTRIES_MAX: usize = 200;
 
 /// One revision of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct FileRevision {
     /// Its number.
     pub revision: u64,
     /// When it took force, RFC 3339 in UTC.
@@ -65,13 +65,13 @@ impl History {
 
     /// One revision; `None` if it is not kept.
     #[must_use]
-    pub fn get(&self, revision: u64) -> Option<Entry> {
+    pub fn get(&self, revision: u64) -> Option<FileRevision> {
         serde_json::from_slice(&std::fs::read(self.path(revision)).ok()?).ok()
     }
 
     /// The newest one.
     #[must_use]
-    pub fn last(&self) -> Option<Entry> {
+    pub fn last(&self) -> Option<FileRevision> {
         self.revisions().into_iter().find_map(|revision| self.get(revision))
     }
 
@@ -86,7 +86,7 @@ impl History {
     ///
     /// # Errors
     /// What the system says.
-    pub fn record(&self, entry: &Entry) -> std::io::Result<()> {
+    pub fn record(&self, entry: &FileRevision) -> std::io::Result<()> {
         private::create_folder(&self.folder)?;
         saved::write(&self.path(entry.revision), &serde_json::to_vec(entry)?)?;
         for old in self.revisions().into_iter().skip(ENTRIES_MAX) {
@@ -104,8 +104,8 @@ impl History {
 mod tests {
     use super::*;
 
-    fn entry(revision: u64) -> Entry {
-        Entry {
+    fn entry(revision: u64) -> FileRevision {
+        FileRevision {
             revision,
             at: "2026-01-01T00:00:00Z".to_owned(),
             actor: "ci".to_owned(),

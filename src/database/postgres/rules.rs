@@ -13,7 +13,9 @@ use super::{Database, Failure};
 use crate::core::time::Span;
 use crate::core::written::format_span;
 use crate::database::set::RuleDocs;
-use crate::engine::rulebook::{Asked, Done, Edit, Quota, Refused, Revision, RuleChange, Shown};
+use crate::engine::rulebook::{
+    Done, Edit, EditRefused, EditRequest, Quota, Revision, RuleChange, ShownRevisions,
+};
 
 pub mod since;
 
@@ -38,7 +40,7 @@ pub struct Version {
 pub struct Stored {
     /// Which.
     pub version: Version,
-    /// What marks its revision in the history of the tables it was read from; see [`since::Known::mark`].
+    /// What marks its revision in the history of the tables it was read from; see [`since::KnownSet::mark`].
     pub mark: Option<String>,
     /// The rules and quotas.
     pub docs: RuleDocs,
@@ -136,13 +138,13 @@ pub struct InForce {
 /// What is wrong with it, or why the database does not take it. Nothing was changed.
 pub async fn edit(
     database: &Database,
-    asked: Asked,
+    asked: EditRequest,
     regions: &[String],
     in_force: InForce,
-) -> Result<Done, Refused> {
+) -> Result<Done, EditRefused> {
     let away = |failure: Failure| match failure {
-        Failure::Refused { why, .. } => Refused::Impossible(why),
-        other => Refused::Away(other.to_string()),
+        Failure::Refused { why, .. } => EditRefused::Impossible(why),
+        other => EditRefused::Away(other.to_string()),
     };
     let fail = |error: sqlx::Error| away(database.failure(&error, EDIT_DEADLINE));
     let work = async {
@@ -151,10 +153,10 @@ pub async fn edit(
             sqlx::query_as(LOCKED).fetch_one(&mut *transaction).await.map_err(fail)?;
         let version = version_of(revision, generation);
         if asked.expected.is_some_and(|expected| expected != version.revision) {
-            return Err(Refused::Stale(version.revision));
+            return Err(EditRefused::Stale(version.revision));
         }
         if version < in_force.version && !matches!(asked.edit, Edit::Replace(_)) {
-            return Err(Refused::Impossible(behind(version, in_force.version)));
+            return Err(EditRefused::Impossible(behind(version, in_force.version)));
         }
         let only = asked.edit.rule().filter(|_| version == in_force.version);
         let stored = read(&mut transaction, only).await.map_err(fail)?;
@@ -180,7 +182,7 @@ pub async fn edit(
     };
     match tokio::time::timeout(EDIT_DEADLINE, work).await {
         Ok(done) => done,
-        Err(_) => Err(Refused::Away(format!(
+        Err(_) => Err(EditRefused::Away(format!(
             "PostgreSQL at {} did not make the change within {}: it may still have been made; look before trying again",
             database.name(),
             format_span(Span::from_secs(EDIT_DEADLINE.as_secs()))
@@ -204,23 +206,23 @@ fn changed(
     earlier: Option<RuleDocs>,
     others: usize,
     regions: &[String],
-) -> Result<Vec<RuleChange>, Refused> {
+) -> Result<Vec<RuleChange>, EditRefused> {
     let after = before.keeping(before.edited(edit, earlier)?, regions);
-    after.check_beside(others, regions).map_err(Refused::Wrong)?;
+    after.check_beside(others, regions).map_err(EditRefused::Wrong)?;
     Ok(before.changes_to(&after))
 }
 
 /// A set of very many rules takes a while to check: not on a thread that serves requests.
 async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
-) -> Result<T, Refused> {
+    work: impl FnOnce() -> Result<T, EditRefused> + Send + 'static,
+) -> Result<T, EditRefused> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| Refused::Impossible(format!("the rules could not be checked: {error}")))?
+    done.map_err(|error| EditRefused::Impossible(format!("the rules could not be checked: {error}")))?
 }
 
 async fn begin(
     database: &Database,
-    asked: &Asked,
+    asked: &EditRequest,
     in_force: Version,
 ) -> Result<Transaction<'static, Postgres>, sqlx::Error> {
     let mut transaction = database.pool().begin().await?;
@@ -352,7 +354,7 @@ fn change_of((revision, kind, rule, region, before, after): ChangeRow) -> (i64, 
 ///
 /// # Errors
 /// The database does not answer.
-pub async fn history(database: &Database, shown: &Shown) -> Result<Vec<Revision>, Failure> {
+pub async fn history(database: &Database, shown: &ShownRevisions) -> Result<Vec<Revision>, Failure> {
     type Row = (i64, String, String, Option<String>, String, Option<String>, i64);
     let before = shown.before.and_then(|before| i64::try_from(before).ok()).unwrap_or(i64::MAX);
     let rows: Vec<Row> = database

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Name, NameRef};
+use super::{IdentityName, NameRef};
 
 /// Most names under way. More are not looked up now: their requests are decided without, and the next one tries again.
 pub(super) const FLIGHTS_MAX: usize = 20_000;
@@ -14,7 +14,7 @@ pub(super) const FLIGHTS_MAX: usize = 20_000;
 /// The lookups under way.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    open: Mutex<HashMap<Name, Flight, foldhash::fast::RandomState>>,
+    open: Mutex<HashMap<IdentityName, Flight, foldhash::fast::RandomState>>,
 }
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) enum Boarded {
 }
 
 impl Flights {
-    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<Name, Flight, foldhash::fast::RandomState>> {
+    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<IdentityName, Flight, foldhash::fast::RandomState>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -57,7 +57,7 @@ impl Flights {
     }
 
     /// What is on the way may be outdated on arrival. Whether there is such a flight.
-    pub(super) fn taint(&self, name: &Name) -> bool {
+    pub(super) fn taint(&self, name: &IdentityName) -> bool {
         self.open().get_mut(name).map(|flight| flight.again = true).is_some()
     }
 
@@ -67,14 +67,14 @@ impl Flights {
     }
 
     /// Before it is carried out: what changed until now is in what will be read.
-    pub(super) fn depart(&self, name: &Name) {
+    pub(super) fn depart(&self, name: &IdentityName) {
         if let Some(flight) = self.open().get_mut(name) {
             flight.again = false;
         }
     }
 
     /// Ends a flight, unless it must be flown again: then `false`, and nobody is told yet.
-    pub(super) fn land(&self, name: &Name) -> bool {
+    pub(super) fn land(&self, name: &IdentityName) -> bool {
         let mut open = self.open();
         if open.get(name).is_some_and(|flight| flight.again) {
             return false;
@@ -86,7 +86,7 @@ impl Flights {
     }
 
     /// Ends a flight that brought nothing.
-    pub(super) fn fail(&self, name: &Name) {
+    pub(super) fn fail(&self, name: &IdentityName) {
         if let Some(flight) = self.open().remove(name) {
             flight.landed.cancel();
         }

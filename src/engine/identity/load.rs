@@ -8,7 +8,7 @@ use tokio::sync::{Mutex, Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use super::lookups::Lookups;
-use super::{Fact, Name, Shelf, Source, shelved};
+use super::{Fact, IdentityName, Shelf, Source, shelved};
 use crate::engine::clock::Stopwatch;
 
 /// Most names in one call to the database.
@@ -26,11 +26,11 @@ const BAR_TIME: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) enum Wanted {
     /// Look this one up.
-    Look(Name),
+    Look(IdentityName),
     /// The same, past the shelf: there was a change.
-    Again(Name),
+    Again(IdentityName),
     /// Only clear the shelf of it: there was a change of somebody who is not held here.
-    Bar(Name),
+    Bar(IdentityName),
     /// The shelf cannot be trusted for a while: anybody may have changed.
     BarAll,
 }
@@ -38,9 +38,9 @@ pub(super) enum Wanted {
 /// One call's work.
 #[derive(Debug, Default)]
 struct Batch {
-    look: Vec<Name>,
-    again: Vec<Name>,
-    bar: Vec<Name>,
+    look: Vec<IdentityName>,
+    again: Vec<IdentityName>,
+    bar: Vec<IdentityName>,
     past_shelf: bool,
 }
 
@@ -142,7 +142,12 @@ impl Loader {
     }
 
     /// Lands what lies on the shelf; gives back the names of what does not.
-    async fn land_shelved(&self, shelf: &dyn Shelf, look: Vec<Name>, generation: u64) -> Vec<Name> {
+    async fn land_shelved(
+        &self,
+        shelf: &dyn Shelf,
+        look: Vec<IdentityName>,
+        generation: u64,
+    ) -> Vec<IdentityName> {
         if look.is_empty() {
             return look;
         }
@@ -165,8 +170,13 @@ impl Loader {
     }
 
     /// Lands what was read; gives back what may be put on the shelf.
-    fn land(&self, names: Vec<Name>, facts: Vec<(Name, Fact)>, generation: u64) -> Vec<(String, Vec<u8>)> {
-        let mut facts: HashMap<Name, Fact> = facts.into_iter().collect();
+    fn land(
+        &self,
+        names: Vec<IdentityName>,
+        facts: Vec<(IdentityName, Fact)>,
+        generation: u64,
+    ) -> Vec<(String, Vec<u8>)> {
+        let mut facts: HashMap<IdentityName, Fact> = facts.into_iter().collect();
         let mut kept = Vec::with_capacity(names.len());
         for name in names {
             let fact = facts.remove(&name).unwrap_or(Fact::absent(name.kind));
@@ -179,7 +189,7 @@ impl Loader {
     }
 
     /// Takes up a fact and tells who waits for it; `false` if somebody changed meanwhile, and it is looked up again.
-    fn land_one(&self, name: Name, fact: Fact, generation: u64) -> bool {
+    fn land_one(&self, name: IdentityName, fact: Fact, generation: u64) -> bool {
         self.lookups.keep(name.clone(), fact, generation);
         let landed = self.lookups.flights.land(&name);
         if !landed {

@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::flight::{Boarded, FLIGHTS_MAX, Flights};
 use super::load::{self, Wanted};
-use super::person::{Person, Persons, Shown, shown_key};
-use super::{Fact, Kind, LookupSettings, Name, NameRef, Shelf, Source, secret};
+use super::person::{KeyShown, Person, Persons, shown_key};
+use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, Shelf, Source, secret};
 use crate::core::identity::parse_key;
 use crate::core::request::Request;
 use crate::core::rule::UserLimit;
@@ -37,7 +37,7 @@ const ENTRY_BYTES: usize = 208;
 
 /// Looks people up. Shared by every decision of a daemon.
 pub struct Lookups {
-    cache: Cache<Name, Arc<Kept>, Bytes>,
+    cache: Cache<IdentityName, Arc<KeptFact>, Bytes>,
     pub(super) flights: Flights,
     queue: mpsc::Sender<Wanted>,
     pub(super) settings: LookupSettings,
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Lookups {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct KeptFact {
     fact: Fact,
     generation: u64,
     /// Milliseconds since the start; from then on it is looked up again.
@@ -67,8 +67,8 @@ struct Kept {
 #[derive(Clone)]
 struct Bytes;
 
-impl Weighter<Name, Arc<Kept>> for Bytes {
-    fn weight(&self, name: &Name, kept: &Arc<Kept>) -> u64 {
+impl Weighter<IdentityName, Arc<KeptFact>> for Bytes {
+    fn weight(&self, name: &IdentityName, kept: &Arc<KeptFact>) -> u64 {
         let text = |text: &Option<String>| text.as_ref().map_or(0, String::len);
         let limits = |limits: &[UserLimit]| -> usize {
             limits.iter().map(|own| own.rule.len() + size_of::<UserLimit>()).sum()
@@ -158,7 +158,7 @@ impl Lookups {
     }
 
     /// Says that somebody changed, appeared or went: the fact is looked up again, at once if it is held.
-    pub fn changed(&self, name: Name) {
+    pub fn changed(&self, name: IdentityName) {
         self.metrics.changes.increment(1);
         let tainted = self.flights.taint(&name);
         let held = self.cache.contains_key(&name.as_ref());
@@ -256,7 +256,7 @@ impl Lookups {
     }
 
     /// Looks up again what is no longer fresh, while it is still used.
-    fn refresh(&self, name: NameRef<'_>, kept: &Kept) {
+    fn refresh(&self, name: NameRef<'_>, kept: &KeptFact) {
         let now = self.now();
         let due = kept.fresh_until.load(Ordering::Relaxed);
         if millis(now) < due {
@@ -292,10 +292,10 @@ impl Lookups {
     }
 
     /// Takes up a fact that was read while `generation` held.
-    pub(super) fn keep(&self, name: Name, fact: Fact, generation: u64) {
+    pub(super) fn keep(&self, name: IdentityName, fact: Fact, generation: u64) {
         let fresh = if fact.is_somebody() { self.settings.fresh } else { self.settings.fresh_absent };
         let fresh_until = AtomicU64::new(millis(self.now() + fresh));
-        self.cache.insert(name, Arc::new(Kept { fact, generation, fresh_until }));
+        self.cache.insert(name, Arc::new(KeptFact { fact, generation, fresh_until }));
     }
 
     /// How long the last lookup took; `None`: it failed.
@@ -338,16 +338,16 @@ impl Directory<'_> {
     fn person(self, request: &Request<'_>, soon: &mut SmallVec<[CancellationToken; 2]>) -> Person {
         let mut person = Person::default();
         if let Some(text) = shown_key(request) {
-            person.shown = Shown::Worthless;
+            person.shown = KeyShown::Worthless;
             if let Some(shown) = parse_key(text) {
                 match self.look(NameRef { kind: Kind::Key, id: shown.id }, soon) {
                     Some(Fact::Key(Some(key))) if secret::is_secret_of(&key, shown.secret) => {
-                        person.shown = Shown::Name;
+                        person.shown = KeyShown::Name;
                         person.key = Some(key);
                     }
                     Some(_) => {}
                     // Nobody could say. Its limits hold all the same.
-                    None => person.shown = Shown::Name,
+                    None => person.shown = KeyShown::Name,
                 }
             }
         }

@@ -23,7 +23,7 @@ use crate::core::identity::ApiKey;
 use crate::core::rule::User;
 
 pub(super) use lookups::Directory;
-pub(super) use person::{Persons, Refused, rewritten, shows_key};
+pub(super) use person::{IdentityRefused, Persons, rewritten, shows_key};
 
 /// Who can be looked up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -37,7 +37,7 @@ pub enum Kind {
 
 /// The name of somebody.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name {
+pub struct IdentityName {
     /// What kind.
     pub kind: Kind,
     /// The user's id, or the key's public name.
@@ -54,12 +54,12 @@ pub struct NameRef<'a> {
 }
 
 impl NameRef<'_> {
-    fn to_owned(self) -> Name {
-        Name { kind: self.kind, id: self.id.into() }
+    fn to_owned(self) -> IdentityName {
+        IdentityName { kind: self.kind, id: self.id.into() }
     }
 }
 
-impl Name {
+impl IdentityName {
     /// The same, borrowed.
     #[must_use]
     pub fn as_ref(&self) -> NameRef<'_> {
@@ -74,14 +74,14 @@ impl Hash for NameRef<'_> {
     }
 }
 
-impl Hash for Name {
+impl Hash for IdentityName {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_ref().hash(state);
     }
 }
 
-impl quick_cache::Equivalent<Name> for NameRef<'_> {
-    fn equivalent(&self, name: &Name) -> bool {
+impl quick_cache::Equivalent<IdentityName> for NameRef<'_> {
+    fn equivalent(&self, name: &IdentityName) -> bool {
         *self == name.as_ref()
     }
 }
@@ -120,7 +120,10 @@ pub struct Unreachable(pub String);
 /// Where facts come from in the end. Each call has a deadline of its own.
 pub trait Source: Send + Sync + 'static {
     /// Looks these up. Who is not in the answer does not exist.
-    fn load<'a>(&'a self, names: &'a [Name]) -> Later<'a, Result<Vec<(Name, Fact)>, Unreachable>>;
+    fn load<'a>(
+        &'a self,
+        names: &'a [IdentityName],
+    ) -> Later<'a, Result<Vec<(IdentityName, Fact)>, Unreachable>>;
 }
 
 /// Facts that the daemons of a region keep for each other. Never waits long, never fails: what it cannot do it leaves.

@@ -20,12 +20,12 @@ pub(in crate::engine) type Persons = SmallVec<[Person; 1]>;
 pub(in crate::engine) struct Person {
     pub(super) user: Option<Arc<User>>,
     pub(super) key: Option<Arc<ApiKey>>,
-    pub(super) shown: Shown,
+    pub(super) shown: KeyShown,
 }
 
 /// What became of the key that a request shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Shown {
+pub(super) enum KeyShown {
     /// It shows none of ours.
     #[default]
     Nothing,
@@ -37,7 +37,7 @@ pub(super) enum Shown {
 
 /// Why somebody is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::engine) struct Refused {
+pub(in crate::engine) struct IdentityRefused {
     pub(in crate::engine) why: Refusal,
     /// What the refused one reads.
     pub(in crate::engine) message: Arc<str>,
@@ -64,14 +64,14 @@ impl Person {
     }
 
     /// Why this one may not ask at all, if so.
-    pub(in crate::engine) fn refused(&self, now: Timestamp) -> Option<Refused> {
+    pub(in crate::engine) fn refused(&self, now: Timestamp) -> Option<IdentityRefused> {
         if let Some(why) = self.key.as_deref().and_then(|key| key_refusal(key, now)) {
-            return Some(Refused { why, message: why.sentence().into(), retry: None });
+            return Some(IdentityRefused { why, message: why.sentence().into(), retry: None });
         }
         let (block, retry) = user_block(self.user.as_deref()?, now)?;
         let why = Refusal::UserBlocked;
         let message = block.reason.as_deref().unwrap_or(why.sentence()).into();
-        Some(Refused { why, message, retry })
+        Some(IdentityRefused { why, message, retry })
     }
 }
 
@@ -94,15 +94,15 @@ pub(in crate::engine) fn rewritten<'r>(
     requests: &[Request<'r>],
     persons: &Persons,
 ) -> Option<SmallVec<[Request<'r>; 1]>> {
-    if persons.iter().all(|person| person.shown == Shown::Nothing) {
+    if persons.iter().all(|person| person.shown == KeyShown::Nothing) {
         return None;
     }
     let rewrite = |(request, person): (&Request<'r>, &Person)| {
         let mut request = request.clone();
         match person.shown {
-            Shown::Nothing => {}
-            Shown::Worthless => request.attributes.retain(|(name, _)| *name != API_KEY),
-            Shown::Name => {
+            KeyShown::Nothing => {}
+            KeyShown::Worthless => request.attributes.retain(|(name, _)| *name != API_KEY),
+            KeyShown::Name => {
                 for (_, text) in request.attributes.iter_mut().filter(|(name, _)| *name == API_KEY) {
                     *text = parse_key(text).map_or("", |shown| shown.id);
                 }

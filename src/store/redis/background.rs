@@ -14,9 +14,9 @@ use super::meter::Leased;
 use super::plan::bucket_of;
 use super::registry::BEAT;
 use super::replay::Answered;
-use super::slots::Slot;
+use super::slots::ClusterSlot;
 use crate::core::hold::{Hold, HoldStep};
-use crate::core::request::{Cost, Report};
+use crate::core::request::{Cost, ReportedCost};
 use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Charge, Outcome};
@@ -171,7 +171,7 @@ impl Core {
         });
         let mut charges: SmallVec<[Item; 2]> = holds.collect();
         if charges.is_empty() {
-            let report = |debt_max| Cost::Report(Report { permits: owed.permits, debt_max });
+            let report = |debt_max| Cost::Report(ReportedCost { permits: owed.permits, debt_max });
             charges.push(item(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
         }
         let part = Part {
@@ -201,7 +201,13 @@ impl Core {
     }
 
     /// Writes what the world leaves of a bucket where all daemons of the region read it.
-    pub(super) fn write_view(self: &Arc<Self>, key: Vec<u8>, slot: Slot, value: Vec<u8>, ttl: Duration) {
+    pub(super) fn write_view(
+        self: &Arc<Self>,
+        key: Vec<u8>,
+        slot: ClusterSlot,
+        value: Vec<u8>,
+        ttl: Duration,
+    ) {
         let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
         let core = Arc::clone(self);
         self.runtime.spawn(async move {

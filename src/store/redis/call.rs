@@ -14,8 +14,8 @@ use super::names;
 use super::resp;
 use super::rights::{STINT_BYTES, Stints};
 use super::scripts::Script;
-use super::slots::Slot;
-use crate::core::algorithm::{Algorithm, Limit, View};
+use super::slots::ClusterSlot;
+use crate::core::algorithm::{Algorithm, Allowance, Limit};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::time::Timestamp;
@@ -74,7 +74,7 @@ pub(super) struct Item {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     /// Where its buckets lie.
-    pub(super) slot: Slot,
+    pub(super) slot: ClusterSlot,
     /// What to do.
     pub(super) action: Action,
     /// Its buckets, each once.
@@ -89,7 +89,7 @@ pub(super) struct Before {
     /// The value after its shape; empty if there was none.
     pub(super) packed: Vec<u8>,
     /// What the world leaves, and by how much it may err.
-    pub(super) view: Option<(View, u64)>,
+    pub(super) view: Option<(Allowance, u64)>,
 }
 
 /// What the script says itself of a charge of a log or a lease.
@@ -121,7 +121,7 @@ pub(super) struct Reply {
     pub(super) now: Timestamp,
     /// What became of each part.
     pub(super) fates: Vec<PartFate>,
-    /// Each bucket, as in [`Call::buckets`].
+    /// Each bucket, as in [`DecideCall::buckets`].
     pub(super) before: Vec<Before>,
     /// For logs and leases, in the order of the charges.
     pub(super) told: Vec<Told>,
@@ -131,7 +131,7 @@ pub(super) struct Reply {
 
 /// What a call is decided by beside its parts.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
+pub(super) struct CallTerms<'a> {
     /// A test's clock in place of the server's.
     pub(super) clock: Option<Timestamp>,
     /// The stints that this daemon knows.
@@ -142,7 +142,7 @@ pub(super) struct Terms<'a> {
 
 /// Several parts that go as one call, decided in order.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct DecideCall {
     /// All buckets, each once.
     pub(super) buckets: Vec<Bucket>,
     /// The parts, and where each of their buckets is in `buckets`.
@@ -151,7 +151,7 @@ pub(super) struct Call {
     places: HashMap<u64, usize, FixedState>,
 }
 
-impl Call {
+impl DecideCall {
     /// A call without parts.
     pub(super) fn new() -> Self {
         Self { buckets: Vec::new(), parts: Vec::new(), places: HashMap::default() }
@@ -191,8 +191,8 @@ impl Call {
     }
 
     /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
-    pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, terms: Terms<'_>) {
-        let Terms { clock, stints, keys_bound } = terms;
+    pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, terms: CallTerms<'_>) {
+        let CallTerms { clock, stints, keys_bound } = terms;
         let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
         let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
         let keys = self.buckets.len() + views().count();
@@ -355,7 +355,7 @@ const fn step_code(step: HoldStep) -> u8 {
 }
 
 /// A view and its error bound as the value that `lua/aligned.lua` reads.
-pub(super) fn pack_view(view: &View, error_bound: u64) -> Vec<u8> {
+pub(super) fn pack_view(view: &Allowance, error_bound: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(36);
     push(&mut bytes, view.window, 7);
     push(&mut bytes, u64::from(view.budget), 4);
@@ -372,13 +372,13 @@ const VIEW_MAX: u64 = 1 << 51;
 /// Of a bucket without windows under `escrow` only says what is kept beyond its capacity.
 const KEPT_BYTES: usize = 5;
 
-fn read_view(bytes: &[u8]) -> Option<(View, u64)> {
+fn read_view(bytes: &[u8]) -> Option<(Allowance, u64)> {
     let mut rest = bytes;
     let mut number = |len| pull(&mut rest, len);
     if bytes.len() == KEPT_BYTES {
-        return Some((View { kept: number(KEPT_BYTES)?, ..View::default() }, 0));
+        return Some((Allowance { kept: number(KEPT_BYTES)?, ..Allowance::default() }, 0));
     }
-    let view = View {
+    let view = Allowance {
         window: number(7)?,
         budget: u32::try_from(number(4)?).ok()?,
         next_budget: u32::try_from(number(4)?).ok()?,

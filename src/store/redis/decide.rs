@@ -22,7 +22,7 @@ use super::names;
 use super::plan::{self, Planned};
 use super::registry::Registry;
 use super::replay::Answered;
-use super::slots::Slot;
+use super::slots::ClusterSlot;
 use crate::core::algorithm::Algorithm;
 use crate::core::key::Key;
 use crate::core::request::Cost;
@@ -145,12 +145,12 @@ impl Core {
     }
 
     /// Whether the server of a slot takes what it is owed.
-    pub(super) fn is_back(&self, slot: Slot) -> bool {
+    pub(super) fn is_back(&self, slot: ClusterSlot) -> bool {
         self.lanes.places().map().node(slot).is_some_and(|node| node.phase() == Phase::Closed)
     }
 
     /// The same of what it is owed for new keys.
-    pub(super) fn has_room(&self, slot: Slot) -> bool {
+    pub(super) fn has_room(&self, slot: ClusterSlot) -> bool {
         let map = self.lanes.places().map();
         map.node(slot).is_some_and(|node| node.phase() == Phase::Closed && !node.is_crowded())
     }

@@ -19,14 +19,14 @@ use super::super::rights::is_escrowed;
 use super::super::spread::Spread;
 use super::call::Bucket;
 use super::daemons::Daemons;
-use super::slots::Slot;
+use super::slots::ClusterSlot;
 use crate::core::algorithm::{Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
-use crate::core::table::{Place, Table};
+use crate::core::table::{Table, TablePlace};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, Counted, Intent, StoreLen};
 
@@ -69,7 +69,7 @@ struct Shelf {
 pub(super) struct Unanswered<'a> {
     pub(super) charge: &'a Charge<'a>,
     pub(super) bucket: &'a Bucket,
-    pub(super) slot: Slot,
+    pub(super) slot: ClusterSlot,
 }
 
 /// How the policies decided.
@@ -94,7 +94,7 @@ struct Trial<'a> {
 #[derive(Clone, Copy)]
 enum Kept {
     /// In its shelf's table; `made` for this decision.
-    Here { place: Place, made: bool },
+    Here { place: TablePlace, made: bool },
     /// Nowhere: it was only asked about.
     Nowhere,
     /// It found no room.
@@ -102,7 +102,7 @@ enum Kept {
 }
 
 /// Shelves by their index, locked.
-type Locked<'s> = SmallVec<[(usize, MutexGuard<'s, Shelf>); 2]>;
+type LockedShelves<'s> = SmallVec<[(usize, MutexGuard<'s, Shelf>); 2]>;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -258,7 +258,7 @@ impl Fallback {
     }
 
     /// Locks what `local` charges lie in, in one order for everyone, so that no two decisions wait for each other.
-    fn lock(&self, charges: &[Unanswered<'_>]) -> Locked<'_> {
+    fn lock(&self, charges: &[Unanswered<'_>]) -> LockedShelves<'_> {
         let local = charges.iter().filter(|own| self.policy_of(own.charge.rule) == OnFailure::Local);
         let mut wanted: SmallVec<[usize; 4]> = local.map(|own| self.spread.place(own.charge.key).0).collect();
         wanted.sort_unstable();
@@ -272,7 +272,7 @@ impl Fallback {
         unanswered: &'a Unanswered<'a>,
         trials: &[Trial<'_>],
         intent: Intent,
-        (shelves, stand_ins): (&mut Locked<'_>, &mut StandIns),
+        (shelves, stand_ins): (&mut LockedShelves<'_>, &mut StandIns),
         now: Timestamp,
     ) -> Option<Trial<'a>> {
         let key = unanswered.charge.key;
@@ -293,7 +293,7 @@ impl Fallback {
         if intent == Intent::Ask {
             return trial(Kept::Nowhere, Entry::default());
         }
-        let pinned = |place: Place| {
+        let pinned = |place: TablePlace| {
             trials.iter().any(|other| {
                 other.shelf == index && matches!(other.kept, Kept::Here { place: own, .. } if own == place)
             })
@@ -314,7 +314,7 @@ impl Fallback {
         }
     }
 
-    fn keep(&self, shelf: &mut Shelf, place: Place, trial: Trial<'_>, now: Timestamp) {
+    fn keep(&self, shelf: &mut Shelf, place: TablePlace, trial: Trial<'_>, now: Timestamp) {
         let Trial { unanswered, mut entry, .. } = trial;
         if let Some(own) = entry.own.as_mut().filter(|own| own.owed > 0 && !own.listed) {
             own.listed = true;
@@ -353,7 +353,12 @@ impl Fallback {
     }
 
     /// What is owed for slots of which `back` says that they are answered again: that of `most` keys at most.
-    pub(super) fn collect(&self, now: Timestamp, most: usize, back: impl Fn(Slot) -> bool) -> Vec<Owed> {
+    pub(super) fn collect(
+        &self,
+        now: Timestamp,
+        most: usize,
+        back: impl Fn(ClusterSlot) -> bool,
+    ) -> Vec<Owed> {
         let now = self.server_time(now);
         let mut all = Vec::new();
         let mut looked_at = 0;

@@ -7,13 +7,13 @@ use std::time::Duration;
 use redis::Value;
 use smallvec::SmallVec;
 
-use super::call::{Action, Bucket, Call, Item, Part, Terms};
+use super::call::{Action, Bucket, CallTerms, DecideCall, Item, Part};
 use super::failure::Failure;
 use super::node::Node;
 use super::notes::Memory;
 use super::rights::Stints;
 use super::scripts::DECIDE;
-use super::slots::{Slot, slot_of_tag};
+use super::slots::{ClusterSlot, slot_of_tag};
 use super::topology::Map;
 use super::{StartError, Topology};
 use crate::core::algorithm::{Algorithm, Limit};
@@ -123,13 +123,13 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
     for (costs, whole) in
         [([Cost::Take(2), Cost::Take(1)], true), ([Cost::Take(1), Cost::Refund(1_000_000)], false)]
     {
-        let mut call = Call::new();
+        let mut call = DecideCall::new();
         for cost in costs {
             // Fails only for two limits of one bucket.
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
         let mut packed = Vec::new();
-        let terms = Terms { clock: None, stints: &Stints::default(), keys_bound: None };
+        let terms = CallTerms { clock: None, stints: &Stints::default(), keys_bound: None };
         call.write(&mut packed, &DECIDE, whole, terms);
         accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }
@@ -219,7 +219,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
     let hold = Cost::Hold(Hold { step, holder: Holder::UNKNOWN, places: cost.taken() });
 
     Part {
-        slot: Slot(0),
+        slot: ClusterSlot(0),
         action: Action::Put,
         buckets: SmallVec::from_iter([
             bucket(Algorithm::TokenBucket, "level"),

@@ -162,14 +162,14 @@ mod tests {
     use smallvec::SmallVec;
 
     use super::super::call::Action;
-    use super::super::slots::Slot;
+    use super::super::slots::ClusterSlot;
     use super::*;
 
     type Answers = Vec<oneshot::Receiver<Result<Answered, Failure>>>;
 
     fn board(lane: &Lane, answers: &mut Answers, within: Duration) -> Boarded {
         let part = Part {
-            slot: Slot(1),
+            slot: ClusterSlot(1),
             action: Action::Charge,
             buckets: SmallVec::new(),
             charges: SmallVec::new(),

@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
-use super::call::{Call, Part, Terms};
+use super::call::{CallTerms, DecideCall, Part};
 use super::failure::Failure;
 use super::lane::{Boarded, Waiting, expire_all};
 use super::link::{Landing, Link};
@@ -23,10 +23,10 @@ use super::node::{Node, Pass, Wire};
 use super::replay::{Answered, replay};
 use super::rights::{self, Stints};
 use super::scripts::DECIDE;
-use super::slots::Slot;
+use super::slots::ClusterSlot;
 use super::topology::Places;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::Balance;
+use crate::core::worldwide::escrow::StepResult;
 use crate::engine::clock::{Clock, Deadline};
 
 /// Buckets in one call beyond which no part is added.
@@ -49,8 +49,8 @@ pub(super) struct Lanes {
 
 /// Parts that go as one call.
 struct Group {
-    slot: Slot,
-    call: Call,
+    slot: ClusterSlot,
+    call: DecideCall,
     waiting: Vec<Waiting>,
 }
 
@@ -126,10 +126,10 @@ impl Lanes {
     fn grouped(&self, leaving: Vec<Waiting>) -> Vec<Group> {
         let joins_slots = self.places.joins_slots();
         let mut groups: Vec<Group> = Vec::new();
-        let mut newest: HashMap<Slot, usize, foldhash::fast::FixedState> = HashMap::default();
+        let mut newest: HashMap<ClusterSlot, usize, foldhash::fast::FixedState> = HashMap::default();
         for waiting in leaving {
             let slot = waiting.part.slot;
-            let place = if joins_slots { Slot(0) } else { slot };
+            let place = if joins_slots { ClusterSlot(0) } else { slot };
             if let Some(group) = newest.get(&place).and_then(|index| groups.get_mut(*index))
                 && group.call.buckets.len() < BUCKETS_MAX
                 && group.call.add(Arc::clone(&waiting.part)).is_ok()
@@ -137,7 +137,7 @@ impl Lanes {
                 group.waiting.push(waiting);
                 continue;
             }
-            let mut call = Call::new();
+            let mut call = DecideCall::new();
             if call.add(Arc::clone(&waiting.part)).is_err() {
                 self.refuse(vec![waiting], &Failure::Unexpected("a part that contradicts itself".to_owned()));
                 continue;
@@ -216,8 +216,8 @@ impl Lanes {
 
     async fn insist(
         &self,
-        call: &mut Call,
-        slot: Slot,
+        call: &mut DecideCall,
+        slot: ClusterSlot,
         mut before: Option<Failure>,
         deadline: Deadline,
     ) -> Result<Vec<Result<Answered, Failure>>, Failure> {
@@ -243,7 +243,7 @@ impl Lanes {
     }
 
     /// Has a step carried out on the rights of a bucket. `None`: no answer came in time.
-    pub(super) async fn rights(&self, call: &rights::Call, deadline: Deadline) -> Option<Balance> {
+    pub(super) async fn rights(&self, call: &rights::StepCall, deadline: Deadline) -> Option<StepResult> {
         let slot = call.name.slot;
         let packed = |whole| call.command(whole, self.clock(), &self.stints).get_packed_command();
         let mut answer = self.redirected(&packed(false), slot, None, deadline).await;
@@ -263,7 +263,7 @@ impl Lanes {
     pub(super) async fn plain(
         &self,
         command: &Cmd,
-        slot: Slot,
+        slot: ClusterSlot,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
         let answer = self.redirected(&command.get_packed_command(), slot, None, deadline).await;
@@ -277,7 +277,7 @@ impl Lanes {
     async fn redirected(
         &self,
         packed: &[u8],
-        slot: Slot,
+        slot: ClusterSlot,
         before: Option<Failure>,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
@@ -315,8 +315,8 @@ impl Lanes {
         Ok(node)
     }
 
-    fn terms(&self, keys_bound: Option<u64>) -> Terms<'_> {
-        Terms { clock: self.clock(), stints: &self.stints, keys_bound }
+    fn terms(&self, keys_bound: Option<u64>) -> CallTerms<'_> {
+        CallTerms { clock: self.clock(), stints: &self.stints, keys_bound }
     }
 
     fn clock(&self) -> Option<Timestamp> {

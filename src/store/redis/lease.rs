@@ -14,10 +14,10 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use super::call::Bucket;
-use super::slots::Slot;
+use super::slots::ClusterSlot;
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
 use crate::core::key::Key;
-use crate::core::request::{Cost, Report};
+use crate::core::request::{Cost, ReportedCost};
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, Counted};
@@ -55,13 +55,13 @@ struct Hot {
     since: Duration,
     rate: f64,
     drawing: bool,
-    held: Option<Held>,
+    held: Option<DrawnPermits>,
     denied: Option<Denied>,
 }
 
 /// Permits drawn and not yet used.
 #[derive(Debug)]
-struct Held {
+struct DrawnPermits {
     left: u64,
     until: Duration,
     /// When the window that they belong to ends, for algorithms with windows.
@@ -71,7 +71,7 @@ struct Held {
     server: Timestamp,
     at: Duration,
     bucket: Bucket,
-    slot: Slot,
+    slot: ClusterSlot,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -86,7 +86,7 @@ struct Denied {
 /// Permits to give back.
 #[derive(Debug)]
 pub(super) struct Leftover {
-    pub(super) slot: Slot,
+    pub(super) slot: ClusterSlot,
     pub(super) bucket: Bucket,
     pub(super) permits: u64,
     /// Whether it is too late: their window is about to end.
@@ -111,7 +111,7 @@ pub(super) struct Drawn {
     /// When the call was sent.
     pub(super) sent: Duration,
     pub(super) bucket: Bucket,
-    pub(super) slot: Slot,
+    pub(super) slot: ClusterSlot,
 }
 
 /// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder, nor where a view may
@@ -143,7 +143,7 @@ impl Leases {
 
     /// What to do with a check, and how many permits to draw now, if any.
     pub(super) fn check(&self, charge: &Charge<'_>, now: Duration) -> (Advice, Option<u64>) {
-        let (Cost::Take(cost) | Cost::Report(Report { permits: cost, .. })) = charge.cost else {
+        let (Cost::Take(cost) | Cost::Report(ReportedCost { permits: cost, .. })) = charge.cost else {
             return (Advice::Ask, None);
         };
         if self.permits_max == 0 || !leasable(charge) {
@@ -167,7 +167,7 @@ impl Leases {
         }
         hot.measure(now);
         // A report is charged all the same, unless nothing may be owed: then a bucket that is full stays as it is.
-        let stays = |cost| !matches!(cost, Cost::Report(Report { debt_max: 1.., .. }));
+        let stays = |cost| !matches!(cost, Cost::Report(ReportedCost { debt_max: 1.., .. }));
         if let Some(counted) = hot.denied(cost, now).filter(|_| stays(charge.cost)) {
             return (Advice::Answer(counted), None);
         }
@@ -203,7 +203,7 @@ impl Leases {
         });
         let kept = if same { before.as_ref().map_or(0, |held| held.left) } else { 0 };
         let leftover = before.filter(|held| !same && held.left > 0).map(|held| held.leftover(drawn.sent));
-        hot.held = Some(Held {
+        hot.held = Some(DrawnPermits {
             left: kept + drawn.permits,
             until: drawn.sent + self.ttl,
             window_ends,
@@ -221,7 +221,7 @@ impl Leases {
         let cost = match charge.cost {
             Cost::Take(cost) => cost,
             // It has taken what was left, so nothing more fits.
-            Cost::Report(Report { debt_max: 0, .. }) => 1,
+            Cost::Report(ReportedCost { debt_max: 0, .. }) => 1,
             _ => return,
         };
         let Some(retry) = counted.verdict.retry else { return };
@@ -258,7 +258,7 @@ impl Leases {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.retain(|_, hot| {
-                let over = |held: &mut Held| all || held.until <= now || held.ended(now);
+                let over = |held: &mut DrawnPermits| all || held.until <= now || held.ended(now);
                 if let Some(held) = hot.held.take_if(over)
                     && held.left > 0
                 {
@@ -341,7 +341,7 @@ impl Hot {
     }
 }
 
-impl Held {
+impl DrawnPermits {
     fn ended(&self, now: Duration) -> bool {
         self.window_ends.is_some_and(|end| now >= end)
     }

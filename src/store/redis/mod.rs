@@ -62,13 +62,13 @@ use self::plan::bucket_of;
 use self::registry::Registry;
 use self::topology::Places;
 use super::rights::has_rights;
-use crate::core::algorithm::{Algorithm, Limit, View};
+use crate::core::algorithm::{Algorithm, Allowance, Limit};
 use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{Ask, Balance};
+use crate::core::worldwide::escrow::{StepRequest, StepResult};
 use crate::engine::clock::{Deadline, Stopwatch};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 use crate::engine::status::StoreHealth;
@@ -252,12 +252,12 @@ impl Store for RedisStore {
     }
 
     /// Redis names buckets by their rules, so this does nothing: see [`Store::set_view_of`].
-    fn set_view(&self, _: &Key, _: View, _: u64, _: Timestamp) {}
+    fn set_view(&self, _: &Key, _: Allowance, _: u64, _: Timestamp) {}
 
-    fn set_view_of(&self, rule: &Compiled, key: &Key, view: View, error_bound: u64, _: Timestamp) {
+    fn set_view_of(&self, rule: &Compiled, key: &Key, view: Allowance, error_bound: u64, _: Timestamp) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
         let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
-        let ttl = View::kept_for(window).to_std();
+        let ttl = Allowance::kept_for(window).to_std();
         self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
     }
 
@@ -270,14 +270,14 @@ impl Store for RedisStore {
         rule: &'a Compiled,
         key: &'a Key,
         limit: Limit,
-        ask: &'a Ask,
+        ask: &'a StepRequest,
         _: Timestamp,
-    ) -> Answer<'a, Option<Balance>> {
+    ) -> Answer<'a, Option<StepResult>> {
         if !has_rights(rule) {
             return Answer::Now(None);
         }
         Answer::Later(Box::pin(async move {
-            let call = rights::Call::new(rule, key, limit, ask)?;
+            let call = rights::StepCall::new(rule, key, limit, ask)?;
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             self.core.lanes.rights(&call, deadline).await
         }))

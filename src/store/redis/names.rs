@@ -9,7 +9,7 @@ use crate::core::key::{Key, identity_values};
 use crate::core::rule::Rule;
 use crate::core::time::Span;
 
-use super::slots::{SLOTS, Slot, checksum, slot_of_checksum, slot_of_tag};
+use super::slots::{ClusterSlot, SLOTS, checksum, slot_of_checksum, slot_of_tag};
 use super::split::parts_of;
 
 /// A bucket's key and where it lies.
@@ -18,7 +18,7 @@ pub(super) struct Name {
     /// The key.
     pub(super) key: Vec<u8>,
     /// The slot of its hash tag.
-    pub(super) slot: Slot,
+    pub(super) slot: ClusterSlot,
 }
 
 /// The name of a bucket of `rule`. A request's own limit with another window counts in a key of its own.

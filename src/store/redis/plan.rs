@@ -12,7 +12,7 @@ use super::call::{Action, Bucket, Item, Part};
 use super::fallback::Unanswered;
 use super::names;
 use super::replay::Answered;
-use super::slots::Slot;
+use super::slots::ClusterSlot;
 use super::topology::Map;
 use crate::core::algorithm::Algorithm;
 use crate::core::hold::{Hold, HoldStep};
@@ -30,7 +30,7 @@ pub(super) struct Planned {
 }
 
 /// The bucket of a charge in Redis.
-pub(super) fn bucket_of(charge: &Charge<'_>) -> (Slot, Bucket) {
+pub(super) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, Bucket) {
     let rule = &charge.rule.rule;
     let name = names::bucket(rule, charge.key, charge.limit.window);
     let bucket = Bucket {
@@ -58,7 +58,7 @@ pub(super) fn split(charges: &[Charge<'_>], intent: Intent, joined: Option<&Map>
     let mut parts: SmallVec<[(Part, SmallVec<[usize; 2]>); 1]> = SmallVec::new();
     for (place, charge) in charges.iter().enumerate() {
         let (slot, bucket) = bucket_of(charge);
-        let together = |own: Slot| match joined {
+        let together = |own: ClusterSlot| match joined {
             None => own == slot,
             Some(map) => match (map.node(own), map.node(slot)) {
                 (Some(own), Some(other)) => Arc::ptr_eq(own, other),

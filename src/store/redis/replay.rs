@@ -7,9 +7,9 @@
 use smallvec::SmallVec;
 
 use super::super::rights::GATHERING;
-use super::call::{Action, Before, Bucket, Call, Item, PartFate, Reply, Told};
+use super::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
 use super::failure::Failure;
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict, View};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
 use crate::core::request::Cost;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::Counted;
@@ -51,7 +51,7 @@ struct Live {
     limit: Limit,
     state: State,
     /// What is enforced.
-    view: Option<View>,
+    view: Option<Allowance>,
     /// Whether that is what was told of the other regions.
     told: bool,
     /// By how much what was told may err.
@@ -64,14 +64,14 @@ struct Live {
 }
 
 /// Replays a call. One answer for each part.
-pub(super) fn replay(call: &Call, reply: &Reply) -> Vec<Result<Answered, Failure>> {
+pub(super) fn replay(call: &DecideCall, reply: &Reply) -> Vec<Result<Answered, Failure>> {
     let live = |(bucket, before): (&Bucket, &Before)| {
         let state = State::unpack(bucket.algorithm, &before.packed);
         let existed = state.is_some();
         let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
         let (limit, gathered) = (bucket.limit, bucket.gathered);
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
-        let view = View::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
+        let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
         Live { limit, state, view, told: view == known, error_bound, gathered, existed, pending: 0 }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();

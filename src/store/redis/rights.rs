@@ -16,8 +16,8 @@ use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
-use crate::core::worldwide::escrow::places::{Bond, Loans};
-use crate::core::worldwide::escrow::{Ask, Balance, Kept, Ledger, Step};
+use crate::core::worldwide::escrow::places::{LoanBook, LoanPartner};
+use crate::core::worldwide::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
 
 /// Stints remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
 const STINTS_MAX: usize = 32;
@@ -63,7 +63,7 @@ impl Stints {
 }
 
 /// One step, as it goes to Redis.
-pub(super) struct Call {
+pub(super) struct StepCall {
     /// The bucket.
     pub(super) name: Name,
     bucket: Vec<u8>,
@@ -72,9 +72,9 @@ pub(super) struct Call {
     pub(super) places: bool,
 }
 
-impl Call {
+impl StepCall {
     /// `None` for a step that no honest region asks for.
-    pub(super) fn new(rule: &Compiled, key: &Key, limit: Limit, ask: &Ask) -> Option<Self> {
+    pub(super) fn new(rule: &Compiled, key: &Key, limit: Limit, ask: &StepRequest) -> Option<Self> {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
         let mut bucket = Vec::with_capacity(23);
         push(&mut bucket, u64::from(names::shape(&rule.rule, rule.rule.algorithm, limit.window)), 4);
@@ -143,7 +143,7 @@ impl Call {
 }
 
 /// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
-pub(super) fn read(value: Value, places: bool, stints: &Stints) -> Option<Balance> {
+pub(super) fn read(value: Value, places: bool, stints: &Stints) -> Option<StepResult> {
     let Value::Array(values) = value else { return None };
     let [
         Value::Int(_),
@@ -158,7 +158,7 @@ pub(super) fn read(value: Value, places: bool, stints: &Stints) -> Option<Balanc
     stints.learn(stint);
     let session = pull(&mut session.as_slice(), 8)?;
     let ledger = if places { unpack_places(ledger, session) } else { unpack(ledger, session) };
-    Some(Balance { ledger: ledger?, used: u64::try_from(*used).ok()? })
+    Some(StepResult { ledger: ledger?, used: u64::try_from(*used).ok()? })
 }
 
 fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
@@ -184,7 +184,7 @@ fn unpack(bytes: &[u8], session: u64) -> Option<Ledger> {
             1 => ledger.taken.push(total),
             2 => ledger.acknowledged.push(total),
             _ => {
-                let kept = ledger.kept.get_or_insert_with(|| Box::new(Kept { until, totals: Vec::new() }));
+                let kept = ledger.kept.get_or_insert_with(|| Box::new(Reserve { until, totals: Vec::new() }));
                 kept.totals.push(total);
             }
         }
@@ -196,7 +196,7 @@ fn unpack_places(bytes: &[u8], session: u64) -> Option<Ledger> {
     let (_, mut rest) = bytes.split_at_checked(ID_BYTES)?;
     let minted = pull(&mut rest, 5)?;
     let (capacity, share) = (pull(&mut rest, 5)?, pull(&mut rest, 5)?);
-    let mut loans = Loans { share, capacity, vouched: pull(&mut rest, 1)? > 0, bonds: Vec::new() };
+    let mut loans = LoanBook { share, capacity, vouched: pull(&mut rest, 1)? > 0, bonds: Vec::new() };
     let mut ledger = Ledger { session, minted, ..Ledger::default() };
     let _ = pull(&mut rest, 8)?;
     while !rest.is_empty() {
@@ -209,7 +209,7 @@ fn unpack_places(bytes: &[u8], session: u64) -> Option<Ledger> {
         let region = std::str::from_utf8(name).ok()?.to_owned();
         ledger.given.push(Total { region: region.clone(), session, permits: given });
         ledger.taken.push(Total { region: region.clone(), session, permits: taken });
-        loans.bonds.push(Bond { region, heard, told: flags & 1 > 0, carried: flags & 2 > 0 });
+        loans.bonds.push(LoanPartner { region, heard, told: flags & 1 > 0, carried: flags & 2 > 0 });
     }
     ledger.loans = Some(Box::new(loans));
     Some(ledger)

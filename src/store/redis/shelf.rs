@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use super::decide::Core;
-use super::slots::{Slot, slot_of_tag};
+use super::slots::{ClusterSlot, slot_of_tag};
 use crate::engine::clock::Deadline;
 use crate::engine::identity::Shelf;
 use crate::engine::port::Later;
@@ -33,7 +33,7 @@ impl RedisShelf {
 
     async fn each(
         &self,
-        commands: impl Iterator<Item = (Cmd, Slot)>,
+        commands: impl Iterator<Item = (Cmd, ClusterSlot)>,
         patience: Duration,
     ) -> Vec<Option<Value>> {
         let deadline = Deadline::after(patience);
@@ -44,7 +44,7 @@ impl RedisShelf {
 }
 
 /// The key of a name, and where it lies.
-fn key(name: &str) -> (String, Slot) {
+fn key(name: &str) -> (String, ClusterSlot) {
     // Braces would end the hash tag.
     let tag = format!("who:{}", name.replace('%', "%25").replace('{', "%7b").replace('}', "%7d"));
     let slot = slot_of_tag(tag.as_bytes());

@@ -6,7 +6,7 @@ pub(super) const SLOTS: usize = 16_384;
 
 /// One of them; less than [`SLOTS`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Slot(pub(super) u16);
+pub(super) struct ClusterSlot(pub(super) u16);
 
 const TABLE: [u16; 256] = table();
 
@@ -28,7 +28,7 @@ const fn table() -> [u16; 256] {
 }
 
 /// The slot of a key with this hash tag.
-pub(super) fn slot_of_tag(tag: &[u8]) -> Slot {
+pub(super) fn slot_of_tag(tag: &[u8]) -> ClusterSlot {
     slot_of_checksum(checksum(0, tag))
 }
 
@@ -43,13 +43,13 @@ pub(super) fn checksum(before: u16, bytes: &[u8]) -> u16 {
 }
 
 /// The slot of a hash tag with this checksum.
-pub(super) const fn slot_of_checksum(checksum: u16) -> Slot {
-    Slot(checksum & 0x3fff)
+pub(super) const fn slot_of_checksum(checksum: u16) -> ClusterSlot {
+    ClusterSlot(checksum & 0x3fff)
 }
 
 /// The slot of a whole key, by Redis Cluster's rule for hash tags.
 #[cfg(test)]
-pub(super) fn slot_of_key(key: &[u8]) -> Slot {
+pub(super) fn slot_of_key(key: &[u8]) -> ClusterSlot {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
         let close = rest.iter().position(|byte| *byte == b'}')?;
@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn slots_are_those_that_redis_computes() {
         // From the specification, and `redis-cli cluster keyslot`.
-        assert_eq!(slot_of_tag(b"123456789"), Slot(0x31c3));
-        assert_eq!(slot_of_tag(b"foo"), Slot(12_182));
-        assert_eq!(slot_of_key(b"tg:{foo}:x"), Slot(12_182));
+        assert_eq!(slot_of_tag(b"123456789"), ClusterSlot(0x31c3));
+        assert_eq!(slot_of_tag(b"foo"), ClusterSlot(12_182));
+        assert_eq!(slot_of_key(b"tg:{foo}:x"), ClusterSlot(12_182));
     }
 }

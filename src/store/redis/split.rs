@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::decide::Core;
 use crate::core::algorithm::{Limit, Verdict};
 use crate::core::key::Key;
-use crate::core::request::{Cost, Report};
+use crate::core::request::{Cost, ReportedCost};
 use crate::core::rule::Rule;
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
@@ -115,7 +115,7 @@ impl Core {
         let mut all: SmallVec<[Counted; 4]> = SmallVec::new();
         let ask = async |more: u32, permits: u64, debt_max: u32| {
             let (key, limit) = part(charge, turn.wrapping_add(more));
-            let cost = Cost::Report(Report { permits, debt_max });
+            let cost = Cost::Report(ReportedCost { permits, debt_max });
             let own = Charge { key: &key, limit, cost, ..*charge };
             self.decide(&[own], intent, now, deadline).await.counted.first().copied()
         };

@@ -16,7 +16,7 @@ use super::inspect;
 use super::node::{Common, Node, address_of, elsewhere};
 use super::ring;
 use super::sentinel::InForce;
-use super::slots::{SLOTS, Slot};
+use super::slots::{ClusterSlot, SLOTS};
 use super::{RedisSettings, StartError, Topology};
 
 /// For one question about the topology.
@@ -40,7 +40,7 @@ pub(super) struct Map {
 
 impl Map {
     /// The node that serves a slot.
-    pub(super) fn node(&self, slot: Slot) -> Option<&Arc<Node>> {
+    pub(super) fn node(&self, slot: ClusterSlot) -> Option<&Arc<Node>> {
         let place = self.slots.get(usize::from(slot.0))?;
         self.nodes.get(usize::from(*place))
     }
@@ -174,7 +174,7 @@ impl Places {
     }
 
     /// Takes note that a slot has moved, until the next look.
-    pub(super) fn moved(&self, slot: Slot, to: &Arc<Node>) {
+    pub(super) fn moved(&self, slot: ClusterSlot, to: &Arc<Node>) {
         let map = self.map.load();
         let mut nodes = map.nodes.clone();
         let place = nodes.iter().position(|node| Arc::ptr_eq(node, to)).unwrap_or_else(|| {

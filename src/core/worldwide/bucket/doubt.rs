@@ -1,7 +1,7 @@
 //! How far a worldwide count may be off now, and by how much closed windows were above their limit.
 
 use super::news::REMINDED;
-use super::{Bucket, Here};
+use super::{DaemonContext, GossipBucket};
 use crate::algorithm::Algorithm;
 use crate::time::{Span, Timestamp};
 use crate::worldwide::regions::{Region, RegionId, Regions};
@@ -17,7 +17,7 @@ const LEVEL_KNOWN: Span = Span::from_secs(20);
 
 /// What makes a worldwide count uncertain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doubt {
+pub enum UncertaintyCause {
     /// News is on its way.
     Lag,
     /// A region that has told has not been heard of this bucket for too long.
@@ -30,7 +30,7 @@ pub enum Doubt {
     Late,
 }
 
-impl Doubt {
+impl UncertaintyCause {
     /// As operators read it.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -47,12 +47,12 @@ impl Doubt {
 /// Reports on a bucket, from whichever region, without a long pause between them: all regions have heard of it since they began,
 /// and so hold their stores to their parts.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Agreed {
+pub(super) struct KnownSince {
     since: Timestamp,
     last: Timestamp,
 }
 
-impl Agreed {
+impl KnownSince {
     /// Somebody told of the bucket. After a longer pause than `kept` a region may have forgotten it.
     pub(super) fn note(&mut self, at: Timestamp, kept: Span) {
         if self.last + kept < at {
@@ -66,7 +66,7 @@ impl Agreed {
     }
 }
 
-impl Bucket {
+impl GossipBucket {
     /// How long after a report the stores of all regions still hold what it made them hold: a view of a window speaks of the next
     /// one too.
     pub(super) fn agreed_for(&self) -> Span {
@@ -83,7 +83,11 @@ impl Bucket {
     /// Where all was told in time lately, all regions divide by the same reports: then a region may have used since it told as
     /// much as it was given. Otherwise, and where a region may not know the bucket, its store may have admitted the whole limit,
     /// and once more if its process was followed by another one.
-    pub(in super::super) fn error_bound(&self, now: Timestamp, here: Here<'_>) -> (u64, Doubt) {
+    pub(in super::super) fn error_bound(
+        &self,
+        now: Timestamp,
+        here: DaemonContext<'_>,
+    ) -> (u64, UncertaintyCause) {
         // While its own limit changes some regions hold the old one and some the new.
         let begun = Timestamp::window_start(self.window_at(now), self.rule.limit.window);
         let before = if self.windowed() { u64::from(self.own.before_at(begun)) } else { 0 };
@@ -94,7 +98,7 @@ impl Bucket {
             && here.regions.owned_by(here.node, &self.key);
         let agreed = settled && self.agreed.lasts(now, self.agreed_for(), heard);
         let mut sum = if here.shared_store { 0 } else { self.uncounted_here(now, here, limit) };
-        let mut most = (sum, Doubt::Untold);
+        let mut most = (sum, UncertaintyCause::Untold);
         let window = self.window_at(now);
         // What was admitted in the window before counts in a sliding one.
         let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
@@ -107,9 +111,9 @@ impl Bucket {
                 self.since_told(now, here, id, limit)
             } else {
                 let doubt = match region.cut_off {
-                    true => Doubt::Partition,
-                    false if settled => Doubt::Untold,
-                    false => Doubt::Late,
+                    true => UncertaintyCause::Partition,
+                    false if settled => UncertaintyCause::Untold,
+                    false => UncertaintyCause::Late,
                 };
                 (self.unknown_of(now, id, region, here, (window, limit)), doubt)
             };
@@ -129,13 +133,19 @@ impl Bucket {
     }
 
     /// What a region may have used beyond what it told, held to its parts since then.
-    fn since_told(&self, now: Timestamp, here: Here<'_>, id: RegionId, limit: u64) -> (u64, Doubt) {
+    fn since_told(
+        &self,
+        now: Timestamp,
+        here: DaemonContext<'_>,
+        id: RegionId,
+        limit: u64,
+    ) -> (u64, UncertaintyCause) {
         let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
         let quiet = if here.thrift { self.quiet_of(id, here, self.windowed()) } else { 0 };
         let newest = told.or_else(|| self.periods.iter().rev().find_map(|period| period.told(id)));
         let stale =
             newest.is_some_and(|told| now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0);
-        let doubt = if stale { Doubt::Stale } else { Doubt::Lag };
+        let doubt = if stale { UncertaintyCause::Stale } else { UncertaintyCause::Lag };
         if self.windowed() {
             let known = told.map_or(0, |told| self.believed(told.counts.net()));
             let given = match here.care.counts_all_given {
@@ -144,13 +154,13 @@ impl Bucket {
             };
             let given = given.unwrap_or(limit);
             let bound = given.saturating_sub(known);
-            return if bound < quiet { (quiet, Doubt::Untold) } else { (bound, doubt) };
+            return if bound < quiet { (quiet, UncertaintyCause::Untold) } else { (bound, doubt) };
         }
         let given = match here.care.counts_all_given {
             true => self.given.of(id).unwrap_or(limit),
             false => 0,
         };
-        (given.saturating_add(quiet), if quiet > given { Doubt::Untold } else { doubt })
+        (given.saturating_add(quiet), if quiet > given { UncertaintyCause::Untold } else { doubt })
     }
 
     /// All that the stores of a region can have admitted in a window, in each life, but for what it told.
@@ -159,7 +169,7 @@ impl Bucket {
         now: Timestamp,
         id: RegionId,
         region: &Region,
-        here: Here<'_>,
+        here: DaemonContext<'_>,
         (window, limit): (u64, u64),
     ) -> u64 {
         let told = self.period(window).and_then(|period| period.told(id));
@@ -187,7 +197,7 @@ impl Bucket {
     }
 
     /// Whether a daemon of a region was, or may have been, followed by another process while its use still counts.
-    fn began_again(&self, now: Timestamp, id: RegionId, here: Here<'_>) -> bool {
+    fn began_again(&self, now: Timestamp, id: RegionId, here: DaemonContext<'_>) -> bool {
         let window = self.window_at(now);
         let told = self.period(window).and_then(|period| period.told(id));
         let reborn = here.regions.get(id).and_then(|region| self.reborn(region, told, here));
@@ -196,7 +206,12 @@ impl Bucket {
 
     /// When the newest process of a region's daemons may have followed another one. What came before this process nobody has told it:
     /// only a counter that is older than what still counts shows that there was one process all the time.
-    fn reborn(&self, region: &Region, told: Option<&super::Told>, here: Here<'_>) -> Option<Timestamp> {
+    fn reborn(
+        &self,
+        region: &Region,
+        told: Option<&super::RegionReport>,
+        here: DaemonContext<'_>,
+    ) -> Option<Timestamp> {
         if here.shared_store || region.reborn.is_some() {
             return region.reborn;
         }
@@ -215,7 +230,7 @@ impl Bucket {
 
     /// What daemons of the own region whose stores this one does not share may have admitted, this one's former processes included,
     /// beyond what is known of them.
-    fn uncounted_here(&self, now: Timestamp, here: Here<'_>, limit: u64) -> u64 {
+    fn uncounted_here(&self, now: Timestamp, here: DaemonContext<'_>, limit: u64) -> u64 {
         let window = self.window_at(now);
         let period = self.period(window);
         let counters = period.map_or(&[][..], |period| period.live.entries());

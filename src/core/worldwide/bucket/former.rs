@@ -2,15 +2,20 @@
 
 use smallvec::SmallVec;
 
-use super::{Bucket, Here, Said};
+use super::{DaemonContext, GossipBucket, ReceivedReport};
 use crate::time::Timestamp;
 use crate::worldwide::counts::Count;
 use crate::worldwide::regions::Regions;
 
-impl Bucket {
+impl GossipBucket {
     /// Takes in what another region was told by this one. Only counts that began before this process are taken: of those that go
     /// on, whoever counts knows more. Whether any of it was new.
-    pub(in super::super) fn hear_former(&mut self, now: Timestamp, heard: &Said, here: Here<'_>) -> bool {
+    pub(in super::super) fn hear_former(
+        &mut self,
+        now: Timestamp,
+        heard: &ReceivedReport,
+        here: DaemonContext<'_>,
+    ) -> bool {
         let former = heard.counts.iter().filter(|count| count.counter.since < here.started);
         let former: SmallVec<[Count; 1]> = former.cloned().collect();
         let before = self.own_net(heard.window);
@@ -30,7 +35,7 @@ impl Bucket {
 
     /// Without windows: the own region admitted `more` in its former life, the last of it by `until`. The level knows of it, and
     /// so does a store that outlived the process; one in memory is charged for what cannot have refilled since.
-    fn draw_former(&mut self, now: Timestamp, more: u64, until: Timestamp, here: Here<'_>) {
+    fn draw_former(&mut self, now: Timestamp, more: u64, until: Timestamp, here: DaemonContext<'_>) {
         let (limit, capacity) = (self.rule.limit, self.rule.limit.capacity(self.rule.algorithm));
         let drawn = self.pool.former(now, (more, until), limit, capacity);
         if here.shared_store {

@@ -3,14 +3,14 @@
 use smallvec::SmallVec;
 
 use super::doubt::TURNS;
-use super::{Bucket, Here, Period, Told};
-use crate::algorithm::{LEVEL_TOLD, View, remembered};
+use super::{DaemonContext, GossipBucket, Period, RegionReport};
+use crate::algorithm::{Allowance, LEVEL_TOLD, remembered};
 use crate::time::{Span, Timestamp};
 use crate::worldwide::Effect;
-use crate::worldwide::budget::Account;
+use crate::worldwide::budget::ReportFigures;
 use crate::worldwide::counts::Count;
 use crate::worldwide::partition::sides;
-use crate::worldwide::pool::Share;
+use crate::worldwide::pool::LevelScope;
 use crate::worldwide::regions::{RegionId, Regions};
 use crate::worldwide::replica::Policy;
 
@@ -23,9 +23,9 @@ const LOOKS_PER_WINDOW: u64 = 50;
 /// So many times in a window what still counts of the one before is worked out anew for a log.
 const LOOKS_PER_LOG: u64 = 25;
 
-impl Bucket {
+impl GossipBucket {
     /// What all other regions are known to have admitted in a window.
-    fn others_in(&self, here: Here<'_>, window: u64) -> u64 {
+    fn others_in(&self, here: DaemonContext<'_>, window: u64) -> u64 {
         let Some(period) = self.period(window) else { return 0 };
         let others = self.told_by_others(period);
         others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
@@ -34,7 +34,7 @@ impl Bucket {
     /// What the store is told that all other regions admitted in `before`, the window that has ended: it takes that as spread
     /// evenly. Of a log each admission counts until it leaves the interval, so there it is what a whole window would hold that
     /// was like the part of it that still counts.
-    fn others_before(&self, now: Timestamp, here: Here<'_>, before: u64) -> u64 {
+    fn others_before(&self, now: Timestamp, here: DaemonContext<'_>, before: u64) -> u64 {
         let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
             return self.others_in(here, before);
         };
@@ -56,19 +56,19 @@ impl Bucket {
         let period = window.checked_sub(1).and_then(|before| self.period(before));
         let (Some(length), Some(period)) = (self.slides(), period) else { return SmallVec::new() };
         let passed = now.since(Timestamp::window_start(window, length)).0;
-        let still = |told: &Told| self.believed(told.lingering(passed, length));
+        let still = |told: &RegionReport| self.believed(told.lingering(passed, length));
         let counts = period.told.iter().map(|(id, told)| (id, still(told)));
         counts.filter(|(_, permits)| *permits > 0).collect()
     }
 
     /// What the own region admitted but this daemon's own store cannot know.
-    pub(super) fn elsewhere(&self, here: Here<'_>, period: &Period) -> u64 {
+    pub(super) fn elsewhere(&self, here: DaemonContext<'_>, period: &Period) -> u64 {
         let unknown = |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
         period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
     }
 
     /// Works out what the store must be told. Whether it has changed.
-    pub(in super::super) fn look(&mut self, now: Timestamp, here: Here<'_>) -> bool {
+    pub(in super::super) fn look(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if !self.windowed() {
             return self.look_at_level(now, here);
         }
@@ -81,7 +81,8 @@ impl Bucket {
             None => {
                 doubted = self.enforced.is_some();
                 let standing = self.standing(window, here);
-                let own = Account { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
+                let own =
+                    ReportFigures { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
                 let lingering = self.lingering(now, window);
                 let ground = self.ground(&standing, here, &lingering);
                 self.cut.advance(now, ground);
@@ -95,7 +96,7 @@ impl Bucket {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
         };
-        let view = View {
+        let view = Allowance {
             window,
             budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
             next_budget: u32::try_from(allowance.next).unwrap_or(limit),
@@ -103,7 +104,7 @@ impl Bucket {
             others_before: self.others_before(now, here, window.saturating_sub(1)),
             kept: 0,
         };
-        let plain = View { window, budget: limit, next_budget: limit, ..View::default() };
+        let plain = Allowance { window, budget: limit, next_budget: limit, ..Allowance::default() };
         let same = match self.enforced {
             // Untold, a store keeps to the region's share where other regions are known.
             None => view == plain && !here.has_others(),
@@ -127,7 +128,7 @@ impl Bucket {
     }
 
     /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
-    fn look_at_level(&mut self, now: Timestamp, here: Here<'_>) -> bool {
+    fn look_at_level(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let heard = self.charge(now, here);
         let own = self.own_net(0);
         let siblings = match self.period(0) {
@@ -139,7 +140,7 @@ impl Bucket {
         if !here.care.divides_levels {
             (sides.apart, sides.permits) = (0, u64::from(limit.permits));
         }
-        let share = Share {
+        let share = LevelScope {
             limit,
             capacity: limit.capacity(self.rule.algorithm),
             permits: sides.permits,
@@ -181,14 +182,14 @@ impl Bucket {
             Policy::Sum => None,
             _ => self.pool.view(now, own, pause + pause, share),
         };
-        let view = view.unwrap_or(View { window: now.0, ..View::default() });
+        let view = view.unwrap_or(Allowance { window: now.0, ..Allowance::default() });
         let left =
             share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.others);
         let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
         self.strained = self.demand_at(now) > 0 && untold >= left;
-        let (at, limit) = (|view: &View| view.held(&self.rule.limit, now), &self.rule.limit);
+        let (at, limit) = (|view: &Allowance| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
-        let soon = |view: &View| view.held(&self.rule.limit, now + pause);
+        let soon = |view: &Allowance| view.held(&self.rule.limit, now + pause);
         let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
         let moved = at(&view).abs_diff(at(&before)) >= little
             || soon(&view).abs_diff(soon(&before)) >= little
@@ -211,7 +212,7 @@ impl Bucket {
     }
 
     /// What other regions told beyond what is charged already, as far as it is believed.
-    fn charge(&mut self, now: Timestamp, here: Here<'_>) -> u64 {
+    fn charge(&mut self, now: Timestamp, here: DaemonContext<'_>) -> u64 {
         let limit = self.rule.limit;
         let capacity = limit.capacity(self.rule.algorithm);
         let Some(period) = self.period(0) else { return 0 };

@@ -1,15 +1,15 @@
 //! Whether there is anything to tell of a bucket, and how soon.
 
-use super::{Bucket, Here, Telling};
+use super::{DaemonContext, GossipBucket, LastReport};
 use crate::time::{Span, Timestamp};
 use crate::worldwide::regions::{RegionId, Regions};
 
 /// What is in use is told again after this long, also where nothing has changed that others would not guess.
 pub(super) const REMINDED: Span = Span::from_secs(1);
 
-impl Bucket {
+impl GossipBucket {
     /// Whether there is anything to tell that was not told, and that the others would not guess.
-    pub(in super::super) fn has_news(&self, now: Timestamp, here: Here<'_>) -> bool {
+    pub(in super::super) fn has_news(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if here.thrift && self.is_cold(now, here) {
             return false;
         }
@@ -29,7 +29,7 @@ impl Bucket {
     }
 
     /// Whether what the others extrapolate from what they were told is off by more than chance.
-    fn guessed_wrong(&self, told: Telling, now: Timestamp) -> bool {
+    fn guessed_wrong(&self, told: LastReport, now: Timestamp) -> bool {
         if !self.windowed() {
             // Of a level nothing is guessed: what was not told is missing in everybody's.
             return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
@@ -52,7 +52,7 @@ impl Bucket {
     /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and always who would soon be
     /// refused: nobody gives more to a region that says nothing. Of a bucket without windows, what it holds is the limit, and
     /// what is asked for until that has refilled counts; what is not told is missing in the own part until it is told.
-    fn is_cold(&self, now: Timestamp, here: Here<'_>) -> bool {
+    fn is_cold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.strained {
             return false;
         }
@@ -83,14 +83,14 @@ impl Bucket {
     }
 
     /// So much each daemon of a region may use or ask for without telling.
-    pub(super) fn quiet_of(&self, region: RegionId, here: Here<'_>, spoken: bool) -> u64 {
+    pub(super) fn quiet_of(&self, region: RegionId, here: DaemonContext<'_>, spoken: bool) -> u64 {
         let regions = u64::try_from(here.regions.len()).unwrap_or(u64::MAX);
         let parts = if spoken { 50 } else { regions.max(5) };
         self.whole() / parts / here.daemons(region)
     }
 
     /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
-    pub(in super::super) fn is_urgent(&self, now: Timestamp, here: Here<'_>) -> bool {
+    pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         if self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
@@ -115,7 +115,7 @@ impl Bucket {
     }
 
     /// Whether the demand differs by more than `percent` and by more than so many standard deviations of chance.
-    fn demand_moved(&self, told: Telling, now: Timestamp, percent: u64, sigmas: u64) -> bool {
+    fn demand_moved(&self, told: LastReport, now: Timestamp, percent: u64, sigmas: u64) -> bool {
         let demand = self.demand_at(now);
         let moved = demand.abs_diff(told.demand);
         moved > told.demand.max(demand) / 100 * percent

@@ -11,13 +11,13 @@ const TOLD_WITHIN: Span = Span::from_millis(100);
 
 /// The count at so many instants of the window.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Trail {
+pub(super) struct CountHistory {
     marks: [u32; MARKS_LEN],
     /// How much of the window had passed at the newest report, and what it told.
     newest: (u64, u64),
 }
 
-impl Trail {
+impl CountHistory {
     /// `admitted` permits were told of at `stamp`, in the window of this `length` that begins at `start`.
     pub(super) fn note(&mut self, start: Timestamp, length: Span, stamp: Timestamp, admitted: u64) {
         let (before, known) = self.newest;
@@ -74,8 +74,8 @@ mod tests {
     const START: Timestamp = Timestamp(1_700_000_000_000_000);
     const SECOND: Span = Span::from_secs(1);
 
-    fn noted(reports: &[(u64, u64)]) -> Trail {
-        let mut trail = Trail::default();
+    fn noted(reports: &[(u64, u64)]) -> CountHistory {
+        let mut trail = CountHistory::default();
         for &(ms, admitted) in reports {
             trail.note(START, SECOND, START + Span::from_millis(ms), admitted);
         }
@@ -105,7 +105,7 @@ mod tests {
         assert!((60..=100).contains(&near), "{near}");
         assert_eq!(trail.at(SECOND.0, SECOND), 150);
         let long = Span::from_secs(3_600 * 24 * 366);
-        let mut trail = Trail::default();
+        let mut trail = CountHistory::default();
         trail.note(START, long, START + long, u64::MAX);
         assert_eq!(trail.at(0, long), 0);
     }

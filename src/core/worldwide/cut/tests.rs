@@ -8,9 +8,9 @@ const WINDOW: Span = Span::from_secs(1);
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
 
-fn ground(limit: u64, policy: Policy) -> Ground<'static> {
+fn ground(limit: u64, policy: Policy) -> DivisionScope<'static> {
     let horizon = Span::from_millis(60);
-    Ground {
+    DivisionScope {
         limit,
         window: WINDOW,
         horizon,
@@ -23,25 +23,25 @@ fn ground(limit: u64, policy: Policy) -> Ground<'static> {
     }
 }
 
-fn reading(at: Timestamp, admitted: u64, per_second: u64) -> Reading {
-    let account = Account { stamp: at, admitted, demand: per_second * 1_000_000 };
-    Reading { window: at.window_index(WINDOW), account }
+fn reading(at: Timestamp, admitted: u64, per_second: u64) -> WindowReport {
+    let account = ReportFigures { stamp: at, admitted, demand: per_second * 1_000_000 };
+    WindowReport { window: at.window_index(WINDOW), account }
 }
 
 /// A region that does nothing.
-fn still(at: Timestamp) -> Account {
-    Account { stamp: at, admitted: 0, demand: 0 }
+fn still(at: Timestamp) -> ReportFigures {
+    ReportFigures { stamp: at, admitted: 0, demand: 0 }
 }
 
 /// Hears every report after a delay of its own (below the horizon) and looks at its own pace.
 fn follow(
-    reports: &[(RegionId, Reading)],
+    reports: &[(RegionId, WindowReport)],
     delays: &[u64],
     tick: u64,
     end: Timestamp,
     policy: Policy,
 ) -> Vec<u32> {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let mut arrivals: Vec<_> = reports
         .iter()
         .zip(delays.iter().cycle())
@@ -72,8 +72,8 @@ proptest! {
         let given = |own: usize| {
             let id = |place: usize| (place + 3 - own) % 3;
             let parties = [0, 1, 2].map(|place| (id(place), 1));
-            let ground = Ground { parties: &parties, ..ground(limit, Policy::Tidegate) };
-            let (mut cut, mut at, mut admitted) = (Cut::default(), START, [0; 3]);
+            let ground = DivisionScope { parties: &parties, ..ground(limit, Policy::Tidegate) };
+            let (mut cut, mut at, mut admitted) = (CommonCuts::default(), START, [0; 3]);
             for &(place, pause, more, demand) in &history {
                 at = at + Span::from_millis(pause * 5);
                 admitted[place] += more;
@@ -118,17 +118,17 @@ proptest! {
 
 #[test]
 fn a_region_that_asks_alone_has_the_whole_limit() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     cut.hear(START, 0, reading(START, 1, 500), ground);
     let later = START + Span::from_millis(200);
     cut.advance(later, ground);
-    assert_eq!(cut.allowance(still(later), ground), Allowance { now: 100, next: 100 });
+    assert_eq!(cut.allowance(still(later), ground), WindowBudgets { now: 100, next: 100 });
 }
 
 #[test]
 fn a_region_that_is_new_has_its_part_of_what_nobody_asks_for() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Cut);
     cut.hear(START, 1, reading(START, 40, 0), ground);
     let later = START + Span::from_millis(100);
@@ -138,7 +138,7 @@ fn a_region_that_is_new_has_its_part_of_what_nobody_asks_for() {
 
 #[test]
 fn what_nobody_asks_for_lies_mostly_where_the_bucket_is_at_home() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     cut.hear(START, 0, reading(START, 1, 1), ground);
     let later = START + Span::from_millis(100);
@@ -156,7 +156,7 @@ fn what_nobody_asks_for_lies_mostly_where_the_bucket_is_at_home() {
 fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
     // Their first words come one by one: for some milliseconds each cut knows of one of them only.
     for policy in [Policy::Tidegate, Policy::Cut] {
-        let mut views = [Cut::default(), Cut::default(), Cut::default()];
+        let mut views = [CommonCuts::default(), CommonCuts::default(), CommonCuts::default()];
         let ground = ground(90, policy);
         for step in 0..200_u64 {
             let now = START + Span::from_millis(step);
@@ -183,7 +183,7 @@ fn several_regions_that_start_at_once_never_get_more_than_the_limit() {
 
 #[test]
 fn what_lasts_is_what_would_be_found_anew() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     for region in [0, 1, 2] {
         cut.hear(START, region, reading(START, 0, 20 + 70 * region as u64), ground);
@@ -194,29 +194,29 @@ fn what_lasts_is_what_would_be_found_anew() {
     cut.allowance(still(at(61)), ground);
     assert_eq!(cut.lasting(cut.window), None);
     cut.advance(at(100), ground);
-    let found = cut.allowance(Account { admitted: 7, ..still(at(100)) }, ground);
+    let found = cut.allowance(ReportFigures { admitted: 7, ..still(at(100)) }, ground);
     assert_eq!(cut.lasting(cut.window), Some(found));
     assert_eq!(cut.lasting(cut.window + 1), None);
-    assert_eq!(cut.allowance(Account { admitted: 11, ..still(at(900)) }, ground), found);
+    assert_eq!(cut.allowance(ReportFigures { admitted: 11, ..still(at(900)) }, ground), found);
     cut.hear(at(910), 1, reading(at(905), 30, 500), ground);
     assert_eq!(cut.lasting(cut.window), None);
 }
 
 #[test]
 fn two_regions_that_want_too_much_get_half_each_also_in_the_next_window() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     for region in [0, 1] {
         cut.hear(START, region, reading(START, 0, 500), ground);
     }
     let later = START + Span::from_millis(100);
     cut.advance(later, ground);
-    assert_eq!(cut.allowance(still(later), ground), Allowance { now: 50, next: 50 });
+    assert_eq!(cut.allowance(still(later), ground), WindowBudgets { now: 50, next: 50 });
 }
 
 #[test]
 fn what_has_arrived_shrinks_a_budget_at_once_and_raises_it_only_when_all_have_it() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     cut.hear(START, 0, reading(START, 0, 100), ground);
     let later = START + Span::from_millis(100);
@@ -237,7 +237,7 @@ fn what_has_arrived_shrinks_a_budget_at_once_and_raises_it_only_when_all_have_it
 
 #[test]
 fn what_a_later_report_raises_again_stays_shrunk_until_that_is_used() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     let at = |ms| START + Span::from_millis(ms);
     for region in [0, 1] {
@@ -262,7 +262,7 @@ fn what_a_later_report_raises_again_stays_shrunk_until_that_is_used() {
 
 #[test]
 fn a_region_that_has_not_asked_for_two_windows_is_out_of_play() {
-    let mut cut = Cut::default();
+    let mut cut = CommonCuts::default();
     let ground = ground(100, Policy::Tidegate);
     for region in [0, 1] {
         cut.hear(START, region, reading(START, 0, 500), ground);

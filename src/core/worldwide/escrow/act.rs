@@ -3,10 +3,10 @@
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::Total;
 use super::super::regions::{RegionId, Regions};
-use super::flow::{Basin, streams};
-use super::key::{Bucket, Partner, Told};
-use super::ledger::{Ask, Balance, Step, total};
-use super::push::{Course, Holding, gifts, need};
+use super::flow::{LevelEstimate, streams};
+use super::key::{EscrowBucket, LastStatement, RegionStatement};
+use super::ledger::{Step, StepRequest, StepResult, total};
+use super::push::{RegionEstimate, SpendingTime, gifts, need};
 use super::{Escrow, Event, Share, level};
 
 /// Millionths in a permit.
@@ -46,7 +46,7 @@ impl Escrow {
             let due = bucket.looked.is_none_or(|looked| now.since(looked) >= gap || now < looked);
             if due {
                 let (key, window) = (bucket.key.clone(), bucket.window_at(now));
-                bucket.wait(Ask { key, window, step: Step::Read, own: None });
+                bucket.wait(StepRequest { key, window, step: Step::Read, own: None });
                 self.next_step(now, id);
             }
         }
@@ -68,7 +68,7 @@ impl Escrow {
     }
 
     /// Takes in what the store told.
-    pub(super) fn learn(&mut self, id: usize, balance: Balance) {
+    pub(super) fn learn(&mut self, id: usize, balance: StepResult) {
         let Some(bucket) = self.bucket_mut(id) else { return };
         let before = bucket.balance.take();
         let same = before.as_ref().filter(|before| {
@@ -171,9 +171,9 @@ impl Escrow {
         let Some(balance) = bucket.current(now) else { return };
         let (window, length) = (balance.ledger.window, bucket.length());
         let left = bucket.left(window, now);
-        let holdings: Vec<Holding> =
+        let holdings: Vec<RegionEstimate> =
             (0..self.regions.len()).map(|region| self.holding(now, bucket, balance, region)).collect();
-        let course = Course {
+        let course = SpendingTime {
             limit: u64::from(bucket.rule.rule.limit.permits),
             length,
             elapsed: Span(length.0.saturating_sub(left.0)),
@@ -187,10 +187,10 @@ impl Escrow {
     fn forward(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now) else { return };
-        let mut basins: Vec<Basin> =
+        let mut basins: Vec<LevelEstimate> =
             (0..self.regions.len()).map(|region| self.basin(now, bucket, balance, region)).collect();
         // Of those that gather for costs larger than their capacities all give to one: else none ever had enough.
-        let gathers = |basin: &Basin| basin.wanted > basin.capacity;
+        let gathers = |basin: &LevelEstimate| basin.wanted > basin.capacity;
         let all = basins.iter().enumerate().filter(|(_, basin)| gathers(basin));
         let first =
             all.map(|(region, _)| region).min_by_key(|region| self.turn_to_gather(now, bucket, *region));
@@ -205,24 +205,36 @@ impl Escrow {
     }
 
     /// How many turns of gathering lie before that of a region: each has one after the other, as their clocks agree about.
-    fn turn_to_gather(&self, now: Timestamp, bucket: &Bucket, region: RegionId) -> usize {
+    fn turn_to_gather(&self, now: Timestamp, bucket: &EscrowBucket, region: RegionId) -> usize {
         let regions = bucket.rule.shares.len().max(1);
         let turn = usize::try_from(now.window_index(GATHERED_IN_TURN)).unwrap_or(0);
         (self.order(bucket, region) + turn % regions) % regions
     }
 
     /// The place of a region among those of a bucket, as all of them count.
-    pub(super) fn order(&self, bucket: &Bucket, region: RegionId) -> usize {
+    pub(super) fn order(&self, bucket: &EscrowBucket, region: RegionId) -> usize {
         let name = self.regions.name(region);
         bucket.rule.shares.keys().take_while(|one| one.as_str() < name).count()
     }
 
     /// What is believed of one region's level.
-    fn basin(&self, now: Timestamp, bucket: &Bucket, own: &Balance, region: RegionId) -> Basin {
+    fn basin(
+        &self,
+        now: Timestamp,
+        bucket: &EscrowBucket,
+        own: &StepResult,
+        region: RegionId,
+    ) -> LevelEstimate {
         let share = bucket.rule.share(self.regions.name(region));
         let most = i128::from(share.minted) * UNIT;
         let order = self.order(bucket, region);
-        let mut basin = Basin { capacity: most, refill: share.refill, free: most, order, ..Basin::default() };
+        let mut basin = LevelEstimate {
+            capacity: most,
+            refill: share.refill,
+            free: most,
+            order,
+            ..LevelEstimate::default()
+        };
         if region == Regions::OWN {
             basin.demand = bucket.demand(now);
             basin.free = i128::from(own.free()) * UNIT;
@@ -276,7 +288,7 @@ impl Escrow {
             {
                 let (to, session) = (name.to_owned(), partner.session);
                 let step = Step::Acknowledge { to, session, permits: has };
-                asks.push(Ask { key: bucket.key.clone(), window: 0, step, own: None });
+                asks.push(StepRequest { key: bucket.key.clone(), window: 0, step, own: None });
             }
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
@@ -284,7 +296,7 @@ impl Escrow {
     }
 
     /// What was given to a region and is not known to have arrived.
-    pub(super) fn under_way(&self, own: &Balance, partner: &Partner, region: RegionId) -> u64 {
+    pub(super) fn under_way(&self, own: &StepResult, partner: &RegionStatement, region: RegionId) -> u64 {
         let acked = if partner.window == own.ledger.window {
             total(&partner.taken, self.own_region(), own.ledger.session)
         } else {
@@ -297,7 +309,7 @@ impl Escrow {
     pub(super) fn is_reachable(
         &self,
         now: Timestamp,
-        partner: &Partner,
+        partner: &RegionStatement,
         region: RegionId,
         gap: Span,
     ) -> bool {
@@ -320,7 +332,12 @@ impl Escrow {
             let (to, session) = (self.regions.name(region).to_owned(), partner.session);
             asks.push((
                 region,
-                Ask { key: bucket.key.clone(), window, step: Step::Give { to, session, permits }, own: None },
+                StepRequest {
+                    key: bucket.key.clone(),
+                    window,
+                    step: Step::Give { to, session, permits },
+                    own: None,
+                },
             ));
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
@@ -335,21 +352,27 @@ impl Escrow {
     }
 
     /// What is believed of one region.
-    fn holding(&self, now: Timestamp, bucket: &Bucket, own: &Balance, region: RegionId) -> Holding {
+    fn holding(
+        &self,
+        now: Timestamp,
+        bucket: &EscrowBucket,
+        own: &StepResult,
+        region: RegionId,
+    ) -> RegionEstimate {
         let window = own.ledger.window;
         let left = bucket.left(window, now);
         let name = self.regions.name(region);
         let minted = bucket.rule.minted(name);
-        let silent = Holding {
+        let silent = RegionEstimate {
             weight: bucket.rule.weight(name),
             free: i128::from(minted) * UNIT,
             order: self.order(bucket, region),
-            ..Holding::default()
+            ..RegionEstimate::default()
         };
         if region == Regions::OWN {
             let wanted = i128::from(bucket.wanted(window)) * UNIT;
             let (free, need) = (i128::from(own.free()) * UNIT, need(bucket.demand(now), left));
-            return Holding { free, need, wanted, ..silent };
+            return RegionEstimate { free, need, wanted, ..silent };
         }
         let partner = bucket.partner(region).filter(|partner| partner.heard.is_some());
         // Nothing was said, so it needs nothing that it does not have.
@@ -369,7 +392,7 @@ impl Escrow {
         let demand = if fresh { partner.demand } else { 0 };
         let reachable = left > owd && self.is_reachable(now, partner, region, GAP);
         let (need, wanted) = (need(demand, left), i128::from(wanted) * UNIT);
-        Holding { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
+        RegionEstimate { free, need, wanted, reachable, since: partner.lacks_for(now), ..silent }
     }
 
     /// Owes every region the rights that were taken out for it and that it has not acknowledged.
@@ -413,7 +436,7 @@ impl Escrow {
         let Some(balance) = bucket.current(now) else { return };
         let owned = self.owns(&bucket.key);
         let window = balance.ledger.window;
-        let told = Told {
+        let told = LastStatement {
             at: now,
             window,
             session: balance.ledger.session,
@@ -440,7 +463,7 @@ impl Escrow {
     }
 
     /// Whether the others would go wrong by what they were told before.
-    fn worth_telling(&self, now: Timestamp, bucket: &Bucket, new: Told) -> bool {
+    fn worth_telling(&self, now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
         if bucket.rule.is_places() {
             return self.places_worth_telling(now, bucket, new);
         }
@@ -461,7 +484,7 @@ impl Escrow {
         let limit = &bucket.rule.rule.limit;
         let (believed, whole, drain) = if bucket.rule.is_level() {
             let (capacity, refill) = (i128::from(share.minted) * UNIT, share.refill);
-            let basin = Basin { capacity, refill, demand: old.demand, ..Basin::default() };
+            let basin = LevelEstimate { capacity, refill, demand: old.demand, ..LevelEstimate::default() };
             (
                 basin.after(free, age),
                 limit.capacity(bucket.rule.rule.algorithm),
@@ -476,7 +499,7 @@ impl Escrow {
         let changed = more - less > (more / 10).saturating_add(bucket.noise(more).saturating_mul(2));
         // They were told, perhaps with what they gave, that all is served.
         let lacks = new.wanted > new.free;
-        let unheard = |(_, partner): (_, &Partner)| {
+        let unheard = |(_, partner): (_, &RegionStatement)| {
             lacks && partner.said.is_some_and(|(window, served)| served || window != new.window)
         };
         let hungry = new.wanted > old.wanted || bucket.partners().any(unheard);
@@ -504,7 +527,7 @@ impl Escrow {
         if window <= bucket.settled || !self.owns(&bucket.key) {
             return;
         }
-        let spoke = |partner: &Partner| partner.heard.is_some() && partner.window >= window;
+        let spoke = |partner: &RegionStatement| partner.heard.is_some() && partner.window >= window;
         let mut all = used;
         for (_, partner) in bucket.partners().filter(|(_, partner)| spoke(partner)) {
             match partner.closed {
@@ -601,7 +624,7 @@ fn wanted(share: Share, cost: u64) -> i128 {
 }
 
 /// Whether the daemon that speaks for the bucket should hear what this one is asked for.
-fn tells_owner(now: Timestamp, bucket: &Bucket, new: Told) -> bool {
+fn tells_owner(now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
     let Some(old) = bucket.told else { return new.demand > 0 || new.wanted > 0 };
     let since = now.since(old.at);
     let hungry = (new.wanted > old.wanted || new.limit != old.limit) && since >= GAP;

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::super::super::time::Span;
-use super::part::{Part, given};
+use super::part::{WholePermits, given};
 use super::push::need;
 
 /// Millionths in a permit.
@@ -18,7 +18,7 @@ const SOON: Span = Span::from_millis(5);
 
 /// What is believed of one region; permits in millionths, rates in millionths of a permit a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Basin {
+pub(super) struct LevelEstimate {
     /// The most that its level can hold.
     pub(super) capacity: i128,
     /// By how much it refills by itself.
@@ -36,7 +36,7 @@ pub(super) struct Basin {
     pub(super) since: Span,
 }
 
-impl Basin {
+impl LevelEstimate {
     /// What should lie there so that its demand finds enough for as long as `ahead`, and the largest cost what it needs.
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
@@ -65,7 +65,7 @@ impl Basin {
     }
 
     /// Whole permits that it can spare, or lacks. A permit that it will hardly need is one to spare.
-    fn part(&self, ahead: Span) -> Part {
+    fn part(&self, ahead: Span) -> WholePermits {
         let target = self.target(ahead);
         // A permit that was there is there still, if hardly more was asked for than refills, and one that refills is not yet.
         let there = if self.demand > self.refill { UNIT / 2 } else { 0 };
@@ -75,7 +75,7 @@ impl Basin {
         let refused = self.missing() + UNIT - 1;
         let lacks = if self.is_short() { (target - self.free + UNIT / 2).max(refused) / UNIT } else { 0 };
         let whole = |permits: i128| u64::try_from(permits).unwrap_or(0);
-        Part { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
+        WholePermits { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
     }
 
     /// What will find no room here: better anywhere else. Twice what refills, since what is under way takes up room too.
@@ -97,12 +97,12 @@ fn need_mean(rate: u64, time: Span) -> i128 {
 
 /// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is how long it takes
 /// until what is told now has had its effect.
-pub(super) fn streams(ahead: Span, basins: &[Basin]) -> SmallVec<[u64; 8]> {
+pub(super) fn streams(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
     let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
     let Some(own) = basins.first() else { return streams };
-    let parts: SmallVec<[Part; 8]> = basins.iter().map(|basin| basin.part(ahead)).collect();
+    let parts: SmallVec<[WholePermits; 8]> = basins.iter().map(|basin| basin.part(ahead)).collect();
     let excess = own.free - own.target(ahead);
-    let room = |basin: &Basin| (basin.capacity - basin.free.max(basin.target(ahead))).max(0);
+    let room = |basin: &LevelEstimate| (basin.capacity - basin.free.max(basin.target(ahead))).max(0);
     let short = || basins.iter().skip(1).filter(|basin| basin.is_short());
     let missing: i128 = short().map(|basin| (basin.target(ahead) - basin.free).max(0)).sum();
     let spare: i128 = basins.iter().map(|basin| (basin.free - basin.target(ahead)).max(0)).sum();
@@ -127,15 +127,15 @@ mod tests {
 
     const AHEAD: Span = Span::from_millis(200);
 
-    fn basin(capacity: u64, refill: u64, demand: u64, free: u64) -> Basin {
+    fn basin(capacity: u64, refill: u64, demand: u64, free: u64) -> LevelEstimate {
         let millionths = |permits: u64| i128::from(permits) * UNIT;
-        Basin {
+        LevelEstimate {
             capacity: millionths(capacity),
             refill: refill * 1_000_000,
             demand: demand * 1_000_000,
             free: millionths(free),
             room: millionths(capacity),
-            ..Basin::default()
+            ..LevelEstimate::default()
         }
     }
 
@@ -183,7 +183,7 @@ mod tests {
         fn no_more_is_forwarded_than_lies_there_and_than_there_is_room_for(
             regions in proptest::collection::vec((1_u64..500, 0_u64..500, 0_u64..5_000, 0_u64..500), 2..6),
         ) {
-            let basins: Vec<Basin> = regions
+            let basins: Vec<LevelEstimate> = regions
                 .iter()
                 .map(|(capacity, refill, demand, free)| basin(*capacity, *refill, *demand, (*free).min(*capacity)))
                 .collect();

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::DEMAND_MAX;
-use super::super::super::wire::rights::{Held, Statement, Total};
+use super::super::super::wire::rights::{CountedLimit, Statement, Total};
 use super::super::demand::Demand;
 use super::super::regions::RegionId;
 use super::super::{Touched, WorldKey};
-use super::ledger::{Ask, Balance};
-use super::own::Owned;
+use super::ledger::{StepRequest, StepResult};
+use super::own::EscrowOwnLimit;
 use super::push::need;
 use super::{Rule, Share};
 
@@ -39,18 +39,18 @@ const STEPS_MAX: usize = 64;
 
 /// One bucket.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(super) struct EscrowBucket {
     pub(super) key: WorldKey,
     /// With the bucket's own limit in place of the rule's, where it has one.
     pub(super) rule: Arc<Rule>,
-    pub(super) owned: Option<Box<Owned>>,
+    pub(super) owned: Option<Box<EscrowOwnLimit>>,
     pub(super) alarm: Option<Timestamp>,
     /// As the store last told.
-    pub(super) balance: Option<Balance>,
+    pub(super) balance: Option<StepResult>,
     /// Since when the store owes an answer.
     pub(super) asked: Option<Timestamp>,
     pub(super) looked: Option<Timestamp>,
-    pub(super) steps: VecDeque<Ask>,
+    pub(super) steps: VecDeque<StepRequest>,
     /// Whether something was decided since the last look.
     pub(super) stirred: bool,
     alive: Timestamp,
@@ -60,9 +60,9 @@ pub(super) struct Bucket {
     admitted: u64,
     wanted: u64,
     refused: Option<Timestamp>,
-    siblings: Vec<Sibling>,
-    partners: Vec<Partner>,
-    pub(super) told: Option<Told>,
+    siblings: Vec<SiblingStatement>,
+    partners: Vec<RegionStatement>,
+    pub(super) told: Option<LastStatement>,
     /// When the store was last asked to own its whole share.
     pub(super) vouched: Option<Timestamp>,
     /// The newest window whose final count was settled.
@@ -73,7 +73,7 @@ pub(super) struct Bucket {
 
 /// What another region said, and what it is owed.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Partner {
+pub(super) struct RegionStatement {
     pub(super) window: u64,
     pub(super) stamp: Timestamp,
     /// When, by the own clock.
@@ -88,7 +88,7 @@ pub(super) struct Partner {
     pub(super) given: Vec<Total>,
     pub(super) closed: Option<(u64, u64)>,
     /// By which limit it counts.
-    pub(super) limit: Held,
+    pub(super) limit: CountedLimit,
     /// When it was given something last.
     pub(super) gave: Option<Timestamp>,
     /// The newest transfer sent to it: when, its window and total.
@@ -111,7 +111,7 @@ pub(super) struct Partner {
     unproven: Option<Timestamp>,
 }
 
-impl Partner {
+impl RegionStatement {
     /// The largest cost that it had to refuse, as far as it said so lately.
     pub(super) fn wanted(&self, now: Timestamp) -> u64 {
         if self.heard.is_some_and(|heard| now.since(heard) < BELIEVED) { self.wanted } else { 0 }
@@ -171,7 +171,7 @@ impl Partner {
 
 /// Another daemon of the own region.
 #[derive(Debug)]
-struct Sibling {
+struct SiblingStatement {
     node: String,
     heard: Timestamp,
     demand: u64,
@@ -181,7 +181,7 @@ struct Sibling {
 
 /// What was last told to the other regions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct LastStatement {
     pub(super) at: Timestamp,
     pub(super) window: u64,
     pub(super) session: u64,
@@ -189,10 +189,10 @@ pub(super) struct Told {
     pub(super) demand: u64,
     pub(super) wanted: u64,
     /// By which limit the region counts.
-    pub(super) limit: Held,
+    pub(super) limit: CountedLimit,
 }
 
-impl Bucket {
+impl EscrowBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<Rule>, now: Timestamp) -> Self {
         let limit = rule.rule.limit;
         let window = if rule.is_places() { PLACES_WINDOW } else { limit.window };
@@ -244,7 +244,7 @@ impl Bucket {
     }
 
     /// The own rights, if they were told for the present window.
-    pub(super) fn current(&self, now: Timestamp) -> Option<&Balance> {
+    pub(super) fn current(&self, now: Timestamp) -> Option<&StepResult> {
         self.balance.as_ref().filter(|balance| balance.ledger.window == self.window_at(now))
     }
 
@@ -293,7 +293,7 @@ impl Bucket {
         let (heard, demand, window, wanted) = (now, said.demand, said.window, said.wanted);
         self.siblings.retain(|sibling| sibling.node != node && now.since(sibling.heard) < MEMORY);
         if self.siblings.len() < super::super::LINKS_MAX {
-            self.siblings.push(Sibling { node: node.to_owned(), heard, demand, window, wanted });
+            self.siblings.push(SiblingStatement { node: node.to_owned(), heard, demand, window, wanted });
         }
     }
 
@@ -327,18 +327,18 @@ impl Bucket {
         true
     }
 
-    pub(super) fn partner(&self, region: RegionId) -> Option<&Partner> {
+    pub(super) fn partner(&self, region: RegionId) -> Option<&RegionStatement> {
         self.partners.get(region)
     }
 
-    pub(super) fn partner_mut(&mut self, region: RegionId) -> &mut Partner {
+    pub(super) fn partner_mut(&mut self, region: RegionId) -> &mut RegionStatement {
         if self.partners.len() <= region {
-            self.partners.resize_with(region + 1, Partner::default);
+            self.partners.resize_with(region + 1, RegionStatement::default);
         }
         &mut self.partners[region]
     }
 
-    pub(super) fn partners(&self) -> impl Iterator<Item = (RegionId, &Partner)> {
+    pub(super) fn partners(&self) -> impl Iterator<Item = (RegionId, &RegionStatement)> {
         self.partners.iter().enumerate().skip(1)
     }
 
@@ -349,7 +349,7 @@ impl Bucket {
 
     /// The same, by the whole region.
     pub(super) fn demand(&self, now: Timestamp) -> u64 {
-        let fresh = |sibling: &&Sibling| now.since(sibling.heard) < MEMORY;
+        let fresh = |sibling: &&SiblingStatement| now.since(sibling.heard) < MEMORY;
         let others = self.siblings.iter().filter(fresh).map(|sibling| sibling.demand);
         others.fold(self.demand.at(now), u64::saturating_add).min(DEMAND_MAX)
     }
@@ -365,7 +365,7 @@ impl Bucket {
 
     /// The largest cost refused in `window` by the region that still finds no room.
     pub(super) fn wanted(&self, window: u64) -> u64 {
-        let of_window = |sibling: &&Sibling| sibling.window == window;
+        let of_window = |sibling: &&SiblingStatement| sibling.window == window;
         let siblings = self.siblings.iter().filter(of_window).map(|sibling| sibling.wanted).max();
         self.own_wanted(window).max(siblings.unwrap_or(0))
     }
@@ -381,7 +381,7 @@ impl Bucket {
     /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
     pub(super) fn is_hot(&self, now: Timestamp, share: Share) -> bool {
         let window = self.window_at(now);
-        let spoken = |(_, partner): (_, &Partner)| {
+        let spoken = |(_, partner): (_, &RegionStatement)| {
             partner.window.saturating_add(1) >= window
                 && partner.heard.is_some_and(|heard| now.since(heard) < self.memory())
         };
@@ -440,7 +440,7 @@ impl Bucket {
     }
 
     /// Has a step wait for the store.
-    pub(super) fn wait(&mut self, ask: Ask) {
+    pub(super) fn wait(&mut self, ask: StepRequest) {
         if self.steps.len() < STEPS_MAX && !self.steps.contains(&ask) {
             self.steps.push_back(ask);
         }

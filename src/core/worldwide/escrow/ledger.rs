@@ -8,8 +8,8 @@ use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::OwnLimit;
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::super::WorldKey;
-use super::Safety;
-use super::places::Loans;
+use super::EscrowSafety;
+use super::places::LoanBook;
 
 /// How much later than its store began a window must begin to be minted: a store that was lost may have been ahead by this.
 pub const DOUBT_MARGIN: Span = Span::from_secs(1);
@@ -70,7 +70,7 @@ pub enum Step {
 
 /// A step for the store. It is refused if the store is in another window.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct StepRequest {
     /// The bucket.
     pub key: WorldKey,
     /// The window it speaks of; not read by [`Step::Read`]. Zero where there are none, but where places are lent the instant,
@@ -84,14 +84,14 @@ pub struct Ask {
 
 /// What became of a step: the ledger after it, with what has been used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Balance {
+pub struct StepResult {
     /// The ledger.
     pub ledger: Ledger,
     /// Permits used in its window.
     pub used: u64,
 }
 
-impl Balance {
+impl StepResult {
     /// Rights that could be spent at once.
     #[must_use]
     pub fn free(&self) -> u64 {
@@ -119,14 +119,14 @@ pub struct Ledger {
     /// What was used in a window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,
     /// Only where there are no windows; see [`super::level`].
-    pub kept: Option<Box<Kept>>,
+    pub kept: Option<Box<Reserve>>,
     /// Only where places are lent; see [`super::places`].
-    pub loans: Option<Box<Loans>>,
+    pub loans: Option<Box<LoanBook>>,
 }
 
 /// Permits of other regions that found no room, and wait for a cost that is larger than the own capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Kept {
+pub struct Reserve {
     /// They can be used before this.
     pub until: Timestamp,
     /// From whom, and in which session. These are not acknowledged.
@@ -174,7 +174,7 @@ impl Ledger {
     }
 
     /// Carries out a step of which `used` permits leave enough. Whether it changed anything.
-    pub fn carry_out(&mut self, ask: &Ask, used: u64, safety: &Safety) -> bool {
+    pub fn carry_out(&mut self, ask: &StepRequest, used: u64, safety: &EscrowSafety) -> bool {
         if ask.window != self.window && safety.windows_are_labels {
             return false;
         }

@@ -10,9 +10,9 @@ use super::super::super::wire::rights::Total;
 use super::super::regions::{RegionId, Regions};
 use super::Escrow;
 use super::act::GAP;
-use super::key::{Bucket, Partner, Told};
-use super::ledger::{Ask, Balance, Ledger, Step};
-use super::push::{Course, Holding, gifts, need};
+use super::key::{EscrowBucket, LastStatement, RegionStatement};
+use super::ledger::{Ledger, Step, StepRequest, StepResult};
+use super::push::{RegionEstimate, SpendingTime, gifts, need};
 
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
@@ -83,7 +83,7 @@ impl Escrow {
             bucket.partner_mut(region).noted = Some(now);
         }
         for (window, step) in steps {
-            bucket.wait(Ask { key: bucket.key.clone(), window, step, own: None });
+            bucket.wait(StepRequest { key: bucket.key.clone(), window, step, own: None });
         }
         for region in strangers {
             if let Some(bucket) = self.bucket_mut(id) {
@@ -100,10 +100,10 @@ impl Escrow {
         let Some(balance) = bucket.current(now) else { return };
         let ledger = &balance.ledger;
         let ahead = self.config.interval + self.owd_max() + self.owd_max();
-        let holdings: Vec<Holding> = (0..self.regions.len())
+        let holdings: Vec<RegionEstimate> = (0..self.regions.len())
             .map(|region| self.places_of(now, bucket, balance, (region, ahead)))
             .collect();
-        let course = Course {
+        let course = SpendingTime {
             limit: u64::from(bucket.rule.rule.limit.permits),
             length: COURSE,
             elapsed: COURSE,
@@ -160,7 +160,7 @@ impl Escrow {
                 partner.promised = (0, given.saturating_add(*permits));
             }
             let step = Step::Give { to: name, session, permits: *permits };
-            bucket.wait(Ask { key: bucket.key.clone(), window: now.0, step, own: None });
+            bucket.wait(StepRequest { key: bucket.key.clone(), window: now.0, step, own: None });
         }
     }
 
@@ -168,22 +168,22 @@ impl Escrow {
     fn places_of(
         &self,
         now: Timestamp,
-        bucket: &Bucket,
-        own: &Balance,
+        bucket: &EscrowBucket,
+        own: &StepResult,
         (region, ahead): (RegionId, Span),
-    ) -> Holding {
+    ) -> RegionEstimate {
         let millionths = |permits: u64| i128::from(permits) * UNIT;
         // Who is silent has nothing to offer and asks for nothing.
-        let silent = Holding {
+        let silent = RegionEstimate {
             weight: bucket.rule.weight(self.regions.name(region)),
             order: self.order(bucket, region),
-            ..Holding::default()
+            ..RegionEstimate::default()
         };
         if region == Regions::OWN {
             let demand = bucket.demand(now);
             let need = if demand > 0 { need(demand, ahead) } else { 0 };
             let wanted = millionths(bucket.wanted(0));
-            return Holding { free: millionths(own.free()), need, wanted, ..silent };
+            return RegionEstimate { free: millionths(own.free()), need, wanted, ..silent };
         }
         let Some(partner) = bucket.partner(region) else { return silent };
         let fresh = partner.heard.is_some_and(|heard| now.since(heard) < bucket.memory());
@@ -196,18 +196,31 @@ impl Escrow {
         let carried = is_carried(&own.ledger, self.regions.name(region));
         let reachable = !carried && self.is_reachable(now, partner, region, GAP);
         let since = partner.lacks_for(now);
-        Holding { free: millionths(free), need, wanted: millionths(wanted), reachable, since, ..silent }
+        RegionEstimate {
+            free: millionths(free),
+            need,
+            wanted: millionths(wanted),
+            reachable,
+            since,
+            ..silent
+        }
     }
 
     /// Whether the others should hear of the places here.
-    pub(super) fn places_worth_telling(&self, now: Timestamp, bucket: &Bucket, new: Told) -> bool {
+    pub(super) fn places_worth_telling(
+        &self,
+        now: Timestamp,
+        bucket: &EscrowBucket,
+        new: LastStatement,
+    ) -> bool {
         let hot = bucket.is_hot(now, bucket.rule.share(self.own_region()));
         let Some(old) = bucket.told else { return hot || bucket.has_loans() };
         let since = now.since(old.at);
         if (old.session, old.limit) != (new.session, new.limit) {
             return true;
         }
-        let fresh = |partner: &Partner| partner.heard.is_some_and(|heard| now.since(heard) < bucket.memory());
+        let fresh =
+            |partner: &RegionStatement| partner.heard.is_some_and(|heard| now.since(heard) < bucket.memory());
         let asked = new.wanted > 0 || bucket.partners().any(|(_, one)| one.wanted(now) > 0 && fresh(one));
         let tolerated = u64::from(bucket.rule.rule.limit.permits) * 3 / 100;
         let off = new.free.abs_diff(old.free) > tolerated || (new.free == 0) != (old.free == 0);
@@ -222,7 +235,7 @@ impl Escrow {
 }
 
 /// Whether the store does not own its share yet.
-fn in_doubt(balance: &Balance) -> bool {
+fn in_doubt(balance: &StepResult) -> bool {
     balance.ledger.loans.as_ref().is_some_and(|loans| balance.ledger.minted < loans.share)
 }
 

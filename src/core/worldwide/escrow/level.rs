@@ -13,11 +13,11 @@
 //! and the next memory keeps that part empty until no message of the old one can still arrive. The same steps are in
 //! `lua/rights.lua`.
 
-use super::super::super::algorithm::{Algorithm, Limit, State, View};
+use super::super::super::algorithm::{Algorithm, Allowance, Limit, State};
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
-use super::Safety;
-use super::ledger::{Ask, Balance, DOUBT_MARGIN, Kept, Ledger, Step, sum};
+use super::EscrowSafety;
+use super::ledger::{DOUBT_MARGIN, Ledger, Reserve, Step, StepRequest, StepResult, sum};
 
 /// No message arrives later than this after it was sent: a QUIC connection that is silent ends long before.
 pub const MESSAGE_LIFE: Span = Span::from_secs(60);
@@ -28,7 +28,7 @@ pub const DOUBT: Span = Span(MESSAGE_LIFE.0 + KEPT_LIFE.0 + DOUBT_MARGIN.0);
 
 /// What a region's bucket is held to.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct LevelTerms {
     /// How it counts.
     pub algorithm: Algorithm,
     /// The region's part of limit, burst and queue.
@@ -36,10 +36,10 @@ pub struct Terms {
     /// When the store's memory began.
     pub begun: Timestamp,
     /// The rules in force.
-    pub safety: Safety,
+    pub safety: EscrowSafety,
 }
 
-impl Terms {
+impl LevelTerms {
     /// The most that its level holds, in permits.
     #[must_use]
     pub fn capacity(&self) -> u64 {
@@ -108,13 +108,13 @@ impl Terms {
 
     /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`: nothing.
     #[must_use]
-    pub fn view(ledger: Option<&Ledger>, now: Timestamp) -> Option<View> {
+    pub fn view(ledger: Option<&Ledger>, now: Timestamp) -> Option<Allowance> {
         let kept = ledger?.kept.as_ref().filter(|kept| now < kept.until)?;
-        Some(View { kept: sum(&kept.totals), ..View::default() })
+        Some(Allowance { kept: sum(&kept.totals), ..Allowance::default() })
     }
 
     /// Carries out a step, atomically with decisions on the level.
-    pub fn carry_out(&self, state: &mut State, ledger: &mut Ledger, ask: &Ask, now: Timestamp) {
+    pub fn carry_out(&self, state: &mut State, ledger: &mut Ledger, ask: &StepRequest, now: Timestamp) {
         // Under the charges as they were: a level does not drain the faster for having been charged.
         self.raise(state, Some(ledger), now);
         self.make_room(state, ledger, now);
@@ -147,9 +147,9 @@ impl Terms {
 
     /// The ledger, with what of its budget is in use or charged.
     #[must_use]
-    pub fn balance(&self, state: &State, ledger: &Ledger, now: Timestamp) -> Balance {
+    pub fn balance(&self, state: &State, ledger: &Ledger, now: Timestamp) -> StepResult {
         let used = ledger.budget().saturating_sub(self.free(state, ledger, now));
-        Balance { ledger: ledger.clone(), used }
+        StepResult { ledger: ledger.clone(), used }
     }
 
     fn free(&self, state: &State, ledger: &Ledger, now: Timestamp) -> u64 {
@@ -223,7 +223,7 @@ impl Ledger {
         // None is kept for longer because others come: its giver may have forgotten it. Whole milliseconds are what Redis notes.
         let until = Timestamp((now + KEPT_LIFE).0 / 1_000 * 1_000);
         let totals =
-            &mut self.kept.get_or_insert_with(|| Box::new(Kept { until, totals: Vec::new() })).totals;
+            &mut self.kept.get_or_insert_with(|| Box::new(Reserve { until, totals: Vec::new() })).totals;
         let room = totals.len() < TOTALS_MAX;
         match totals.iter_mut().find(|total| total.region == from && total.session == session) {
             Some(total) => total.permits = total.permits.saturating_add(permits),
@@ -276,7 +276,7 @@ impl Ledger {
     }
 
     /// Permits that had not come before, of `permits` that a region sent in all.
-    fn receive(&mut self, from: &str, session: u64, permits: u64, safety: &Safety) -> u64 {
+    fn receive(&mut self, from: &str, session: u64, permits: u64, safety: &EscrowSafety) -> u64 {
         let room = self.taken.len() < TOTALS_MAX;
         match self.taken.iter_mut().find(|taken| taken.region == from) {
             // The giver has lost the memory that sent this, and does not charge it any more.
@@ -306,21 +306,21 @@ mod tests {
 
     const NOW: Timestamp = Timestamp(1_700_000_000_000_000);
 
-    fn terms(begun: Timestamp) -> Terms {
+    fn terms(begun: Timestamp) -> LevelTerms {
         let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 40, queue: 0 };
-        Terms { algorithm: Algorithm::TokenBucket, limit, begun, safety: Safety::ALL }
+        LevelTerms { algorithm: Algorithm::TokenBucket, limit, begun, safety: EscrowSafety::ALL }
     }
 
-    fn ask(step: Step) -> Ask {
+    fn ask(step: Step) -> StepRequest {
         let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
-        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: 0, step, own: None }
+        StepRequest { key: super::super::WorldKey { rule, identity: Vec::new() }, window: 0, step, own: None }
     }
 
-    fn give(session: u64, permits: u64) -> Ask {
+    fn give(session: u64, permits: u64) -> StepRequest {
         ask(Step::Give { to: "b".into(), session, permits })
     }
 
-    fn acknowledge(session: u64, permits: u64) -> Ask {
+    fn acknowledge(session: u64, permits: u64) -> StepRequest {
         ask(Step::Acknowledge { to: "b".into(), session, permits })
     }
 
@@ -349,7 +349,7 @@ mod tests {
             terms.carry_out(&mut state, &mut ledger, &step, NOW);
         }
         assert_eq!(ledger.charged(), 30);
-        let next = Terms { begun: NOW, ..terms };
+        let next = LevelTerms { begun: NOW, ..terms };
         let later = NOW + Span::from_secs(59);
         let mut state = next.fresh(later);
         next.raise(&mut state, None, later);
@@ -359,7 +359,7 @@ mod tests {
     #[test]
     fn after_a_loss_nobody_has_more_because_another_daemon_with_a_smaller_share_asked_first() {
         let large = terms(NOW);
-        let small = Terms { limit: Limit { permits: 5, burst: 20, ..large.limit }, ..large };
+        let small = LevelTerms { limit: Limit { permits: 5, burst: 20, ..large.limit }, ..large };
         for (after, free) in [(0, 0), (500, 5), (1_000, 10), (30_000, 10), (70_000, 40)] {
             let now = NOW + Span::from_millis(after);
             let mut state = small.fresh(now);
@@ -412,7 +412,7 @@ mod tests {
             assert_eq!(told(&ledger), Some(settled));
         }
         let fits = |ledger: &Ledger, state: &State, at| {
-            state.check(&terms.limit, Terms::view(Some(ledger), at).as_ref(), at, 52).admitted
+            state.check(&terms.limit, LevelTerms::view(Some(ledger), at).as_ref(), at, 52).admitted
         };
         let over = NOW + KEPT_LIFE;
         assert!(fits(&ledger, &state, Timestamp(over.0 - 1_000)) && !fits(&ledger, &state, over));

@@ -17,7 +17,7 @@ const RTT_DEFAULT: Span = Span::from_millis(100);
 
 /// The way to one other daemon.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct EscrowLink {
     pub(super) region: RegionId,
     pub(super) live: bool,
     pub(super) rtt: Option<Span>,
@@ -29,7 +29,7 @@ pub(super) struct Link {
     frames_left: u32,
 }
 
-impl Link {
+impl EscrowLink {
     pub(super) const fn new(region: RegionId) -> Self {
         Self {
             region,

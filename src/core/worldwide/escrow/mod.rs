@@ -39,20 +39,20 @@ mod vault;
 #[cfg(test)]
 mod tests;
 
-use self::key::Bucket;
-use self::link::Link;
+use self::key::EscrowBucket;
+use self::link::EscrowLink;
 use self::places::Margins;
 
-pub use self::ledger::{Ask, Balance, DOUBT_MARGIN, Kept, Ledger, Step, is_known};
+pub use self::ledger::{DOUBT_MARGIN, Ledger, Reserve, Step, StepRequest, StepResult, is_known};
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
-pub use self::vault::Vault;
+pub use self::vault::ReferenceStore;
 
 /// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
 #[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "one switch for each rule")]
-pub struct Safety {
+pub struct EscrowSafety {
     /// A store gives only rights that nobody has used.
     pub gives_only_what_is_free: bool,
     /// What is received is a total, of which the largest stands.
@@ -83,7 +83,7 @@ pub struct Safety {
     pub says_who_is_dry: bool,
 }
 
-impl Safety {
+impl EscrowSafety {
     /// Every rule in force.
     pub const ALL: Self = Self {
         gives_only_what_is_free: true,
@@ -146,7 +146,7 @@ impl Safety {
     ];
 }
 
-impl Default for Safety {
+impl Default for EscrowSafety {
     fn default() -> Self {
         Self::ALL
     }
@@ -168,7 +168,7 @@ pub struct EscrowConfig {
     /// How long loans of places last.
     pub margins: Margins,
     #[doc(hidden)]
-    pub safety: Safety,
+    pub safety: EscrowSafety,
 }
 
 impl EscrowConfig {
@@ -188,7 +188,7 @@ impl EscrowConfig {
             look_gap: Span::from_millis(10),
             keys_max: super::KEYS_MAX_DEFAULT,
             margins: Margins::USUAL,
-            safety: Safety::ALL,
+            safety: EscrowSafety::ALL,
         }
     }
 }
@@ -335,13 +335,13 @@ pub struct Escrow {
     /// The same with own limits in place of theirs.
     variants: Variants<Rule>,
     index: HashMap<WorldKey, usize>,
-    buckets: Vec<Option<Bucket>>,
+    buckets: Vec<Option<EscrowBucket>>,
     vacant: Vec<usize>,
     alarms: BTreeSet<(Timestamp, usize)>,
-    links: BTreeMap<NodeName, Link>,
+    links: BTreeMap<NodeName, EscrowLink>,
     /// One way to each region's nearest and farthest daemon, by [`RegionId`].
     ways: Vec<Option<(Span, Span)>>,
-    asks: VecDeque<Ask>,
+    asks: VecDeque<StepRequest>,
     events: VecDeque<Event>,
     /// Which link is asked first for the next frame.
     turn: usize,
@@ -457,7 +457,7 @@ impl Escrow {
     }
 
     /// The store's answer to an ask; `None`: it could not be asked, or has no room.
-    pub fn handle_balance(&mut self, now: Timestamp, key: &WorldKey, balance: Option<Balance>) {
+    pub fn handle_balance(&mut self, now: Timestamp, key: &WorldKey, balance: Option<StepResult>) {
         let Some(&id) = self.index.get(key) else { return };
         let Some(bucket) = self.bucket_mut(id) else { return };
         bucket.asked = None;
@@ -487,7 +487,7 @@ impl Escrow {
     }
 
     /// The next thing to ask the store, or `None`. Its answer goes to [`Self::handle_balance`].
-    pub fn poll_ask(&mut self) -> Option<Ask> {
+    pub fn poll_ask(&mut self) -> Option<StepRequest> {
         self.asks.pop_front()
     }
 
@@ -499,15 +499,15 @@ impl Escrow {
     /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Timestamp> {
-        let links = self.links.values().filter_map(Link::next_due).min();
+        let links = self.links.values().filter_map(EscrowLink::next_due).min();
         [self.alarms.first().map(|&(at, _)| at), links].into_iter().flatten().min()
     }
 
-    fn bucket(&self, id: usize) -> Option<&Bucket> {
+    fn bucket(&self, id: usize) -> Option<&EscrowBucket> {
         self.buckets.get(id)?.as_ref()
     }
 
-    fn bucket_mut(&mut self, id: usize) -> Option<&mut Bucket> {
+    fn bucket_mut(&mut self, id: usize) -> Option<&mut EscrowBucket> {
         self.buckets.get_mut(id)?.as_mut()
     }
 
@@ -527,8 +527,8 @@ impl Escrow {
             self.buckets.push(None);
             self.buckets.len() - 1
         });
-        let mut bucket = Bucket::new(key.clone(), rule, now);
-        bucket.owned = own.map(|own| own::Owned::new(Some(own)));
+        let mut bucket = EscrowBucket::new(key.clone(), rule, now);
+        bucket.owned = own.map(|own| own::EscrowOwnLimit::new(Some(own)));
         *self.buckets.get_mut(id)? = Some(bucket);
         self.index.insert(key.clone(), id);
         Some(id)
@@ -546,7 +546,7 @@ impl Escrow {
         }
     }
 
-    fn link_to(&mut self, name: &NodeName) -> Option<&mut Link> {
+    fn link_to(&mut self, name: &NodeName) -> Option<&mut EscrowLink> {
         let region = self.regions.find(&name.region)?;
         if !self.links.contains_key(name) {
             if *name == self.config.name {
@@ -559,7 +559,7 @@ impl Escrow {
                 self.links.remove(&old);
             }
         }
-        Some(self.links.entry(name.clone()).or_insert_with(|| Link::new(region)))
+        Some(self.links.entry(name.clone()).or_insert_with(|| EscrowLink::new(region)))
     }
 
     /// The daemon that speaks for a bucket in a region.

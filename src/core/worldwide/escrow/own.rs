@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::super::super::algorithm::Limit;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::OwnLimit;
-use super::super::super::wire::rights::Held;
+use super::super::super::wire::rights::CountedLimit;
 use super::super::WorldRule;
-use super::key::Bucket;
+use super::key::EscrowBucket;
 use super::{Escrow, Rule, Share};
 
 /// For so long a region counts as deciding by what it decided by, or said, last.
@@ -20,7 +20,7 @@ const DECIDED: Span = Span::from_secs(10);
 const SETTLED: Span = Span::from_secs(2);
 /// What is known of a bucket that has, or had, another limit than its rule's.
 #[derive(Debug)]
-pub(super) struct Owned {
+pub(super) struct EscrowOwnLimit {
     /// What the own region decided by last, and when; `None` in it is the rule's.
     decided: Option<(Option<OwnLimit>, Timestamp)>,
     /// What is in force in place of the rule's.
@@ -31,7 +31,7 @@ pub(super) struct Owned {
     rule_before: Option<Arc<Rule>>,
 }
 
-impl Owned {
+impl EscrowOwnLimit {
     pub(super) fn new(limit: Option<OwnLimit>) -> Box<Self> {
         Box::new(Self { decided: None, limit, before: (0, Timestamp(0)), rule_before: None })
     }
@@ -52,17 +52,17 @@ impl Owned {
     }
 }
 
-impl Bucket {
+impl EscrowBucket {
     /// The limit that it counts by, where that is not the rule's.
     pub(super) fn own_limit(&self) -> Option<OwnLimit> {
         self.owned.as_ref()?.limit
     }
 
     /// What others are told of its limit: by which it is decided here, or else what others said.
-    pub(super) fn held_limit(&self, now: Timestamp) -> Held {
-        let Some(owned) = &self.owned else { return Held::default() };
+    pub(super) fn held_limit(&self, now: Timestamp) -> CountedLimit {
+        let Some(owned) = &self.owned else { return CountedLimit::default() };
         let decided = owned.decided(now);
-        Held { own: decided.unwrap_or(owned.limit), hearsay: decided.is_none() }
+        CountedLimit { own: decided.unwrap_or(owned.limit), hearsay: decided.is_none() }
     }
 
     /// What each region decides by lately; `None` in it is the rule's.
@@ -124,26 +124,26 @@ impl Escrow {
         let Some(rule) = self.rules.get(&bucket.key.rule).cloned() else { return };
         if let Some(bucket) = self.bucket_mut(id) {
             // Until now it was the rule's.
-            let owned = bucket.owned.get_or_insert_with(|| Owned::new(None));
+            let owned = bucket.owned.get_or_insert_with(|| EscrowOwnLimit::new(None));
             owned.decide_by(now, own, OwnLimit::of(&rule.rule.limit));
         }
         self.settle_limit(now, id, &rule);
     }
 
     /// Another daemon of the own region said by which limit it counts.
-    pub(super) fn hear_sibling_limit(&mut self, now: Timestamp, id: usize, limit: Held) {
+    pub(super) fn hear_sibling_limit(&mut self, now: Timestamp, id: usize, limit: CountedLimit) {
         if !limit.hearsay {
             self.decide_by(now, id, limit.own);
         }
     }
 
     /// Another region said by which limit it counts.
-    pub(super) fn hear_limit(&mut self, now: Timestamp, id: usize, limit: Held) {
+    pub(super) fn hear_limit(&mut self, now: Timestamp, id: usize, limit: CountedLimit) {
         let news = limit.own.is_some() && !limit.hearsay;
         let Some(bucket) = self.bucket(id).filter(|bucket| news || bucket.owned.is_some()) else { return };
         let Some(rule) = self.rules.get(&bucket.key.rule).cloned() else { return };
         if let Some(bucket) = self.bucket_mut(id) {
-            bucket.owned.get_or_insert_with(|| Owned::new(None));
+            bucket.owned.get_or_insert_with(|| EscrowOwnLimit::new(None));
         }
         self.settle_limit(now, id, &rule);
     }

@@ -13,7 +13,7 @@ const TURN: Span = Span::from_millis(500);
 
 /// What one region has to spare, and what it lacks, in whole permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Part {
+pub(super) struct WholePermits {
     /// Its place among all, as everybody counts.
     pub(super) order: usize,
     pub(super) spare: u64,
@@ -24,7 +24,7 @@ pub(super) struct Part {
 
 /// What the first region gives to each, in the order of `parts`. What there is to spare is divided in proportion to what each
 /// lacks, and each lack among those with something to spare in proportion to that.
-pub(super) fn given(parts: &[Part]) -> SmallVec<[u64; 8]> {
+pub(super) fn given(parts: &[WholePermits]) -> SmallVec<[u64; 8]> {
     let mut given: SmallVec<[u64; 8]> = SmallVec::from_elem(0, parts.len());
     if parts.first().is_none_or(|own| own.spare == 0) || parts.iter().all(|part| part.lacks == 0) {
         return given;
@@ -35,12 +35,12 @@ pub(super) fn given(parts: &[Part]) -> SmallVec<[u64; 8]> {
     let lacks = |place: &usize| parts.get(*place).map_or(0, |part| part.lacks);
     let spare: u64 = spares.iter().fold(0, |sum, spare| sum.saturating_add(*spare));
     let missing = places.iter().map(lacks).fold(0, u64::saturating_add);
-    let gets = in_proportion(missing.min(spare), &places.iter().map(lacks).collect::<Weights>());
+    let gets = in_proportion(missing.min(spare), &places.iter().map(lacks).collect::<PartWeights>());
     for (place, gets) in places.iter().zip(gets).filter(|(_, gets)| *gets > 0) {
         let since = parts.get(*place).map_or(0, |part| part.since.0 / TURN.0);
         let turn = usize::try_from(since).unwrap_or(0) % places.len().max(1);
         let order = places.iter().cycle().skip(turn).take(places.len());
-        let left: Weights = order.clone().map(|place| spares.get(*place).copied().unwrap_or(0)).collect();
+        let left: PartWeights = order.clone().map(|place| spares.get(*place).copied().unwrap_or(0)).collect();
         for (giver, part) in order.zip(in_proportion(gets, &left)) {
             if let Some(spare) = spares.get_mut(*giver) {
                 *spare = spare.saturating_sub(part);
@@ -53,11 +53,11 @@ pub(super) fn given(parts: &[Part]) -> SmallVec<[u64; 8]> {
     given
 }
 
-type Weights = SmallVec<[u64; 8]>;
+type PartWeights = SmallVec<[u64; 8]>;
 
 /// Whole parts of `whole` in proportion to `weights`, which add up to it; none is larger than its weight where `whole` is not
 /// larger than all of them.
-fn in_proportion(whole: u64, weights: &[u64]) -> Weights {
+fn in_proportion(whole: u64, weights: &[u64]) -> PartWeights {
     let sum = weights.iter().fold(0, |sum: u128, weight| sum + u128::from(*weight)).max(1);
     let (mut before, mut done) = (0_u128, 0_u128);
     weights
@@ -82,10 +82,10 @@ mod tests {
     fn all_give(parts: &[(u64, u64, u64)]) -> Vec<Vec<u64>> {
         let part = |order: usize| {
             let (spare, lacks, since) = parts[order];
-            Part { order, spare, lacks, since: Span::from_millis(since) }
+            WholePermits { order, spare, lacks, since: Span::from_millis(since) }
         };
         let sees = |own: usize| {
-            let mut seen: Vec<Part> = (0..parts.len()).map(part).collect();
+            let mut seen: Vec<WholePermits> = (0..parts.len()).map(part).collect();
             seen.swap(0, own);
             let mut given = given(&seen).to_vec();
             given.swap(0, own);

@@ -34,8 +34,8 @@
 use super::super::super::algorithm::Limit;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
-use super::Safety;
-use super::ledger::{Ask, Balance, DOUBT_MARGIN, Ledger, Step};
+use super::EscrowSafety;
+use super::ledger::{DOUBT_MARGIN, Ledger, Step, StepRequest, StepResult};
 use super::level::MESSAGE_LIFE;
 
 /// For so long after its owner was heard a region may use what it borrowed.
@@ -65,7 +65,7 @@ impl Margins {
 
 /// What a region's places are held to.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct PlacesTerms {
     /// The region's part of the limit.
     pub share: u64,
     /// How long places are held without renewing.
@@ -75,12 +75,12 @@ pub struct Terms {
     /// How long what is sent and lent may last.
     pub margins: Margins,
     /// The rules in force.
-    pub safety: Safety,
+    pub safety: EscrowSafety,
 }
 
 /// What a ledger of places says beyond its totals.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Loans {
+pub struct LoanBook {
     /// The region's part of the limit when the ledger was last used.
     pub share: u64,
     /// Places that could be held then.
@@ -88,12 +88,12 @@ pub struct Loans {
     /// Every other region has said what it has of a memory before this one.
     pub vouched: bool,
     /// Regions that have been met. Each has one entry in what was given and one in what was taken, of its latest session.
-    pub bonds: Vec<Bond>,
+    pub bonds: Vec<LoanPartner>,
 }
 
 /// What is known of another region beyond totals.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bond {
+pub struct LoanPartner {
     /// Which.
     pub region: String,
     /// When it last confirmed what was borrowed from it, by the own clock.
@@ -104,7 +104,7 @@ pub struct Bond {
     pub carried: bool,
 }
 
-impl Terms {
+impl PlacesTerms {
     /// Whether this memory may be named to others: no holder of one before it is left.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
@@ -143,17 +143,17 @@ impl Terms {
         Limit { permits, window: self.hold, burst: permits, queue: 0 }
     }
 
-    fn is_alive(&self, bond: &Bond, now: Timestamp) -> bool {
+    fn is_alive(&self, bond: &LoanPartner, now: Timestamp) -> bool {
         now < bond.heard + self.margins.loan_life || !self.safety.loans_lapse
     }
 
     /// Whether nobody can hold what was borrowed under this bond any more.
-    fn is_over(&self, bond: &Bond, now: Timestamp) -> bool {
+    fn is_over(&self, bond: &LoanPartner, now: Timestamp) -> bool {
         now >= bond.heard + self.margins.loan_life + self.hold
     }
 
     /// Carries out a step of a ledger beside which `held` places have holders.
-    pub fn carry_out(&self, ledger: &mut Ledger, held: u64, ask: &Ask, now: Timestamp) {
+    pub fn carry_out(&self, ledger: &mut Ledger, held: u64, ask: &StepRequest, now: Timestamp) {
         self.drop_lost(ledger, now);
         // Not later than now, whatever clock it was read from.
         let heard = Timestamp(ask.window).min(now);
@@ -205,10 +205,10 @@ impl Terms {
 
     /// The ledger as it is at `now`, with the places that are held.
     #[must_use]
-    pub fn balance(&self, ledger: &Ledger, held: u64, now: Timestamp) -> Balance {
+    pub fn balance(&self, ledger: &Ledger, held: u64, now: Timestamp) -> StepResult {
         let mut ledger = ledger.clone();
         self.show(&mut ledger, now);
-        Balance { ledger, used: held }
+        StepResult { ledger, used: held }
     }
 
     /// How long a ledger is kept after it was used.
@@ -216,7 +216,7 @@ impl Terms {
     pub fn kept(&self, ledger: &Ledger) -> Span {
         let bonds = ledger.loans.iter().flat_map(|loans| &loans.bonds);
         let level =
-            |bond: &Bond| ledger.lent_to(&bond.region) == 0 && ledger.borrowed_from(&bond.region) == 0;
+            |bond: &LoanPartner| ledger.lent_to(&bond.region) == 0 && ledger.borrowed_from(&bond.region) == 0;
         let recall = self.margins.recall(self.hold);
         // What was under way from here has come before another ledger can be begun.
         if bonds.clone().all(level) { recall } else { recall.max(LENT_KEPT) }
@@ -252,7 +252,7 @@ impl Terms {
             let region = region.to_owned();
             ledger.given.push(Total { region: region.clone(), session, permits: 0 });
             ledger.taken.push(Total { region: region.clone(), session, permits: 0 });
-            loans.bonds.push(Bond { region, heard: Timestamp(0), told: false, carried: false });
+            loans.bonds.push(LoanPartner { region, heard: Timestamp(0), told: false, carried: false });
             return true;
         };
         if known >= session {
@@ -309,8 +309,8 @@ impl Terms {
     }
 }
 
-impl Loans {
-    fn bond_mut(&mut self, region: &str) -> Option<&mut Bond> {
+impl LoanBook {
+    fn bond_mut(&mut self, region: &str) -> Option<&mut LoanPartner> {
         self.bonds.iter_mut().find(|bond| bond.region == region)
     }
 }
@@ -318,7 +318,7 @@ impl Loans {
 impl Ledger {
     /// What is known of another region, where places are lent.
     #[must_use]
-    pub fn bond(&self, region: &str) -> Option<&Bond> {
+    pub fn bond(&self, region: &str) -> Option<&LoanPartner> {
         self.loans.as_ref()?.bonds.iter().find(|bond| bond.region == region)
     }
 
@@ -370,13 +370,24 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_700_000_000_000_000);
     const SECOND: Span = Span::from_secs(1);
 
-    fn terms(share: u64, begun: Timestamp) -> Terms {
-        Terms { share, hold: Span::from_secs(10), begun, margins: Margins::USUAL, safety: Safety::ALL }
+    fn terms(share: u64, begun: Timestamp) -> PlacesTerms {
+        PlacesTerms {
+            share,
+            hold: Span::from_secs(10),
+            begun,
+            margins: Margins::USUAL,
+            safety: EscrowSafety::ALL,
+        }
     }
 
-    fn ask(now: Timestamp, step: Step) -> Ask {
+    fn ask(now: Timestamp, step: Step) -> StepRequest {
         let rule = super::super::RuleName { domain: "default".into(), name: "r".into() };
-        Ask { key: super::super::WorldKey { rule, identity: Vec::new() }, window: now.0, step, own: None }
+        StepRequest {
+            key: super::super::WorldKey { rule, identity: Vec::new() },
+            window: now.0,
+            step,
+            own: None,
+        }
     }
 
     fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> Step {
@@ -392,7 +403,7 @@ mod tests {
     }
 
     /// Carries out steps beside `held` holders; what may be held then.
-    fn after(terms: &Terms, ledger: &mut Ledger, held: u64, now: Timestamp, steps: &[Step]) -> u64 {
+    fn after(terms: &PlacesTerms, ledger: &mut Ledger, held: u64, now: Timestamp, steps: &[Step]) -> u64 {
         for step in steps {
             terms.carry_out(ledger, held, &ask(now, step.clone()), now);
         }

@@ -7,7 +7,7 @@
 use smallvec::SmallVec;
 
 use super::super::super::time::Span;
-use super::part::{Part, given};
+use super::part::{WholePermits, given};
 
 /// Millionths in a permit, and microseconds in a second.
 const UNIT: i128 = 1_000_000;
@@ -16,7 +16,7 @@ const SURPRISE: Span = Span::from_secs(1);
 
 /// What is believed of one region, permits in millionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Holding {
+pub(super) struct RegionEstimate {
     pub(super) weight: u64,
     /// Rights that it can spend, those on their way to it included.
     pub(super) free: i128,
@@ -33,7 +33,7 @@ pub(super) struct Holding {
 
 /// The window that rights are spent in.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Course {
+pub(super) struct SpendingTime {
     /// Permits.
     pub(super) limit: u64,
     pub(super) length: Span,
@@ -49,7 +49,7 @@ pub(super) fn need(demand: u64, time: Span) -> i128 {
 }
 
 /// Whole permits to give to each region, in the order of `holdings`; the first is the own one.
-pub(super) fn gifts(course: Course, holdings: &[Holding]) -> SmallVec<[u64; 8]> {
+pub(super) fn gifts(course: SpendingTime, holdings: &[RegionEstimate]) -> SmallVec<[u64; 8]> {
     let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, holdings.len());
     let targets = targets(holdings);
     let Some((own, own_target)) = holdings.first().zip(targets.first()) else { return gifts };
@@ -75,7 +75,7 @@ pub(super) fn gifts(course: Course, holdings: &[Holding]) -> SmallVec<[u64; 8]> 
     let whole = missing.max(spare).max(1);
     let left = i128::from(course.length.0.saturating_sub(course.elapsed.0));
     let least = UNIT.max(i128::from(course.limit) * UNIT / 100 * left / i128::from(course.length.0.max(1)));
-    let parts: SmallVec<[Part; 8]> =
+    let parts: SmallVec<[WholePermits; 8]> =
         holdings.iter().zip(&targets).map(|(holding, target)| holding.part(*target, hasty)).collect();
     let taking = gifts.iter_mut().zip(given(&parts)).zip(&deficits).zip(holdings).skip(1);
     for (((gift, part), deficit), holding) in taking.filter(|(_, holding)| holding.reachable) {
@@ -92,21 +92,21 @@ pub(super) fn gifts(course: Course, holdings: &[Holding]) -> SmallVec<[u64; 8]> 
     gifts
 }
 
-impl Holding {
+impl RegionEstimate {
     /// Whole permits that it can spare for those who were refused, or lacks for the largest cost that it refused: where it is to
     /// have that at all.
-    fn part(&self, target: i128, reserve: i128) -> Part {
+    fn part(&self, target: i128, reserve: i128) -> WholePermits {
         let keeps = target.min(self.need.max(self.wanted)).max(reserve);
         let spare = (self.free - keeps + UNIT / 2).max(0) / UNIT;
         let lacks =
             if target >= self.wanted { (self.wanted - self.free + UNIT - 1).max(0) / UNIT } else { 0 };
         let whole = |permits: i128| u64::try_from(permits).unwrap_or(0);
-        Part { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
+        WholePermits { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
     }
 }
 
 /// What each region keeps for a surprise; released until shortly before so much of the window has passed.
-fn reserve(course: Course, until: Span, regions: usize) -> i128 {
+fn reserve(course: SpendingTime, until: Span, regions: usize) -> i128 {
     let until =
         i128::from(until.0).min(i128::from(course.length.0) * 8 / 10 - 2 * i128::from(course.owd_max.0));
     let left = until - i128::from(course.elapsed.0);
@@ -118,11 +118,11 @@ fn reserve(course: Course, until: Span, regions: usize) -> i128 {
 }
 
 /// What each region should hold: its need and a part of what is left over, or the weighted max-min division of what there is.
-fn targets(holdings: &[Holding]) -> SmallVec<[i128; 8]> {
+fn targets(holdings: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
     let total: i128 = holdings.iter().map(|holding| holding.free).sum();
     let mut needs: SmallVec<[i128; 8]> =
         holdings.iter().map(|holding| holding.need.max(holding.wanted)).collect();
-    let weight = |holding: &Holding| i128::from(holding.weight);
+    let weight = |holding: &RegionEstimate| i128::from(holding.weight);
     let weights: i128 = holdings.iter().map(weight).sum();
     let rest = total - needs.iter().sum::<i128>();
     if rest >= 0 {
@@ -160,15 +160,15 @@ fn targets(holdings: &[Holding]) -> SmallVec<[i128; 8]> {
 }
 
 /// The weighted max-min division of `total` among `needs` that exceed it.
-fn levelled(total: i128, needs: &[i128], holdings: &[Holding]) -> SmallVec<[i128; 8]> {
+fn levelled(total: i128, needs: &[i128], holdings: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
     let mut targets: SmallVec<[i128; 8]> = SmallVec::from_elem(0, needs.len());
     let mut served: SmallVec<[bool; 8]> = SmallVec::from_elem(false, needs.len());
     let mut rest = total.max(0);
     // Every round serves a region or is the last.
     for _ in 0..=needs.len() {
-        let open = |(place, _): &(usize, &Holding)| !served.get(*place).copied().unwrap_or(true);
+        let open = |(place, _): &(usize, &RegionEstimate)| !served.get(*place).copied().unwrap_or(true);
         // A region without a share still competes, as the least of all.
-        let weight = |holding: &Holding| i128::from(holding.weight.max(1));
+        let weight = |holding: &RegionEstimate| i128::from(holding.weight.max(1));
         let weights: i128 =
             holdings.iter().enumerate().filter(open).map(|(_, holding)| weight(holding)).sum();
         if weights == 0 {
@@ -208,8 +208,8 @@ mod tests {
 
     use super::*;
 
-    fn course(limit: u64, elapsed_ms: u64) -> Course {
-        Course {
+    fn course(limit: u64, elapsed_ms: u64) -> SpendingTime {
+        SpendingTime {
             limit,
             length: Span::from_secs(1),
             elapsed: Span::from_millis(elapsed_ms),
@@ -217,8 +217,8 @@ mod tests {
         }
     }
 
-    fn holding(free: u64, need: u64) -> Holding {
-        Holding {
+    fn holding(free: u64, need: u64) -> RegionEstimate {
+        RegionEstimate {
             weight: 1,
             free: i128::from(free) * UNIT,
             need: i128::from(need) * UNIT,
@@ -279,9 +279,9 @@ mod tests {
             frees in proptest::collection::vec((0_u64..5_000, 0_u64..50_000, 0_u64..200, 0_u64..5), 1..6),
             elapsed in 0_u64..1_000,
         ) {
-            let holdings: Vec<Holding> = frees
+            let holdings: Vec<RegionEstimate> = frees
                 .iter()
-                .map(|(free, need, wanted, weight)| Holding {
+                .map(|(free, need, wanted, weight)| RegionEstimate {
                     weight: *weight,
                     wanted: i128::from(*wanted) * UNIT,
                     ..holding(*free, *need)

@@ -12,7 +12,7 @@ use super::super::receive::{FUTURE_MAX, Refused};
 use super::super::regions::{RegionId, Regions};
 use super::super::{NodeName, WorldKey};
 use super::Escrow;
-use super::ledger::{Ask, Step};
+use super::ledger::{Step, StepRequest};
 
 /// So many permits that find no room are kept where somebody was refused just now.
 const KEPT_FEW: u64 = 4;
@@ -161,7 +161,7 @@ impl Escrow {
         } else if level || places {
             // It comes again, when the store has told what it has.
             if let Some(bucket) = self.bucket_mut(id) {
-                bucket.wait(Ask { key, window, step: Step::Read, own: None });
+                bucket.wait(StepRequest { key, window, step: Step::Read, own: None });
             }
             self.next_step(now, id);
             self.schedule(now, id);
@@ -183,7 +183,7 @@ impl Escrow {
         let step = Step::Take { from, session, to_session, permits, keep };
         let window = if places { now.0 } else { sent.window };
         if let Some(bucket) = self.bucket_mut(id) {
-            bucket.wait(Ask { key, window, step, own: None });
+            bucket.wait(StepRequest { key, window, step, own: None });
         }
         self.next_step(now, id);
         self.schedule(now, id);
@@ -205,7 +205,7 @@ impl Escrow {
         *tally = tally.saturating_add(1);
     }
 
-    /// The most that a region can honestly have given away in a window (without windows see `Partner::believes`): its share and what others gave to it.
+    /// The most that a region can honestly have given away in a window (without windows see `RegionStatement::believes`): its share and what others gave to it.
     fn passes_on(&self, id: usize, region: RegionId, window: u64) -> u64 {
         let Some(bucket) = self.bucket(id) else { return 0 };
         let name = self.regions.name(region);

@@ -7,7 +7,7 @@ use super::super::super::wire::RuleName;
 use super::super::WorldKey;
 use super::Escrow;
 
-use super::ledger::Balance;
+use super::ledger::StepResult;
 
 /// What the machine has seen since it began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -77,7 +77,7 @@ pub struct EscrowRule {
 }
 
 impl EscrowRule {
-    fn add(&mut self, balance: &Balance, share: u64, under_way: u64) {
+    fn add(&mut self, balance: &StepResult, share: u64, under_way: u64) {
         let ledger = &balance.ledger;
         self.buckets += 1;
         self.minted = self.minted.saturating_add(ledger.minted);
@@ -113,7 +113,7 @@ impl Escrow {
             under_way: rules.iter().map(|rule| rule.under_way).fold(0, u64::saturating_add),
             in_doubt: rules.iter().map(|rule| rule.in_doubt).sum(),
             rules,
-            backlog: self.links.values().map(super::Link::backlog).sum(),
+            backlog: self.links.values().map(super::EscrowLink::backlog).sum(),
             tally: self.tally,
         }
     }

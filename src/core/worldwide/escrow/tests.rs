@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::super::super::algorithm::Limit;
 use super::super::super::rule::Global;
-use super::super::super::wire::rights::{Held, RightsFrame, Statement, Total, Transfer};
+use super::super::super::wire::rights::{CountedLimit, RightsFrame, Statement, Total, Transfer};
 use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
 
@@ -32,11 +32,11 @@ const CALM: Weather = Weather { owd: Span::from_millis(40), jitter: Span::ZERO, 
 struct Region {
     name: NodeName,
     machine: Escrow,
-    vault: Vault,
+    vault: ReferenceStore,
     ahead: i64,
     sessions: u64,
     cut_off: bool,
-    asks: Vec<Ask>,
+    asks: Vec<StepRequest>,
 }
 
 struct World {
@@ -46,7 +46,7 @@ struct World {
     flights: Vec<(Timestamp, usize, usize, RightsFrame)>,
     weather: Weather,
     dice: u64,
-    safety: Safety,
+    safety: EscrowSafety,
     admitted: BTreeMap<u64, u64>,
     offered: u64,
     events: Vec<Event>,
@@ -69,16 +69,22 @@ fn rule_name() -> RuleName {
 }
 
 impl World {
-    fn new(count: usize, permits: u32, weather: Weather, safety: Safety) -> Self {
+    fn new(count: usize, permits: u32, weather: Weather, safety: EscrowSafety) -> Self {
         Self::of(Algorithm::FixedWindow, count, permits, weather, safety)
     }
 
-    fn of(algorithm: Algorithm, count: usize, permits: u32, weather: Weather, safety: Safety) -> Self {
+    fn of(algorithm: Algorithm, count: usize, permits: u32, weather: Weather, safety: EscrowSafety) -> Self {
         let limit = Limit { permits, window: Span::from_secs(1), burst: permits, queue: 0 };
         Self::held_to(limit, algorithm, count, weather, safety)
     }
 
-    fn held_to(limit: Limit, algorithm: Algorithm, count: usize, weather: Weather, safety: Safety) -> Self {
+    fn held_to(
+        limit: Limit,
+        algorithm: Algorithm,
+        count: usize,
+        weather: Weather,
+        safety: EscrowSafety,
+    ) -> Self {
         let mut world = Self {
             now: START,
             regions: Vec::new(),
@@ -134,7 +140,7 @@ impl World {
         machine
     }
 
-    fn vault(&self, place: usize, count: usize, session: u64, begun: Timestamp) -> Vault {
+    fn vault(&self, place: usize, count: usize, session: u64, begun: Timestamp) -> ReferenceStore {
         let weights = Weights::new(&[], &[], &Self::names(count));
         let minted = weights.of(u64::from(self.limit.permits), &format!("r{place}"));
         if self.algorithm.is_level() {
@@ -142,10 +148,10 @@ impl World {
                 |whole: u32| u32::try_from(weights.of(u64::from(whole), &format!("r{place}"))).unwrap();
             let limit =
                 Limit { permits: part(self.limit.permits), burst: part(self.limit.burst), ..self.limit };
-            let terms = level::Terms { algorithm: self.algorithm, limit, begun, safety: self.safety };
-            return Vault::level(terms, self.now);
+            let terms = level::LevelTerms { algorithm: self.algorithm, limit, begun, safety: self.safety };
+            return ReferenceStore::level(terms, self.now);
         }
-        Vault::new(session, begun, self.limit.window, minted, self.safety)
+        ReferenceStore::new(session, begun, self.limit.window, minted, self.safety)
     }
 
     fn meet(&mut self, place: usize) {
@@ -217,7 +223,7 @@ impl World {
             session: ledger(from).session,
             to_session: ledger(to).session,
             permits,
-            limit: Held::default(),
+            limit: CountedLimit::default(),
         };
         let frame = RightsFrame { sent: now, statements: Vec::new(), transfers: vec![transfer] };
         let from = self.regions[from].name.clone();
@@ -319,7 +325,7 @@ impl World {
             return Err(format!("{used} of {limit} in window {window}"));
         }
         let clocks = (0..self.regions.len()).map(|place| self.clock(place));
-        let balances: Vec<Balance> =
+        let balances: Vec<StepResult> =
             self.regions.iter().zip(clocks).map(|(region, now)| region.vault.balance(now)).collect();
         for (one, balance) in balances.iter().enumerate() {
             for taken in &balance.ledger.taken {
@@ -352,7 +358,7 @@ fn nothing() -> Touched {
 
 #[test]
 fn rights_move_to_where_the_demand_is() {
-    let mut world = World::new(3, 1_000, CALM, Safety::ALL);
+    let mut world = World::new(3, 1_000, CALM, EscrowSafety::ALL);
     world.press(1, 20, 500);
     assert_eq!(world.check(), Ok(()));
     assert!(world.used(5) >= 990, "{}: {:?}", world.used(5), world.admitted);
@@ -361,7 +367,7 @@ fn rights_move_to_where_the_demand_is() {
 
 #[test]
 fn balanced_overload_moves_next_to_nothing() {
-    let mut world = World::new(3, 999, CALM, Safety::ALL);
+    let mut world = World::new(3, 999, CALM, EscrowSafety::ALL);
     for _ in 0..500 {
         for place in 0..3 {
             for _ in 0..30 {
@@ -382,7 +388,7 @@ fn balanced_overload_moves_next_to_nothing() {
 
 #[test]
 fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
-    let mut world = World::new(3, 90, CALM, Safety::ALL);
+    let mut world = World::new(3, 90, CALM, EscrowSafety::ALL);
     for _ in 0..400 {
         for place in 0..3 {
             world.request(place, 1);
@@ -394,7 +400,7 @@ fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
     // Each of three regions, in each of four windows and the one under way.
     assert!((9..=15).contains(&dry), "{dry}");
     let lone = {
-        let mut world = World::new(3, 90, CALM, Safety::ALL);
+        let mut world = World::new(3, 90, CALM, EscrowSafety::ALL);
         for _ in 0..400 {
             world.request(0, 1);
             world.tick();
@@ -406,7 +412,7 @@ fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
 
 #[test]
 fn an_idle_bucket_says_nothing() {
-    let mut world = World::new(3, 1_000, CALM, Safety::ALL);
+    let mut world = World::new(3, 1_000, CALM, EscrowSafety::ALL);
     for _ in 0..300 {
         world.request(0, 1);
         world.tick();
@@ -417,7 +423,7 @@ fn an_idle_bucket_says_nothing() {
 
 #[test]
 fn a_limit_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
-    let mut world = World::new(5, 2, CALM, Safety::ALL);
+    let mut world = World::new(5, 2, CALM, EscrowSafety::ALL);
     for step in 0..500 {
         if step % 10 == 0 {
             world.request(4, 1);
@@ -430,7 +436,7 @@ fn a_limit_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
 
 #[test]
 fn a_cost_larger_than_a_share_gathers_its_rights() {
-    let mut world = World::new(3, 99, CALM, Safety::ALL);
+    let mut world = World::new(3, 99, CALM, EscrowSafety::ALL);
     let mut admitted = 0;
     for step in 0..500 {
         if step % 20 == 0 {
@@ -444,7 +450,7 @@ fn a_cost_larger_than_a_share_gathers_its_rights() {
 
 #[test]
 fn a_region_that_forgets_burns_its_rights_and_may_be_given_others() {
-    let mut world = World::new(3, 900, CALM, Safety::ALL);
+    let mut world = World::new(3, 900, CALM, EscrowSafety::ALL);
     for step in 0..600 {
         for _ in 0..10 {
             world.request(1, 1);
@@ -463,7 +469,7 @@ fn a_region_that_forgets_burns_its_rights_and_may_be_given_others() {
 
 #[test]
 fn a_region_that_is_cut_off_spends_what_it_holds_and_comes_back() {
-    let mut world = World::new(3, 900, CALM, Safety::ALL);
+    let mut world = World::new(3, 900, CALM, EscrowSafety::ALL);
     for step in 0..900 {
         for place in 0..3 {
             for _ in 0..5 {
@@ -479,7 +485,7 @@ fn a_region_that_is_cut_off_spends_what_it_holds_and_comes_back() {
 
 #[test]
 fn closed_windows_are_counted_worldwide() {
-    let mut world = World::new(3, 300, CALM, Safety::ALL);
+    let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
     for _ in 0..500 {
         for place in 0..3 {
             world.request(place, 2);
@@ -505,7 +511,7 @@ fn closed_windows_are_counted_worldwide() {
 #[test]
 fn no_number_that_another_region_says_is_too_large() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
-        numbers_are_bounded(World::of(algorithm, 3, u32::MAX, CALM, Safety::ALL));
+        numbers_are_bounded(World::of(algorithm, 3, u32::MAX, CALM, EscrowSafety::ALL));
     }
 }
 
@@ -527,7 +533,7 @@ fn numbers_are_bounded(mut world: World) {
             taken: vec![Total { region: "r1".into(), session: START.0, permits: most }],
             given: vec![Total { region: "r1".into(), session: START.0, permits: u64::MAX }],
             closed: None,
-            limit: Held::default(),
+            limit: CountedLimit::default(),
         };
         let frame = RightsFrame { sent: world.now, statements: vec![said], transfers: Vec::new() };
         let from = world.regions[0].name.clone();
@@ -604,7 +610,7 @@ proptest! {
         weather in weathers(),
         acts in acts(),
     ) {
-        prop_assert_eq!(play(World::new(count, permits, weather, Safety::ALL), &acts), Ok(()));
+        prop_assert_eq!(play(World::new(count, permits, weather, EscrowSafety::ALL), &acts), Ok(()));
     }
 
     #[test]
@@ -615,12 +621,12 @@ proptest! {
         weather in weathers(),
         acts in acts(),
     ) {
-        prop_assert_eq!(play(World::of(algorithm, count, permits, weather, Safety::ALL), &acts), Ok(()));
+        prop_assert_eq!(play(World::of(algorithm, count, permits, weather, EscrowSafety::ALL), &acts), Ok(()));
     }
 }
 
 /// Demand that jumps between regions, a bad network and stores that forget. Why it goes wrong, if it does.
-fn torment(algorithm: Algorithm, seed: u64, safety: Safety) -> Result<(), String> {
+fn torment(algorithm: Algorithm, seed: u64, safety: EscrowSafety) -> Result<(), String> {
     let weather =
         Weather { owd: Span::from_millis(20), jitter: Span::from_millis(900), loss: 50, doubled: 500 };
     let mut world = World::of(algorithm, 3, 60, weather, safety);
@@ -657,14 +663,14 @@ fn torment(algorithm: Algorithm, seed: u64, safety: Safety) -> Result<(), String
 
 #[test]
 fn without_any_one_safety_rule_some_history_goes_wrong() {
-    for (name, safety) in Safety::WITHOUT_ONE {
+    for (name, safety) in EscrowSafety::WITHOUT_ONE {
         let level = safety.lacks_one_of_levels();
         let algorithm = if level { Algorithm::TokenBucket } else { Algorithm::FixedWindow };
         assert!((0..100).any(|seed| torment(algorithm, seed, safety).is_err()), "{name} could be left out");
     }
     for seed in 0..20 {
         for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
-            assert_eq!(torment(algorithm, seed, Safety::ALL), Ok(()), "seed {seed}");
+            assert_eq!(torment(algorithm, seed, EscrowSafety::ALL), Ok(()), "seed {seed}");
         }
     }
 }

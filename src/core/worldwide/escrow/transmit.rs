@@ -16,7 +16,7 @@ impl Escrow {
     /// The next frame and whom to send it to, or `None` if there is none to send now.
     pub fn poll_transmit(&mut self, now: Timestamp) -> Option<(NodeName, RightsFrame)> {
         let first = self.turn % self.links.len().max(1);
-        let due = |(place, (name, link)): (usize, (&NodeName, &mut super::Link))| {
+        let due = |(place, (name, link)): (usize, (&NodeName, &mut super::EscrowLink))| {
             link.due(now).then(|| (place, name.clone(), link.region))
         };
         let (place, name, region) = match self.links.iter_mut().enumerate().skip(first).find_map(due) {
@@ -31,7 +31,7 @@ impl Escrow {
     fn frame_for(&mut self, now: Timestamp, to: &NodeName, region: RegionId) -> RightsFrame {
         let mut frame = RightsFrame { sent: now, statements: Vec::new(), transfers: Vec::new() };
         let mut bytes = HEAD_BYTES;
-        while let Some(id) = self.links.get_mut(to).and_then(super::Link::next_owed) {
+        while let Some(id) = self.links.get_mut(to).and_then(super::EscrowLink::next_owed) {
             let (statement, transfer) = (self.statement(now, id, region), self.transfer(now, id, region));
             let more =
                 statement.as_ref().map_or(0, statement_bytes) + transfer.as_ref().map_or(0, transfer_bytes);

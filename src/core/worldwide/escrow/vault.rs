@@ -6,14 +6,14 @@
 use super::super::super::algorithm::{Algorithm, Limit, State};
 use super::super::super::hold::{Hold, HoldStep};
 use super::super::super::time::{Span, Timestamp};
-use super::Safety;
-use super::ledger::{Ask, Balance, Ledger, Step, is_known};
-use super::level::Terms;
+use super::EscrowSafety;
+use super::ledger::{Ledger, Step, StepRequest, StepResult, is_known};
+use super::level::LevelTerms;
 use super::places;
 
 /// One bucket of one region.
 #[derive(Debug, Clone)]
-pub struct Vault {
+pub struct ReferenceStore {
     ledger: Ledger,
     kind: Kind,
 }
@@ -21,8 +21,8 @@ pub struct Vault {
 #[derive(Debug, Clone)]
 enum Kind {
     Windows(Windows),
-    Level(Terms, State),
-    Places(places::Terms, State),
+    Level(LevelTerms, State),
+    Places(places::PlacesTerms, State),
 }
 
 #[derive(Debug, Clone)]
@@ -33,26 +33,26 @@ struct Windows {
     minted: u64,
     /// When this memory began.
     begun: Timestamp,
-    safety: Safety,
+    safety: EscrowSafety,
 }
 
-impl Vault {
+impl ReferenceStore {
     /// An empty one, which remembers nothing from before `begun`. `session` names its memory and is never used again.
     #[must_use]
-    pub fn new(session: u64, begun: Timestamp, length: Span, minted: u64, safety: Safety) -> Self {
+    pub fn new(session: u64, begun: Timestamp, length: Span, minted: u64, safety: EscrowSafety) -> Self {
         let ledger = Ledger { session, ..Ledger::default() };
         Self { ledger, kind: Kind::Windows(Windows { used: 0, length, minted, begun, safety }) }
     }
 
     /// One of a bucket without windows, made at `now`.
     #[must_use]
-    pub fn level(terms: Terms, now: Timestamp) -> Self {
+    pub fn level(terms: LevelTerms, now: Timestamp) -> Self {
         Self { ledger: Ledger::without_windows(now), kind: Kind::Level(terms, terms.fresh(now)) }
     }
 
     /// One of places that are lent. Its memory is named when it is first asked for, once it may be.
     #[must_use]
-    pub fn places(terms: places::Terms) -> Self {
+    pub fn places(terms: places::PlacesTerms) -> Self {
         let state = State::new(Algorithm::Concurrency);
         Self { ledger: Ledger::default(), kind: Kind::Places(terms, state) }
     }
@@ -103,7 +103,7 @@ impl Vault {
             }
             Kind::Level(terms, state) => {
                 terms.raise(state, Some(ledger), now);
-                let view = Terms::view(Some(ledger), now);
+                let view = LevelTerms::view(Some(ledger), now);
                 let fits = state.check(&terms.limit, view.as_ref(), now, cost).admitted;
                 if fits {
                     state.take(&terms.limit, now, cost);
@@ -115,7 +115,7 @@ impl Vault {
     }
 
     /// Carries out a step and shows the ledger. `None`: it is too early to name this memory to others.
-    pub fn carry_out(&mut self, now: Timestamp, ask: &Ask) -> Option<Balance> {
+    pub fn carry_out(&mut self, now: Timestamp, ask: &StepRequest) -> Option<StepResult> {
         let Self { ledger, kind } = self;
         match kind {
             Kind::Windows(windows) => {
@@ -140,9 +140,9 @@ impl Vault {
 
     /// The ledger as it is.
     #[must_use]
-    pub fn balance(&self, now: Timestamp) -> Balance {
+    pub fn balance(&self, now: Timestamp) -> StepResult {
         match &self.kind {
-            Kind::Windows(windows) => Balance { ledger: self.ledger.clone(), used: windows.used },
+            Kind::Windows(windows) => StepResult { ledger: self.ledger.clone(), used: windows.used },
             Kind::Level(terms, state) => {
                 let mut state = state.clone();
                 terms.raise(&mut state, Some(&self.ledger), now);

@@ -6,26 +6,27 @@ const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
 const LIMIT: Limit = Limit { permits: 90, window: Span::from_secs(1), burst: 90, queue: 0 };
 
-fn share() -> Share<'static> {
+fn share() -> LevelScope<'static> {
     let horizon = Span::from_millis(50);
-    Share { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, apart: 0, tip: 0 }
+    LevelScope { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, apart: 0, tip: 0 }
 }
 
-fn told(ms: u64, admitted: u64, demand: u64) -> Statement {
-    let account = Account { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
-    Statement { account, past: false }
+fn told(ms: u64, admitted: u64, demand: u64) -> LevelReport {
+    let account =
+        ReportFigures { stamp: START + Span::from_millis(ms), admitted, demand: demand * 1_000_000 };
+    LevelReport { account, past: false }
 }
 
 #[test]
 fn a_full_bucket_that_nobody_asks_for_is_shared_by_weight() {
-    let pool = Pool::full(90, START);
+    let pool = SharedLevel::full(90, START);
     let view = pool.view(START, 0, Span::ZERO, share()).unwrap();
     assert_eq!((view.others, view.next_budget), (60, 60));
 }
 
 #[test]
 fn who_alone_asks_has_all_of_it_once_that_is_in_force() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 0, told(0, 0, 10_000), share().horizon);
     let now = START + Span::from_millis(60);
     pool.advance(now, share());
@@ -35,8 +36,8 @@ fn who_alone_asks_has_all_of_it_once_that_is_in_force() {
 #[test]
 fn a_bucket_that_refills_while_words_travel_is_used_whole() {
     let limit = Limit { permits: 1_000, burst: 50, ..LIMIT };
-    let share = Share { limit, capacity: 50, permits: 1_000, horizon: Span::from_millis(70), ..share() };
-    let mut pool = Pool::full(50, START);
+    let share = LevelScope { limit, capacity: 50, permits: 1_000, horizon: Span::from_millis(70), ..share() };
+    let mut pool = SharedLevel::full(50, START);
     for tick in 1..=100 {
         let (now, own) = (START + Span::from_millis(tick * 10), tick * 10);
         pool.stored(now, 10, share);
@@ -50,19 +51,19 @@ fn a_bucket_that_refills_while_words_travel_is_used_whole() {
 
 #[test]
 fn a_longer_horizon_refills_nothing_again() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 0, told(0, 0, 1_000), share().horizon);
     pool.hear(START, 1, told(0, 60, 0), share().horizon);
     let now = START + Span::from_millis(60);
     pool.advance(now, share());
-    let later = Share { horizon: Span::from_millis(500), ..share() };
+    let later = LevelScope { horizon: Span::from_millis(500), ..share() };
     // Of the thirty that were left and what refilled since.
     assert!(pool.view(now, 0, Span::ZERO, later).unwrap().others >= 90 - 30 - 6);
 }
 
 #[test]
 fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     let now = START + Span::from_secs(5);
     pool.stored(now, 30, share());
     pool.admitted(now, 30, share().horizon);
@@ -73,7 +74,7 @@ fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
 
 #[test]
 fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     for region in 0..3 {
         pool.hear(START, region, told(0, 60, 1_000), share().horizon);
     }
@@ -90,7 +91,7 @@ fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
 
 #[test]
 fn a_claim_beyond_all_measure_is_a_debt_of_two_buckets() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
     for ms in 1..=20 {
         pool.hear(START, 1, told(ms, u64::MAX / 100 * ms, 1_000), share().horizon);
@@ -104,9 +105,9 @@ fn a_claim_beyond_all_measure_is_a_debt_of_two_buckets() {
 
 #[test]
 fn what_was_admitted_long_before_a_daemon_began_is_no_debt() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     let statement = told(0, 1_000_000, 50);
-    pool.hear(START, 1, Statement { past: true, ..statement }, share().horizon);
+    pool.hear(START, 1, LevelReport { past: true, ..statement }, share().horizon);
     pool.hear(START, 1, told(10, 1_000_009, 50), share().horizon);
     let now = START + Span::from_millis(60);
     pool.advance(now, share());
@@ -115,14 +116,14 @@ fn what_was_admitted_long_before_a_daemon_began_is_no_debt() {
 }
 
 /// The same share where the third region is cut off.
-fn without_the_third() -> Share<'static> {
-    Share { permits: 60, parties: &PARTIES[..2], apart: bit(2), ..share() }
+fn without_the_third() -> LevelScope<'static> {
+    LevelScope { permits: 60, parties: &PARTIES[..2], apart: bit(2), ..share() }
 }
 
 #[test]
 fn in_a_cut_a_side_refills_at_its_part_of_the_rate_however_long_the_cut_is() {
-    let alone = Share { permits: 30, parties: &PARTIES[..1], apart: bit(1) | bit(2), ..share() };
-    let mut pool = Pool::full(90, START);
+    let alone = LevelScope { permits: 30, parties: &PARTIES[..1], apart: bit(1) | bit(2), ..share() };
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 0, told(0, 0, 1_000), share().horizon);
     let mut own = 0;
     for tick in 1..=1_000 {
@@ -146,7 +147,7 @@ fn in_a_cut_a_side_refills_at_its_part_of_the_rate_however_long_the_cut_is() {
 
 #[test]
 fn what_a_region_admitted_of_its_part_while_it_was_cut_off_is_no_debt() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 2, told(0, 0, 0), share().horizon);
     let at = |ms| START + Span::from_millis(ms);
     pool.advance(at(600), without_the_third());
@@ -161,7 +162,7 @@ fn what_a_region_admitted_of_its_part_while_it_was_cut_off_is_no_debt() {
 
 #[test]
 fn what_it_admitted_beyond_its_part_is_a_debt() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 2, told(0, 0, 0), share().horizon);
     let at = |ms| START + Span::from_millis(ms);
     pool.advance(at(600), without_the_third());
@@ -174,7 +175,7 @@ fn what_it_admitted_beyond_its_part_is_a_debt() {
 
 #[test]
 fn what_it_admitted_beyond_its_part_is_charged_to_nobody_else_while_it_is_apart() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 2, told(0, 0, 0), share().horizon);
     let at = |ms| START + Span::from_millis(ms);
     pool.advance(at(600), without_the_third());
@@ -188,7 +189,7 @@ fn what_it_admitted_beyond_its_part_is_charged_to_nobody_else_while_it_is_apart(
 
 #[test]
 fn what_another_region_will_be_given_once_its_word_is_in_force_counts_already() {
-    let mut pool = Pool::full(90, START);
+    let mut pool = SharedLevel::full(90, START);
     pool.hear(START, 1, told(0, 0, 1_000), share().horizon);
     let of_the_first = |arrived| {
         let given = pool.given(START, arrived, Span::ZERO, share());
@@ -200,8 +201,8 @@ fn what_another_region_will_be_given_once_its_word_is_in_force_counts_already() 
 
 #[test]
 fn where_nothing_may_be_admitted_all_is_held_back() {
-    let mut pool = Pool::full(90, START);
-    let denied = Share { permits: 0, ..without_the_third() };
+    let mut pool = SharedLevel::full(90, START);
+    let denied = LevelScope { permits: 0, ..without_the_third() };
     pool.advance(START, denied);
     let view = pool.view(START, 0, Span::ZERO, denied).unwrap();
     assert_eq!((view.others, view.budget), (90, 90));
@@ -213,7 +214,7 @@ fn parts_of_the_refill_add_up_to_the_rate() {
     for demand in demands {
         // Each region sees the same, itself first.
         let rates = (0..3).map(|own: usize| {
-            let mut pool = Pool::full(90, START);
+            let mut pool = SharedLevel::full(90, START);
             for (region, wanted) in demand.into_iter().enumerate() {
                 let id = if region == own {
                     0
@@ -240,7 +241,7 @@ fn parts_of_the_refill_add_up_to_the_rate() {
                     )
                 })
                 .collect();
-            pool.part(now, false, Share { parties: &order, ..share() }).rate
+            pool.part(now, false, LevelScope { parties: &order, ..share() }).rate
         });
         assert_eq!(rates.sum::<u64>(), 90, "{demand:?}");
     }

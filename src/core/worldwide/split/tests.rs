@@ -31,7 +31,7 @@ struct World {
     disks: Vec<Saved>,
     files: Vec<[u32; 3]>,
     /// Everything that each has ever said, so that the network may deliver it late, though never out of order.
-    said: Vec<Vec<Word>>,
+    said: Vec<Vec<WeightsStatement>>,
     heard: Vec<Vec<usize>>,
 }
 
@@ -311,7 +311,7 @@ struct Growing {
     now: Timestamp,
     nodes: [Option<Split>; 4],
     disks: [Option<Saved>; 4],
-    said: [Vec<Word>; 4],
+    said: [Vec<WeightsStatement>; 4],
     heard: [[usize; 4]; 4],
 }
 

@@ -121,7 +121,7 @@ fn a_larger_burst_is_there_at_once() {
 }
 
 /// What a view of a bucket without windows holds back for others at `now`, where the window is a second.
-fn held(view: &View, now: Timestamp) -> u64 {
+fn held(view: &Allowance, now: Timestamp) -> u64 {
     let more = u64::from(view.next_budget) * now.since(Timestamp(view.window)).0 / 1_000_000;
     u64::from(view.budget).min(view.others + more)
 }

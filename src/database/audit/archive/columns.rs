@@ -134,12 +134,12 @@ impl Summing {
 }
 
 /// Writes a file, one row group after the other.
-pub(super) struct Writer {
+pub(super) struct ColumnsWriter {
     file: SerializedFileWriter<File>,
     sum: Summing,
 }
 
-impl Writer {
+impl ColumnsWriter {
     pub(super) fn new(file: File) -> Result<Self, ParquetError> {
         let mut fields = Vec::new();
         for (name, kind) in COLUMNS {
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn what_is_read_back_has_the_checksum_of_what_was_written() {
         let mut file = tempfile::tempfile().unwrap();
-        let mut writer = Writer::new(file.try_clone().unwrap()).unwrap();
+        let mut writer = ColumnsWriter::new(file.try_clone().unwrap()).unwrap();
         for (rows, seed) in [(1_000, 0), (1, 5), (20, -7)] {
             writer.group(rows, &filled(rows, seed)).unwrap();
         }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn an_empty_file_has_no_rows() {
         let file = tempfile::tempfile().unwrap();
-        let written = Writer::new(file.try_clone().unwrap()).unwrap().finish().unwrap();
+        let written = ColumnsWriter::new(file.try_clone().unwrap()).unwrap().finish().unwrap();
         assert_eq!((read(file).unwrap().rows, written.rows), (0, 0));
     }
 }

@@ -16,10 +16,10 @@ use parquet::errors::ParquetError;
 use sqlx::{Connection as _, Executor as _, PgConnection, Row as _};
 use tokio::task::spawn_blocking;
 
-use self::columns::{COLUMNS, Cells, GROUP_ROWS, Kind, Sum, Writer};
-use self::place::Place;
+use self::columns::{COLUMNS, Cells, ColumnsWriter, GROUP_ROWS, Kind, Sum};
+use self::place::ArchivePlace;
 use super::keeper::Settings;
-use super::step::{Ended, Step, Steps};
+use super::step::{ArchiveStep, Ended, Steps};
 use crate::core::time::Timestamp;
 use crate::database::postgres::{Database, Failure};
 use crate::database::private;
@@ -118,7 +118,7 @@ pub async fn run(
         database,
         settings,
         steps: &settings.steps,
-        place: Place::open(url)?,
+        place: ArchivePlace::open(url)?,
         connection: database.connect().await?,
     };
     let done = run.all(now, dry_run).await;
@@ -131,7 +131,7 @@ struct Run<'a> {
     database: &'a Database,
     settings: &'a Settings,
     steps: &'a Steps,
-    place: Place,
+    place: ArchivePlace,
     connection: PgConnection,
 }
 
@@ -202,11 +202,11 @@ impl Run<'_> {
         let (name, part) = self.name(due).await?;
         let scratch = Scratch::new(&self.settings.scratch, &due.month)?;
         let written = self.export(due, &scratch).await?;
-        self.steps.done(Step::PartitionExported)?;
+        self.steps.done(ArchiveStep::PartitionExported)?;
         let bytes = self.place.put(&name, &scratch.path).await?;
-        self.steps.done(Step::ArchiveUploaded)?;
+        self.steps.done(ArchiveStep::ArchiveUploaded)?;
         self.verify(&name, &scratch, &written).await?;
-        self.steps.done(Step::ArchiveVerified)?;
+        self.steps.done(ArchiveStep::ArchiveVerified)?;
         let archived = Archived {
             month: due.month.clone(),
             location: self.place.location(&name),
@@ -220,7 +220,7 @@ impl Run<'_> {
     /// Writes the month into a file here.
     async fn export(&mut self, due: &Due, scratch: &Scratch) -> Result<Sum, ArchiveError> {
         let fail = |error: ParquetError| scratch.fail(error);
-        let mut writer = Writer::new(scratch.create()?).map_err(fail)?;
+        let mut writer = ColumnsWriter::new(scratch.create()?).map_err(fail)?;
         // All from one moment, so that what is counted later can be compared.
         let query = sqlx::query(
             "SELECT (extract(epoch FROM at) * 1000000)::bigint, region, node, domain, rule, user_id, key_id, \
@@ -283,7 +283,7 @@ impl Run<'_> {
         let mut transaction = wait(database, self.connection.begin()).await?;
         let count = sqlx::query_scalar("SELECT tidegate_close_audit_partition($1)").bind(&due.table);
         let rows: i64 = wait(database, count.fetch_one(&mut *transaction)).await?;
-        self.steps.done(Step::PartitionLocked)?;
+        self.steps.done(ArchiveStep::PartitionLocked)?;
         if u64::try_from(rows).ok() != Some(archived.rows) {
             return Err(ArchiveError::Changed { month: due.month.clone() });
         }
@@ -299,7 +299,7 @@ impl Run<'_> {
         }
         let dropped = sqlx::query("SELECT tidegate_drop_audit_partition($1)").bind(&due.table);
         wait(database, dropped.execute(&mut *transaction)).await?;
-        self.steps.done(Step::PartitionDropped)?;
+        self.steps.done(ArchiveStep::PartitionDropped)?;
         let noted = sqlx::query(
             "INSERT INTO audit_archives (month, part, location, rows, bytes, checksum, region, node) \
              VALUES (($1 || '-01')::date, $2, $3, $4, $5, $6, $7, $8)",
@@ -314,13 +314,17 @@ impl Run<'_> {
         .bind(&node.node);
         wait(database, noted.execute(&mut *transaction)).await?;
         wait(database, transaction.commit()).await?;
-        self.steps.done(Step::ArchiveCommitted)?;
+        self.steps.done(ArchiveStep::ArchiveCommitted)?;
         Ok(())
     }
 }
 
 /// Compresses a row group off the runtime's threads.
-async fn write(mut writer: Writer, group: Vec<Cells>, rows: usize) -> Result<Writer, ParquetError> {
+async fn write(
+    mut writer: ColumnsWriter,
+    group: Vec<Cells>,
+    rows: usize,
+) -> Result<ColumnsWriter, ParquetError> {
     let written = spawn_blocking(move || writer.group(rows, &group).map(|()| writer));
     written.await.map_err(|error| ParquetError::General(error.to_string()))?
 }

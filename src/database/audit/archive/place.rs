@@ -30,7 +30,7 @@ pub struct PlaceError {
 
 /// An archive.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ArchivePlace {
     url: String,
     store: Box<dyn ObjectStore>,
     prefix: Key,
@@ -38,7 +38,7 @@ pub(super) struct Place {
     folder: Option<PathBuf>,
 }
 
-impl Place {
+impl ArchivePlace {
     /// Opens it; nothing is asked of it yet.
     pub(super) fn open(url: &str) -> Result<Self, PlaceError> {
         let fail = |why: String| PlaceError { url: url.to_owned(), why };

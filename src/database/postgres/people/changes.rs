@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::clock::Stopwatch;
 use crate::engine::identity::lookups::Lookups;
-use crate::engine::identity::{Kind, Name};
+use crate::engine::identity::{IdentityName, Kind};
 
 const CHANNEL: &str = "tidegate_identities";
 /// How often to look without being told.
@@ -33,7 +33,7 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Where reading goes on.
 #[derive(Debug, Default)]
-struct Place {
+struct ReadFrom {
     /// The oldest transaction that was open; `None` before the first look.
     transaction: Option<String>,
     /// The highest `seq` there was; `None` before the first look.
@@ -46,7 +46,7 @@ struct Place {
 
 /// One row, or none: the first three columns are there always.
 #[derive(Debug, sqlx::FromRow)]
-struct Row {
+struct PeopleChangeRow {
     low: String,
     server: String,
     last: i64,
@@ -60,7 +60,7 @@ pub async fn watch(database: Database, lookups: Arc<Lookups>, stop: Cancellation
     let (told, mut tell) = tokio::sync::mpsc::channel::<()>(1);
     let listening = listen(database.clone(), told);
     let reading = async {
-        let mut place = Place::default();
+        let mut place = ReadFrom::default();
         let (mut looked, mut forgot) = (Stopwatch::start(), Stopwatch::start());
         let (mut away, mut began) = (false, false);
         loop {
@@ -94,7 +94,7 @@ pub async fn watch(database: Database, lookups: Arc<Lookups>, stop: Cancellation
 }
 
 /// What changed: these, or (`None`) anybody.
-type Changes = Option<Vec<Name>>;
+type Changes = Option<Vec<IdentityName>>;
 
 fn apply(lookups: &Lookups, changes: Changes, lost: bool) {
     match changes {
@@ -103,9 +103,9 @@ fn apply(lookups: &Lookups, changes: Changes, lost: bool) {
     }
 }
 
-impl Place {
+impl ReadFrom {
     async fn look(&mut self, database: &Database) -> Result<Changes, Failure> {
-        let rows = sqlx::query_as::<_, Row>(
+        let rows = sqlx::query_as::<_, PeopleChangeRow>(
             "SELECT head.low, head.server, head.last, change.seq, change.kind, change.name
              FROM (
                  SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS low,
@@ -124,7 +124,7 @@ impl Place {
         Ok(self.read(database.within(rows).await?))
     }
 
-    fn read(&mut self, rows: Vec<Row>) -> Changes {
+    fn read(&mut self, rows: Vec<PeopleChangeRow>) -> Changes {
         let Some(head) = rows.first() else { return Some(Vec::new()) };
         self.transaction = Some(head.low.clone());
         self.last = self.last.max(Some(head.last));
@@ -133,7 +133,7 @@ impl Place {
         let mut seen = HashSet::with_capacity(rows.len());
         let mut names = HashSet::new();
         let (mut anybody, mut fresh) = (another, 0_i64);
-        for Row { seq, kind, name, .. } in rows {
+        for PeopleChangeRow { seq, kind, name, .. } in rows {
             let (Some(seq), Some(kind)) = (seq, kind) else { continue };
             seen.insert(seq);
             if self.seen.contains(&seq) {
@@ -142,7 +142,7 @@ impl Place {
             fresh += 1;
             let kind = if kind == "key" { Kind::Key } else { Kind::User };
             match name {
-                Some(id) => drop(names.insert(Name { kind, id: id.into() })),
+                Some(id) => drop(names.insert(IdentityName { kind, id: id.into() })),
                 None => anybody = true,
             }
         }
@@ -178,14 +178,14 @@ async fn listen(database: Database, told: tokio::sync::mpsc::Sender<()>) {
 mod tests {
     use super::*;
 
-    fn row(low: &str, seq: i64, name: Option<&str>) -> Row {
+    fn row(low: &str, seq: i64, name: Option<&str>) -> PeopleChangeRow {
         let name = name.map(str::to_owned);
-        Row { seq: Some(seq), kind: Some("user".to_owned()), name, last: seq, ..nothing(low) }
+        PeopleChangeRow { seq: Some(seq), kind: Some("user".to_owned()), name, last: seq, ..nothing(low) }
     }
 
-    fn nothing(low: &str) -> Row {
+    fn nothing(low: &str) -> PeopleChangeRow {
         let (low, server) = (low.to_owned(), "noon".to_owned());
-        Row { low, server, last: 0, seq: None, kind: None, name: None }
+        PeopleChangeRow { low, server, last: 0, seq: None, kind: None, name: None }
     }
 
     fn names(changes: Changes) -> Vec<String> {
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn a_change_that_is_read_again_is_told_once() {
-        let mut place = Place::default();
+        let mut place = ReadFrom::default();
         assert_eq!(names(place.read(vec![nothing("7")])), Vec::<String>::new());
         assert_eq!(place.transaction.as_deref(), Some("7"));
         assert_eq!(names(place.read(vec![row("7", 2, Some("b"))])), ["b"]);
@@ -207,9 +207,9 @@ mod tests {
 
     #[test]
     fn of_a_server_that_was_started_since_anybody_may_have_changed() {
-        let mut place = Place::default();
+        let mut place = ReadFrom::default();
         assert_eq!(names(place.read(vec![nothing("7")])), Vec::<String>::new());
-        let started = || Row { server: "one".to_owned(), ..nothing("6") };
+        let started = || PeopleChangeRow { server: "one".to_owned(), ..nothing("6") };
         assert_eq!(place.read(vec![started()]), None);
         assert_eq!(names(place.read(vec![started()])), Vec::<String>::new());
         assert_eq!((place.transaction.as_deref(), place.last), (Some("6"), Some(0)));
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn too_many_to_name_are_anybody() {
-        let mut place = Place::default();
+        let mut place = ReadFrom::default();
         assert_eq!(place.read(vec![row("7", 1, None), row("7", 2, Some("b"))]), None);
         let many = (0..=CHANGES_MAX).map(|seq| row("8", 10 + seq, Some("a"))).collect();
         assert_eq!(place.read(many), None);

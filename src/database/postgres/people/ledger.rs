@@ -9,7 +9,7 @@ use crate::engine::admin::{Change, ChangeRecord, ChangesAsked, Ledger};
 use crate::engine::port::Later;
 
 /// Id, moment in microseconds, actor, role, source, region, node, action, target, before, after, reason.
-type Row = (
+type LedgerRow = (
     i64,
     i64,
     String,
@@ -59,7 +59,7 @@ impl People {
     }
 
     async fn list_changes(&self, asked: &ChangesAsked) -> Result<Vec<ChangeRecord>, String> {
-        let rows = sqlx::query_as::<_, Row>(
+        let rows = sqlx::query_as::<_, LedgerRow>(
             "SELECT id, (extract(epoch FROM at) * 1000000)::bigint, actor, role, host(source), region, node, action,
                     target, before, after, reason
              FROM admin_changes
@@ -77,7 +77,7 @@ impl People {
     }
 }
 
-fn record_of(row: Row) -> ChangeRecord {
+fn record_of(row: LedgerRow) -> ChangeRecord {
     let (id, at, actor, role, source, region, node, action, target, before, after, reason) = row;
     ChangeRecord {
         id: u64::try_from(id).unwrap_or(0),

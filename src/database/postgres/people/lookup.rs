@@ -5,11 +5,14 @@ use std::sync::Arc;
 use super::People;
 use super::rows::{KeyRow, UserRow};
 use crate::database::postgres::Failure;
-use crate::engine::identity::{Fact, Kind, Name, Source, Unreachable};
+use crate::engine::identity::{Fact, IdentityName, Kind, Source, Unreachable};
 use crate::engine::port::Later;
 
 impl Source for People {
-    fn load<'a>(&'a self, names: &'a [Name]) -> Later<'a, Result<Vec<(Name, Fact)>, Unreachable>> {
+    fn load<'a>(
+        &'a self,
+        names: &'a [IdentityName],
+    ) -> Later<'a, Result<Vec<(IdentityName, Fact)>, Unreachable>> {
         Box::pin(async move {
             let of = |kind| -> Vec<String> {
                 let mine = names.iter().filter(|name| name.kind == kind);
@@ -19,12 +22,12 @@ impl Source for People {
             let users = self.users_of(of(Kind::User)).await.map_err(unreachable)?;
             facts.extend(users.into_iter().map(|user| {
                 let user = user.fact();
-                let name = Name { kind: Kind::User, id: user.id.as_str().into() };
+                let name = IdentityName { kind: Kind::User, id: user.id.as_str().into() };
                 (name, Fact::User(Some(Arc::new(user))))
             }));
             let keys = self.keys_of(of(Kind::Key)).await.map_err(unreachable)?;
             facts.extend(keys.into_iter().filter_map(KeyRow::fact).map(|key| {
-                let name = Name { kind: Kind::Key, id: key.id.as_str().into() };
+                let name = IdentityName { kind: Kind::Key, id: key.id.as_str().into() };
                 (name, Fact::Key(Some(Arc::new(key))))
             }));
             Ok(facts)

@@ -16,7 +16,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 
 /// The set that is known: its version, and the mark that its revision had in the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct KnownSet {
     /// Which.
     pub version: Version,
     /// When and by which transaction its revision was made: another database may have given the same number.
@@ -27,7 +27,7 @@ pub struct Known {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changed {
     /// Which set it leads to.
-    pub now: Known,
+    pub now: KnownSet,
     /// The rules that changed, or whose quotas did.
     pub names: Vec<String>,
     /// Those of them that are there, with their quotas.
@@ -50,25 +50,25 @@ const CHANGES: &str = "WITH head AS MATERIALIZED ( \
      FROM head LEFT JOIN names ON true LEFT JOIN rules ON rules.name = names.rule";
 
 /// Revision, generation, mark of the known revision, mark of this one, rule, document, quotas.
-type Row = (i64, i64, Option<String>, Option<String>, Option<String>, Option<Value>, Option<Value>);
+type RuleChangeRow = (i64, i64, Option<String>, Option<String>, Option<String>, Option<Value>, Option<Value>);
 
 /// What changed since `known`. `None`: the history does not tell, or of very many rules; read the whole set.
 ///
 /// # Errors
 /// The database does not answer, or has no such tables.
-pub async fn since(database: &Database, known: &Known) -> Result<Option<Changed>, Failure> {
+pub async fn since(database: &Database, known: &KnownSet) -> Result<Option<Changed>, Failure> {
     let revision = i64::try_from(known.version.revision).unwrap_or(i64::MAX);
     let question = sqlx::query_as(CHANGES).bind(revision).bind(CHANGED_MAX + 1);
-    let rows: Vec<Row> = database.at_most(DEADLINE, question.fetch_all(database.pool())).await?;
+    let rows: Vec<RuleChangeRow> = database.at_most(DEADLINE, question.fetch_all(database.pool())).await?;
     Ok(changed(known, rows))
 }
 
-fn changed(known: &Known, rows: Vec<Row>) -> Option<Changed> {
+fn changed(known: &KnownSet, rows: Vec<RuleChangeRow>) -> Option<Changed> {
     let (revision, generation, was, mark, ..) = rows.first()?;
     let version = version_of(*revision, *generation);
     let follows = version.generation == known.version.generation && was.as_ref() == Some(&known.mark);
     let few = i64::try_from(rows.len()).is_ok_and(|rows| rows <= CHANGED_MAX);
-    let now = Known { version, mark: mark.clone()? };
+    let now = KnownSet { version, mark: mark.clone()? };
     if !follows || !few {
         return None;
     }
@@ -92,11 +92,17 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn known() -> Known {
-        Known { version: Version { generation: 1, revision: 7 }, mark: "70 700".to_owned() }
+    fn known() -> KnownSet {
+        KnownSet { version: Version { generation: 1, revision: 7 }, mark: "70 700".to_owned() }
     }
 
-    fn row(revision: i64, generation: i64, known: &str, name: Option<&str>, document: Option<Value>) -> Row {
+    fn row(
+        revision: i64,
+        generation: i64,
+        known: &str,
+        name: Option<&str>,
+        document: Option<Value>,
+    ) -> RuleChangeRow {
         let mark = Some("80 800".to_owned());
         (revision, generation, Some(known.to_owned()), mark, name.map(str::to_owned), document, None)
     }

@@ -1,7 +1,7 @@
 //! One bucket as far as this daemon knows it, and what it owes Redis.
 
 use super::super::call::Bucket;
-use super::super::slots::Slot;
+use super::super::slots::ClusterSlot;
 use super::Unanswered;
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
 use crate::core::hold::{HoldStep, Holder};
@@ -35,7 +35,7 @@ pub(super) struct Own {
     /// Whether its key waits among the debtors.
     pub(super) listed: bool,
     pub(super) bucket: Bucket,
-    pub(super) slot: Slot,
+    pub(super) slot: ClusterSlot,
 }
 
 /// What one bucket owes Redis.
@@ -44,7 +44,7 @@ pub(in super::super) struct Owed {
     /// The bucket's key in this process.
     pub(in super::super) key: Key,
     /// Where it lies in Redis.
-    pub(in super::super) slot: Slot,
+    pub(in super::super) slot: ClusterSlot,
     /// The same in Redis.
     pub(in super::super) bucket: Bucket,
     /// What was admitted without Redis and still matters.

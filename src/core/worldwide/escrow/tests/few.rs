@@ -10,7 +10,7 @@ const COUNTED: [Algorithm; 4] =
 fn world(algorithm: Algorithm, regions: usize, permits: u32, owd: u64) -> World {
     let limit = Limit { permits, window: WINDOW, burst: permits, queue: 0 };
     let weather = Weather { owd: Span::from_millis(owd), ..CALM };
-    World::held_to(limit, algorithm, regions, weather, Safety::ALL)
+    World::held_to(limit, algorithm, regions, weather, EscrowSafety::ALL)
 }
 
 impl World {
