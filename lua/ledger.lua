@@ -8,7 +8,7 @@
 -- what was used stands until when, in milliseconds after that of the own session.
 -- A stint is one server's time as a primary: its replication id. What was written before it may be lost, so a window that
 -- began before it mints nothing, and a level counts as full when it began.
--- Mirrors: Ledger of src/core/worldwide/escrow/ledger.rs, Terms of level.rs beside it, and the terms of src/store/rights.rs.
+-- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, Terms of level.rs beside it, and the terms of src/store/rights.rs.
 
 local read_stint, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE

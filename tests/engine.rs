@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use tidegate::core::decision::Decision;
+use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Cost, LimitOverride, Request};
 use tidegate::core::rule::Rule;
 use tidegate::core::ruleset::Reason;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::document;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;

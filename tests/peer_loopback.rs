@@ -6,9 +6,9 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{Amounts, Frame, Report, RuleName, Scope, Subject};
-use tidegate::core::worldwide::NodeName;
 use tidegate::peer::certificate::{Authority, SERVER_NAME, create_ca, issue};
 use tidegate::peer::codec::{MESSAGE_BYTES_MAX, encode_frame};
 use tidegate::peer::counters::Refusal;

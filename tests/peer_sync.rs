@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::regions::escrow::{Ledger, Step, StepRequest, StepResult};
+use tidegate::core::regions::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::{CountedLimit, RightsFrame, Transfer};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject};
-use tidegate::core::worldwide::escrow::{Ledger, Step, StepRequest, StepResult};
-use tidegate::core::worldwide::{Effect, NodeName, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;
 use tidegate::engine::status::WorldStatus;

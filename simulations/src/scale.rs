@@ -10,9 +10,9 @@ use std::io::Write;
 use anyhow::Context;
 use clap::Args;
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::Touched;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::Touched;
 
 use crate::dice::Dice;
 use crate::model::daemons::World;

@@ -354,9 +354,9 @@ mod tests {
             StoreJson,
         };
         use crate::core::algorithm::Allowance;
+        use crate::core::regions::NodeName;
+        use crate::core::regions::escrow::EscrowRule;
         use crate::core::time::Span;
-        use crate::core::worldwide::NodeName;
-        use crate::core::worldwide::escrow::EscrowRule;
         use crate::engine::status::{BucketStatus, PeerStatus, ServerHealth, StoreHealth};
 
         let server = ServerHealth {

@@ -12,10 +12,10 @@ use serde::Serialize;
 
 use crate::core::decision::{Decision, Ruled};
 use crate::core::hold::Lease;
+use crate::core::regions::escrow::EscrowRule;
 use crate::core::request::Request;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
-use crate::core::worldwide::escrow::EscrowRule;
 use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
 
 /// The answer to one check.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use clap::Subcommand;
 
 use super::{Ended, say};
+use crate::core::regions::NodeName;
 use crate::core::time::Span;
-use crate::core::worldwide::NodeName;
 use crate::daemon::certificate;
 use crate::engine::clock::Clock;
 

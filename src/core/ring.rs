@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 
 use hashring::HashRing;
 
-use super::worldwide::WorldKey;
+use super::regions::WorldKey;
 
 /// Points on the ring for each node: enough to keep loads within about 10 % of each other.
 pub const POINTS_PER_NODE: u32 = 128;

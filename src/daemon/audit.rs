@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config;
 use crate::core::audit::DistinctMax;
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 pub use crate::database::audit::archive::Archived;
 use crate::database::audit::archive::{self, ArchiveError};
 use crate::database::audit::{Keeper, Past, Pipeline, PipelineSetup, Settings, Spool, Steps};

@@ -9,9 +9,9 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use crate::core::notice::{Notice, NoticeChange, NoticeKind, Notices};
+use crate::core::regions::compared::{Compared, Digests};
 use crate::core::rule::{Mode, OnPartition};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::compared::{Compared, Digests};
 use crate::engine::Engine;
 use crate::engine::notices::ComparedRule;
 use crate::engine::status::WorldStatus;

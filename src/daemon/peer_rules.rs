@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::database_rules::DatabaseRules;
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 use crate::database::postgres::rules::Version;
 use crate::peer::{FetchError, Member, Peers, RulesWord};
 

@@ -67,8 +67,8 @@ mod tests {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
     use super::*;
+    use crate::core::regions::NodeName;
     use crate::core::time::Span;
-    use crate::core::worldwide::NodeName;
     use crate::daemon::{Daemon, IdentitySetup, RulesSource, Setup, StoreSetup};
 
     fn setup() -> Setup {

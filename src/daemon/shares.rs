@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::core::worldwide::NodeName;
-use crate::core::worldwide::split::Saved;
+use crate::core::regions::NodeName;
+use crate::core::regions::split::Saved;
 use crate::database::private;
 use crate::engine::Engine;
 use crate::peer::Peers;

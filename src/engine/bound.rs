@@ -8,11 +8,11 @@ use super::Engine;
 use super::loaded::Loaded;
 use super::status::WorldStatus;
 use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::regions::escrow::EscrowRule;
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, OwnStore};
 use crate::core::rule::{Mode, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::EscrowRule;
-use crate::core::worldwide::uncertainty::{self, BucketAnswer, OtherStores, OwnStore};
 
 /// What was said of the stores elsewhere holds for so long: it is said anew every hundredth of a second.
 const SAID_FOR: Span = Span::from_millis(100);
@@ -271,7 +271,7 @@ mod tests {
             rule("moved", "fixed_window", "escrow"),
             rule("still", "sliding_window", "escrow"),
         ];
-        let name = crate::core::worldwide::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+        let name = crate::core::regions::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
         let store = Arc::new(MemoryStore::new(100));
         let engine = Engine::new(name, Clock::Manual(1_800_000_000_000_000.into()), store, Metrics::new());
         let load = |text: &str| {

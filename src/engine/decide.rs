@@ -19,13 +19,13 @@ use crate::core::decision::{Decision, Ruled, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
 use crate::core::key::Key;
+use crate::core::regions::escrow::can_move;
+use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
 use crate::core::request::{Cost, ReportedCost, Request};
 use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
-use crate::core::worldwide::escrow::can_move;
-use crate::core::worldwide::uncertainty::{self, BucketAnswer, OtherStores};
 
 /// The answers to one call, in the order of its requests.
 pub type Decisions = SmallVec<[Decision; 1]>;

@@ -8,13 +8,13 @@ use super::split::{self, Share};
 use super::unmatched;
 use crate::core::algorithm::Limit;
 use crate::core::key::{Key, Shape};
+use crate::core::regions::split::Split;
+use crate::core::regions::{FirstShare, WorldKey, WorldRule};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
 use crate::core::time::Timestamp;
 use crate::core::wire::RuleName;
-use crate::core::worldwide::split::Split;
-use crate::core::worldwide::{FirstShare, WorldKey, WorldRule};
 use crate::telemetry::{Metrics, RuleMetrics};
 
 /// A rule set in force. Immutable; a reload swaps the whole.

@@ -18,13 +18,13 @@ use crate::core::algorithm::Limit;
 use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
 use crate::core::notice::Notice;
+use crate::core::regions::escrow::{StepRequest, StepResult};
+use crate::core::regions::gossip::uncertainty::BucketAnswer;
+use crate::core::regions::{Effect, NodeName, Touched, WorldRule};
 use crate::core::request::Request;
 use crate::core::rule::{Mode, Rule, User};
 use crate::core::ruleset::{Compiled, Conflict, People, RuleSet, Shapes};
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{StepRequest, StepResult};
-use crate::core::worldwide::uncertainty::BucketAnswer;
-use crate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use crate::telemetry::Metrics;
 
 pub mod admin;

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::Engine;
 use crate::core::notice::Notice;
+use crate::core::regions::compared::Digest;
 use crate::core::rule::{Global, Mode};
 use crate::core::ruleset::Compiled;
 use crate::core::share::Weights;
-use crate::core::worldwide::compared::Digest;
 
 /// One worldwide rule, for comparison with the others' of its name.
 #[derive(Debug)]

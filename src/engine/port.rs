@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 
 use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use crate::core::key::Key;
+use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
 use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{StepRequest, StepResult};
 use crate::engine::status::StoreHealth;
 
 /// A future that lives as long as what it borrows.

@@ -8,15 +8,15 @@ use arc_swap::ArcSwap;
 
 use super::Engine;
 use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::regions::NodeName;
+use crate::core::regions::escrow::level::DOUBT;
+use crate::core::regions::escrow::places::Margins;
+use crate::core::regions::split::{InForce, Saved, ShareStatus, Split, SplitRule, WeightsStatement};
 use crate::core::rule::Mode;
 use crate::core::ruleset::{Compiled, RuleSet};
 use crate::core::share::Weights;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::RuleName;
-use crate::core::worldwide::NodeName;
-use crate::core::worldwide::escrow::level::DOUBT;
-use crate::core::worldwide::escrow::places::Margins;
-use crate::core::worldwide::split::{InForce, Saved, ShareStatus, Split, SplitRule, WeightsStatement};
 
 /// One rule's share in this region, as decisions read it.
 #[derive(Debug)]

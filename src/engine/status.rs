@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::core::algorithm::Allowance;
 use crate::core::decision::Decision;
+use crate::core::regions::escrow::EscrowRule;
+use crate::core::regions::{NodeName, WorldKey};
 use crate::core::ruleset::Reason;
 use crate::core::time::Span;
-use crate::core::worldwide::escrow::EscrowRule;
-use crate::core::worldwide::{NodeName, WorldKey};
 
 /// Why a request is decided as it is. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,7 +142,7 @@ pub struct WorldStatus {
     /// Whether this daemon has just begun and waits to hear what it had admitted before.
     pub begins: bool,
     /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their limits: at most
-    /// [`STATUS_KEYS_MAX`](crate::core::worldwide::STATUS_KEYS_MAX).
+    /// [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
     pub buckets: Vec<(WorldKey, BTreeMap<String, u64>)>,
     /// The rights of this region, for each `escrow` rule whose rights move.
     pub rights: Vec<EscrowRule>,

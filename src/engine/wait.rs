@@ -17,10 +17,10 @@ use super::port::{Charge, Intent, Outcome};
 use super::world::Tally;
 use crate::core::algorithm::Algorithm;
 use crate::core::key::Key;
+use crate::core::regions::WorldKey;
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::OwnLimit;
-use crate::core::worldwide::WorldKey;
 use crate::telemetry::Metrics;
 
 /// Requests that may wait at once. More are refused at once, and counted.

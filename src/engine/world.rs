@@ -10,11 +10,11 @@ use super::port::Store;
 use super::status::{PeerStatus, WorldStatus};
 use super::{Engine, bound};
 use crate::core::key::Key;
+use crate::core::regions::escrow::{StepRequest, StepResult};
+use crate::core::regions::gossip::uncertainty::OtherStores;
+use crate::core::regions::{Effect, Touched, WorldKey, WorldRule};
 use crate::core::time::{Span, Timestamp};
 use crate::core::wire::{OwnLimit, RuleName};
-use crate::core::worldwide::escrow::{StepRequest, StepResult};
-use crate::core::worldwide::uncertainty::OtherStores;
-use crate::core::worldwide::{Effect, Touched, WorldKey, WorldRule};
 
 /// Buckets that may wait to be told; more in one tick are dropped and counted.
 pub const TALLIES_MAX: usize = 262_144;
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn of_a_regions_clocks_the_farthest_is_told() {
         let peer = |node: &str, ahead| PeerStatus {
-            name: crate::core::worldwide::NodeName { region: "eu".to_owned(), node: node.to_owned() },
+            name: crate::core::regions::NodeName { region: "eu".to_owned(), node: node.to_owned() },
             address: String::new(),
             connected: true,
             live: true,
@@ -358,7 +358,7 @@ mod tests {
     #[test]
     fn what_an_escrowed_window_had_above_its_limit_is_counted() {
         use crate::core::wire::RuleName;
-        let name = crate::core::worldwide::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
+        let name = crate::core::regions::NodeName { region: "here".to_owned(), node: "here-1".to_owned() };
         let store = std::sync::Arc::new(crate::store::memory::MemoryStore::new(10));
         let clock = crate::engine::clock::Clock::Manual(1_800_000_000_000_000.into());
         let engine = Engine::new(name, clock, store, crate::telemetry::Metrics::new());

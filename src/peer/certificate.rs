@@ -16,8 +16,8 @@ use x509_parser::pem::Pem;
 use x509_parser::prelude::ASN1Time;
 
 use super::identity::{self, NAME_BYTES_MAX};
+use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::NodeName;
 
 /// The name every node's certificate carries beside its own, and the one that dialling asks for: addresses may change.
 pub const SERVER_NAME: &str = "peer.tidegate";

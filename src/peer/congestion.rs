@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, Cubic, CubicConfig};
 use quinn_proto::RttEstimator;
 
-use crate::core::worldwide::{BYTES_AT_ONCE, BYTES_PER_SECOND};
+use crate::core::regions::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 
 /// Bytes that may be under way until a round trip is known: a few more than new connections may begin with (RFC 9002, section 7.2,
 /// 14,720), which no network takes for an attack.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 
 /// Names kept. Full: one without a connection is forgotten, or the newcomer is refused.
 pub(super) const CONTACTS_MAX: usize = 1_024;

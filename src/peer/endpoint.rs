@@ -19,7 +19,7 @@ use super::identity::{self, IdentityError};
 use super::link::Refuser;
 use super::socket::Watched;
 use super::tls::{Lasting, Sides};
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 
 /// Longest handshake that others began.
 pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);

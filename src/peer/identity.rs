@@ -6,7 +6,7 @@
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 
 /// Longest name of a region or a node, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -21,7 +21,7 @@ use super::links::Links;
 use super::rules::{self, READERS_MAX, Shelf};
 use super::strangers::Strangers;
 use super::tls::STREAMS_MAX;
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 use crate::engine::clock::Clock;
 
 /// Connections of others, handshakes included. More are refused and counted.

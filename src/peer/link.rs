@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use super::counters::{Counters, Refusal};
 use super::endpoint::{self, DialError, Endpoint};
 use super::queue::Queue;
+use crate::core::regions::NodeName;
 use crate::core::time::Span;
-use crate::core::worldwide::NodeName;
 
 /// The first wait before dialling again; doubled up to [`BACKOFF_MAX`].
 pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(50);

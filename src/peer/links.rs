@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use super::counters::Refusal;
 use super::link::{self, Link, LinkContext};
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 
 /// Most addresses dialled at once. More are refused and counted.
 pub(super) const LINKS_MAX: usize = 1_024;

@@ -23,9 +23,9 @@ use super::counters::Refusal;
 use super::gossip::Carrier;
 use super::identity;
 use super::rules::{RulesWord, Shelf};
-use crate::core::worldwide::NodeName;
-use crate::core::worldwide::compared::Digests;
-use crate::core::worldwide::split::{Phase, WeightsStatement};
+use crate::core::regions::NodeName;
+use crate::core::regions::compared::Digests;
+use crate::core::regions::split::{Phase, WeightsStatement};
 
 /// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions apart.
 const CLUSTER_ID: &str = "tidegate/1";

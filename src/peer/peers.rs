@@ -25,11 +25,11 @@ use super::membership::{self, Facts, Member, Membership};
 use super::rules::{self, FetchError, RulesWord, Shelf};
 use super::strangers::Strangers;
 use super::tls::{self, TlsError, TlsPem};
+use crate::core::regions::NodeName;
+use crate::core::regions::compared::Digests;
+use crate::core::regions::split::WeightsStatement;
 use crate::core::wire::Frame;
 use crate::core::wire::rights::RightsFrame;
-use crate::core::worldwide::NodeName;
-use crate::core::worldwide::compared::Digests;
-use crate::core::worldwide::split::WeightsStatement;
 use crate::engine::tasks::Tasks;
 
 /// How often membership is gossiped unless the configuration says otherwise.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::Peers;
+use crate::core::regions::escrow::{Escrow, EscrowConfig, Event, StepResult};
+use crate::core::regions::{NodeName, WorldKey};
 use crate::core::time::Timestamp;
 use crate::core::wire::rights::RightsFrame;
-use crate::core::worldwide::escrow::{Escrow, EscrowConfig, Event, StepResult};
-use crate::core::worldwide::{NodeName, WorldKey};
 use crate::engine::port::Answer;
 use crate::engine::world::WorldPort;
 
@@ -90,7 +90,7 @@ impl Rights {
         }
     }
 
-    fn ask_later(&mut self, ask: crate::core::worldwide::escrow::StepRequest) {
+    fn ask_later(&mut self, ask: crate::core::regions::escrow::StepRequest) {
         let Ok(place) = Arc::clone(&self.asks).try_acquire_owned() else {
             self.port.dropped("rights", 1);
             self.machine.handle_balance(self.port.now(), &ask.key, None);

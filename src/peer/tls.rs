@@ -19,8 +19,8 @@ use super::certificate;
 use super::congestion::Congestion;
 use super::identity::{self, IdentityError};
 use super::rules::READERS_MAX;
+use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::NodeName;
 
 /// What a connection speaks. Another protocol is refused in the handshake.
 pub const ALPN: &[u8] = b"tidegate/1";

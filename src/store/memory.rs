@@ -12,9 +12,9 @@ use super::slot::{KeySlot, Named};
 use super::spread::Spread;
 use crate::core::algorithm::{Allowance, Limit};
 use crate::core::key::Key;
+use crate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
 
 /// Buckets in memory, bounded.

@@ -7,15 +7,13 @@ use std::borrow::Cow;
 
 use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{Algorithm, Allowance, Limit, PLACES_PER_HOLDER_MAX, State, Verdict};
+use crate::core::regions::escrow::level::{self, MESSAGE_LIFE, under_way_max};
+use crate::core::regions::escrow::places::{self, Margins};
+use crate::core::regions::escrow::{DOUBT_MARGIN, Ledger, Step, StepRequest, StepResult, can_move, is_known};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::level::{self, MESSAGE_LIFE, under_way_max};
-use crate::core::worldwide::escrow::places::{self, Margins};
-use crate::core::worldwide::escrow::{
-    DOUBT_MARGIN, Ledger, Step, StepRequest, StepResult, can_move, is_known,
-};
 
 /// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);

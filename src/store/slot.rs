@@ -5,11 +5,11 @@ use super::rights::{is_closed, is_escrowed, paying};
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict, WINDOW_MIN};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
+use crate::core::regions::escrow::{EscrowSafety, Ledger};
 use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::{EscrowSafety, Ledger};
 use crate::engine::port::{BucketInfo, Charge, Counted};
 
 /// Entries of each table that one sweep looks at.

@@ -8,11 +8,11 @@ use proptest::prelude::*;
 use super::MemoryStore;
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State};
 use crate::core::key::{Key, Shape};
+use crate::core::regions::escrow::DOUBT_MARGIN;
 use crate::core::request::Cost;
 use crate::core::rule::{Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::DOUBT_MARGIN;
 use crate::engine::port::{Charge, Counted, Intent, Outcome, Store};
 
 const NOW: Timestamp = Timestamp(1_790_000_000_000_000);

@@ -11,14 +11,16 @@ use super::root;
 const MESSAGES: &[&str] = &["src/core/wire.rs", "src/core/wire/rights.rs"];
 /// Other types that travel, or are asked of a store.
 const TYPES: &[(&str, &str)] = &[
-    ("src/core/worldwide/split.rs", "WeightsStatement"),
-    ("src/core/worldwide/split.rs", "Phase"),
-    ("src/core/worldwide/escrow/ledger.rs", "Step"),
+    ("src/core/regions/split.rs", "WeightsStatement"),
+    ("src/core/regions/split.rs", "Phase"),
+    ("src/core/regions/escrow/ledger.rs", "Step"),
     ("src/peer/rules.rs", "RulesWord"),
 ];
 /// The switches of the protocol's safety rules.
-const SWITCHES: &[(&str, &str)] =
-    &[("src/core/worldwide/escrow/mod.rs", "EscrowSafety"), ("src/core/worldwide/care.rs", "GossipSafety")];
+const SWITCHES: &[(&str, &str)] = &[
+    ("src/core/regions/escrow/mod.rs", "EscrowSafety"),
+    ("src/core/regions/gossip/care.rs", "GossipSafety"),
+];
 
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::core::audit::{Histogram, Outcome};
+use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::audit::{ArchiveStep, DeliverError, Delivered, Past, Spool, Steps};
 use tidegate::engine::history::{Group, History as _, StepOfTime, UsageAsked};
 

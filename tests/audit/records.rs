@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::core::audit::{Outcome, Record};
+use tidegate::core::regions::NodeName;
 use tidegate::core::time::Timestamp;
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::audit::{Batch, BatchId, Deliverer, Steps, Summer, Unsummed};
 use tidegate::database::postgres::{Database, PostgresSettings};
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Attributes, Cost, Request};
 use tidegate::core::rule::{Condition, Pattern, Rule};
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::NodeName;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Answer;

@@ -19,8 +19,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Cost, Request};
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::document;
 use tidegate::database::postgres::people::People;
 use tidegate::database::postgres::{Database, PostgresSettings, migrate};

@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use tidegate::core::regions::NodeName;
 use tidegate::core::ruleset::{RuleSet, Shapes};
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::held::Held;
 use tidegate::database::postgres::rules::Version;
 use tidegate::database::saved;

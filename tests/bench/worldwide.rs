@@ -15,11 +15,11 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, budgets};
+use tidegate::core::regions::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject, rounded};
-use tidegate::core::worldwide::budget::{DivisionInput, RegionInput, ReportFigures, budgets};
-use tidegate::core::worldwide::{NodeName, Replica, ReplicaConfig, Touched, WorldKey, WorldRule};
 
 const REGIONS: [usize; 3] = [3, 5, 50];
 const LONG_ENOUGH: Duration = Duration::from_millis(500);

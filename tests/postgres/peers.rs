@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tidegate::core::worldwide::NodeName;
+use tidegate::core::regions::NodeName;
 use tidegate::database::saved::{SET_BYTES_MAX, digest};
 use tidegate::peer::{Peers, PeersConfig, RulesWord, TlsPem};
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::redis_servers::{Cluster, Server};
 use crate::redis_store::{runtime, settings, store};
+use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Cost, Request};
-use tidegate::core::worldwide::NodeName;
 use tidegate::database::document;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;

@@ -225,7 +225,7 @@ id = "paul"
 tier = "pro"
 "#;
     let read = tidegate::database::document::from_toml("rules.toml", rules, &[]).unwrap();
-    let name = tidegate::core::worldwide::NodeName { region: "r".to_owned(), node: "n".to_owned() };
+    let name = tidegate::core::regions::NodeName { region: "r".to_owned(), node: "n".to_owned() };
     let store = std::sync::Arc::new(tidegate::store::memory::MemoryStore::new(100));
     let clock = tidegate::engine::clock::Clock::System;
     let engine = tidegate::engine::Engine::new(name, clock, store, tidegate::telemetry::Metrics::new());

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::core::regions::{Effect, Member, NodeName, Replica, ReplicaConfig};
 use tidegate::core::request::{Cost, Request};
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::Frame;
-use tidegate::core::worldwide::{Effect, Member, NodeName, Replica, ReplicaConfig};
 use tidegate::database::document;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;

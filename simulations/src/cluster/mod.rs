@@ -19,9 +19,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, PKCS_ED25519, SanType, SerialNumber,
 };
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::{NodeName, ReplicaConfig};
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::{NodeName, ReplicaConfig};
 use tidegate::peer::{Member, Peers, PeersConfig, TlsPem, Wire, identity, sync};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

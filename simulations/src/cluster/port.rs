@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tidegate::core::regions::gossip::uncertainty::OtherStores;
+use tidegate::core::regions::{Effect, Touched, WorldRule};
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::uncertainty::OtherStores;
-use tidegate::core::worldwide::{Effect, Touched, WorldRule};
 use tidegate::engine::status::WorldStatus;
 use tidegate::engine::world::WorldPort;
 

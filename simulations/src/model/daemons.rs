@@ -3,12 +3,12 @@
 use anyhow::Context;
 use tidegate::core::algorithm::Limit;
 use tidegate::core::decision::Decision;
+use tidegate::core::regions::escrow::EscrowSafety;
+use tidegate::core::regions::split::Saved;
+use tidegate::core::regions::{GossipSafety, Member, NodeName};
 use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::escrow::EscrowSafety;
-use tidegate::core::worldwide::split::Saved;
-use tidegate::core::worldwide::{GossipSafety, Member, NodeName};
 
 use super::engine::Engines;
 use super::node::{Books, Message, Node, OwnLimits, Setting};

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tidegate::core::decision::Decision;
+use tidegate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
+use tidegate::core::regions::gossip::uncertainty::OtherStores;
+use tidegate::core::regions::split::{Saved, WeightsStatement};
+use tidegate::core::regions::{Effect, NodeName, Touched, WorldRule};
 use tidegate::core::request::{Cost, Request};
 use tidegate::core::rule::Rule;
 use tidegate::core::time::Timestamp;
 use tidegate::core::wire::RuleName;
-use tidegate::core::worldwide::escrow::{EscrowSafety, StepRequest, StepResult};
-use tidegate::core::worldwide::split::{Saved, WeightsStatement};
-use tidegate::core::worldwide::uncertainty::OtherStores;
-use tidegate::core::worldwide::{Effect, NodeName, Touched, WorldRule};
 use tidegate::database::document;
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;

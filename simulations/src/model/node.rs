@@ -7,18 +7,18 @@ use std::rc::Rc;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::decision::Decision;
+use tidegate::core::regions::escrow::{
+    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, can_move, rights_frame_bytes,
+};
+use tidegate::core::regions::gossip::uncertainty::{self, OtherStores, OwnStore};
+use tidegate::core::regions::split::{InForce, Saved, Split, WeightsStatement};
+use tidegate::core::regions::{Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey};
 use tidegate::core::request::Cost;
 use tidegate::core::rule::Mode;
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::rights::RightsFrame;
 use tidegate::core::wire::{Frame, OwnLimit};
-use tidegate::core::worldwide::escrow::{
-    Escrow, EscrowConfig, EscrowSafety, Event, StepRequest, StepResult, can_move, rights_frame_bytes,
-};
-use tidegate::core::worldwide::split::{InForce, Saved, Split, WeightsStatement};
-use tidegate::core::worldwide::uncertainty::{self, OtherStores, OwnStore};
-use tidegate::core::worldwide::{Member, NodeName, Policy, Replica, ReplicaConfig, WorldKey};
 use tidegate::peer::codec::encode_frame;
 
 use super::engine::{DaemonEngine, Engines};

@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::regions::WorldKey;
+use tidegate::core::regions::escrow::level::LevelTerms;
+use tidegate::core::regions::escrow::{EscrowSafety, ReferenceStore, StepRequest, StepResult};
 use tidegate::core::time::Timestamp;
-use tidegate::core::worldwide::WorldKey;
-use tidegate::core::worldwide::escrow::level::LevelTerms;
-use tidegate::core::worldwide::escrow::{EscrowSafety, ReferenceStore, StepRequest, StepResult};
 
 /// What a store remembers of rights.
 #[derive(Debug)]

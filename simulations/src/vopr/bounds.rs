@@ -2,9 +2,9 @@
 //! something may break. What is judged is that no answer says less of the world's use than it may be.
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::GossipSafety;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::GossipSafety;
 
 use super::play::Summary;
 use super::witness::Witness;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::escrow::StepResult;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::escrow::StepResult;
 
 use super::case::{Case, STEP};
 use super::intervals::Intervals;

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use rayon::prelude::*;
-use tidegate::core::worldwide::escrow::EscrowSafety;
+use tidegate::core::regions::escrow::EscrowSafety;
 
 use super::case::{Case, Focus};
 use super::kind::Kind;

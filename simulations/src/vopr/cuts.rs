@@ -2,9 +2,9 @@
 //! see: how much is admitted by the clock on the wall, in the cut and after it, and what each answer says of the whole world.
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::GossipSafety;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::GossipSafety;
 
 use super::play::Summary;
 use crate::dice::Dice;

@@ -1,8 +1,8 @@
 //! The kinds of worlds that a seed may draw, and how each is played.
 
 use anyhow::{Context, bail};
-use tidegate::core::worldwide::GossipSafety;
-use tidegate::core::worldwide::escrow::EscrowSafety;
+use tidegate::core::regions::GossipSafety;
+use tidegate::core::regions::escrow::EscrowSafety;
 
 use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};

@@ -3,9 +3,9 @@
 //! arrival curve, exactly under `split` and `escrow`, and where all are asked alike they use what it lets flow.
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::arrivals::Arrivals;
 use super::play::Summary;

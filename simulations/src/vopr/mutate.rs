@@ -7,8 +7,8 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use clap::Args;
 use rayon::prelude::*;
-use tidegate::core::worldwide::GossipSafety;
-use tidegate::core::worldwide::escrow::EscrowSafety;
+use tidegate::core::regions::GossipSafety;
+use tidegate::core::regions::escrow::EscrowSafety;
 
 use super::bounds::{self, BoundsCase};
 use super::case::{Case, Focus};

@@ -7,16 +7,16 @@ use std::fmt::Write as _;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
+use tidegate::core::regions::escrow::places::PlacesTerms;
+use tidegate::core::regions::escrow::{
+    Escrow, EscrowConfig, EscrowSafety, Event, ReferenceStore, StepRequest, rights_frame_bytes,
+};
+use tidegate::core::regions::{Member, NodeName, Touched, WorldKey, WorldRule};
 use tidegate::core::rule::{Global, Mode};
 use tidegate::core::share::Weights;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::core::wire::rights::RightsFrame;
-use tidegate::core::worldwide::escrow::places::PlacesTerms;
-use tidegate::core::worldwide::escrow::{
-    Escrow, EscrowConfig, EscrowSafety, Event, ReferenceStore, StepRequest, rights_frame_bytes,
-};
-use tidegate::core::worldwide::{Member, NodeName, Touched, WorldKey, WorldRule};
 
 mod case;
 mod check;

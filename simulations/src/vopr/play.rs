@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use tidegate::core::regions::GossipSafety;
+use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::GossipSafety;
-use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::case::{self, Case, STEP};
 use super::check::{self, Books};

@@ -2,9 +2,9 @@
 //! how much all lives of all regions admit together, beside what nobody can know.
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::GossipSafety;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::GossipSafety;
 
 use super::play::Summary;
 use crate::dice::Dice;

@@ -2,10 +2,10 @@
 //! regions admit together, what one that has no room is held to, and that a bucket at its limit is never forgotten.
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::regions::GossipSafety;
+use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::GossipSafety;
-use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::play::Summary;
 use super::whole::{Held, Play, SECOND, STEP, engines, weather};

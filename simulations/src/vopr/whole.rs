@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::decision::Decision;
+use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::request::Cost;
 use tidegate::core::rule::OnPartition;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::escrow::EscrowSafety;
 
 use super::play::Summary;
 use crate::dice::Dice;

@@ -12,9 +12,9 @@ use clap::Args;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Ended, Failure, say};
+use crate::core::regions::escrow::DOUBT_MARGIN;
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
-use crate::core::worldwide::escrow::DOUBT_MARGIN;
 use crate::daemon::{self, Daemon, certificate};
 use crate::engine::clock::Clock;
 

@@ -98,7 +98,7 @@ impl Limit {
     }
 }
 
-/// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by [`super::worldwide`].
+/// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by [`super::regions`].
 ///
 /// For `token_bucket`, `leaky_bucket` and `gcra`, which have no windows, it says what is held back for the others:
 /// `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window from then on, and at
@@ -116,7 +116,7 @@ pub struct Allowance {
     /// What the other regions admitted in the window before (`sliding_window` only).
     pub others_before: u64,
     /// Permits of other regions that may be in use here beyond the capacity, where there are no windows: see
-    /// [`super::worldwide::escrow::level`].
+    /// [`super::regions::escrow::level`].
     pub kept: u64,
 }
 

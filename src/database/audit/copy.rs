@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use crate::core::audit::{Record, storable};
+use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::NodeName;
 
 /// The columns, in the order of [`rows`].
 pub(super) const STATEMENT: &str = "COPY audit_log (at, region, node, domain, rule, user_id, key_id, address, path, \

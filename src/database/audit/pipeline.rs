@@ -21,7 +21,7 @@ use super::spool::{ReadError, Segment, Spool, SpoolError};
 use super::step::Steps;
 use super::sums::{Summer, Unsummed};
 use crate::core::audit::{DistinctMax, Records, pieces};
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 use crate::database::postgres::{Database, Failure};
 use crate::engine::audit::{Queue, TakenRecords};
 use crate::engine::clock::{Deadline, Stopwatch};

@@ -4,7 +4,7 @@
 //! file that is not exactly that is damaged, and none of it is believed.
 
 use crate::core::audit::Records;
-use crate::core::worldwide::NodeName;
+use crate::core::regions::NodeName;
 
 const MAGIC: [u8; 4] = *b"TGA1";
 /// Magic, checksum and length.

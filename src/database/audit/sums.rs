@@ -20,8 +20,8 @@ use super::step::{ArchiveStep, Steps};
 use super::tables::add_sums;
 use crate::core::audit::usage::{Sums, Usage, UsageKey};
 use crate::core::audit::{Distinct, DistinctMax, Outcome, Record, Records};
+use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::NodeName;
 use crate::database::postgres::{Database, Failure};
 
 /// Most sums in memory, some 40 MB. Batches beyond are added up from their rows, later.

@@ -7,8 +7,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use crate::core::regions::NodeName;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::NodeName;
 use crate::core::written::format_moment;
 use crate::engine::admin::{Change, ChangeRecord, ChangesAsked, Ledger};
 use crate::engine::clock::Clock;

@@ -25,8 +25,8 @@ use super::rights::{self, Stints};
 use super::scripts::DECIDE;
 use super::slots::ClusterSlot;
 use super::topology::Places;
+use crate::core::regions::escrow::StepResult;
 use crate::core::time::Timestamp;
-use crate::core::worldwide::escrow::StepResult;
 use crate::engine::clock::{Clock, Deadline};
 
 /// Buckets in one call beyond which no part is added.

@@ -12,12 +12,12 @@ use super::names::{self, Name};
 use super::scripts::{RIGHTS, Script};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::key::Key;
+use crate::core::regions::escrow::places::{LoanBook, LoanPartner};
+use crate::core::regions::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
-use crate::core::worldwide::escrow::places::{LoanBook, LoanPartner};
-use crate::core::worldwide::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
 
 /// Stints remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
 const STINTS_MAX: usize = 32;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use serde_json::Value;
+use tidegate::core::regions::NodeName;
 use tidegate::core::time::{Span, Timestamp};
-use tidegate::core::worldwide::NodeName;
 use tidegate::peer::certificate;
 
 use super::super::clients::{get, since_epoch};

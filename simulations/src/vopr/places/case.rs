@@ -1,7 +1,7 @@
 //! What a seed draws for a world of holders.
 
+use tidegate::core::regions::escrow::places::Margins;
 use tidegate::core::time::Span;
-use tidegate::core::worldwide::escrow::places::Margins;
 
 use crate::dice::Dice;
 use crate::number::index;

@@ -1,0 +1,592 @@
+//! Never above the limit, whatever happens: rights that move between regions.
+//!
+//! Each region mints its share of a window's rights and may spend only what its store holds ([`ledger`]). Rights move while
+//! the window runs: whoever has too many pushes them to whoever will run dry ([`push`]), before it does. Nothing outlives
+//! its window, so every error heals with the next one. What a store has forgotten it does not mint again: it burns it.
+//! Buckets without windows forward what refills ([`level`]), and places are lent and come home ([`places`]).
+//!
+//! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`]. Only the store is
+//! trusted with rights; whatever this machine forgets or gets wrong costs use, never exactness.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::super::algorithm::{Algorithm, Limit};
+use super::super::rule::Mode;
+use super::super::share::Weights;
+use super::super::time::{Span, Timestamp};
+use super::super::wire::{OwnLimit, RuleName};
+use super::membership::{RegionId, Regions};
+use super::variants::Variants;
+use super::{Member, NodeName, Touched, WorldKey, WorldRule};
+
+mod act;
+mod flow;
+mod key;
+mod ledger;
+mod lend;
+pub mod level;
+mod link;
+mod own;
+mod part;
+pub mod places;
+mod push;
+mod receive;
+mod status;
+mod transmit;
+mod vault;
+
+#[cfg(test)]
+mod tests;
+
+use self::key::EscrowBucket;
+use self::link::EscrowLink;
+use self::places::Margins;
+
+pub use self::ledger::{DOUBT_MARGIN, Ledger, Reserve, Step, StepRequest, StepResult, is_known};
+pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
+pub use self::transmit::rights_frame_bytes;
+pub use self::vault::ReferenceStore;
+
+/// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
+#[doc(hidden)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "one switch for each rule")]
+pub struct EscrowSafety {
+    /// A store gives only rights that nobody has used.
+    pub gives_only_what_is_free: bool,
+    /// What is received is a total, of which the largest stands.
+    pub takes_are_cumulative: bool,
+    /// Rights meant for a memory that was lost are not taken into the new one.
+    pub sessions_are_fenced: bool,
+    /// Rights count in the window that they were minted for and in no other.
+    pub windows_are_labels: bool,
+    /// A store does not mint for windows that began before its memory does.
+    pub doubt_is_burnt: bool,
+    /// Rights are sent only once the store has taken them out.
+    pub debits_before_credits: bool,
+    /// What was forwarded from a bucket without windows takes up its room until it is acknowledged.
+    pub forwarded_stays_charged: bool,
+    /// What a region keeps beyond its capacity is acknowledged only when it is kept no more.
+    pub kept_stays_charged: bool,
+    /// Places that were borrowed are never lent on.
+    pub lends_only_its_own: bool,
+    /// Places that were borrowed are used only while their owner is heard.
+    pub loans_lapse: bool,
+    /// A store owns no places until it is known what was lent by the memory before its own.
+    pub lost_loans_are_burnt: bool,
+    /// What was borrowed from a memory that is lost is given back only to one that has counted it.
+    pub gives_back_only_what_is_counted: bool,
+    /// A store never forgets what it admitted because it lacks room.
+    pub never_forgets_for_room: bool,
+    /// Nobody waits for rights of a bucket of which no region has any.
+    pub says_who_is_dry: bool,
+}
+
+impl EscrowSafety {
+    /// Every rule in force.
+    pub const ALL: Self = Self {
+        gives_only_what_is_free: true,
+        takes_are_cumulative: true,
+        sessions_are_fenced: true,
+        windows_are_labels: true,
+        doubt_is_burnt: true,
+        debits_before_credits: true,
+        forwarded_stays_charged: true,
+        kept_stays_charged: true,
+        lends_only_its_own: true,
+        loans_lapse: true,
+        lost_loans_are_burnt: true,
+        gives_back_only_what_is_counted: true,
+        never_forgets_for_room: true,
+        says_who_is_dry: true,
+    };
+
+    /// The same for those that matter where a table is full.
+    pub const WITHOUT_ONE_OF_TABLES: [(&'static str, Self); 1] =
+        [("never_forgets_for_room", Self { never_forgets_for_room: false, ..Self::ALL })];
+
+    /// The same for those that matter where nothing moves, as with sliding algorithms.
+    pub const WITHOUT_ONE_OF_SLIDING: [(&'static str, Self); 1] =
+        [("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL })];
+
+    /// The same for those that matter to requests that wait.
+    pub const WITHOUT_ONE_OF_WAITS: [(&'static str, Self); 1] =
+        [("says_who_is_dry", Self { says_who_is_dry: false, ..Self::ALL })];
+
+    /// Each rule's name, and all rules but that one.
+    pub const WITHOUT_ONE: [(&'static str, Self); 8] = [
+        ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
+        ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
+        ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
+        ("windows_are_labels", Self { windows_are_labels: false, ..Self::ALL }),
+        ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
+        ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
+        ("forwarded_stays_charged", Self { forwarded_stays_charged: false, ..Self::ALL }),
+        ("kept_stays_charged", Self { kept_stays_charged: false, ..Self::ALL }),
+    ];
+
+    /// Whether a rule that only buckets without windows need is switched off.
+    #[must_use]
+    pub const fn lacks_one_of_levels(&self) -> bool {
+        !self.forwarded_stays_charged || !self.kept_stays_charged
+    }
+
+    /// The same for those that matter to places.
+    pub const WITHOUT_ONE_OF_PLACES: [(&'static str, Self); 9] = [
+        ("gives_only_what_is_free", Self { gives_only_what_is_free: false, ..Self::ALL }),
+        ("takes_are_cumulative", Self { takes_are_cumulative: false, ..Self::ALL }),
+        ("sessions_are_fenced", Self { sessions_are_fenced: false, ..Self::ALL }),
+        ("doubt_is_burnt", Self { doubt_is_burnt: false, ..Self::ALL }),
+        ("debits_before_credits", Self { debits_before_credits: false, ..Self::ALL }),
+        ("lends_only_its_own", Self { lends_only_its_own: false, ..Self::ALL }),
+        ("loans_lapse", Self { loans_lapse: false, ..Self::ALL }),
+        ("lost_loans_are_burnt", Self { lost_loans_are_burnt: false, ..Self::ALL }),
+        ("gives_back_only_what_is_counted", Self { gives_back_only_what_is_counted: false, ..Self::ALL }),
+    ];
+}
+
+impl Default for EscrowSafety {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
+/// How an [`Escrow`] begins.
+#[derive(Debug, Clone)]
+pub struct EscrowConfig {
+    /// This daemon.
+    pub name: NodeName,
+    /// Every region that may hold a share, present or not.
+    pub regions: Vec<String>,
+    /// Between two statements of a bucket that have nothing urgent to say.
+    pub interval: Span,
+    /// Between two looks at a bucket in the store.
+    pub look_gap: Span,
+    /// Most buckets followed. The others keep their static shares.
+    pub keys_max: usize,
+    /// How long loans of places last.
+    pub margins: Margins,
+    #[doc(hidden)]
+    pub safety: EscrowSafety,
+}
+
+impl EscrowConfig {
+    /// The regions that share where a rule names none.
+    fn all_regions(&self) -> Vec<String> {
+        let own = (!self.regions.contains(&self.name.region)).then(|| self.name.region.clone());
+        self.regions.iter().cloned().chain(own).collect()
+    }
+
+    /// The usual settings for this daemon.
+    #[must_use]
+    pub const fn new(name: NodeName) -> Self {
+        Self {
+            name,
+            regions: Vec::new(),
+            interval: Span::from_millis(100),
+            look_gap: Span::from_millis(10),
+            keys_max: super::KEYS_MAX_DEFAULT,
+            margins: Margins::USUAL,
+            safety: EscrowSafety::ALL,
+        }
+    }
+}
+
+/// Something that happened, for metrics and logs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// The own region's store took out rights for another region.
+    Gave {
+        /// Whom they went to.
+        to: String,
+        /// How many.
+        permits: u64,
+    },
+    /// Rights of another region came into the own store.
+    Took {
+        /// Whose they were.
+        from: String,
+        /// How many.
+        permits: u64,
+    },
+    /// No region has rights of a bucket left in a window, as far as is known.
+    Dry {
+        /// The bucket.
+        key: WorldKey,
+        /// The window.
+        window: u64,
+    },
+    /// A window is over and every region that used it has said how much.
+    Closed {
+        /// The bucket.
+        key: WorldKey,
+        /// The window.
+        window: u64,
+        /// Permits admitted worldwide.
+        used: u64,
+        /// What the limit was.
+        limit: u64,
+    },
+}
+
+/// A rule with its division.
+#[derive(Debug)]
+struct Rule {
+    rule: WorldRule,
+    shares: BTreeMap<String, Share>,
+}
+
+/// One region's part of a rule.
+#[derive(Debug, Clone, Copy, Default)]
+struct Share {
+    weight: u64,
+    /// What it mints in each window; without windows, the most that its level holds.
+    minted: u64,
+    /// By how much its level refills, in millionths of a permit a second.
+    refill: u64,
+    /// The largest cost that it can gather permits for, without windows.
+    gathered: u64,
+    /// The largest `minted` and `refill` under this rule and those before it: who has not heard of a change yet, or sent what
+    /// it had before, is honest.
+    minted_most: u64,
+    refill_most: u64,
+}
+
+impl Rule {
+    fn new(rule: &WorldRule, regions: &[String]) -> Self {
+        let weights = Weights::new(&rule.global.shares, &rule.global.minimums, regions);
+        let divide = |permits: u32| {
+            let parts = weights.divide(u64::from(permits));
+            // A part is never more than the whole.
+            parts.into_iter().map(move |part| u32::try_from(part).unwrap_or(permits))
+        };
+        let Limit { permits, window, burst, queue } = rule.limit;
+        let parts = divide(permits).zip(divide(burst)).zip(divide(queue));
+        let shares = weights.parts().zip(parts).map(|((name, weight, _), ((permits, burst), queue))| {
+            let part = Limit { permits, window, burst, queue };
+            let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
+            let (minted, refill) = (part.capacity(rule.algorithm), u64::try_from(refill).unwrap_or(u64::MAX));
+            let weight = u64::from(weight);
+            let share =
+                Share { weight, minted, refill, gathered: 0, minted_most: minted, refill_most: refill };
+            (name.to_owned(), share)
+        });
+        let mut shares: BTreeMap<String, Share> = shares.collect();
+        let sent = |share: &Share| level::under_way_max(share.minted);
+        let all = shares.values().map(sent).fold(0, u64::saturating_add);
+        for share in shares.values_mut() {
+            share.gathered = share.minted.saturating_add(all - sent(share));
+        }
+        Self { rule: rule.clone(), shares }
+    }
+
+    /// Remembers the shares of an earlier rule of the same name.
+    fn remember(&mut self, before: &Self) {
+        for (name, share) in &mut self.shares {
+            let earlier = before.share(name);
+            share.minted_most = share.minted_most.max(earlier.minted_most);
+            share.refill_most = share.refill_most.max(earlier.refill_most);
+        }
+    }
+
+    fn share(&self, region: &str) -> Share {
+        self.shares.get(region).copied().unwrap_or_default()
+    }
+
+    fn weight(&self, region: &str) -> u64 {
+        self.share(region).weight
+    }
+
+    fn minted(&self, region: &str) -> u64 {
+        self.share(region).minted
+    }
+
+    /// Whether it counts by levels, without windows.
+    const fn is_level(&self) -> bool {
+        self.rule.algorithm.is_level()
+    }
+
+    /// Whether it counts holders, whose places are lent.
+    const fn is_places(&self) -> bool {
+        matches!(self.rule.algorithm, Algorithm::Concurrency)
+    }
+
+    /// Whether windows say what may be spent.
+    const fn has_windows(&self) -> bool {
+        !self.is_level() && !self.is_places()
+    }
+
+    /// The regions that may have places of a region's share.
+    fn others<'r>(&'r self, own: &'r str) -> impl Iterator<Item = &'r String> {
+        self.shares.keys().filter(move |name| *name != own)
+    }
+}
+
+/// Most events that wait to be taken. Full: the oldest goes, and with it a count in a metric.
+const EVENTS_MAX: usize = 4_096;
+
+/// One daemon's side of `escrow` mode. See the module's head.
+#[derive(Debug)]
+pub struct Escrow {
+    config: EscrowConfig,
+    regions: Regions,
+    rules: HashMap<RuleName, Arc<Rule>>,
+    /// The same with own limits in place of theirs.
+    variants: Variants<Rule>,
+    index: HashMap<WorldKey, usize>,
+    buckets: Vec<Option<EscrowBucket>>,
+    vacant: Vec<usize>,
+    alarms: BTreeSet<(Timestamp, usize)>,
+    links: BTreeMap<NodeName, EscrowLink>,
+    /// One way to each region's nearest and farthest daemon, by [`RegionId`].
+    ways: Vec<Option<(Span, Span)>>,
+    asks: VecDeque<StepRequest>,
+    events: VecDeque<Event>,
+    /// Which link is asked first for the next frame.
+    turn: usize,
+    tally: EscrowTally,
+}
+
+impl Escrow {
+    /// A machine that knows nothing yet.
+    #[must_use]
+    pub fn new(config: EscrowConfig) -> Self {
+        Self {
+            regions: Regions::new(&config.name.region, &config.regions),
+            config,
+            rules: HashMap::new(),
+            variants: Variants::default(),
+            index: HashMap::new(),
+            buckets: Vec::new(),
+            vacant: Vec::new(),
+            alarms: BTreeSet::new(),
+            links: BTreeMap::new(),
+            ways: Vec::new(),
+            asks: VecDeque::new(),
+            events: VecDeque::new(),
+            turn: 0,
+            tally: EscrowTally::default(),
+        }
+    }
+
+    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not move (see
+    /// [`can_move`]) have static shares, of which nothing needs to be said.
+    pub fn handle_rules(&mut self, now: Timestamp, rules: &[WorldRule]) {
+        let regions = self.config.all_regions();
+        self.variants = Variants::default();
+        let before = std::mem::take(&mut self.rules);
+        self.rules = rules
+            .iter()
+            .filter(|rule| moves_rights(rule))
+            .map(|rule| {
+                let mut now = Rule::new(rule, &regions);
+                if let Some(before) = before.get(&rule.name) {
+                    now.remember(before);
+                }
+                (rule.name.clone(), Arc::new(now))
+            })
+            .collect();
+        for id in 0..self.buckets.len() {
+            let Some(bucket) = self.bucket(id) else { continue };
+            let (name, old) = (bucket.key.rule.clone(), &bucket.rule.rule);
+            let (algorithm, window) = (old.algorithm, old.limit.window);
+            match self.rules.get(&name).cloned() {
+                Some(rule) if (rule.rule.algorithm, rule.rule.limit.window) == (algorithm, window) => {
+                    let own = bucket.own_limit();
+                    let variant = self.variant(&rule, own);
+                    if let Some(bucket) = self.bucket_mut(id) {
+                        bucket.count_by(now, own, variant);
+                    }
+                    // Of two that others decide by the smaller may now be the other one.
+                    self.settle_limit(now, id, &rule);
+                    self.look(now, id);
+                }
+                _ => self.forget(id),
+            }
+        }
+    }
+
+    /// The rules whose rights move, in the order of their names.
+    pub fn rules(&self) -> impl Iterator<Item = &RuleName> {
+        let mut names: Vec<&RuleName> = self.rules.keys().collect();
+        names.sort_unstable();
+        names.into_iter()
+    }
+
+    /// How many buckets are followed.
+    #[must_use]
+    pub fn keys_len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// What this daemon decided of one bucket since it was last told.
+    pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
+        let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
+        self.decide_by(now, id, touched.own);
+        // Nobody need gather for what can never pass.
+        let never = self.bucket(id).is_some_and(|bucket| {
+            bucket.rule.is_level() && touched.refused > bucket.rule.share(self.own_region()).gathered
+        });
+        if let Some(bucket) = self.bucket_mut(id) {
+            bucket.touch(now, touched, if never { 0 } else { touched.refused });
+        }
+        self.look(now, id);
+    }
+
+    /// Who is in the cluster now.
+    pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
+        self.regions.set_members(now, &self.config.name, members);
+        for link in self.links.values_mut() {
+            link.live = false;
+        }
+        for member in members.iter().filter(|member| member.live) {
+            if let Some(link) = self.link_to(&member.name) {
+                link.live = true;
+            }
+        }
+        self.measure_ways();
+    }
+
+    /// The link to another daemon was measured.
+    pub fn handle_link(&mut self, _: Timestamp, peer: &NodeName, rtt: Span) {
+        if let Some(link) = self.link_to(peer) {
+            link.rtt = Some(rtt);
+        }
+        self.measure_ways();
+    }
+
+    /// The store's answer to an ask; `None`: it could not be asked, or has no room.
+    pub fn handle_balance(&mut self, now: Timestamp, key: &WorldKey, balance: Option<StepResult>) {
+        let Some(&id) = self.index.get(key) else { return };
+        let Some(bucket) = self.bucket_mut(id) else { return };
+        bucket.asked = None;
+        if let Some(balance) = balance {
+            self.learn(id, balance);
+            if let Some(bucket) = self.bucket_mut(id).filter(|bucket| bucket.has_loans()) {
+                bucket.keep(now);
+            }
+            self.act(now, id);
+        }
+        self.next_step(now, id);
+        self.schedule(now, id);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some(&(at, id)) = self.alarms.first().filter(|(at, _)| *at <= now) {
+            self.alarms.remove(&(at, id));
+            let Some(bucket) = self.bucket_mut(id) else { continue };
+            bucket.alarm = None;
+            if bucket.expiry() <= now {
+                self.forget(id);
+            } else {
+                self.look(now, id);
+            }
+        }
+    }
+
+    /// The next thing to ask the store, or `None`. Its answer goes to [`Self::handle_balance`].
+    pub fn poll_ask(&mut self) -> Option<StepRequest> {
+        self.asks.pop_front()
+    }
+
+    /// The next thing that happened, or `None`.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let links = self.links.values().filter_map(EscrowLink::next_due).min();
+        [self.alarms.first().map(|&(at, _)| at), links].into_iter().flatten().min()
+    }
+
+    fn bucket(&self, id: usize) -> Option<&EscrowBucket> {
+        self.buckets.get(id)?.as_ref()
+    }
+
+    fn bucket_mut(&mut self, id: usize) -> Option<&mut EscrowBucket> {
+        self.buckets.get_mut(id)?.as_mut()
+    }
+
+    /// Finds a bucket, or begins to follow it, with this own limit. `None`: its rule has no rights that move, or there is no
+    /// room.
+    fn follow(&mut self, now: Timestamp, key: &WorldKey, own: Option<OwnLimit>) -> Option<usize> {
+        if let Some(&id) = self.index.get(key) {
+            return Some(id);
+        }
+        let rule = Arc::clone(self.rules.get(&key.rule)?);
+        if self.index.len() >= self.config.keys_max {
+            self.tally.no_room = self.tally.no_room.saturating_add(1);
+            return None;
+        }
+        let rule = self.variant(&rule, own);
+        let id = self.vacant.pop().unwrap_or_else(|| {
+            self.buckets.push(None);
+            self.buckets.len() - 1
+        });
+        let mut bucket = EscrowBucket::new(key.clone(), rule, now);
+        bucket.owned = own.map(|own| own::EscrowOwnLimit::new(Some(own)));
+        *self.buckets.get_mut(id)? = Some(bucket);
+        self.index.insert(key.clone(), id);
+        Some(id)
+    }
+
+    fn forget(&mut self, id: usize) {
+        let Some(bucket) = self.buckets.get_mut(id).and_then(Option::take) else { return };
+        if let Some(at) = bucket.alarm {
+            self.alarms.remove(&(at, id));
+        }
+        self.index.remove(&bucket.key);
+        self.vacant.push(id);
+        for link in self.links.values_mut() {
+            link.forget(id);
+        }
+    }
+
+    fn link_to(&mut self, name: &NodeName) -> Option<&mut EscrowLink> {
+        let region = self.regions.find(&name.region)?;
+        if !self.links.contains_key(name) {
+            if *name == self.config.name {
+                return None;
+            }
+            if self.links.len() >= super::LINKS_MAX {
+                // In place of the one that was gone for longest: names change with every deployment.
+                let gone = self.links.iter().filter(|(_, link)| !link.live);
+                let old = gone.min_by_key(|(_, link)| link.last_sent()).map(|(name, _)| name.clone())?;
+                self.links.remove(&old);
+            }
+        }
+        Some(self.links.entry(name.clone()).or_insert_with(|| EscrowLink::new(region)))
+    }
+
+    /// The daemon that speaks for a bucket in a region.
+    fn owner(&self, region: RegionId, key: &WorldKey) -> Option<NodeName> {
+        let region = self.regions.get(region)?;
+        let node = region.ring.owner(key)?;
+        Some(NodeName { region: region.name.clone(), node: node.to_owned() })
+    }
+
+    fn owns(&self, key: &WorldKey) -> bool {
+        self.regions.owned_by(&self.config.name.node, key)
+    }
+
+    fn note(&mut self, event: Event) {
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+}
+
+/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to its share.
+#[must_use]
+pub const fn can_move(algorithm: Algorithm) -> bool {
+    matches!(algorithm, Algorithm::FixedWindow | Algorithm::Concurrency) || algorithm.is_level()
+}
+
+fn moves_rights(rule: &WorldRule) -> bool {
+    rule.global.mode == Mode::Escrow && can_move(rule.algorithm) && rule.limit.window > Span::ZERO
+}

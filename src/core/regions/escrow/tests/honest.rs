@@ -1,0 +1,57 @@
+//! What a region can have, and what is not believed of it.
+
+use super::*;
+
+#[test]
+fn what_a_region_can_not_have_is_not_taken_from_it() {
+    let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
+    for _ in 0..20 {
+        world.request(1, 30);
+        world.tick();
+    }
+    // A third region might have given it that, and not be heard yet.
+    world.send(0, 1, 190);
+    let counted = |world: &World| {
+        let tally = world.regions[1].machine.tally();
+        (tally.early, tally.beyond)
+    };
+    assert_eq!(counted(&world), (1, 0));
+    world.send(0, 1, 250);
+    assert_eq!(counted(&world), (1, 1), "that is more than the third region has");
+    // Region 0 gives what it can have for some time yet, and is believed as long.
+    let begun = world.now;
+    while counted(&world).1 < 2 {
+        world.tick();
+        world.send(0, 1, 190);
+        assert!(world.now.since(begun) < Span::from_secs(8), "by now it would be known");
+    }
+    assert!(world.regions[1].vault.balance(world.clock(1)).ledger.budget() <= 300);
+}
+
+#[test]
+fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
+    let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
+    world.press(1, 30, 20);
+    let mut global = Global::new(Mode::Escrow);
+    global.shares = [("r0", 1), ("r1", 8), ("r2", 1)].map(|(name, weight)| (name.to_owned(), weight)).into();
+    let rule = WorldRule { name: rule_name(), algorithm: world.algorithm, limit: world.limit, global };
+    world.regions[1].machine.handle_rules(world.now, &[rule]);
+    // Its share was a hundred.
+    let took = |world: &World| world.regions[1].vault.balance(world.clock(1)).ledger.taken_from("r0", 1);
+    let before = took(&world);
+    assert!(before < 99);
+    world.send(0, 1, 99);
+    assert_eq!((took(&world), world.regions[1].machine.tally().beyond), (99, 0));
+}
+
+#[test]
+fn names_that_change_with_every_deployment_never_shut_out_the_newest() {
+    let mut world = World::new(2, 100, CALM, EscrowSafety::ALL);
+    let now = world.now;
+    let machine = &mut world.regions[0].machine;
+    let frame = || RightsFrame { sent: now, statements: Vec::new(), transfers: Vec::new() };
+    for pod in 0..crate::regions::LINKS_MAX + 10 {
+        let name = NodeName { region: "r1".to_owned(), node: format!("pod-{pod}") };
+        assert!(machine.handle_frame(now, &name, frame()).is_ok(), "pod {pod}");
+    }
+}

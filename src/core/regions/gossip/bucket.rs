@@ -1,0 +1,675 @@
+//! One bucket of a worldwide limit, as the protocol follows it: what each region said, window by window.
+//!
+//! Knows nothing of links or of who owns it; [`super::replica`] asks it what to tell and what to enforce.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::care::GossipSafety;
+use super::counts::{Count, Counts, Merged};
+use super::credit::{BELIEVED_TIMES, PlausibilityLimit};
+use super::cut::{CommonCuts, DivisionScope, WindowReport};
+use super::own::Own;
+use super::partition::{PartitionPlan, standing};
+use super::parts::LargestAllocation;
+use super::pool::{LevelReport, SharedLevel};
+use super::replica::Policy;
+use super::voice::KeyIds;
+use crate::algorithm::{Algorithm, Allowance, Limit};
+use crate::regions::by_region::ByRegion;
+use crate::regions::demand::Demand;
+use crate::regions::fair_share::ReportFigures;
+use crate::regions::membership::{RegionId, Regions};
+use crate::regions::{WorldKey, WorldRule};
+use crate::time::{Span, Timestamp};
+use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
+
+mod doubt;
+mod former;
+mod look;
+mod news;
+mod trail;
+
+use doubt::KnownSince;
+
+pub use doubt::UncertaintyCause;
+use trail::CountHistory;
+
+/// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
+const PERIODS_MAX: usize = 3;
+/// A report that comes so long after its window, or before it, is only late or early.
+const LATELY: Span = Span::from_secs(10);
+/// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the past.
+const JOINING: Span = Span::from_secs(1);
+
+/// What is known of one bucket.
+#[derive(Debug)]
+pub(super) struct GossipBucket {
+    pub(super) key: WorldKey,
+    /// With the bucket's own limit in place of the rule's, where it has one.
+    pub(super) rule: Arc<WorldRule>,
+    own: Own,
+    /// When this daemon began to count it.
+    pub(super) since: Timestamp,
+    /// By window, ascending.
+    periods: SmallVec<[Period; 1]>,
+    demand: Demand,
+    /// Daemons of the own region that count it too, with what they are asked for.
+    pub(super) siblings: Vec<SiblingReport>,
+    /// What was last told, and when.
+    pub(super) told: Option<LastReport>,
+    /// Since when all regions know of it.
+    agreed: KnownSince,
+    /// Without windows: the most that each region may have used lately without telling.
+    given: LargestAllocation,
+    /// Whether it waits to be told at the next cut.
+    pub(super) waiting: bool,
+    /// Whether its effect waits to be taken.
+    pub(super) queued: bool,
+    enforced: Option<(Allowance, u64)>,
+    cut: CommonCuts,
+    /// Where fractions of a permit tip over.
+    lot: u64,
+    /// Without windows: the common level.
+    pool: SharedLevel,
+    /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
+    charged: SmallVec<[Debited; 4]>,
+    /// What the store counted itself so far.
+    stored: u64,
+    debt: u64,
+    /// The newest window of which it was looked at how much it was above the limit.
+    audited: u64,
+    /// Whether the own region will soon be refused what it asks for: of a window it would have used more than three quarters of
+    /// its budget, and without windows no more is left than what it did not tell.
+    strained: bool,
+    /// Whether `enforced` has changed since the store was told.
+    moved_since: bool,
+    changed: Timestamp,
+    /// Under which labels it is told.
+    voices: KeyIds,
+}
+
+/// What is said of one window of a bucket.
+#[derive(Debug)]
+pub(super) struct ReceivedReport {
+    pub(super) window: u64,
+    pub(super) stamp: Timestamp,
+    pub(super) counts: SmallVec<[Count; 1]>,
+    pub(super) demand: u64,
+}
+
+/// Another daemon of the own region.
+#[derive(Debug, Clone)]
+pub(super) struct SiblingReport {
+    pub(super) node: String,
+    stamp: Timestamp,
+    demand: u64,
+}
+
+/// What this daemon last told of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LastReport {
+    pub(super) at: Timestamp,
+    window: u64,
+    net: u64,
+    demand: u64,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct ReportOutcome {
+    /// Something in it was new.
+    pub(super) changed: bool,
+    /// There was no room for all of its counts.
+    pub(super) full: bool,
+    /// It came after the instant at which everyone should have used it.
+    pub(super) late: bool,
+    /// It was newer than what is known, and still a count in it was smaller: that count was passed over.
+    pub(super) backwards: bool,
+    /// It told of more than a region is believed to have admitted: it counts for no more than that.
+    pub(super) beyond: bool,
+}
+
+/// What the store was charged for one region.
+#[derive(Debug, Clone, Copy)]
+struct Debited {
+    /// How much of its count is dealt with.
+    counted: u64,
+    /// How much more of it is believed.
+    credit: PlausibilityLimit,
+}
+
+#[derive(Debug)]
+pub(super) struct Period {
+    pub(super) window: u64,
+    /// What the own region admitted, as far as is known here.
+    pub(super) live: Counts,
+    live_version: u32,
+    /// What each region told; the own one's is what its owner told the others.
+    told: ByRegion<RegionReport>,
+}
+
+/// The newest that one region told.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RegionReport {
+    pub(super) stamp: Timestamp,
+    /// The stamp of the newest report that told of more than those before it.
+    pub(super) grown: Timestamp,
+    pub(super) demand: u64,
+    pub(super) counts: Counts,
+    version: u32,
+    /// How its count grew, where a window is not over at its end: of a `sliding_log`.
+    trail: Option<Box<CountHistory>>,
+}
+
+/// Who asks: what a bucket must know of the daemon that follows it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DaemonContext<'a> {
+    pub(super) node: &'a Arc<str>,
+    /// When the process began.
+    pub(super) started: Timestamp,
+    /// Whether the daemons of this region share one store.
+    pub(super) shared_store: bool,
+    pub(super) regions: &'a Regions,
+    /// After this long a report has reached everyone.
+    pub(super) horizon: Span,
+    pub(super) policy: Policy,
+    pub(super) care: GossipSafety,
+    /// Whether nothing is told of buckets far from their limit.
+    pub(super) thrift: bool,
+    /// Whether there is so much to tell that only what others would guess wrong is told.
+    pub(super) busy: bool,
+    /// Whether for long all came in time, so that every region divides by the same reports.
+    pub(super) settled: bool,
+    /// The longest that any region was not heard since that was so.
+    pub(super) silence: Span,
+}
+
+impl DaemonContext<'_> {
+    /// Whether any other region is known.
+    fn has_others(&self) -> bool {
+        self.regions.len() > 1
+    }
+
+    /// How many daemons a region has, at least one.
+    pub(super) fn daemons(&self, region: RegionId) -> u64 {
+        let nodes = self.regions.get(region).map_or(1, |region| region.ring.nodes().len());
+        u64::try_from(nodes).unwrap_or(u64::MAX).max(1)
+    }
+}
+
+impl GossipBucket {
+    pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
+        let demand = Demand::new(rule.limit.window, rule.limit.permits);
+        let pool = SharedLevel::full(rule.limit.capacity(rule.algorithm), since);
+        let lot = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        Self {
+            key,
+            rule,
+            own: Own::default(),
+            since,
+            periods: SmallVec::new(),
+            demand,
+            siblings: Vec::new(),
+            told: None,
+            agreed: KnownSince::default(),
+            given: LargestAllocation::default(),
+            waiting: false,
+            queued: false,
+            enforced: None,
+            cut: CommonCuts::default(),
+            lot,
+            pool,
+            charged: SmallVec::new(),
+            stored: 0,
+            debt: 0,
+            audited: 0,
+            strained: false,
+            moved_since: false,
+            changed: since,
+            voices: KeyIds::default(),
+        }
+    }
+
+    /// Whether it counts by windows; the other algorithms are told by debits.
+    pub(super) fn windowed(&self) -> bool {
+        matches!(
+            self.rule.algorithm,
+            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog
+        )
+    }
+
+    /// How long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
+    fn slides(&self) -> Option<Span> {
+        (self.rule.algorithm == Algorithm::SlidingLog).then_some(self.rule.limit.window)
+    }
+
+    /// The window that contains `now`; zero for algorithms without windows.
+    pub(super) fn window_at(&self, now: Timestamp) -> u64 {
+        if self.windowed() { now.window_index(self.rule.limit.window) } else { 0 }
+    }
+
+    /// Whether counts of this window still matter, or matter already.
+    pub(super) fn speaks_of(&self, window: u64, now: Timestamp) -> bool {
+        let current = self.window_at(now);
+        if self.windowed() {
+            window.saturating_add(1) >= current && window <= current.saturating_add(1)
+        } else {
+            window == 0
+        }
+    }
+
+    /// Whether this window was over a short time ago, or begins soon: so late, or so early, honest reports come.
+    pub(super) fn was_lately(&self, window: u64, now: Timestamp) -> bool {
+        let length = self.rule.limit.window;
+        let begins = Timestamp::window_start(window, length);
+        let ends = Timestamp::window_start(window.saturating_add(1), length);
+        self.windowed() && now.since(ends) <= LATELY && begins.since(now) <= LATELY
+    }
+
+    pub(super) fn period(&self, window: u64) -> Option<&Period> {
+        self.periods.iter().find(|period| period.window == window)
+    }
+
+    /// Whose it is, what is known of a window, and under which labels it is told.
+    pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut KeyIds)> {
+        let period = self.periods.iter().find(|period| period.window == window)?;
+        Some((&self.key, &self.own, period, &mut self.voices))
+    }
+
+    pub(super) fn periods(&self) -> impl Iterator<Item = &Period> {
+        self.periods.iter()
+    }
+
+    fn period_mut(&mut self, window: u64) -> Option<&mut Period> {
+        let index = match self.periods.binary_search_by_key(&window, |period| period.window) {
+            Ok(index) => index,
+            Err(index) => {
+                let full = self.periods.len() >= PERIODS_MAX;
+                if full && index == 0 {
+                    return None;
+                }
+                self.periods.insert(index, Period::new(window));
+                if full {
+                    self.periods.remove(0);
+                    index - 1
+                } else {
+                    index
+                }
+            }
+        };
+        self.periods.get_mut(index)
+    }
+
+    /// What happened here.
+    pub(super) fn count(&mut self, now: Timestamp, node: &Arc<str>, touched: &crate::regions::Touched) {
+        self.changed = now;
+        self.demand.offered(now, touched.offered, touched.largest);
+        let counter = Counter { node: Arc::clone(node), since: self.since };
+        if let Some(period) = self.period_mut(touched.window)
+            && touched.admitted | touched.returned != 0
+        {
+            let more = Amount { admitted: touched.admitted, returned: touched.returned };
+            period.live.add(&counter, more);
+            period.live_version = period.live_version.wrapping_add(1);
+        }
+    }
+
+    /// What a sibling counted itself. Whether any of it was new.
+    pub(super) fn hear_sibling(&mut self, now: Timestamp, node: &str, heard: &ReceivedReport) -> bool {
+        self.changed = now;
+        let full = self.siblings.len() >= COUNTS_MAX;
+        match self.siblings.iter_mut().find(|sibling| sibling.node == node) {
+            Some(sibling) if heard.stamp < sibling.stamp => {}
+            Some(sibling) => {
+                sibling.stamp = heard.stamp;
+                sibling.demand = heard.demand.min(DEMAND_MAX);
+            }
+            None if full => {}
+            None => self.siblings.push(SiblingReport {
+                node: node.to_owned(),
+                stamp: heard.stamp,
+                demand: heard.demand.min(DEMAND_MAX),
+            }),
+        }
+        let Some(period) = self.period_mut(heard.window) else { return false };
+        let changed = period.live.merge_all(&heard.counts);
+        if changed {
+            period.live_version = period.live_version.wrapping_add(1);
+        }
+        changed
+    }
+
+    /// What a region's owner told.
+    pub(super) fn hear_region(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        heard: &ReceivedReport,
+        here: DaemonContext<'_>,
+    ) -> ReportOutcome {
+        let past = !self.windowed()
+            && self.period(0).and_then(|period| period.told(region)).is_none()
+            && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
+        self.changed = now;
+        self.agreed.note(heard.stamp.min(now), self.agreed_for());
+        let slides = self.slides();
+        let Some(period) = self.period_mut(heard.window) else { return ReportOutcome::default() };
+        let told = period.told_mut(region);
+        let (mut changed, mut full, mut backwards) = (false, false, false);
+        for count in &heard.counts {
+            backwards |= heard.stamp > told.stamp && told.counts.runs_backwards(count);
+            match told.counts.merge(count) {
+                Merged::Changed => (changed, told.grown) = (true, told.grown.max(heard.stamp)),
+                Merged::Known => {}
+                Merged::Full => full = true,
+            }
+        }
+        if heard.stamp > told.stamp {
+            changed |= told.demand != heard.demand;
+            told.stamp = heard.stamp;
+            told.demand = heard.demand.min(DEMAND_MAX);
+            if let Some(length) = slides {
+                told.note(heard.window, length);
+            }
+        }
+        if changed {
+            told.version = told.version.wrapping_add(1);
+        }
+        if region == Regions::OWN && period.live.merge_all(&heard.counts) {
+            period.live_version = period.live_version.wrapping_add(1);
+        }
+        let admitted = period.told_mut(region).counts.net();
+        let beyond = !past && self.is_beyond(now, region, admitted);
+        if past {
+            self.charged_for(region).counted = admitted;
+        }
+        let account = ReportFigures { stamp: heard.stamp, admitted, demand: heard.demand };
+        let late = self.read(now, region, heard.window, LevelReport { account, past }, here);
+        ReportOutcome { changed, full, late, backwards, beyond }
+    }
+
+    /// What the store was charged for a region.
+    fn charged_for(&mut self, region: RegionId) -> &mut Debited {
+        if self.charged.len() <= region {
+            self.charged.resize(region + 1, Debited::new(self.since));
+        }
+        &mut self.charged[region]
+    }
+
+    /// Whether a region told of more than it is believed to have admitted. What the own region admits without windows its own store
+    /// knows, so nothing has to be believed.
+    fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
+        if self.windowed() {
+            return self.believed(admitted) < admitted;
+        }
+        if region == Regions::OWN {
+            return false;
+        }
+        let mut charged = self.charged.get(region).copied().unwrap_or(Debited::new(self.since));
+        let more = admitted.saturating_sub(charged.counted);
+        charged.credit.believe(now, more, self.rule.limit, self.rule.limit.capacity(self.rule.algorithm))
+            < more
+    }
+
+    /// What all other regions told that they admitted in a period, as far as it is believed.
+    pub(super) fn told_by_others(&self, period: &Period) -> u64 {
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        others.map(|(_, told)| self.believed(told.counts.net())).fold(0, u64::saturating_add)
+    }
+
+    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a reload has just
+    /// lowered, may have admitted more than the limit, and one that lies may say anything. In a bucket without windows it
+    /// is believed bit by bit, as [`PlausibilityLimit`] has it.
+    fn believed(&self, net: u64) -> u64 {
+        if self.windowed() {
+            let most = self.rule.limit.permits.max(self.own.before());
+            net.min(u64::from(most).saturating_mul(BELIEVED_TIMES))
+        } else {
+            net
+        }
+    }
+
+    /// What the region is asked for, per second, in millionths.
+    pub(super) fn demand_at(&self, now: Timestamp) -> u64 {
+        let idle = Span(self.rule.limit.window.0.saturating_mul(2)).0.max(2_000_000);
+        let fresh = self.siblings.iter().filter(|sibling| now.since(sibling.stamp).0 < idle);
+        fresh.map(|sibling| sibling.demand).fold(self.demand.at(now), u64::saturating_add).min(DEMAND_MAX)
+    }
+
+    /// What this daemon alone is asked for.
+    pub(super) fn own_demand_at(&self, now: Timestamp) -> u64 {
+        self.demand.at(now).min(DEMAND_MAX)
+    }
+
+    /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it has changed
+    /// since. Returns the windows to be told.
+    pub(super) fn tell(&mut self, now: Timestamp, here: DaemonContext<'_>) -> SmallVec<[u64; 2]> {
+        let window = self.window_at(now);
+        let demand = rounded(self.demand_at(now));
+        let mut windows = SmallVec::new();
+        let slides = self.slides();
+        self.period_mut(window);
+        for period in &mut self.periods {
+            let (index, current) = (period.window, period.window == window);
+            let live = period.live.clone();
+            let told = period.told_mut(Regions::OWN);
+            if current || told.counts != live {
+                told.counts = live;
+                told.stamp = now;
+                told.demand = demand;
+                told.version = told.version.wrapping_add(1);
+                if let Some(length) = slides {
+                    told.note(index, length);
+                }
+                windows.push(index);
+            }
+        }
+        let net = self.own_net(window);
+        self.agreed.note(now, self.agreed_for());
+        self.told = Some(LastReport { at: now, window, net, demand });
+        let account = ReportFigures { stamp: now, admitted: net, demand };
+        self.read(now, Regions::OWN, window, LevelReport { account, past: false }, here);
+        windows
+    }
+
+    /// Gives a report to the cut. Whether it came too late to be used by all at once.
+    fn read(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        window: u64,
+        statement: LevelReport,
+        here: DaemonContext<'_>,
+    ) -> bool {
+        if !self.windowed() {
+            return self.pool.hear(now, region, statement, here.horizon);
+        }
+        let account =
+            ReportFigures { admitted: self.believed(statement.account.admitted), ..statement.account };
+        // The last word on a window that is over is no word on the demand of now.
+        if account.stamp.window_index(self.rule.limit.window) != window {
+            return false;
+        }
+        let standing = self.standing(window, here);
+        let ground = self.ground(&standing, here, &[]);
+        self.cut.hear(now, region, WindowReport { window, account }, ground)
+    }
+
+    fn standing(&self, window: u64, here: DaemonContext<'_>) -> PartitionPlan {
+        let admitted = |id| {
+            self.period(window)
+                .and_then(|period| period.told(id))
+                .map_or(0, |told| self.believed(told.counts.net()))
+        };
+        standing(&self.rule, here.regions, admitted, |id| self.cut.settled(id))
+    }
+
+    fn ground<'a>(
+        &self,
+        standing: &'a PartitionPlan,
+        here: DaemonContext<'_>,
+        lingering: &'a [(RegionId, u64)],
+    ) -> DivisionScope<'a> {
+        DivisionScope {
+            limit: standing.limit,
+            window: self.rule.limit.window,
+            horizon: here.horizon,
+            parties: &standing.parties,
+            silent: &standing.silent,
+            whole: standing.whole,
+            policy: here.policy,
+            lot: self.lot,
+            lingering,
+        }
+    }
+
+    /// By which limit `region` decides requests for it. Whether another is in force now: then it has to [`Self::follow`].
+    pub(super) fn hear_limit(
+        &mut self,
+        times: (Timestamp, Timestamp),
+        region: RegionId,
+        own: Option<OwnLimit>,
+        rule: &Limit,
+    ) -> bool {
+        let (limit, from) = (self.own.limit(), self.own.from());
+        self.own.hear(times, region, own, (rule, &self.rule.limit));
+        let changed = limit != self.own.limit();
+        if changed || from != self.own.from() {
+            // It is said with the name, so the bucket has to be named anew.
+            self.voices = KeyIds::default();
+        }
+        if changed {
+            self.told = None;
+        }
+        changed
+    }
+
+    /// Whether it has, or had, another limit than its rule's.
+    pub(super) const fn has_own_limit(&self) -> bool {
+        self.own.is_known()
+    }
+
+    /// The limit by which it is decided, where that is not the rule's.
+    pub(super) fn own_limit(&self) -> Option<OwnLimit> {
+        self.own.limit()
+    }
+
+    /// Another rule is in force, or other regions are there: everything is worked out anew.
+    pub(super) fn unsettle(&mut self) {
+        self.cut.unsettle();
+    }
+
+    /// This daemon stood still for longer than it takes to be heard by others.
+    pub(super) fn stood_still(&mut self) {
+        self.pool.stood_still();
+    }
+
+    /// The clock went back to `now`.
+    pub(super) fn clock_went_back(&mut self, now: Timestamp) {
+        if let Some(told) = &mut self.told {
+            told.at = told.at.min(now);
+        }
+        self.agreed = KnownSince::default();
+        self.changed = self.changed.min(now);
+        self.own.clock_went_back(now);
+        self.unsettle();
+    }
+
+    /// The same for a daemon that does not own the bucket: what it counted itself.
+    pub(super) fn tell_owner(&mut self, now: Timestamp) -> SmallVec<[u64; 2]> {
+        let window = self.window_at(now);
+        let (net, demand) = (self.own_net(window), rounded(self.own_demand_at(now)));
+        self.told = Some(LastReport { at: now, window, net, demand });
+        self.periods.iter().map(|period| period.window).collect()
+    }
+
+    fn own_net(&self, window: u64) -> u64 {
+        self.period(window).map_or(0, |period| period.live.net())
+    }
+
+    /// How much would be missed if it were forgotten: the part of its limit in use now, in thousandths. What only others ask
+    /// for is not missed here, whatever they say of it.
+    pub(super) fn pressure(&self, now: Timestamp) -> u64 {
+        let window = self.window_at(now);
+        let Some(period) = self.period(window) else { return 0 };
+        if period.live.net() == 0 && self.demand_at(now) == 0 {
+            return 0;
+        }
+        self.in_use(now)
+    }
+
+    /// The part of its limit that all regions have in use now, in thousandths.
+    pub(super) fn in_use(&self, now: Timestamp) -> u64 {
+        let Some(period) = self.period(self.window_at(now)) else { return 0 };
+        let own = period.live.net();
+        let (used, whole) = if self.windowed() {
+            (own.saturating_add(self.told_by_others(period)), u64::from(self.rule.limit.permits))
+        } else {
+            (self.pool.in_use(now, self.rule.limit), self.rule.limit.capacity(self.rule.algorithm))
+        };
+        used.saturating_mul(1_000) / whole.max(1)
+    }
+
+    /// Another version of its rule is in force, which counts in the same way.
+    pub(super) fn follow(&mut self, rule: Arc<WorldRule>) {
+        let capacity = |rule: &WorldRule| rule.limit.capacity(rule.algorithm);
+        self.pool.resize(capacity(&self.rule), capacity(&rule));
+        self.rule = rule;
+        self.unsettle();
+    }
+
+    pub(super) const fn view(&self) -> Option<(Allowance, u64)> {
+        self.enforced
+    }
+}
+
+impl RegionReport {
+    /// Remembers how the count of `window` has grown.
+    fn note(&mut self, window: u64, length: Span) {
+        let start = Timestamp::window_start(window, length);
+        self.trail.get_or_insert_default().note(start, length, self.stamp, self.counts.net());
+    }
+
+    /// What of its count still lies in an interval as long as the window, once so much of the next one has passed.
+    fn lingering(&self, passed: u64, length: Span) -> u64 {
+        let gone = self.trail.as_ref().map_or(0, |trail| trail.at(passed, length));
+        self.counts.net().saturating_sub(gone)
+    }
+}
+
+impl Debited {
+    const fn new(since: Timestamp) -> Self {
+        Self { counted: 0, credit: PlausibilityLimit::since(since) }
+    }
+}
+
+impl Period {
+    fn new(window: u64) -> Self {
+        Self { window, live: Counts::default(), live_version: 0, told: ByRegion::default() }
+    }
+
+    fn told_mut(&mut self, region: RegionId) -> &mut RegionReport {
+        self.told.of(region)
+    }
+
+    pub(super) fn told(&self, region: RegionId) -> Option<&RegionReport> {
+        self.told.get(region).filter(|told| told.stamp > Timestamp::default())
+    }
+
+    /// Regions that have told anything.
+    pub(super) fn tellers(&self) -> impl Iterator<Item = RegionId> {
+        self.told.iter().filter(|(_, told)| told.stamp > Timestamp::default()).map(|(id, _)| id)
+    }
+
+    /// The version of what `region` told (`None`: of what this daemon's region counted).
+    pub(super) fn version(&self, region: Option<RegionId>) -> Option<u32> {
+        match region {
+            None => Some(self.live_version),
+            Some(region) => self.told(region).map(|told| told.version),
+        }
+    }
+}

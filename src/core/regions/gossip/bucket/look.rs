@@ -1,0 +1,304 @@
+//! Works out what the store must be told of a bucket, and when to look again.
+
+use smallvec::SmallVec;
+
+use super::doubt::TURNS;
+use super::{DaemonContext, GossipBucket, Period, RegionReport};
+use crate::algorithm::{Allowance, LEVEL_TOLD, remembered};
+use crate::regions::Effect;
+use crate::regions::fair_share::ReportFigures;
+use crate::regions::gossip::counts::Count;
+use crate::regions::gossip::partition::sides;
+use crate::regions::gossip::pool::LevelScope;
+use crate::regions::gossip::replica::Policy;
+use crate::regions::membership::{RegionId, Regions};
+use crate::time::{Span, Timestamp};
+
+/// A bucket without windows is forgotten when it has been still for this long and has drained.
+const STILL: Span = Span::from_secs(60);
+/// Beyond two of the longest ways: what a region uses is told within so long.
+const UNTOLD: Span = Span::from_millis(200);
+/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
+const LOOKS_PER_WINDOW: u64 = 50;
+/// So many times in a window what still counts of the one before is worked out anew for a log.
+const LOOKS_PER_LOG: u64 = 25;
+
+impl GossipBucket {
+    /// What all other regions are known to have admitted in a window.
+    fn others_in(&self, here: DaemonContext<'_>, window: u64) -> u64 {
+        let Some(period) = self.period(window) else { return 0 };
+        let others = self.told_by_others(period);
+        others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
+    }
+
+    /// What the store is told that all other regions admitted in `before`, the window that has ended: it takes that as spread
+    /// evenly. Of a log each admission counts until it leaves the interval, so there it is what a whole window would hold that
+    /// was like the part of it that still counts.
+    fn others_before(&self, now: Timestamp, here: DaemonContext<'_>, before: u64) -> u64 {
+        let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
+            return self.others_in(here, before);
+        };
+        let start = Timestamp::window_start(before.saturating_add(1), length);
+        // Not at every look: each new figure is one more word to the store.
+        let pause = (length.0 / LOOKS_PER_LOG).max(1);
+        let passed = (now.since(start).0 / pause * pause).min(length.0.saturating_sub(1));
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        let counts = others.map(|(_, told)| {
+            let still = u128::from(self.believed(told.lingering(passed, length))) * u128::from(length.0);
+            u64::try_from(still / u128::from((length.0 - passed).max(1))).unwrap_or(u64::MAX)
+        });
+        let elsewhere = if here.shared_store { 0 } else { self.elsewhere(here, period) };
+        counts.fold(elsewhere, u64::saturating_add)
+    }
+
+    /// What each region told that it admitted in the window before, and that still counts.
+    fn lingering(&self, now: Timestamp, window: u64) -> SmallVec<[(RegionId, u64); 4]> {
+        let period = window.checked_sub(1).and_then(|before| self.period(before));
+        let (Some(length), Some(period)) = (self.slides(), period) else { return SmallVec::new() };
+        let passed = now.since(Timestamp::window_start(window, length)).0;
+        let still = |told: &RegionReport| self.believed(told.lingering(passed, length));
+        let counts = period.told.iter().map(|(id, told)| (id, still(told)));
+        counts.filter(|(_, permits)| *permits > 0).collect()
+    }
+
+    /// What the own region admitted but this daemon's own store cannot know.
+    pub(super) fn elsewhere(&self, here: DaemonContext<'_>, period: &Period) -> u64 {
+        let unknown = |count: &&Count| count.counter.node != *here.node || count.counter.since < here.started;
+        period.live.entries().iter().filter(unknown).map(Count::net).fold(0, u64::saturating_add)
+    }
+
+    /// Works out what the store must be told. Whether it has changed.
+    pub(in super::super) fn look(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        if !self.windowed() {
+            return self.look_at_level(now, here);
+        }
+        let window = self.window_at(now);
+        let limit = self.rule.limit.permits;
+        // What a log's bound is changes with time alone.
+        let mut doubted = self.slides().is_some() && self.enforced.is_some();
+        let allowance = match self.cut.lasting(window) {
+            Some(lasting) => lasting,
+            None => {
+                doubted = self.enforced.is_some();
+                let standing = self.standing(window, here);
+                let own =
+                    ReportFigures { stamp: now, admitted: self.own_net(window), demand: self.demand_at(now) };
+                let lingering = self.lingering(now, window);
+                let ground = self.ground(&standing, here, &lingering);
+                self.cut.advance(now, ground);
+                self.cut.allowance(own, ground)
+            }
+        };
+        let with_next = self.own_net(window).saturating_add(1);
+        self.strained =
+            self.demand_at(now) > 0 && with_next.saturating_mul(4) > allowance.now.saturating_mul(3);
+        let siblings = match self.period(window) {
+            Some(period) if !here.shared_store => self.elsewhere(here, period),
+            _ => 0,
+        };
+        let view = Allowance {
+            window,
+            budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
+            next_budget: u32::try_from(allowance.next).unwrap_or(limit),
+            others: self.others_in(here, window),
+            others_before: self.others_before(now, here, window.saturating_sub(1)),
+            kept: 0,
+        };
+        let plain = Allowance { window, budget: limit, next_budget: limit, ..Allowance::default() };
+        let same = match self.enforced {
+            // Untold, a store keeps to the region's share where other regions are known.
+            None => view == plain && !here.has_others(),
+            Some((enforced, _)) => enforced == view,
+        };
+        if same && !doubted {
+            return false;
+        }
+        let bound = self.error_bound(now, here).0;
+        // An answer takes the whole window before for possible: what the store is told of it is said besides.
+        let ended = self.others_in(here, window.saturating_sub(1));
+        let bound = bound.saturating_add(ended.saturating_sub(view.others_before));
+        let told = self.enforced.map_or(0, |(_, told)| told);
+        // A bound that is said is never too small; one that is too large is said again once that is worth a message.
+        let same = same && bound <= told && told - bound <= u64::from(limit / 20);
+        if !same {
+            self.enforced = Some((view, bound));
+            self.moved_since = true;
+        }
+        !same
+    }
+
+    /// The same for a bucket without windows: what to charge for others, and what to hold back for them.
+    fn look_at_level(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        let heard = self.charge(now, here);
+        let own = self.own_net(0);
+        let siblings = match self.period(0) {
+            Some(period) if !here.shared_store => self.elsewhere(here, period),
+            _ => 0,
+        };
+        let (tip, limit) = (self.lot % 1_000_000, self.rule.limit);
+        let mut sides = sides(&self.rule, here.regions, |all| self.pool.by_demand(now, all, limit, tip));
+        if !here.care.divides_levels {
+            (sides.apart, sides.permits) = (0, u64::from(limit.permits));
+        }
+        let share = LevelScope {
+            limit,
+            capacity: limit.capacity(self.rule.algorithm),
+            permits: sides.permits,
+            parties: &sides.parties,
+            apart: sides.apart,
+            horizon: here.horizon,
+            tip,
+        };
+        self.pool.advance(now, share);
+        let stored = own.saturating_sub(siblings);
+        let admitted = i128::from(stored) - i128::from(self.stored);
+        self.stored = stored;
+        self.pool.stored(now, admitted, share);
+        // What was told late has refilled in part: the store must hold no more as used than all regions have in use.
+        let debt = match here.policy {
+            Policy::Sum => heard,
+            _ if !self.pool.catches_up() => heard,
+            _ => heard.min(
+                self.pool.used_by_all(now, own, share).saturating_sub(self.pool.in_use(now, share.limit)),
+            ),
+        };
+        self.pool.stored(now, i128::from(debt), share);
+        // Of the daemons that share a store one charges it for all.
+        if !here.shared_store || here.regions.owned_by(here.node, &self.key) {
+            self.debt = self.debt.saturating_add(debt);
+        }
+        self.pool.admitted(now, own, here.horizon);
+        if here.settled {
+            // What was used since the report in force, and what waits to be told.
+            let untold = here.horizon + here.horizon + UNTOLD;
+            self.given.note_each(now, self.pool.given(now, false, untold, share));
+            // Between two looks here another region uses what has arrived, and so does one whose clock is a little ahead.
+            if self.pool.awaits() {
+                self.given.note_each(now, self.pool.given(now, true, untold, share));
+            }
+        }
+        let pause = if self.demand_at(now) > 0 { self.pause() } else { Span::ZERO };
+        let view = match here.policy {
+            Policy::Sum => None,
+            _ => self.pool.view(now, own, pause + pause, share),
+        };
+        let view = view.unwrap_or(Allowance { window: now.0, ..Allowance::default() });
+        let left =
+            share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.others);
+        let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
+        self.strained = self.demand_at(now) > 0 && untold >= left;
+        let (at, limit) = (|view: &Allowance| view.held(&self.rule.limit, now), &self.rule.limit);
+        let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
+        let soon = |view: &Allowance| view.held(&self.rule.limit, now + pause);
+        let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
+        let moved = at(&view).abs_diff(at(&before)) >= little
+            || soon(&view).abs_diff(soon(&before)) >= little
+            || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
+            || (view.others == 0 && before.others > 0)
+            // Where all is held back there is no room above it for what is too little to be told.
+            || (view.others >= share.capacity && at(&before) < at(&view));
+        let bound = self.error_bound(now, here).0;
+        let doubted =
+            self.enforced.is_some_and(|(_, told)| bound > told || told - bound > share.capacity / 10);
+        // A store forgets what it was told long ago.
+        let fades = here.has_others() && now.since(Timestamp(before.window)) >= LEVEL_TOLD;
+        let moved = moved || doubted || fades;
+        if moved {
+            // With what may be asked for until it is worth a message again.
+            self.enforced = Some((view, bound.saturating_add(share.capacity / 50)));
+            self.moved_since = true;
+        }
+        moved || self.debt > 0
+    }
+
+    /// What other regions told beyond what is charged already, as far as it is believed.
+    fn charge(&mut self, now: Timestamp, here: DaemonContext<'_>) -> u64 {
+        let limit = self.rule.limit;
+        let capacity = limit.capacity(self.rule.algorithm);
+        let Some(period) = self.period(0) else { return 0 };
+        let siblings = if here.shared_store { 0 } else { self.elsewhere(here, period) };
+        let others = period.told.iter().filter(|(id, _)| *id != Regions::OWN);
+        let others = others.map(|(id, told)| (id, told.counts.net()));
+        let totals: SmallVec<[(RegionId, u64); 4]> =
+            std::iter::once((Regions::OWN, siblings)).chain(others).collect();
+        let mut debt = 0_u64;
+        for (id, total) in totals {
+            let charged = self.charged_for(id);
+            let more = total.saturating_sub(charged.counted);
+            debt = debt.saturating_add(charged.credit.believe(now, more, limit, capacity));
+            charged.counted = total.max(charged.counted);
+        }
+        debt
+    }
+
+    /// What the store must be told; asked until there is no more.
+    pub(in super::super) fn effect(&mut self) -> Option<Effect> {
+        let permits = std::mem::take(&mut self.debt);
+        if permits > 0 {
+            return Some(Effect::Debit { key: self.key.clone(), permits, own: self.own.limit() });
+        }
+        self.queued = false;
+        if !std::mem::take(&mut self.moved_since) {
+            return None;
+        }
+        let (view, error_bound) = self.enforced?;
+        Some(Effect::View { key: self.key.clone(), view, error_bound })
+    }
+
+    /// How often a bucket without windows is looked at while it is asked for.
+    fn pause(&self) -> Span {
+        Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(20_000, 500_000))
+    }
+
+    /// When it should be looked at again if nothing happens.
+    pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
+        let expiry = self.expiry();
+        if !self.windowed() {
+            // What is held back grows by itself, but shares move with time too.
+            let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
+            let again = active.then_some(now + self.pause());
+            // Once more when all is there again: nobody looks between the end of its demand and its next request.
+            let full = self.changed + self.drained();
+            let full = (now < full).then_some(full);
+            return [Some(expiry), again, full, self.pool.next_instant()]
+                .into_iter()
+                .flatten()
+                .min()
+                .unwrap_or(expiry);
+        }
+        let window = self.window_at(now);
+        let used = self.periods.last().is_some_and(|period| period.window + 2 >= window);
+        let turn = if used { Timestamp::window_start(window + 1, self.rule.limit.window) } else { expiry };
+        // A demand that fades must be told, though nothing happens.
+        let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(10_000, 1_000_000));
+        let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
+        let soon = self.slides().filter(|_| used).map(|_| Timestamp(turn.0.saturating_sub(TURNS.0)));
+        let soon = soon.filter(|soon| now < *soon);
+        [Some(expiry), Some(turn), soon, fades, self.cut.next_instant(now)]
+            .into_iter()
+            .flatten()
+            .min()
+            .unwrap_or(expiry)
+    }
+
+    /// From when on it may be forgotten: nothing that it knows can matter any more.
+    pub(in super::super) fn expiry(&self) -> Timestamp {
+        let limit = &self.rule.limit;
+        if self.windowed() {
+            let newest =
+                self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
+            let over = Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
+            // Whose it was is remembered for its next burst.
+            return over.max(self.changed + remembered(limit.window));
+        }
+        self.changed + self.drained().max(STILL)
+    }
+
+    /// After so long without any request, and with all news of others, a bucket without windows is full, twice over.
+    pub(super) fn drained(&self) -> Span {
+        let limit = &self.rule.limit;
+        let refill = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)
+            / u128::from(limit.permits.max(1));
+        Span(u64::try_from(refill).unwrap_or(u64::MAX).saturating_mul(2))
+    }
+}

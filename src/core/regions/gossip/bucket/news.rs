@@ -1,0 +1,124 @@
+//! Whether there is anything to tell of a bucket, and how soon.
+
+use super::{DaemonContext, GossipBucket, LastReport};
+use crate::regions::membership::{RegionId, Regions};
+use crate::time::{Span, Timestamp};
+
+/// What is in use is told again after this long, also where nothing has changed that others would not guess.
+pub(super) const REMINDED: Span = Span::from_secs(1);
+
+impl GossipBucket {
+    /// Whether there is anything to tell that was not told, and that the others would not guess.
+    pub(in super::super) fn has_news(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        if here.thrift && self.is_cold(now, here) {
+            return false;
+        }
+        let Some(told) = self.told else { return true };
+        let window = self.window_at(now);
+        let before = self.period(told.window).map_or(told.net, |period| period.live.net());
+        if !here.busy {
+            // Once a window also what has not changed: a demand that is only refused would be forgotten.
+            let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
+            return before != told.net || turned || self.demand_moved(told, now, 10, 2);
+        }
+        let rested = now.since(told.at) >= REMINDED;
+        let ended =
+            window != told.window && before.abs_diff(told.net) > u64::from(self.rule.limit.permits) / 100;
+        let asked = told.demand > 0 || self.own_net(window) != told.net;
+        (rested && asked) || ended || self.guessed_wrong(told, now) || self.demand_moved(told, now, 10, 4)
+    }
+
+    /// Whether what the others extrapolate from what they were told is off by more than chance.
+    fn guessed_wrong(&self, told: LastReport, now: Timestamp) -> bool {
+        if !self.windowed() {
+            // Of a level nothing is guessed: what was not told is missing in everybody's.
+            return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
+        }
+        let window = self.window_at(now);
+        let (known, from) = if told.window == window {
+            (told.net, told.at)
+        } else {
+            (0, Timestamp::window_start(window, self.rule.limit.window))
+        };
+        let asked = u128::from(told.demand) * u128::from(now.since(from).0) / 1_000_000_000_000;
+        let asked = u64::try_from(asked).unwrap_or(u64::MAX);
+        let limit = u64::from(self.rule.limit.permits);
+        let given = self.cut.given(Regions::OWN).unwrap_or(limit);
+        let guessed = known.max(known.saturating_add(asked).min(given));
+        self.own_net(window).abs_diff(guessed) > limit * 3 / 100 + 2 * asked.isqrt() + 1
+    }
+
+    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the limit
+    /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and always who would soon be
+    /// refused: nobody gives more to a region that says nothing. Of a bucket without windows, what it holds is the limit, and
+    /// what is asked for until that has refilled counts; what is not told is missing in the own part until it is told.
+    fn is_cold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        if self.strained {
+            return false;
+        }
+        let window = self.window_at(now);
+        let spoken = self.has_spoken(window)
+            || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
+        // Of the daemons of a region each may be quiet about its part: together no more than the region may.
+        let quiet = self.quiet_of(Regions::OWN, here, spoken);
+        let rest = if self.windowed() {
+            Timestamp::window_start(window + 1, self.rule.limit.window).since(now).0
+        } else {
+            self.rule.limit.window.0.saturating_mul(self.whole()) / u64::from(self.rule.limit.permits.max(1))
+        };
+        let demand = self.demand_at(now);
+        if self.told.is_some_and(|told| told.demand / 2 > demand) {
+            // What others still believe of it must be taken back.
+            return false;
+        }
+        let asked = u128::from(demand) * u128::from(rest) / 1_000_000_000_000;
+        let told = if self.windowed() { 0 } else { self.told.map_or(0, |told| told.net) };
+        let net = self.own_net(window).saturating_sub(told);
+        net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
+    }
+
+    /// Whether this daemon told of it lately, so that others who have heard of it tell more.
+    pub(super) fn has_spoken(&self, window: u64) -> bool {
+        self.told.is_some_and(|told| told.window + 2 >= window)
+    }
+
+    /// So much each daemon of a region may use or ask for without telling.
+    pub(super) fn quiet_of(&self, region: RegionId, here: DaemonContext<'_>, spoken: bool) -> u64 {
+        let regions = u64::try_from(here.regions.len()).unwrap_or(u64::MAX);
+        let parts = if spoken { 50 } else { regions.max(5) };
+        self.whole() / parts / here.daemons(region)
+    }
+
+    /// Whether it should not wait for the next cut: it is new, moves fast, or runs into its limit.
+    pub(in super::super) fn is_urgent(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        let Some(told) = self.told else { return true };
+        let window = self.window_at(now);
+        if self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
+            return true;
+        }
+        if here.busy && self.windowed() {
+            return self.guessed_wrong(told, now);
+        }
+        let known = if told.window == window { told.net } else { 0 };
+        let grown = self.own_net(window).abs_diff(known);
+        let limit = self.whole();
+        let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
+        // Of a level the least that is not told is admitted twice.
+        let near = !self.windowed() || self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
+        grown > (limit / 20).max(1) || (near && grown > limit / 50)
+    }
+
+    /// What a change is measured by: the limit of a window, or what a smaller bucket holds.
+    fn whole(&self) -> u64 {
+        let permits = u64::from(self.rule.limit.permits);
+        if self.windowed() { permits } else { permits.min(self.rule.limit.capacity(self.rule.algorithm)) }
+    }
+
+    /// Whether the demand differs by more than `percent` and by more than so many standard deviations of chance.
+    fn demand_moved(&self, told: LastReport, now: Timestamp, percent: u64, sigmas: u64) -> bool {
+        let demand = self.demand_at(now);
+        let moved = demand.abs_diff(told.demand);
+        moved > told.demand.max(demand) / 100 * percent
+            && moved > self.demand.noise(told.demand.max(demand)).saturating_mul(sigmas)
+    }
+}

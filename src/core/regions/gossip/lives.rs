@@ -1,0 +1,84 @@
+//! Where one life of a daemon ends and the next begins: the last one tells the others what it admitted, and they tell the next.
+//!
+//! A store in memory forgets with its daemon, and the others have counted what it used. Until they had the time to say so, and
+//! to count with this region again, a daemon that has just begun keeps to its region's share.
+
+use std::cmp::Reverse;
+
+use super::keys::BucketId;
+use super::link::GossipLink;
+use super::replica::Replica;
+use crate::regions::membership::Regions;
+use crate::time::{Span, Timestamp};
+
+/// So long at most a daemon that begins waits for the others: then they count as cut off.
+const WORD_MAX: Span = Span::from_secs(3);
+
+/// Most buckets that are told of at the end, those nearest to their limits first: what a link carries in the moment that is left.
+const LAST_WORDS_MAX: usize = 10_000;
+
+impl Replica {
+    /// This daemon has just begun. With a store that outlives it, or alone, it has nothing to wait for.
+    pub(super) fn begin_to_wait(&mut self, now: Timestamp) {
+        let waits = !self.config.shared_store && self.regions.len() > 1;
+        self.waits = waits.then_some(now + WORD_MAX);
+    }
+
+    /// Whether it still waits to hear what its former life admitted.
+    #[must_use]
+    pub const fn is_beginning(&self) -> bool {
+        self.waits.is_some()
+    }
+
+    /// Looks whether all others have told this daemon what its former life admitted: each does as soon as it has heard of this
+    /// one, and so in the frames that acknowledge one of this life, or right behind them.
+    pub(super) fn wait_for_word(&mut self, now: Timestamp) {
+        let Some(until) = self.waits else { return };
+        let others = || self.regions.iter().skip(1);
+        let of = |id| self.links.iter().filter(move |link| link.region == id && link.live);
+        let told = others()
+            .all(|(id, region)| region.left || (of(id).next().is_some() && of(id).all(|link| link.answered)));
+        // Where they took this region for cut off they divide without it for as long as it takes to mend that.
+        let until = if told { until.min(now + self.mending()) } else { until };
+        self.waits = (now < until).then_some(until);
+        self.crowd_changed |= self.waits.is_none();
+    }
+
+    /// A daemon has just begun and knows nothing: owes it everything that it should know.
+    pub(super) fn introduce(&mut self, link: usize) {
+        let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone()))
+        else {
+            return;
+        };
+        for id in self.keys.ids() {
+            let Some(bucket) = self.keys.get(id) else { continue };
+            let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
+            let owes = if owner == Some(&node) {
+                region == Regions::OWN || self.owns(bucket)
+            } else {
+                region == Regions::OWN
+                    && self.owns(bucket)
+                    && bucket.siblings.iter().any(|one| one.node == node)
+            };
+            if owes {
+                self.owe_everything(id, Some(link));
+            }
+        }
+    }
+
+    /// This daemon ends: whatever the others do not know yet is told at once, also what is too little to be told otherwise.
+    pub fn handle_end(&mut self, now: Timestamp) {
+        let untold = |id: &BucketId| self.keys.get(*id).is_some_and(|bucket| bucket.has_untold(now));
+        let mut ids: Vec<BucketId> = self.keys.ids().into_iter().filter(untold).collect();
+        ids.sort_by_cached_key(|id| Reverse(self.keys.get(*id).map(|bucket| bucket.in_use(now))));
+        for id in ids.into_iter().take(LAST_WORDS_MAX) {
+            self.tell(now, id, true);
+        }
+    }
+
+    /// Whether the others have said that they have all that they were to be told.
+    #[must_use]
+    pub fn has_told_all(&self) -> bool {
+        self.links.iter().all(GossipLink::has_all)
+    }
+}

@@ -1,0 +1,627 @@
+//! The level of one bucket without windows, as every region knows it, and what the own region may take of it.
+//!
+//! Each region follows the same level, as it was at the *cut*: so long ago that all have heard what was told then. It refills
+//! at the rule's rate, and what the regions told is taken out of it as of when they told it. Both the level and the refill are
+//! divided by demand, so that the parts add up to one bucket. Since the cut each region's part refills at its own rate, no higher
+//! than its part of the bucket, and what it admitted itself is taken out. A level below zero is a debt: it is carried, and so the
+//! long-run rate is never exceeded.
+//!
+//! While regions are cut off the level is in two parts, of which each side has one: it refills at that side's part of the rate, no
+//! higher than that side's part of the bucket. Otherwise what the others use unheard would be used on this side too. What they tell
+//! when they are heard again comes out of their part; what is left of it then is everybody's again.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use super::credit::PlausibilityLimit;
+use super::partition::bit;
+use crate::algorithm::{Allowance, Limit};
+use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};
+use crate::regions::membership::{RegionId, Regions};
+use crate::time::{Span, Timestamp};
+
+/// Most reports of one region that wait for their instant. Full: the oldest is used early.
+const WAITING_MAX: usize = 64;
+/// Most instants at which the own count is remembered. Full: the oldest is forgotten, and what was admitted then counts as
+/// admitted before the cut.
+const OWN_MAX: usize = 64;
+/// A bucket is at home in the region that alone asked for it in its last so many windows: what nobody asks for is mostly
+/// kept there.
+const HOME_WINDOWS: u64 = 16;
+const HOME_PARTS: u64 = 9;
+/// After so long without a report a region may have used what seemed to refill into a full bucket.
+const UNHEARD: Span = Span::from_millis(450);
+/// For no longer than this before a cut was noticed is guessed what the silent have used since they told last.
+const PATIENCE: Span = Span::from_secs(1);
+/// For so long beyond the horizon a part of the level must last: until the next report is in force.
+const AHEAD: Span = Span::from_millis(100);
+
+/// What all regions know of one bucket's level.
+#[derive(Debug, Clone, Default)]
+pub(super) struct SharedLevel {
+    registers: Vec<DelayedLevels>,
+    /// Since when it is followed here.
+    since: Timestamp,
+    /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of them; below zero is
+    /// debt. In a cut the rest is in `apart`.
+    level: i128,
+    at: Timestamp,
+    apart: Option<OtherSide>,
+    /// What refilled into a full bucket during a cut, in millionths, and so was used by nobody: what is heard later of that time
+    /// comes out of it first.
+    spare: i128,
+    /// What the own store holds as used, in millionths, as of `used_at`.
+    used: i128,
+    used_at: Timestamp,
+    /// What the own region had admitted in all, at instants since the cut before the present.
+    own: VecDeque<(Timestamp, u64)>,
+}
+
+/// The part of the level that is kept for regions that are cut off.
+#[derive(Debug, Clone, Copy, Default)]
+struct OtherSide {
+    /// Which regions: a bit for each.
+    regions: u64,
+    /// What they may have left, in millionths, as of the same instant as the level of this side. It may lie above what their part
+    /// of the bucket holds until they have told what they used.
+    level: i128,
+    /// Their part of the refill, in permits a window, and of the bucket, in millionths.
+    rate: u64,
+    most: i128,
+}
+
+impl OtherSide {
+    /// What is left of the limit for this side.
+    fn rest(&self, share: LevelScope<'_>) -> Limit {
+        let permits = u64::from(share.limit.permits).saturating_sub(self.rate);
+        Limit { permits: u32::try_from(permits).unwrap_or(u32::MAX), ..share.limit }
+    }
+
+    /// What is left of the bucket for this side, in millionths.
+    fn room(&self, share: LevelScope<'_>) -> i128 {
+        i128::from(share.capacity) * UNIT - self.most
+    }
+}
+
+/// The own part of what all know of the bucket.
+#[derive(Debug, Clone, Copy)]
+struct OwnPart {
+    /// Of the level at the cut, in millionths.
+    level: i128,
+    /// Of the refill, in permits a window.
+    rate: u64,
+    /// Of the whole bucket, in millionths.
+    most: i128,
+}
+
+#[derive(Debug, Clone)]
+struct DelayedLevels {
+    in_force: Option<ReportFigures>,
+    waiting: VecDeque<(Timestamp, LevelReport)>,
+    /// How much of its count the level knows of.
+    counted: u64,
+    /// How much more of it is believed.
+    credit: PlausibilityLimit,
+    /// When a report in force last showed that something was asked for.
+    stirred: Option<Timestamp>,
+    /// This daemon stood still since the last report: of what the next one tells no debt is made.
+    missed: bool,
+}
+
+/// What a region told of a bucket without windows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LevelReport {
+    pub(super) account: ReportFigures,
+    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what was admitted
+    /// long ago has been refilled, so it may leave the bucket empty, but in no debt.
+    pub(super) past: bool,
+}
+
+impl DelayedLevels {
+    const fn new(since: Timestamp) -> Self {
+        let credit = PlausibilityLimit::since(since);
+        Self { in_force: None, waiting: VecDeque::new(), counted: 0, credit, stirred: None, missed: false }
+    }
+
+    fn newest(&self) -> Option<&ReportFigures> {
+        self.waiting.back().map(|(_, statement)| &statement.account).or(self.in_force.as_ref())
+    }
+
+    /// Whether nothing was told for so long before these words that what they tell has been refilled in part.
+    fn is_unheard(&self, statement: LevelReport) -> bool {
+        self.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp)
+    }
+
+    /// How much the level falls by these words, and what is believed of the region after them.
+    fn takes(&self, statement: LevelReport, level: i128, share: LevelScope<'_>) -> (i128, PlausibilityLimit) {
+        let mut credit = self.credit;
+        let more = statement.account.admitted.saturating_sub(self.counted);
+        let believed = credit.believe(statement.account.stamp, more, share.limit, share.capacity);
+        let fewer = self.counted.saturating_sub(statement.account.admitted);
+        let taken = (i128::from(believed) - i128::from(fewer)) * UNIT;
+        let missed = self.missed && self.is_unheard(statement);
+        (if statement.past || missed { taken.min(level.max(0)) } else { taken }, credit)
+    }
+}
+
+/// What is divided, among whom.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LevelScope<'a> {
+    /// The rule's own.
+    pub(super) limit: Limit,
+    /// What the bucket holds at most.
+    pub(super) capacity: u64,
+    /// Of the limit's permits, those that are divided here: less where some are kept for regions that are cut off.
+    pub(super) permits: u64,
+    pub(super) parties: &'a [(RegionId, u64)],
+    /// The regions that are cut off: a bit for each.
+    pub(super) apart: u64,
+    pub(super) horizon: Span,
+    pub(super) tip: u64,
+}
+
+impl LevelScope<'_> {
+    /// What this side's part of the bucket holds, in millionths.
+    fn most(&self) -> i128 {
+        self.of_this_side(i128::from(self.capacity) * UNIT)
+    }
+
+    /// This side's part of an amount.
+    fn of_this_side(&self, amount: i128) -> i128 {
+        amount * i128::from(self.permits) / i128::from(self.limit.permits.max(1))
+    }
+
+    /// Permits that are worth no message to the store: half a hundredth of the bucket.
+    pub(super) const fn little(&self) -> u64 {
+        self.capacity / 200
+    }
+}
+
+impl SharedLevel {
+    /// A full bucket.
+    pub(super) fn full(capacity: u64, now: Timestamp) -> Self {
+        Self { since: now, level: i128::from(capacity) * UNIT, at: now, used_at: now, ..Self::default() }
+    }
+
+    /// It holds another number of permits at most: what is used of it stays used.
+    pub(super) fn resize(&mut self, before: u64, after: u64) {
+        let more = (i128::from(after) - i128::from(before)) * UNIT;
+        let held = self.apart.map_or(0, |apart| apart.most).clamp(0, i128::from(before) * UNIT);
+        let aside = more * held / (i128::from(before) * UNIT).max(1);
+        self.level += more - aside;
+        if let Some(apart) = &mut self.apart {
+            apart.level += aside;
+            apart.most += aside;
+        }
+    }
+
+    /// This daemon stood still: what the others used meanwhile it hears all at once, when most of it has refilled.
+    pub(super) fn stood_still(&mut self) {
+        self.registers.iter_mut().skip(1).for_each(|register| register.missed = true);
+    }
+
+    /// Whether something that is heard now may be of a time in which it could not be heard.
+    pub(super) fn catches_up(&self) -> bool {
+        self.apart.is_some() || self.spare > 0 || self.registers.iter().any(|register| register.missed)
+    }
+
+    /// What the own store holds as used, in permits.
+    pub(super) fn in_use(&self, now: Timestamp, limit: Limit) -> u64 {
+        u64::try_from((self.used - refill(limit, now.since(self.used_at))) / UNIT).unwrap_or(0)
+    }
+
+    /// Takes in a report. Whether it came too late to be used by all at once.
+    pub(super) fn hear(
+        &mut self,
+        now: Timestamp,
+        region: RegionId,
+        statement: LevelReport,
+        horizon: Span,
+    ) -> bool {
+        while self.registers.len() <= region {
+            self.registers.push(DelayedLevels::new(self.since));
+        }
+        let Some(register) = self.registers.get_mut(region) else { return false };
+        if register.newest().is_some_and(|known| known.stamp >= statement.account.stamp) {
+            return false;
+        }
+        let at = statement.account.stamp + horizon;
+        register.waiting.push_back((at, statement));
+        if register.waiting.len() > WAITING_MAX
+            && let Some((early, _)) = register.waiting.front_mut()
+        {
+            *early = Timestamp::default();
+        }
+        at < now
+    }
+
+    /// The own region had admitted so much in all by now.
+    pub(super) fn admitted(&mut self, now: Timestamp, own: u64, horizon: Span) {
+        // After a clock went back.
+        while self.own.back().is_some_and(|(at, _)| *at > now) {
+            self.own.pop_back();
+        }
+        while self.own.get(1).is_some_and(|(at, _)| *at + horizon <= now) || self.own.len() >= OWN_MAX {
+            self.own.pop_front();
+        }
+        if self.own.back().is_none_or(|(at, known)| *known != own && *at < now) {
+            self.own.push_back((now, own));
+        }
+    }
+
+    /// The own region admitted `more` before this process began, the last of it by an instant: it is known from now on. Returns how
+    /// much of it may be missing still: no more than the bucket holds, less what refilled since then.
+    pub(super) fn former(
+        &mut self,
+        now: Timestamp,
+        (more, until): (u64, Timestamp),
+        limit: Limit,
+        capacity: u64,
+    ) -> u64 {
+        if self.registers.is_empty() {
+            self.registers.push(DelayedLevels::new(self.since));
+        }
+        if let Some(own) = self.registers.get_mut(Regions::OWN) {
+            let waiting = own.waiting.iter_mut().map(|(_, statement)| &mut statement.account);
+            let counts = waiting.chain(&mut own.in_force).map(|account| &mut account.admitted);
+            counts.chain([&mut own.counted]).for_each(|count| *count = count.saturating_add(more));
+        }
+        self.own.iter_mut().for_each(|(_, own)| *own = own.saturating_add(more));
+        let room = i128::from(capacity) * UNIT;
+        let level = (self.level + refill(limit, now.since(self.at))).min(room);
+        let left = level - refill(limit, now.since(until)).min(room);
+        let drawn = u64::try_from(left / UNIT).unwrap_or(0).min(more);
+        self.level -= i128::from(drawn) * UNIT;
+        drawn
+    }
+
+    /// The own store holds so much more as used than was known here.
+    pub(super) fn holds(&mut self, now: Timestamp, permits: u64, limit: Limit) {
+        let used = (self.used - refill(limit, now.since(self.used_at))).max(0);
+        self.used = used + i128::from(permits) * UNIT;
+        self.used_at = self.used_at.max(now);
+    }
+
+    /// The own store took `permits` in: admitted here, or charged for others; given back if negative.
+    pub(super) fn stored(&mut self, now: Timestamp, permits: i128, share: LevelScope<'_>) {
+        self.used = (self.used_now(now, share) + permits * UNIT).max(0);
+        self.used_at = self.used_at.max(now);
+    }
+
+    fn used_now(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
+        (self.used - refill(share.limit, now.since(self.used_at))).max(0)
+    }
+
+    /// Takes out of the level what has come into force by `now`.
+    pub(super) fn advance(&mut self, now: Timestamp, share: LevelScope<'_>) {
+        loop {
+            // Of two reports of one instant that of the first party is first: the same everywhere, as numbers are not.
+            let place = |id| share.parties.iter().position(|&(party, _)| party == id);
+            let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
+                register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
+            });
+            let Some((at, _, id)) = due.min() else { break };
+            self.refill(cut(at, share), share);
+            let Some(register) = self.registers.get_mut(id) else { break };
+            let Some((_, statement)) = register.waiting.pop_front() else { break };
+            let level = match &mut self.apart {
+                Some(apart) if apart.regions & bit(id) != 0 => &mut apart.level,
+                _ => &mut self.level,
+            };
+            let (taken, credit) = register.takes(statement, *level, share);
+            // A region that was not heard for long may have used what seemed to refill into a full bucket.
+            let unheard =
+                register.in_force.is_some_and(|known| known.stamp + UNHEARD < statement.account.stamp);
+            let spared = if unheard { self.spare.min(taken.max(0)) } else { 0 };
+            self.spare -= spared;
+            *level -= taken - spared;
+            register.credit = credit;
+            let account = statement.account;
+            if account.demand > 0 || account.admitted != register.counted {
+                register.stirred = Some(account.stamp);
+            }
+            register.counted = account.admitted;
+            register.in_force = Some(account);
+        }
+        let sided = self.apart.map_or(0, |apart| apart.regions);
+        if sided != 0 || share.apart != 0 {
+            let at = cut(now, share).max(self.at);
+            self.refill(at, share);
+            self.side(at, share);
+        }
+    }
+
+    /// Time passes until `now`, for both parts of the level.
+    fn refill(&mut self, now: Timestamp, share: LevelScope<'_>) {
+        let span = now.since(self.at);
+        if let Some(apart) = &mut self.apart {
+            let full = self.level + refill(apart.rest(share), span) - apart.room(share);
+            self.spare += full.max(0);
+            let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
+            apart.level += refill(rate, span);
+        }
+        self.level = self.level_at(now, share);
+        self.at = self.at.max(now);
+    }
+
+    /// Regions are cut off, or heard again: the level is divided between the sides, or made one again.
+    fn side(&mut self, now: Timestamp, share: LevelScope<'_>) {
+        let kept = u64::from(share.limit.permits).saturating_sub(share.permits);
+        let most = i128::from(share.capacity) * UNIT - share.most();
+        if let Some(apart) = self.apart.as_mut().filter(|apart| apart.regions == share.apart) {
+            (apart.rate, apart.most) = (kept, most);
+            return;
+        }
+        if let Some(apart) = self.apart.take() {
+            let mut level = apart.level;
+            if level < 0 {
+                let spared = self.spare.min(-level);
+                (self.spare, level) = (self.spare - spared, level + spared);
+            }
+            self.level += level.min(apart.most);
+            self.spare += (level - apart.most).max(0);
+        }
+        if share.apart == 0 {
+            return;
+        }
+        // What the silent have probably used since they told last.
+        let silent = self.registers.iter().enumerate().filter(|(id, _)| share.apart & bit(*id) != 0);
+        let told = silent.filter_map(|(_, register)| register.in_force);
+        let guessed = told.map(|told| i128::from(told.demand) * i128::from(now.since(told.stamp).0) / UNIT);
+        let unheard = refill(share.limit, PATIENCE).min(self.level.max(0));
+        let level = self.level - guessed.sum::<i128>().min(unheard);
+        let own = share.of_this_side(level);
+        self.apart = Some(OtherSide { regions: share.apart, level: self.level - own, rate: kept, most });
+        (self.level, self.spare) = (own, 0);
+    }
+
+    fn level_at(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
+        let (limit, most) = match &self.apart {
+            Some(apart) => (apart.rest(share), apart.room(share)),
+            None => (share.limit, i128::from(share.capacity) * UNIT),
+        };
+        (self.level + refill(limit, now.since(self.at))).min(most)
+    }
+
+    /// What all regions are known to have in use, in permits.
+    pub(super) fn used_by_all(&self, now: Timestamp, own: u64, share: LevelScope<'_>) -> u64 {
+        let mut level = self.level_at(now, share);
+        let apart = self.apart.unwrap_or_default();
+        let rate = Limit { permits: u32::try_from(apart.rate).unwrap_or(u32::MAX), ..share.limit };
+        let mut aside = apart.level + refill(rate, now.since(self.at));
+        for (id, register) in self.registers.iter().enumerate().skip(1) {
+            let Some((_, statement)) = register.waiting.back() else { continue };
+            let of = if apart.regions & bit(id) == 0 { &mut level } else { &mut aside };
+            *of -= register.takes(*statement, *of, share).0;
+        }
+        let counted = self.registers.first().map_or(0, |register| register.counted);
+        level -= (i128::from(own) - i128::from(counted)) * UNIT;
+        // A debt of those that are apart is not this side's for as long.
+        level += aside.clamp(0, apart.most.max(0));
+        u64::try_from((i128::from(share.capacity) * UNIT - level) / UNIT).unwrap_or(0)
+    }
+
+    /// What each of these regions would have of the limit, by what it asked for last.
+    pub(super) fn by_demand(
+        &self,
+        now: Timestamp,
+        parties: &[(RegionId, u64)],
+        limit: Limit,
+        tip: u64,
+    ) -> Vec<u64> {
+        let stakes = self.stakes(now, false, None, parties);
+        let (end, limit) = (now + limit.window, u64::from(limit.permits));
+        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, tip }, &stakes).to_vec()
+    }
+
+    fn stakes(
+        &self,
+        now: Timestamp,
+        arrived: bool,
+        home: Option<RegionId>,
+        parties: &[(RegionId, u64)],
+    ) -> SmallVec<[RegionInput; 4]> {
+        let weights: u64 = parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
+        let stake = |&(id, weight): &(RegionId, u64)| {
+            let register = self.registers.get(id);
+            let known = register.and_then(|one| if arrived { one.newest() } else { one.in_force.as_ref() });
+            let told = known.map(|known| ReportFigures { stamp: now, admitted: 0, demand: known.demand });
+            let at_home = if home == Some(id) { weights.saturating_mul(HOME_PARTS) } else { 0 };
+            RegionInput {
+                weight,
+                reserve: weight.saturating_add(at_home),
+                told,
+                before: 0,
+                exact: None,
+                lingering: 0,
+            }
+        };
+        parties.iter().map(stake).collect()
+    }
+
+    /// The region that alone asked for the bucket lately, as all know it.
+    fn home(&self, share: LevelScope<'_>) -> Option<RegionId> {
+        let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
+        let last = share.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;
+        let since = stirred(last)?;
+        let long = Span(share.limit.window.0.saturating_mul(HOME_WINDOWS));
+        let alone =
+            |&(id, _): &(RegionId, u64)| id == last || stirred(id).is_none_or(|other| other + long <= since);
+        share.parties.iter().all(alone).then_some(last)
+    }
+
+    /// When the next report waits for its instant.
+    pub(super) fn next_instant(&self) -> Option<Timestamp> {
+        self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
+    }
+
+    /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own region
+    /// admitted in all until now, and `renewed` how long it may take until this is asked again.
+    pub(super) fn view(
+        &self,
+        now: Timestamp,
+        own: u64,
+        renewed: Span,
+        share: LevelScope<'_>,
+    ) -> Option<Allowance> {
+        if share.permits == 0 {
+            // Nothing may be taken here, whatever the store has counted.
+            let most = u32::try_from(share.capacity).unwrap_or(u32::MAX);
+            return Some(Allowance {
+                window: now.0,
+                budget: most,
+                others: u64::from(most),
+                ..Allowance::default()
+            });
+        }
+        let counted = self.registers.first().map_or(0, |register| register.counted);
+        let (in_force, arrived) = (self.part(now, false, share), self.part(now, true, share));
+        let rate = in_force.rate;
+        let part = OwnPart { level: in_force.level.min(arrived.level), ..in_force };
+        let tokens = self.since_cut(now, own, counted, part, share);
+        let free = i128::from(share.capacity) * UNIT - self.used_now(now, share);
+        let capacity = u32::try_from(share.capacity).unwrap_or(u32::MAX);
+        let held = u64::try_from((free - tokens).max(0) / UNIT).unwrap_or(u64::MAX);
+        let growth = u64::from(share.limit.permits).saturating_sub(rate);
+        if held == 0 && growth == 0 {
+            return None;
+        }
+        // So what the store is not told of, being so little, lets no region take more than its part.
+        let held = held.saturating_add(share.little()).min(u64::from(capacity));
+        let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).sum::<u64>().max(1);
+        let weight =
+            share.parties.iter().find(|(id, _)| *id == Regions::OWN).map_or(0, |&(_, weight)| weight);
+        // Without news it stays with the fixed share. Until it is looked at again it must not refill any faster than its part: the
+        // store itself refills at the whole rate.
+        let side = u64::try_from(share.most() / UNIT).unwrap_or(0);
+        let kept = u128::from(side) * u128::from(weight) / u128::from(weights);
+        let until =
+            refill(Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit }, renewed);
+        // What may be taken at once stays there for who asks only now and then.
+        let ready = u64::from(capacity).saturating_sub(u64::try_from(tokens / UNIT).unwrap_or(0));
+        let grown = held.saturating_add(u64::try_from(until / UNIT).unwrap_or(u64::MAX)).min(ready).max(held);
+        let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(grown);
+        Some(Allowance {
+            window: now.0,
+            budget: u32::try_from(most).unwrap_or(u32::MAX),
+            next_budget: u32::try_from(growth).unwrap_or(u32::MAX),
+            others: held,
+            ..Allowance::default()
+        })
+    }
+
+    /// Whether any report waits for its instant.
+    pub(super) fn awaits(&self) -> bool {
+        self.registers.iter().any(|register| !register.waiting.is_empty())
+    }
+
+    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then; with all that
+    /// has arrived in force if so asked.
+    pub(super) fn given(
+        &self,
+        now: Timestamp,
+        arrived: bool,
+        untold: Span,
+        share: LevelScope<'_>,
+    ) -> SmallVec<[(RegionId, u64); 4]> {
+        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
+        let divide = |limit: u64, lasting: Span| {
+            let estate = DivisionInput {
+                limit,
+                start: now,
+                end: now + lasting,
+                cut: now,
+                caution: 1_000,
+                tip: share.tip,
+            };
+            budgets(estate, &stakes)
+        };
+        let level = u64::try_from(self.level_at(cut(now, share), share) / UNIT).unwrap_or(0);
+        let levels = divide(level, share.horizon + AHEAD);
+        let rates = divide(share.permits, share.limit.window);
+        let parts = share.parties.iter().zip(levels).zip(rates).map(|((&(id, _), level), rate)| {
+            let rate = Limit { permits: u32::try_from(rate).unwrap_or(u32::MAX), ..share.limit };
+            let refilled = u64::try_from(refill(rate, untold) / UNIT).unwrap_or(u64::MAX);
+            (id, level.saturating_add(refilled).saturating_add(share.little() + 2))
+        });
+        parts.collect()
+    }
+
+    /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the own part of the
+    /// bucket, and all that was admitted since the last report in force is taken out of it.
+    fn since_cut(
+        &self,
+        now: Timestamp,
+        own: u64,
+        counted: u64,
+        part: OwnPart,
+        share: LevelScope<'_>,
+    ) -> i128 {
+        let limit = Limit { permits: u32::try_from(part.rate).unwrap_or(u32::MAX), ..share.limit };
+        // Where the cut went back, with a longer horizon, the level did not.
+        let (mut at, mut known, mut level) = (cut(now, share).max(self.at), counted, part.level);
+        for (time, admitted) in self.own.iter().copied().chain([(now, own)]) {
+            if time > at {
+                level = (level + refill(limit, time.since(at))).min(part.most.max(level));
+                at = time;
+            }
+            level -= (i128::from(admitted) - i128::from(known)) * UNIT;
+            known = admitted;
+        }
+        level
+    }
+
+    /// The own part of the level at the cut, of the refill and of the bucket.
+    fn part(&self, now: Timestamp, arrived: bool, share: LevelScope<'_>) -> OwnPart {
+        let mut level = self.level_at(cut(now, share), share);
+        if arrived {
+            let here =
+                self.registers.iter().enumerate().skip(1).filter(|(id, _)| share.apart & bit(*id) == 0);
+            for (_, register) in here {
+                let Some((_, statement)) = register.waiting.back() else { continue };
+                level -= register.takes(*statement, level, share).0;
+            }
+        }
+        let stakes = self.stakes(now, arrived, self.home(share), share.parties);
+        let own = share.parties.iter().position(|(id, _)| *id == Regions::OWN);
+        let divide = |limit: u64, lasting: Span| {
+            let estate = DivisionInput {
+                limit,
+                start: now,
+                end: now + lasting,
+                cut: now,
+                caution: 1_000,
+                tip: share.tip,
+            };
+            own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
+        };
+        let rate = divide(share.permits, share.limit.window);
+        let level = match u64::try_from(level / UNIT) {
+            Ok(whole) if level > 0 => i128::from(divide(whole, share.horizon + AHEAD)) * UNIT,
+            _ => level * i128::from(rate) / i128::from(share.permits.max(1)),
+        };
+        let whole = u64::try_from(share.most() / UNIT).unwrap_or(0);
+        let most = divide(whole, share.horizon + AHEAD);
+        OwnPart { level, rate, most: i128::from(most) * UNIT }
+    }
+
+    /// The level at the cut, in permits; below zero is debt.
+    #[cfg(test)]
+    fn permits(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
+        self.level_at(cut(now, share), share).div_euclid(UNIT)
+    }
+}
+
+/// The instant of which all know what was told: as long ago as a report takes to be in force everywhere.
+fn cut(now: Timestamp, share: LevelScope<'_>) -> Timestamp {
+    Timestamp(now.0.saturating_sub(share.horizon.0))
+}
+
+/// What a limit refills in `span`, in millionths.
+pub(super) fn refill(limit: Limit, span: Span) -> i128 {
+    i128::from(limit.permits) * i128::from(span.0) * UNIT / i128::from(limit.window.0.max(1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,705 @@
+//! One daemon's side of the protocol between regions: a state machine without I/O, clock or lock.
+//!
+//! The shell feeds it what happened (`handle_*`, each with the time) and takes out what to do (`poll_*`) until there is
+//! no more. Frames from others are judged in [`super::receive`], frames to others are made in [`super::transmit`].
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::bucket::{DaemonContext, GossipBucket};
+use super::care::GossipSafety;
+use super::keys::{BucketId, BucketTable};
+use super::link::{GossipLink, OwedReport};
+use crate::regions::membership::{Patience, RegionId, Regions};
+use crate::regions::variants::Variants;
+use crate::regions::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};
+use crate::rule::Mode;
+use crate::time::{Span, Timestamp};
+use crate::wire::{OwnLimit, RuleName};
+
+/// Most other daemons spoken with. More are not told anything, and their frames are refused.
+pub const LINKS_MAX: usize = 1_024;
+/// Buckets followed unless the configuration says otherwise.
+pub const KEYS_MAX_DEFAULT: usize = 100_000;
+/// The time between two reports unless the configuration says otherwise.
+pub const INTERVAL_DEFAULT: Span = Span::from_millis(50);
+/// Least time between two urgent reports of one bucket.
+const URGENT_GAP: Span = Span::from_millis(20);
+/// From so many changed buckets in one interval on, only what others would guess wrong is told of them.
+const BUSY_ABOVE: usize = 64;
+/// A clock that went back by no more than this is waited for.
+const STEPPED_BACK: Span = Span::from_millis(50);
+/// A region counts as cut off after at least this long without a frame.
+const PATIENCE_MIN: Span = Span::from_millis(450);
+/// What is added to the time that news of a cut take: a link may have to be dialled first, and something be said twice.
+const MENDING: Span = Span::from_millis(300);
+/// What is added to the longest delay: the time that clocks and ticks differ by.
+const DELAY_MARGIN: Span = Span::from_millis(5);
+/// A rule stays crowded for so long after a bucket of it last found no room.
+const CROWDED_FOR: Span = Span::from_secs(10);
+/// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
+const DELAY_STEP: Span = Span::from_millis(5);
+
+/// How a replica begins.
+#[derive(Debug, Clone)]
+pub struct ReplicaConfig {
+    /// This daemon.
+    pub name: NodeName,
+    /// Every region that may hold a share, present or not; empty means those seen.
+    pub regions: Vec<String>,
+    /// When this process began, in ms since the epoch.
+    pub incarnation: u64,
+    /// Between two reports of a bucket.
+    pub interval: Span,
+    /// Most buckets followed.
+    pub keys_max: usize,
+    /// Whether the daemons of this region share one store: what the siblings admitted is then in it already.
+    pub shared_store: bool,
+    /// How budgets are worked out.
+    pub policy: Policy,
+    /// Rules that only simulations switch off.
+    pub care: GossipSafety,
+    /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are far from their
+    /// limit. Without it everything is told at once.
+    pub thrift: bool,
+}
+
+/// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.
+    #[default]
+    Tidegate,
+    /// Always the limit less what the others are known to have admitted.
+    Sum,
+    /// Common cuts, and what nobody asks for is kept by weight alone.
+    Cut,
+}
+
+impl ReplicaConfig {
+    /// The usual settings for this daemon.
+    #[must_use]
+    pub const fn new(name: NodeName, incarnation: u64) -> Self {
+        Self {
+            name,
+            regions: Vec::new(),
+            incarnation,
+            interval: INTERVAL_DEFAULT,
+            keys_max: KEYS_MAX_DEFAULT,
+            shared_store: false,
+            policy: Policy::Tidegate,
+            care: GossipSafety::ALL,
+            thrift: true,
+        }
+    }
+}
+
+/// One daemon's side of the protocol. See the module's head.
+#[derive(Debug)]
+pub struct Replica {
+    pub(super) config: ReplicaConfig,
+    /// The node of its name.
+    pub(super) node: Arc<str>,
+    pub(super) regions: Regions,
+    pub(super) rules: HashMap<RuleName, Arc<WorldRule>>,
+    /// The same with own limits in place of theirs, by the limit.
+    pub(super) variants: Variants<WorldRule>,
+    revision: u64,
+    pub(super) keys: BucketTable,
+    pub(super) links: Vec<GossipLink>,
+    /// Place in `links` by region and node.
+    pub(super) speakers: Vec<BTreeMap<String, usize>>,
+    /// Buckets that something happened to since the last cut.
+    waiting: Vec<BucketId>,
+    /// The last label given out.
+    pub(super) labels: u64,
+    effects: VecDeque<BucketId>,
+    next_cut: Timestamp,
+    /// The instant that it was last told.
+    pub(super) newest: Timestamp,
+    /// When this daemon last went on after it had stood still: what was sent before waited for it.
+    pub(super) stood_until: Timestamp,
+    /// Which link is asked first for the next frame.
+    pub(super) turn: usize,
+    begun: bool,
+    /// Whether the last cut had more to tell than all of it is worth.
+    busy: bool,
+    /// After this long a report has reached everyone; worked out anew at each timeout.
+    pub(super) horizon: Span,
+    pub(super) tally: Tally,
+    /// Permits above the limit in closed windows, by rule, of the buckets that this daemon speaks for.
+    pub(super) overshoot: BTreeMap<RuleName, u64>,
+    /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded by the rules.
+    crowded: BTreeMap<RuleName, Timestamp>,
+    /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
+    pub(super) crowd_changed: bool,
+    /// Until when it waits to hear what its former life admitted; see [`super::lives`].
+    pub(super) waits: Option<Timestamp>,
+    /// Until then regions may divide by other reports than this one.
+    pub(super) unsettled: Timestamp,
+    /// The longest that a region was not heard since then.
+    pub(super) silence: Span,
+}
+
+/// What the replica has seen since it began, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Tally {
+    /// Frames taken in.
+    pub frames_in: u64,
+    /// Frames handed out.
+    pub frames_out: u64,
+    /// Reports taken in.
+    pub reports_in: u64,
+    /// Reports handed out.
+    pub reports_out: u64,
+    /// Frames that came a second time.
+    pub duplicates: u64,
+    /// Reports of rules that are not known here.
+    pub unknown_rules: u64,
+    /// Reports of windows that are over, or too far ahead.
+    pub other_windows: u64,
+    /// Reports of windows that were over, or had not begun, by a little.
+    pub past_windows: u64,
+    /// Reports that found no room.
+    pub no_room: u64,
+    /// Reports under a label that was not understood; they come again with their name.
+    pub unnamed: u64,
+    /// Reports that came after the instant at which every region should have used them.
+    pub late: u64,
+    /// Counts that a newer report told smaller than they were known to be.
+    pub backwards: u64,
+    /// Reports of more than a region is believed to have admitted; they count for no more than that.
+    pub beyond: u64,
+    /// Buckets forgotten while they were in use, or never followed, for want of room.
+    pub dropped_keys: u64,
+    /// Reports not told because too many waited already.
+    pub dropped_reports: u64,
+}
+
+impl Replica {
+    /// A replica that knows nothing yet.
+    #[must_use]
+    pub fn new(config: ReplicaConfig) -> Self {
+        let regions = Regions::new(&config.name.region, &config.regions);
+        Self {
+            keys: BucketTable::new(config.keys_max),
+            speakers: vec![BTreeMap::new(); regions.len()],
+            regions,
+            node: Arc::from(config.name.node.as_str()),
+            config,
+            rules: HashMap::new(),
+            variants: Variants::default(),
+            revision: 0,
+            links: Vec::new(),
+            waiting: Vec::new(),
+            labels: 0,
+            effects: VecDeque::new(),
+            next_cut: Timestamp::default(),
+            newest: Timestamp::default(),
+            stood_until: Timestamp::default(),
+            turn: 0,
+            begun: false,
+            busy: false,
+            horizon: DELAY_STEP,
+            tally: Tally::default(),
+            overshoot: BTreeMap::new(),
+            crowded: BTreeMap::new(),
+            crowd_changed: false,
+            waits: None,
+            unsettled: Timestamp::default(),
+            silence: Span::ZERO,
+        }
+    }
+
+    /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are forgotten.
+    pub fn handle_rules(&mut self, now: Timestamp, revision: u64, rules: Vec<WorldRule>) {
+        self.begin(now);
+        self.unsettle(now);
+        self.revision = revision;
+        let gossiped = rules.into_iter().filter(|rule| rule.global.mode == Mode::Gossip);
+        self.rules = gossiped.map(|rule| (rule.name.clone(), Arc::new(rule))).collect();
+        self.variants = Variants::default();
+        self.crowded.retain(|rule, _| self.rules.contains_key(rule));
+        self.crowd_changed = true;
+        self.links.iter_mut().for_each(|link| link.labels.retry_unfollowed());
+        for id in self.keys.ids() {
+            let Some(bucket) = self.keys.get_mut(id) else { continue };
+            let counts = |rule: &WorldRule| (rule.algorithm, rule.limit.window);
+            match self.rules.get(&bucket.rule.name) {
+                Some(rule) if counts(rule) == counts(&bucket.rule) => {
+                    bucket.follow(self.variants.with(rule, bucket.own_limit()));
+                    self.look(now, id);
+                    // What was too little to tell may be much of a smaller limit.
+                    self.changed(now, id);
+                }
+                _ => self.keys.remove(id),
+            }
+        }
+    }
+
+    /// Other rules are in force from now on.
+    pub const fn set_care(&mut self, care: GossipSafety) {
+        self.config.care = care;
+    }
+
+    /// The revision of the rules in force.
+    #[must_use]
+    pub const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// What this region did with one bucket since it was last told. Buckets of unknown rules are ignored.
+    pub fn handle_touched(&mut self, now: Timestamp, touched: &Touched) {
+        self.begin(now);
+        let Some(id) = self.follow(now, &touched.key, touched.own) else { return };
+        self.hear_limit((now, now), id, Regions::OWN, touched.own);
+        let Some(bucket) = self.keys.get_mut(id) else { return };
+        bucket.count(now, &self.node, touched);
+        if !self.changed(now, id) {
+            self.look(now, id);
+        }
+    }
+
+    /// Who is in the cluster now.
+    pub fn handle_members(&mut self, now: Timestamp, members: &[Member]) {
+        self.begin(now);
+        let before: Vec<_> = self.regions.iter().map(|(_, region)| region.ring.clone()).collect();
+        let changed = self.regions.set_members(now, &self.config.name, members);
+        while self.speakers.len() < self.regions.len() {
+            self.speakers.push(BTreeMap::new());
+        }
+        for link in &mut self.links {
+            let listed = members.iter().any(|member| member.name == link.name && member.live);
+            if link.live && !listed {
+                link.forget();
+            }
+            link.live = listed;
+        }
+        for member in members.iter().filter(|member| member.live) {
+            if let Some(link) = self.link_to(&member.name) {
+                link.live = true;
+            }
+        }
+        for id in self.keys.ids() {
+            for &region in &changed {
+                let owner = before
+                    .get(region)
+                    .zip(self.keys.get(id))
+                    .and_then(|(ring, bucket)| ring.owner(&bucket.key));
+                self.hand_over(now, id, region, owner);
+            }
+        }
+        if !changed.is_empty() {
+            self.unsettle(now);
+            self.look_at_all(now);
+        }
+    }
+
+    /// The link to another daemon was measured.
+    pub fn handle_link(&mut self, now: Timestamp, peer: &NodeName, rtt: Span) {
+        let Some(region) = self.regions.find(&peer.region) else { return };
+        self.regions.round_trip(region, now, rtt);
+        if let Some(link) = self.link_to(peer) {
+            link.set_rtt(rtt);
+        }
+        self.measure(now);
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now: Timestamp) {
+        self.begin(now);
+        self.measure(now);
+        if self.regions.judge(now, self.cut_off_after(), self.mending()) {
+            self.look_at_all(now);
+        }
+        self.resend_lost(now);
+        self.wait_for_word(now);
+        let crowded = self.crowded.len();
+        self.crowded.retain(|_, until| now < *until);
+        self.crowd_changed |= self.crowded.len() != crowded;
+        if now >= self.next_cut {
+            let interval = self.config.interval.0.max(1_000);
+            self.next_cut = Timestamp((now.0 / interval).saturating_add(1).saturating_mul(interval));
+            self.busy = self.waiting.len() > BUSY_ABOVE;
+            for id in std::mem::take(&mut self.waiting) {
+                let (here, keys) = self.here();
+                let Some(bucket) = keys.get_mut(id) else { continue };
+                bucket.waiting = false;
+                if bucket.has_news(now, here) {
+                    self.tell(now, id, false);
+                }
+            }
+        }
+        while let Some(id) = self.keys.due(now) {
+            match self.keys.get(id) {
+                Some(bucket) if bucket.expiry() <= now => self.keys.remove(id),
+                Some(_) => self.wake(now, id),
+                None => {}
+            }
+        }
+    }
+
+    /// The rules whose buckets are to be held to this region's share, because some in use find no room to be followed, or all
+    /// because this daemon has just begun; `None` where they are the same as when this was last asked. Regions whose tables are
+    /// full alike then admit no more than the limit together, although they cannot tell each other what they admitted.
+    pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
+        let all = self.waits.is_some();
+        let held = || match all {
+            true => self.rules.keys().cloned().collect(),
+            false if !self.config.care.keeps_to_shares => Vec::new(),
+            false => self.crowded.keys().cloned().collect(),
+        };
+        std::mem::take(&mut self.crowd_changed).then(held)
+    }
+
+    /// The next thing that the region's store must be told, or `None`.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        loop {
+            let id = *self.effects.front()?;
+            if let Some(effect) = self.keys.get_mut(id).and_then(GossipBucket::effect) {
+                return Some(effect);
+            }
+            self.effects.pop_front();
+        }
+    }
+
+    /// When [`Self::handle_timeout`] and the polls want to be called again if nothing else happens.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Timestamp> {
+        let (heartbeat, patience) = (self.heartbeat(), self.patience());
+        let links = self
+            .links
+            .iter()
+            .filter_map(|link| link.next_due(heartbeat, self.config.interval, patience))
+            .min();
+        let cut = (!self.waiting.is_empty()).then_some(self.next_cut);
+        let silence = self.regions.next_judgement(self.cut_off_after());
+        let crowd = self.crowded.values().min().copied();
+        [links, cut, self.keys.next_alarm(), silence, crowd, self.waits].into_iter().flatten().min()
+    }
+
+    /// Looks at a bucket because its time has come.
+    fn wake(&mut self, now: Timestamp, id: BucketId) {
+        if self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
+            && let Some(bucket) = self.keys.get_mut(id)
+        {
+            let above = bucket.overshoot(now);
+            if above > 0 {
+                // Bounded by the number of rules.
+                let sum = self.overshoot.entry(bucket.key.rule.clone()).or_default();
+                *sum = sum.saturating_add(above);
+            }
+        }
+        self.look(now, id);
+        self.changed(now, id);
+    }
+
+    /// Something happened to a bucket here: tells the others at once if it is urgent, else at the next cut.
+    /// Whether it told them, and so has looked at the bucket already.
+    pub(super) fn changed(&mut self, now: Timestamp, id: BucketId) -> bool {
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return false };
+        let urgent = bucket.has_news(now, here) && bucket.is_urgent(now, here);
+        let rested = bucket.told.is_none_or(|told| now.since(told.at) >= URGENT_GAP);
+        let tells = urgent && rested;
+        if tells {
+            self.tell(now, id, true);
+        } else {
+            let again = bucket.next_look(now);
+            let told = bucket.told.filter(|_| urgent);
+            let again = told.map_or(again, |told| again.min(told.at + URGENT_GAP));
+            if !std::mem::replace(&mut bucket.waiting, true) {
+                self.waiting.push(id);
+            }
+            self.keys.wake_at(id, again);
+        }
+        tells && self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
+    }
+
+    /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
+    pub(super) fn tell(&mut self, now: Timestamp, id: BucketId, urgent: bool) {
+        let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if owned {
+            for window in bucket.tell(now, here) {
+                self.spread(id, Regions::OWN, window, urgent);
+            }
+            self.look(now, id);
+        } else {
+            for window in bucket.tell_owner(now) {
+                self.owe_owner(id, Regions::OWN, OwedReport { key: id, region: None, window }, urgent);
+            }
+        }
+        self.wake_in_time(now, id);
+    }
+
+    /// Looks at a bucket again when what is known of it comes into force, whether or not anything happens until then.
+    pub(super) fn wake_in_time(&mut self, now: Timestamp, id: BucketId) {
+        if let Some(again) = self.keys.get(id).map(|bucket| bucket.next_look(now)) {
+            self.keys.wake_at(id, again);
+        }
+    }
+
+    /// Owes what `region` told of a window to everyone whom this daemon must tell it: as the owner, or the owner itself.
+    pub(super) fn spread(&mut self, id: BucketId, region: RegionId, window: u64, urgent: bool) {
+        let item = OwedReport { key: id, region: Some(region), window };
+        if region == Regions::OWN {
+            for other in 1..self.regions.len() {
+                self.owe_owner(id, other, item, urgent);
+            }
+        } else if self.keys.get(id).is_some_and(|bucket| !self.owns(bucket)) {
+            // Whoever told this saw another ring here, and may be gone before it sees the same.
+            self.owe_owner(id, Regions::OWN, item, urgent);
+        }
+        let Some(bucket) = self.keys.get(id) else { return };
+        let Some(names) = self.speakers.get(Regions::OWN) else { return };
+        for link in bucket.siblings.iter().filter_map(|sibling| names.get(&sibling.node)) {
+            if let Some(link) = self.links.get_mut(*link) {
+                link.owe(item, urgent);
+            }
+        }
+    }
+
+    /// Owes something to the daemon that owns the bucket in `region`.
+    fn owe_owner(&mut self, id: BucketId, region: RegionId, item: OwedReport, urgent: bool) {
+        let Some(bucket) = self.keys.get(id) else { return };
+        let Some(owner) = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key)) else {
+            return;
+        };
+        let link = self.speakers.get(region).and_then(|names| names.get(owner)).copied();
+        if let Some(link) = link.and_then(|link| self.links.get_mut(link)) {
+            link.owe(item, urgent);
+        }
+    }
+
+    /// Whether this daemon speaks for the bucket.
+    pub(super) fn owns(&self, bucket: &GossipBucket) -> bool {
+        self.regions.owned_by(&self.config.name.node, &bucket.key)
+    }
+
+    /// After `region`'s ring changed: tells the bucket's new owner there everything that it must know.
+    fn hand_over(&mut self, now: Timestamp, id: BucketId, region: RegionId, before: Option<&str>) {
+        let Some(bucket) = self.keys.get(id) else { return };
+        let owner = self.regions.get(region).and_then(|region| region.ring.owner(&bucket.key));
+        if owner == before {
+            return;
+        }
+        let link = owner.and_then(|owner| self.speakers.get(region)?.get(owner)).copied();
+        let owned = self.owns(bucket);
+        if region == Regions::OWN && owned {
+            self.tell(now, id, true);
+        }
+        if region == Regions::OWN || owned {
+            self.owe_everything(id, link);
+        }
+    }
+
+    /// Owes one daemon all that is known of a bucket and that it may be told: a region also what it told itself in a former life.
+    pub(super) fn owe_everything(&mut self, id: BucketId, link: Option<usize>) {
+        let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
+        else {
+            return;
+        };
+        let (theirs, sibling) = (link.region, link.region == Regions::OWN);
+        for period in bucket.periods() {
+            for region in period.tellers().filter(|region| sibling || [Regions::OWN, theirs].contains(region))
+            {
+                link.owe(OwedReport { key: id, region: Some(region), window: period.window }, false);
+            }
+            if sibling {
+                link.owe(OwedReport { key: id, region: None, window: period.window }, false);
+            }
+        }
+    }
+
+    /// Whatever was in frames that must be taken for lost is owed again, unless something newer of it went out since.
+    fn resend_lost(&mut self, now: Timestamp) {
+        let mut lost = Vec::new();
+        for link in &mut self.links {
+            link.lose(now, self.config.interval, |item, version| lost.push((item, version)));
+            for (item, version) in lost.drain(..) {
+                let period = self.keys.get(item.key).and_then(|bucket| bucket.period(item.window));
+                // A region is not told again of its own counts when they change.
+                let theirs = link.region != Regions::OWN && item.region == Some(link.region);
+                let newest = period.and_then(|period| period.version(item.region));
+                if newest == Some(version) || (theirs && newest.is_some()) {
+                    link.owe(item, true);
+                }
+            }
+        }
+    }
+
+    /// Finds a bucket, or begins to follow it, with this own limit.
+    pub(super) fn follow(
+        &mut self,
+        now: Timestamp,
+        key: &WorldKey,
+        own: Option<OwnLimit>,
+    ) -> Option<BucketId> {
+        if let Some(id) = self.keys.find(key) {
+            return Some(id);
+        }
+        let rule = self.variants.with(self.rules.get(&key.rule)?, own);
+        let id = self.keys.insert(GossipBucket::new(key.clone(), rule, now));
+        self.tally.dropped_keys = self.keys.dropped;
+        if let Some(rule) = self.keys.missed.take() {
+            self.crowd_changed |= self.crowded.insert(rule, now + CROWDED_FOR).is_none();
+        }
+        if id.is_none() {
+            self.tally.no_room = self.tally.no_room.saturating_add(1);
+        }
+        id
+    }
+
+    /// Works out what the store must be told of a bucket.
+    pub(super) fn look(&mut self, now: Timestamp, id: BucketId) {
+        let (here, keys) = self.here();
+        let Some(bucket) = keys.get_mut(id) else { return };
+        if bucket.look(now, here) && !bucket.queued {
+            bucket.queued = true;
+            self.effects.push_back(id);
+        }
+    }
+
+    /// What a bucket must know of this daemon, beside the buckets themselves.
+    pub(super) fn here(&mut self) -> (DaemonContext<'_>, &mut BucketTable) {
+        let known = (self.horizon, self.busy, self.is_settled(), self.silence);
+        (here(&self.config, &self.node, &self.regions, known), &mut self.keys)
+    }
+
+    /// The same where nothing is changed.
+    pub(super) fn standpoint(&self) -> DaemonContext<'_> {
+        let known = (self.horizon, self.busy, self.is_settled(), self.silence);
+        here(&self.config, &self.node, &self.regions, known)
+    }
+
+    pub(super) fn look_at_all(&mut self, now: Timestamp) {
+        for id in self.keys.ids() {
+            if let Some(bucket) = self.keys.get_mut(id) {
+                bucket.unsettle();
+            }
+            self.look(now, id);
+        }
+    }
+
+    /// The link to a daemon, made if there is room and its region may be there.
+    pub(super) fn link_to(&mut self, name: &NodeName) -> Option<&mut GossipLink> {
+        let region = self.regions.find(&name.region)?;
+        let place = match self.speakers.get(region)?.get(&name.node) {
+            Some(&place) => place,
+            None => {
+                if *name == self.config.name {
+                    return None;
+                }
+                let link = GossipLink::new(name.clone(), region);
+                let place = if self.links.len() < LINKS_MAX {
+                    self.links.push(link);
+                    self.links.len() - 1
+                } else {
+                    // In place of the one that was gone for longest: names change with every deployment.
+                    let gone = self.links.iter().enumerate().filter(|(_, link)| !link.live);
+                    let (place, _) = gone.min_by_key(|(_, link)| link.heard)?;
+                    let old = std::mem::replace(self.links.get_mut(place)?, link);
+                    self.speakers.get_mut(old.region)?.remove(&old.name.node);
+                    place
+                };
+                self.speakers.get_mut(region)?.insert(name.node.clone(), place);
+                place
+            }
+        };
+        self.links.get_mut(place)
+    }
+
+    /// Frames go out at least this often, so that silence means something.
+    pub(super) fn heartbeat(&self) -> Span {
+        Span(self.config.interval.0.saturating_mul(2).clamp(50_000, 1_000_000))
+    }
+
+    /// How long a region may be silent before it counts as cut off.
+    pub(super) fn patience(&self) -> Span {
+        Span(self.heartbeat().0.saturating_mul(4)).max(PATIENCE_MIN) + self.horizon_of(Span::ZERO)
+    }
+
+    /// The same of its answers, of which one heartbeat sees the next.
+    fn cut_off_after(&self) -> Patience {
+        let unheard = self.patience();
+        let unanswered = unheard + self.heartbeat();
+        Patience { unheard, unanswered: self.config.care.notices_who_is_deaf.then_some(unanswered) }
+    }
+
+    /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this side first, and
+    /// then tell.
+    pub(super) fn mending(&self) -> Span {
+        Span(self.heartbeat().0.saturating_mul(2).saturating_add(self.horizon.0.saturating_mul(3))) + MENDING
+    }
+
+    /// The longest that a report takes to anyone: after this long everybody has it, so that all may use it at once.
+    pub(super) fn horizon(&self, now: Timestamp) -> Span {
+        self.horizon_of(self.regions.slowest(now))
+    }
+
+    fn horizon_of(&self, own: Span) -> Span {
+        let announced = self.links.iter().filter(|link| link.live).map(|link| link.slowest).max();
+        let slowest = own.max(announced.unwrap_or(Span::ZERO)) + DELAY_MARGIN;
+        Span(slowest.0.div_ceil(DELAY_STEP.0).saturating_mul(DELAY_STEP.0))
+    }
+
+    fn begin(&mut self, now: Timestamp) {
+        if !self.begun {
+            self.begun = true;
+            self.regions.expect_from(now);
+            self.begin_to_wait(now);
+            self.unsettle(now);
+        } else if now + STEPPED_BACK < self.newest {
+            self.clock_went_back(now);
+            self.unsettle(now);
+        } else if self.newest + PATIENCE_MIN < now {
+            self.unsettle(now);
+            for id in self.keys.ids() {
+                if let Some(bucket) = self.keys.get_mut(id) {
+                    bucket.stood_still();
+                }
+            }
+        }
+        self.goes_on(now);
+        self.newest = now;
+    }
+
+    /// What was noted of an instant that is to come again was now: else everything would wait until it has come.
+    fn clock_went_back(&mut self, now: Timestamp) {
+        self.stood_until = self.stood_until.min(now);
+        self.next_cut = Timestamp::default();
+        self.waits = self.waits.map(|_| now);
+        self.crowded.values_mut().for_each(|until| *until = (*until).min(now + CROWDED_FOR));
+        self.regions.clock_went_back(now);
+        self.links.iter_mut().for_each(|link| link.clock_went_back(now));
+        for id in self.keys.ids() {
+            if let Some(bucket) = self.keys.get_mut(id) {
+                bucket.clock_went_back(now);
+            }
+            self.keys.wake_at(id, now);
+        }
+    }
+}
+
+fn here<'a>(
+    config: &'a ReplicaConfig,
+    node: &'a Arc<str>,
+    regions: &'a Regions,
+    (horizon, busy, settled, silence): (Span, bool, bool, Span),
+) -> DaemonContext<'a> {
+    DaemonContext {
+        node,
+        started: Timestamp(config.incarnation.saturating_mul(1_000)),
+        shared_store: config.shared_store,
+        regions,
+        horizon,
+        policy: config.policy,
+        care: config.care,
+        thrift: config.thrift,
+        busy: config.thrift && busy,
+        settled,
+        silence,
+    }
+}

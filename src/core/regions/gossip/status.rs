@@ -1,0 +1,193 @@
+//! What a replica can say of the world, for operators.
+
+use std::cmp::Reverse;
+
+use super::bucket::{GossipBucket, UncertaintyCause};
+use super::replica::{Replica, Tally};
+use crate::algorithm::Allowance;
+use crate::regions::{NodeName, WorldKey};
+use crate::time::{Span, Timestamp};
+use crate::wire::RuleName;
+
+/// Most buckets in one [`Status`]: the ones nearest to their limits.
+pub const STATUS_KEYS_MAX: usize = 64;
+
+/// What a replica knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// The other regions.
+    pub regions: Vec<RegionStatus>,
+    /// The other daemons.
+    pub peers: Vec<PeerView>,
+    /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
+    pub keys: Vec<KeyStatus>,
+    /// For each rule: how far the worldwide count of any of its buckets that regions tell each other of may lie above what is
+    /// believed, and what most of that is due to.
+    pub error_bounds: Vec<(RuleName, u64, UncertaintyCause)>,
+    /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks for.
+    pub overshoot: Vec<(RuleName, u64)>,
+    /// Buckets followed.
+    pub keys_len: usize,
+    /// After this long a report has reached everyone.
+    pub horizon: Span,
+    /// Counters since the start.
+    pub tally: Tally,
+}
+
+/// One other region.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RegionStatus {
+    /// Its name.
+    pub name: String,
+    /// Age of the newest frame heard from it.
+    pub lag: Option<Span>,
+    /// How long its newest frame took, clock offset included.
+    pub delay: Option<Span>,
+    /// Whether it was silent for too long: the limits that span it follow `on_partition`.
+    pub cut_off: bool,
+    /// Whether all its daemons went in good order.
+    pub left: bool,
+}
+
+/// One other daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerView {
+    /// Its region and node.
+    pub name: NodeName,
+    /// Whether membership believes it alive.
+    pub live: bool,
+    /// Age of the newest frame heard from it.
+    pub lag: Option<Span>,
+    /// Round trip.
+    pub rtt: Option<Span>,
+    /// Reports waiting to be sent to it.
+    pub backlog: usize,
+}
+
+/// One bucket.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyStatus {
+    /// The bucket.
+    pub key: WorldKey,
+    /// What the own region admitted in the current window (since the bucket is followed, without windows).
+    pub own: u64,
+    /// What each other region is known to have admitted alike.
+    pub others: Vec<(String, u64)>,
+    /// What the store was told to enforce, if anything.
+    pub view: Option<Allowance>,
+    /// How far the worldwide count may lie above what is believed, in permits.
+    pub error_bound: u64,
+}
+
+impl Replica {
+    /// How many buckets are followed.
+    #[must_use]
+    pub fn keys_len(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// How many regions there are, the own one included.
+    #[must_use]
+    pub fn regions_len(&self) -> usize {
+        self.regions.len()
+    }
+
+    /// What this replica knows at `now`.
+    #[must_use]
+    pub fn status(&self, now: Timestamp) -> Status {
+        let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, UncertaintyCause)>::new();
+        let mut hottest: Vec<(Reverse<u64>, &WorldKey, &GossipBucket)> = Vec::with_capacity(self.keys.len());
+        for bucket in self.keys.iter() {
+            hottest.push((Reverse(bucket.pressure(now)), &bucket.key, bucket));
+            if !bucket.is_told_of(now) {
+                continue;
+            }
+            let found = bucket.error_bound(now, self.standpoint());
+            let worst = bounds.entry(&bucket.key.rule).or_insert(found);
+            if found.0 > worst.0 {
+                *worst = found;
+            }
+        }
+        let error_bounds =
+            bounds.into_iter().map(|(rule, (bound, doubt))| (rule.clone(), bound, doubt)).collect();
+        if hottest.len() > STATUS_KEYS_MAX {
+            hottest.select_nth_unstable_by(STATUS_KEYS_MAX, |a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+            hottest.truncate(STATUS_KEYS_MAX);
+        }
+        hottest.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+        let region = |(_, region): (_, &crate::regions::membership::Region)| RegionStatus {
+            name: region.name.clone(),
+            lag: region.heard.map(|heard| now.since(heard)),
+            delay: region.delay(),
+            cut_off: region.cut_off,
+            left: region.left,
+        };
+        let peer = |link: &super::link::GossipLink| PeerView {
+            name: link.name.clone(),
+            live: link.live,
+            lag: link.heard.map(|heard| now.since(heard)),
+            rtt: link.rtt(),
+            backlog: link.backlog(),
+        };
+        Status {
+            regions: self.regions.iter().skip(1).map(region).collect(),
+            peers: self.links.iter().map(peer).collect(),
+            keys: hottest.into_iter().map(|(.., bucket)| self.key_status(now, bucket)).collect(),
+            error_bounds,
+            overshoot: self.overshoot.iter().map(|(rule, above)| (rule.clone(), *above)).collect(),
+            keys_len: self.keys.len(),
+            horizon: self.horizon(now),
+            tally: self.tally(),
+        }
+    }
+
+    /// What is known of one bucket; `None` if it is not followed.
+    #[must_use]
+    pub fn bucket(&self, now: Timestamp, key: &WorldKey) -> Option<KeyStatus> {
+        Some(self.key_status(now, self.keys.get(self.keys.find(key)?)?))
+    }
+
+    /// Counters since the start.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        let dropped_reports = self.links.iter().map(|link| link.dropped).fold(0, u64::saturating_add);
+        Tally { dropped_reports, ..self.tally }
+    }
+
+    /// What the own region and each other one are known to have admitted of a bucket in `window`.
+    #[must_use]
+    pub fn admitted(&self, key: &WorldKey, window: u64) -> Option<(u64, Vec<(String, u64)>)> {
+        let bucket = self.keys.get(self.keys.find(key)?)?;
+        let period = bucket.period(window)?;
+        let others =
+            self.regions.iter().skip(1).map(|(id, region)| {
+                (region.name.clone(), period.told(id).map_or(0, |told| told.counts.net()))
+            });
+        Some((period.live.net(), others.collect()))
+    }
+
+    /// Whether this daemon speaks for a bucket in its region.
+    #[must_use]
+    pub fn speaks_for(&self, key: &WorldKey) -> bool {
+        self.regions.owned_by(&self.config.name.node, key)
+    }
+
+    /// Whether the others keep this daemon up to date about a bucket: it speaks for it in its region, or has counted it
+    /// itself. One that was told of a bucket once, as its speaker for a moment, is told again when it counts it.
+    #[must_use]
+    pub fn is_kept_told(&self, key: &WorldKey) -> bool {
+        let Some(bucket) = self.keys.find(key).and_then(|id| self.keys.get(id)) else { return false };
+        self.owns(bucket) || bucket.periods().any(|period| !period.live.of_node(&self.node).is_empty())
+    }
+
+    fn key_status(&self, now: Timestamp, bucket: &GossipBucket) -> KeyStatus {
+        let (own, others) = self.admitted(&bucket.key, bucket.window_at(now)).unwrap_or_default();
+        KeyStatus {
+            key: bucket.key.clone(),
+            own,
+            others,
+            view: bucket.view().map(|(view, _)| view),
+            error_bound: bucket.error_bound(now, self.standpoint()).0,
+        }
+    }
+}

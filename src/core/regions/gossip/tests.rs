@@ -1,0 +1,696 @@
+//! Several replicas, a network that delays, drops, duplicates and reorders, and a clock that only the test moves.
+
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::algorithm::{Algorithm, Allowance, Limit};
+use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, WorldRule};
+use crate::rule::{Global, Mode, OnPartition};
+use crate::time::{Span, Timestamp};
+use crate::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject, compact};
+
+mod bounds;
+mod cuts;
+mod doubt;
+mod former;
+mod own;
+
+const START: Timestamp = Timestamp(1_700_000_000_000_000);
+const TICK: Span = Span::from_millis(10);
+
+/// Numbers that look random and are the same in every run.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % sides
+    }
+}
+
+/// A cluster on a table.
+struct Table {
+    now: Timestamp,
+    replicas: BTreeMap<NodeName, Replica>,
+    views: BTreeMap<NodeName, BTreeMap<WorldKey, Allowance>>,
+    debits: BTreeMap<NodeName, u64>,
+    flying: Vec<(Timestamp, NodeName, NodeName, Frame)>,
+    dice: Dice,
+    owd: Span,
+    loss_percent: u64,
+    double_percent: u64,
+    cut: Vec<String>,
+    /// Regions that nobody else hears.
+    mute: Vec<String>,
+    /// Whether nothing is told of buckets that are far from their limit.
+    thrift: bool,
+    /// Whether the daemons of a region share one store.
+    shared_store: bool,
+}
+
+fn name(region: &str, node: &str) -> NodeName {
+    NodeName { region: region.to_owned(), node: node.to_owned() }
+}
+
+fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartition) -> WorldRule {
+    WorldRule {
+        name: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
+        algorithm,
+        limit: Limit { permits, window, burst: permits, queue: 0 },
+        global: Global { on_partition, ..Global::new(Mode::Gossip) },
+    }
+}
+
+fn key(user: &str) -> WorldKey {
+    WorldKey {
+        rule: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
+        identity: user.as_bytes().to_vec(),
+    }
+}
+
+fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
+    Touched { key: key(user), window, offered, admitted, returned: 0, refused: 0, largest: 1, own: None }
+}
+
+impl Table {
+    fn new(names: &[(&str, &str)], rule: &WorldRule) -> Self {
+        let mut table = Self {
+            now: START,
+            replicas: BTreeMap::new(),
+            views: BTreeMap::new(),
+            debits: BTreeMap::new(),
+            flying: Vec::new(),
+            dice: Dice(7),
+            owd: Span::from_millis(20),
+            loss_percent: 0,
+            double_percent: 0,
+            cut: Vec::new(),
+            mute: Vec::new(),
+            thrift: false,
+            shared_store: false,
+        };
+        for (region, node) in names {
+            table.start(&name(region, node), rule);
+        }
+        table.meet(&[]);
+        table
+    }
+
+    fn start(&mut self, who: &NodeName, rule: &WorldRule) {
+        let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
+        let (thrift, shared_store) = (self.thrift, self.shared_store);
+        let mut replica = Replica::new(ReplicaConfig { thrift, shared_store, ..config });
+        replica.handle_rules(self.now, 1, vec![rule.clone()]);
+        self.replicas.insert(who.clone(), replica);
+        self.views.entry(who.clone()).or_default().clear();
+    }
+
+    /// Everyone learns who is there; `gone` are believed dead.
+    fn meet(&mut self, gone: &[NodeName]) {
+        let members: Vec<_> = self
+            .replicas
+            .keys()
+            .map(|who| Member {
+                name: who.clone(),
+                incarnation: 1,
+                live: !gone.contains(who),
+                draining: false,
+            })
+            .collect();
+        for (who, replica) in &mut self.replicas {
+            replica.handle_members(self.now, &members);
+            for member in &members {
+                if member.name != *who {
+                    replica.handle_link(self.now, &member.name, self.owd + self.owd);
+                }
+            }
+        }
+    }
+
+    fn admit(&mut self, who: &NodeName, user: &str, window: u64, permits: u64) {
+        self.touch(who, &touched(user, window, permits, permits));
+    }
+
+    fn touch(&mut self, who: &NodeName, touched: &Touched) {
+        self.replicas.get_mut(who).unwrap().handle_touched(self.now, touched);
+        self.pump();
+    }
+
+    fn run(&mut self, length: Span) {
+        let end = self.now + length;
+        while self.now < end {
+            self.now = self.now + TICK;
+            let (landed, flying) =
+                std::mem::take(&mut self.flying).into_iter().partition(|(at, ..)| *at <= self.now);
+            self.flying = flying;
+            for (_, from, to, frame) in landed {
+                if let Some(replica) = self.replicas.get_mut(&to) {
+                    replica.handle_frame(self.now, &from, frame).unwrap();
+                }
+            }
+            for replica in self.replicas.values_mut() {
+                replica.handle_timeout(self.now);
+            }
+            self.pump();
+        }
+    }
+
+    fn pump(&mut self) {
+        for (who, replica) in &mut self.replicas {
+            while let Some(effect) = replica.poll_effect() {
+                match effect {
+                    Effect::View { key, view, .. } => {
+                        self.views.get_mut(who).unwrap().insert(key, view);
+                    }
+                    Effect::Debit { permits, .. } => *self.debits.entry(who.clone()).or_default() += permits,
+                }
+            }
+            let mut frames = 0;
+            while let Some((to, frame)) = replica.poll_transmit(self.now) {
+                frames += 1;
+                assert!(frames < 1_000, "it never stops sending");
+                let mut bytes = Vec::new();
+                compact::write(&frame, &mut bytes);
+                assert!(bytes.len() <= FRAME_BYTES_MAX || frame.reports.len() == 1);
+                let muted = self.mute.contains(&who.region) && who.region != to.region;
+                let cut = muted || self.cut.contains(&who.region) != self.cut.contains(&to.region);
+                if cut || self.dice.roll(100) < self.loss_percent {
+                    continue;
+                }
+                let copies = if self.dice.roll(100) < self.double_percent { 2 } else { 1 };
+                for _ in 0..copies {
+                    let jitter = Span(self.dice.roll(self.owd.0));
+                    self.flying.push((self.now + self.owd + jitter, who.clone(), to.clone(), frame.clone()));
+                }
+            }
+        }
+    }
+
+    /// What `who` believes that each region admitted.
+    fn believed(&self, who: &NodeName, user: &str, window: u64) -> BTreeMap<String, u64> {
+        let Some((own, others)) = self.replicas[who].admitted(&key(user), window) else {
+            return BTreeMap::new();
+        };
+        let all = others.into_iter().chain([(who.region.clone(), own)]);
+        all.filter(|(_, admitted)| *admitted > 0).collect()
+    }
+}
+
+fn minute() -> (WorldRule, u64) {
+    let window = Span::from_secs(60);
+    (rule(Algorithm::FixedWindow, 1_000, window, OnPartition::default()), START.window_index(window))
+}
+
+fn regions(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
+    expected.iter().map(|(region, admitted)| ((*region).to_owned(), *admitted)).collect()
+}
+
+#[test]
+fn every_region_learns_what_the_others_admitted() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    table.admit(&name("a", "1"), "u", window, 30);
+    table.admit(&name("b", "1"), "u", window, 12);
+    table.run(Span::from_millis(300));
+    for region in ["a", "b", "c"] {
+        assert_eq!(
+            table.believed(&name(region, "1"), "u", window),
+            regions(&[("a", 30), ("b", 12)]),
+            "{region}"
+        );
+    }
+    let view = table.views[&name("c", "1")][&key("u")];
+    assert_eq!((view.window, view.others), (window, 42));
+}
+
+#[test]
+fn of_daemons_that_share_a_store_one_charges_it_for_the_others() {
+    let rule = rule(Algorithm::TokenBucket, 1_000, Span::from_secs(1), OnPartition::default());
+    let (a, siblings) = (name("a", "1"), [name("b", "1"), name("b", "2")]);
+    let mut table = Table::new(&[], &rule);
+    table.shared_store = true;
+    siblings.iter().chain([&a]).for_each(|who| table.start(who, &rule));
+    table.meet(&[]);
+    for who in &siblings {
+        table.admit(who, "u", 0, 1);
+    }
+    table.admit(&a, "u", 0, 100);
+    table.run(Span::from_millis(300));
+    for who in &siblings {
+        assert_eq!(table.believed(who, "u", 0)["a"], 100, "both know of it");
+    }
+    assert_eq!(siblings.iter().filter_map(|who| table.debits.get(who)).sum::<u64>(), 100);
+}
+
+#[test]
+fn nothing_that_daemons_of_one_region_tell_each_other_of_their_store_is_beyond_its_limit() {
+    let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
+    let (a, siblings) = (name("a", "1"), [name("b", "1"), name("b", "2")]);
+    let mut table = Table::new(&[], &rule);
+    table.shared_store = true;
+    siblings.iter().chain([&a]).for_each(|who| table.start(who, &rule));
+    table.meet(&[]);
+    for _ in 0..50 {
+        siblings.iter().for_each(|who| table.admit(who, "u", 0, 5));
+        table.run(Span::from_millis(100));
+    }
+    for who in siblings.iter().chain([&a]) {
+        assert_eq!(table.replicas[who].tally().beyond, 0, "{who:?}");
+    }
+}
+
+#[test]
+fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    for (admitted, believed) in [(1_500, 1_500), (500, 2_000), (3_000, 2_000)] {
+        table.admit(&a, "u", window, admitted);
+        table.run(Span::from_millis(300));
+        assert_eq!(table.views[&b][&key("u")].others, believed);
+    }
+    assert_eq!(table.believed(&b, "u", window), regions(&[("a", 5_000)]));
+    assert!(table.replicas[&b].tally().beyond > 0);
+}
+
+#[test]
+fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is() {
+    let second = Span::from_secs(1);
+    for limit in 1..=6 {
+        let rule = rule(Algorithm::FixedWindow, limit, second, OnPartition::default());
+        let names = [name("a", "1"), name("b", "1"), name("c", "1")];
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let ask = |table: &mut Table, who: &NodeName| {
+            let window = table.now.window_index(second);
+            let touched = Touched { refused: 1, ..touched("u", window, 1, 0) };
+            table.touch(who, &touched);
+            window
+        };
+        // One after the other, so that each was alone for long.
+        for who in &names {
+            ask(&mut table, who);
+            table.run(Span::from_secs(5));
+        }
+        for who in &names {
+            let window = ask(&mut table, who);
+            assert_eq!(table.views[who][&key("u")].window, window);
+        }
+        let budgets = names.iter().map(|who| table.views[who][&key("u")].budget);
+        assert!(budgets.sum::<u32>() <= limit, "of {limit}");
+    }
+}
+
+#[test]
+fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotten() {
+    let (rule, window) = minute();
+    let (a, b) = (name("a", "1"), name("b", "1"));
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    // What goes out to b in the next second: reports with names, and without.
+    let told = |table: &mut Table| {
+        let mut told = (0, 0);
+        for _ in 0..100 {
+            table.admit(&a, "u", window, 1);
+            for (_, _, _, frame) in table.flying.iter().filter(|(_, from, ..)| *from == a) {
+                let named = frame.reports.iter().filter(|report| report.subject.is_some()).count();
+                told = (told.0 + named, told.1 + frame.reports.len() - named);
+            }
+            table.run(TICK);
+        }
+        told
+    };
+    let (named, known) = told(&mut table);
+    assert!(named > 0 && known > 0);
+    // But for a frame whose acknowledgement came late and that counts as lost.
+    let mostly_known = |(named, known): (usize, usize)| named * 2 < known;
+    assert!(mostly_known(told(&mut table)));
+    table.start(&b, &rule);
+    table.meet(&[]);
+    let (named, known) = told(&mut table);
+    assert!(named > 0 && known > 0);
+    assert!(table.replicas[&b].tally().unnamed > 0);
+    assert!(mostly_known(told(&mut table)));
+    table.run(Span::from_millis(300));
+    assert_eq!(table.believed(&b, "u", window), regions(&[("a", 400)]));
+}
+
+#[test]
+fn counts_survive_loss_duplication_and_reordering() {
+    let (rule, window) = minute();
+    for seed in 0..10 {
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        (table.dice, table.loss_percent, table.double_percent) = (Dice(seed), 40, 40);
+        for _ in 0..100 {
+            let region = ["a", "b", "c"][usize::try_from(table.dice.roll(3)).unwrap()];
+            table.admit(&name(region, "1"), "u", window, 1);
+            table.run(Span::from_millis(20));
+        }
+        table.run(Span::from_secs(4));
+        let truth = table.believed(&name("a", "1"), "u", window);
+        assert_eq!(truth.values().sum::<u64>(), 100, "seed {seed}");
+        assert_eq!(table.believed(&name("b", "1"), "u", window), truth, "seed {seed}");
+        assert_eq!(table.believed(&name("c", "1"), "u", window), truth, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_restarted_daemon_adds_to_what_its_former_self_admitted() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.admit(&name("a", "1"), "u", window, 30);
+    table.run(Span::from_millis(300));
+    table.start(&name("a", "1"), &rule);
+    table.meet(&[]);
+    table.admit(&name("a", "1"), "u", window, 5);
+    table.run(Span::from_millis(300));
+    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
+}
+
+#[test]
+fn within_a_region_one_daemon_speaks_for_all_and_each_hears_of_the_others() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2")], &rule);
+    for (node, permits) in [("1", 10), ("2", 20), ("3", 30)] {
+        table.admit(&name("a", node), "u", window, permits);
+    }
+    table.admit(&name("b", "1"), "u", window, 7);
+    table.admit(&name("b", "2"), "u", window, 8);
+    table.run(Span::from_secs(1));
+    for who in [name("a", "1"), name("a", "2"), name("a", "3"), name("b", "1"), name("b", "2")] {
+        assert_eq!(table.believed(&who, "u", window), regions(&[("a", 60), ("b", 15)]), "{who:?}");
+    }
+    let speakers: Vec<_> = table.replicas.values().filter(|replica| replica.tally().reports_in > 0).collect();
+    assert_eq!(speakers.len(), 5);
+}
+
+#[test]
+fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
+    let (rule, window) = minute();
+    for (unseen, user) in
+        ["1", "2"].into_iter().flat_map(|node| ["u", "v", "w", "x"].map(|user| (node, user)))
+    {
+        let mut table = Table::new(&[], &rule);
+        table.thrift = true;
+        for (region, node) in [("a", "1"), ("a", "2"), ("b", "1")] {
+            table.start(&name(region, node), &rule);
+        }
+        table.meet(&[]);
+        let teller = name("b", "1");
+        let members = [("a", "1"), ("a", "2"), ("b", "1")].map(|(region, node)| Member {
+            name: name(region, node),
+            incarnation: 1,
+            live: (region, node) != ("a", unseen),
+            draining: false,
+        });
+        table.replicas.get_mut(&teller).unwrap().handle_members(START, &members);
+        table.admit(&teller, user, window, 500);
+        table.run(Span::from_millis(500));
+        table.replicas.remove(&teller);
+        table.meet(&[teller]);
+        table.run(Span::from_millis(500));
+        let owners = [name("a", "1"), name("a", "2")].into_iter().filter(|who| {
+            let replica = &table.replicas[who];
+            replica
+                .keys
+                .find(&key(user))
+                .and_then(|id| replica.keys.get(id))
+                .is_some_and(|own| replica.owns(own))
+        });
+        let owners: Vec<_> = owners.collect();
+        assert_eq!(owners.len(), 1, "{user}, {unseen} not seen");
+        assert_eq!(
+            table.believed(&owners[0], user, window),
+            regions(&[("b", 500)]),
+            "{user}, {unseen} not seen"
+        );
+    }
+}
+
+#[test]
+fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
+    let (rule, window) = minute();
+    let nodes = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2"), ("b", "3")];
+    for user in ["u", "v", "w", "x"] {
+        let mut table = Table::new(&nodes, &rule);
+        for (region, node) in nodes {
+            table.admit(&name(region, node), user, window, 10);
+        }
+        table.run(Span::from_secs(1));
+        let gone = [name("a", "1"), name("b", "2")];
+        for who in &gone {
+            table.replicas.remove(who);
+        }
+        table.meet(&gone);
+        for who in [name("a", "2"), name("a", "3"), name("b", "1")] {
+            table.admit(&who, user, window, 1);
+        }
+        table.run(Span::from_secs(2));
+        for who in [name("a", "2"), name("a", "3"), name("b", "1"), name("b", "3")] {
+            assert_eq!(
+                table.believed(&who, user, window),
+                regions(&[("a", 32), ("b", 31)]),
+                "{user} {who:?}"
+            );
+        }
+        table.start(&gone[0], &rule);
+        table.meet(&gone[1..]);
+        table.admit(&gone[0], user, window, 100);
+        table.run(Span::from_secs(2));
+        assert_eq!(
+            table.believed(&name("b", "1"), user, window),
+            regions(&[("a", 132), ("b", 31)]),
+            "{user}"
+        );
+    }
+}
+
+#[test]
+fn what_is_given_back_is_given_back_everywhere() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.admit(&name("a", "1"), "u", window, 30);
+    table.run(Span::from_millis(200));
+    table.touch(&name("a", "1"), &Touched { returned: 10, ..touched("u", window, 0, 0) });
+    table.run(Span::from_millis(200));
+    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 20)]));
+}
+
+#[test]
+fn a_bucket_without_windows_is_charged_once_for_what_others_admitted() {
+    let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    (table.loss_percent, table.double_percent) = (30, 30);
+    for _ in 0..50 {
+        table.admit(&name("a", "1"), "u", 0, 2);
+        table.run(Span::from_millis(30));
+    }
+    table.start(&name("a", "1"), &rule);
+    table.meet(&[]);
+    table.admit(&name("a", "1"), "u", 0, 7);
+    table.admit(&name("b", "1"), "u", 0, 5);
+    table.run(Span::from_secs(4));
+    assert_eq!(table.debits[&name("b", "1")], 107);
+    assert_eq!(table.debits[&name("c", "1")], 112);
+}
+
+#[test]
+fn the_table_of_buckets_stays_within_its_bound() {
+    let (rule, window) = minute();
+    let mut config = ReplicaConfig::new(name("a", "1"), 1);
+    config.keys_max = 100;
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![rule]);
+    for n in 0..5_000 {
+        let touched = touched(&format!("u{n}"), window, 1, 1);
+        replica.handle_touched(START, &touched);
+    }
+    let status = replica.status(START);
+    assert_eq!((status.keys_len, status.tally.dropped_keys), (100, 4_900));
+    replica.handle_timeout(START + Span::from_secs(600));
+    assert_eq!(replica.status(START + Span::from_secs(600)).keys_len, 0);
+}
+
+fn frame(reports: Vec<Report>) -> Frame {
+    Frame { incarnation: 1, seq: 1, sent: START, seen: None, slowest: Span::ZERO, reports }
+}
+
+fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
+    let WorldKey { rule, identity } = key("u");
+    let counters = vec![Counter { node: node.into(), since: START }];
+    Report {
+        label: 1,
+        subject: Some(Subject { rule, identity, scope, counters, own: None }),
+        window: minute().1,
+        stamp,
+        amounts: std::iter::once(Amount { admitted: 5, returned: 0 }).collect(),
+        demand: 0,
+    }
+}
+
+#[test]
+fn a_frame_that_says_what_its_sender_may_not_say_is_refused_whole() {
+    let mut config = ReplicaConfig::new(name("a", "1"), 1);
+    config.regions = ["a", "b"].map(str::to_owned).to_vec();
+    let mut replica = Replica::new(config);
+    replica.handle_rules(START, 1, vec![minute().0]);
+    let far = START + Span::from_secs(11);
+    let region = |name: &str| Scope::Region(name.to_owned());
+    let good = report(region("b"), "1", START);
+    let cases = [
+        (name("c", "1"), vec![report(region("c"), "1", START)], Refused::UnknownRegion),
+        (name("b", "1"), vec![good.clone(), report(region("c"), "1", START)], Refused::Foreign),
+        (name("b", "1"), vec![good.clone(), report(Scope::Node, "1", START)], Refused::Foreign),
+        (name("a", "2"), vec![report(Scope::Node, "1", START)], Refused::Foreign),
+        (name("b", "1"), vec![good.clone(), report(region("b"), "1", far)], Refused::Future),
+        (name("b", "1"), vec![good.clone(); 257], Refused::TooLarge),
+        (name("a", "1"), vec![], Refused::OwnName),
+    ];
+    for (from, reports, refused) in cases {
+        assert_eq!(replica.handle_frame(START, &from, frame(reports)), Err(refused));
+        assert_eq!(replica.bucket(START, &key("u")), None, "{refused}");
+    }
+    assert_eq!(replica.handle_frame(START, &name("b", "1"), frame(vec![good])), Ok(()));
+    assert_eq!(replica.bucket(START, &key("u")).unwrap().others, [("b".to_owned(), 5)]);
+}
+
+#[test]
+fn the_other_side_of_a_cut_is_told_everything_once_it_heals() {
+    let (rule, window) = minute();
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    table.run(Span::from_secs(1));
+    table.cut = vec!["a".to_owned()];
+    for n in 0..200 {
+        table.admit(&name("a", "1"), &format!("u{n}"), window, 3);
+    }
+    table.run(Span::from_secs(3));
+    let cut_off = |table: &Table, who: &str| -> Vec<String> {
+        let status = table.replicas[&name(who, "1")].status(table.now);
+        status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
+    };
+    assert_eq!(cut_off(&table, "b"), ["a"]);
+    assert_eq!(cut_off(&table, "a"), ["b", "c"]);
+    assert_eq!(table.believed(&name("b", "1"), "u7", window), regions(&[]));
+    table.cut.clear();
+    table.run(Span::from_secs(1));
+    assert_eq!(cut_off(&table, "b"), [""; 0]);
+    for n in 0..200 {
+        assert_eq!(table.believed(&name("b", "1"), &format!("u{n}"), window), regions(&[("a", 3)]), "{n}");
+    }
+}
+
+#[test]
+fn a_lone_region_is_never_told_to_hold_back() {
+    let rule = rule(Algorithm::FixedWindow, 100, Span::from_secs(1), OnPartition::default());
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    for _ in 0..300 {
+        let window = table.now.window_index(Span::from_secs(1));
+        table.admit(&name("a", "1"), "u", window, 1);
+        table.run(TICK);
+    }
+    let view = table.views[&name("a", "1")].get(&key("u"));
+    assert!(view.is_none_or(|view| view.budget >= 90), "{view:?}");
+}
+
+#[test]
+fn regions_that_all_want_more_share_the_limit_exactly() {
+    let second = Span::from_secs(1);
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
+        let rule = rule(algorithm, 100, second, OnPartition::default());
+        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let names: Vec<_> = table.replicas.keys().cloned().collect();
+        for step in 0..400 {
+            let window = table.now.window_index(second);
+            for who in &names {
+                // Thirty are admitted at the beginning of each window, the rest is refused.
+                let admitted = u64::from(step % 100 < 10) * 3;
+                table.touch(who, &touched("u", window, 3, admitted));
+            }
+            table.run(TICK);
+        }
+        let budgets: Vec<u32> = names.iter().map(|who| table.views[who][&key("u")].budget).collect();
+        assert_eq!(budgets.iter().sum::<u32>(), 100, "{budgets:?}");
+        assert!(budgets.iter().all(|budget| (33..=34).contains(budget)), "{budgets:?}");
+        let next: Vec<u32> = names.iter().map(|who| table.views[who][&key("u")].next_budget).collect();
+        assert_eq!(next.iter().sum::<u32>(), 100, "{next:?}");
+    }
+}
+
+/// What `a` may admit while `b` is cut off; all three regions wanted more than their share before, `a` most.
+fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 90, second, on_partition);
+    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    let demand = [(name("a", "1"), 5), (name("b", "1"), 1)];
+    let run = |table: &mut Table, steps: u64| {
+        for _ in 0..steps {
+            let window = table.now.window_index(second);
+            for (who, offered) in &demand {
+                table.touch(who, &touched("u", window, *offered, 0));
+            }
+            table.run(TICK);
+        }
+    };
+    run(&mut table, 250);
+    table.cut = vec!["b".to_owned()];
+    run(&mut table, 450);
+    let cut_off = table.views[&name("a", "1")][&key("u")].budget;
+    table.cut.clear();
+    run(&mut table, 250);
+    let healed = table.views[&name("a", "1")][&key("u")].budget;
+    assert!((44..=46).contains(&healed), "{on_partition:?} healed to {healed}");
+    cut_off
+}
+
+#[test]
+fn a_cut_off_region_keeps_what_the_rule_says() {
+    assert_eq!(budget_in_a_cut(OnPartition::Share), 60);
+    assert_eq!(budget_in_a_cut(OnPartition::Ignore), 90);
+    assert_eq!(budget_in_a_cut(OnPartition::Deny), 0);
+    let frozen = budget_in_a_cut(OnPartition::Freeze);
+    assert!((44..=46).contains(&frozen), "{frozen}");
+    let last_known = budget_in_a_cut(OnPartition::LastKnown);
+    assert!((44..=46).contains(&last_known), "{last_known}");
+}
+
+#[test]
+fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
+    let rule = rule(Algorithm::FixedWindow, 90, Span::from_secs(1), OnPartition::Share);
+    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    table.run(Span::from_secs(1));
+    let member =
+        |region: &str, live, draining| Member { name: name(region, "1"), incarnation: 1, live, draining };
+    let hears = |table: &mut Table, b: Member| {
+        let replica = table.replicas.get_mut(&name("a", "1")).unwrap();
+        replica.handle_members(table.now, &[member("a", true, false), b]);
+    };
+    hears(&mut table, member("b", true, true));
+    // Its last words come when it has said that it goes.
+    table.run(Span::from_millis(300));
+    table.replicas.remove(&name("b", "1"));
+    table.run(Span::from_secs(2));
+    let left = |table: &Table| {
+        let status = table.replicas[&name("a", "1")].status(table.now);
+        status.regions[0].left && !status.regions[0].cut_off
+    };
+    assert!(left(&table), "before membership knows that it is gone");
+    hears(&mut table, member("b", false, true));
+    table.run(Span::from_secs(5));
+    assert!(left(&table));
+}
+
+#[test]
+fn a_daemon_that_begins_to_count_a_bucket_hears_what_was_said_before() {
+    let (rule, window) = minute();
+    for user in ["u", "v", "w"] {
+        let mut table = Table::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")], &rule);
+        table.admit(&name("b", "1"), user, window, 9);
+        table.run(Span::from_secs(1));
+        for node in ["1", "2", "3"] {
+            table.admit(&name("a", node), user, window, 1);
+            table.run(Span::from_secs(1));
+            assert_eq!(table.believed(&name("a", node), user, window)["b"], 9, "{user} {node}");
+        }
+    }
+}

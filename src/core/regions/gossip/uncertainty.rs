@@ -1,0 +1,186 @@
+//! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more it may be.
+
+use crate::algorithm::{Algorithm, Allowance, LEVEL_SPEAKS, Limit};
+use crate::time::{Span, Timestamp};
+
+/// What a store answered of a bucket, with what it was told of the other regions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BucketAnswer {
+    /// Permits in use in the own region.
+    pub used: u64,
+    /// Permits that it would still admit.
+    pub remaining: u64,
+    /// What the world leaves it, if it was told.
+    pub view: Option<Allowance>,
+    /// How far the worldwide count may lie above `used` and `view.others`, as it was told with the view.
+    pub error_bound: u64,
+}
+
+/// What the own store may have forgotten of what was admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OwnStore {
+    /// Nothing: it outlives the daemon.
+    #[default]
+    Lasting,
+    /// The store began with nothing used, and with it the daemon, which does not know what became of others before.
+    Begun(Timestamp),
+    /// The store did not answer: another one decided, which knows nothing of it.
+    Unanswered,
+}
+
+/// What a daemon knows of the stores beside its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OtherStores {
+    /// Stores that may admit the same limit: those of the other regions.
+    pub stores: u64,
+    /// Regions that are known, the own one included.
+    pub regions: u64,
+    /// Whether every region divides by the same reports; see [`super::Replica::elsewhere`].
+    pub settled: bool,
+    /// What the own store may have forgotten.
+    pub own_store: OwnStore,
+    /// The longest that any other region was not heard since all was settled.
+    pub silence: Span,
+}
+
+impl OtherStores {
+    /// Memories that may have admitted the same limit and are not known: that of each other store, and if the own one began while
+    /// that still `counts`, a former one of each store.
+    fn memories(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
+        match self.own_store {
+            OwnStore::Begun(begun) if counts(begun) => self.stores.saturating_mul(2).saturating_add(1),
+            OwnStore::Unanswered => self.stores.saturating_add(1),
+            OwnStore::Begun(_) | OwnStore::Lasting => self.stores,
+        }
+    }
+}
+
+/// After this long at most, what a region uses is heard while nothing keeps it from telling.
+const HEARD_WITHIN: Span = Span::from_secs(1);
+
+/// What refills of a bucket without windows in a region that is not heard, in permits: each region's refills, but only one is the
+/// limit's.
+pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
+    let refilled = u128::from(limit.permits) * u128::from((silence + HEARD_WITHIN).0);
+    u64::try_from(refilled.div_ceil(u128::from(limit.window.0.max(1)))).unwrap_or(u64::MAX)
+}
+
+/// What all regions are believed to have used.
+#[must_use]
+pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
+    let window = if algorithm.is_level() { 0 } else { now.window_index(limit.window) };
+    answered.used.saturating_add(answered.view.map_or(0, |view| view.others_at(window)))
+}
+
+/// How much more than [`believed`] all regions may have used.
+///
+/// Until the protocol has looked at a bucket in this window, and while reports come late, every other store may have admitted the
+/// whole limit. So may the own one before it forgot, and every other one that forgot before this process could notice. Of a bucket
+/// without windows each may have admitted what refilled too.
+#[must_use]
+pub fn error_bound(
+    algorithm: Algorithm,
+    limit: &Limit,
+    answered: &BucketAnswer,
+    elsewhere: OtherStores,
+    now: Timestamp,
+) -> u64 {
+    let BucketAnswer { view, error_bound: told, .. } = *answered;
+    if elsewhere.stores == 0 {
+        return told;
+    }
+    let whole = limit.capacity(algorithm);
+    if algorithm.is_level() {
+        let refilled = u128::from(whole) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
+        let refilled = Span(u64::try_from(refilled).unwrap_or(u64::MAX));
+        let each = whole.saturating_add(unheard(limit, elsewhere.silence));
+        let all = each.saturating_mul(elsewhere.memories(|begun| now < begun + refilled));
+        let speaks = view.is_some_and(|view| now.since(Timestamp(view.window)) <= LEVEL_SPEAKS);
+        // What another process told the store may stem from a longer silence than this one knows.
+        return if speaks && elsewhere.settled { told.min(all) } else { told.max(all) };
+    }
+    let window = now.window_index(limit.window);
+    let slides = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
+    let in_window = |window: u64| {
+        whole.saturating_mul(elsewhere.memories(|begun| begun.window_index(limit.window) >= window))
+    };
+    let current = view.filter(|view| view.window == window);
+    let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
+    let unknown = in_window(window).saturating_sub(known);
+    // What others admitted in the window before counts in a sliding one, and is not in what is believed.
+    let unknown = if slides { unknown.saturating_add(in_window(window.saturating_sub(1))) } else { unknown };
+    match current {
+        Some(_) if elsewhere.settled => told.saturating_add(if slides { before } else { 0 }),
+        // Of a region that began again the store is told more.
+        Some(_) => told.max(unknown),
+        None => unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp(7 * 60_000_000 + 1);
+    const FOUR: OtherStores = OtherStores {
+        stores: 4,
+        regions: 5,
+        settled: true,
+        own_store: OwnStore::Lasting,
+        silence: Span::ZERO,
+    };
+
+    fn bound(algorithm: Algorithm, view: Option<Allowance>, elsewhere: OtherStores) -> u64 {
+        let limit = Limit { permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };
+        let answered = BucketAnswer { used: 10, remaining: 18, view, error_bound: 5 };
+        error_bound(algorithm, &limit, &answered, elsewhere, NOW)
+    }
+
+    fn of_window(window: u64) -> Option<Allowance> {
+        Some(Allowance {
+            window,
+            budget: 60,
+            next_budget: 30,
+            others: 20,
+            others_before: 50,
+            ..Allowance::default()
+        })
+    }
+
+    #[test]
+    fn what_the_store_was_told_holds_in_its_window_while_nothing_comes_late() {
+        let fixed = Algorithm::FixedWindow;
+        assert_eq!(bound(fixed, of_window(7), FOUR), 5);
+        assert_eq!(bound(fixed, of_window(7), OtherStores { settled: false, ..FOUR }), 380);
+        assert_eq!(bound(fixed, of_window(6), FOUR), 400, "the window has just begun");
+        assert_eq!(bound(fixed, None, FOUR), 400, "nobody has looked at it");
+        assert_eq!(bound(fixed, None, OtherStores::default()), 5, "there are no others");
+    }
+
+    #[test]
+    fn a_store_that_forgot_may_have_admitted_all_before_and_so_may_others_that_forgot_unnoticed() {
+        let begun = |ago: u64| OtherStores { own_store: OwnStore::Begun(Timestamp(NOW.0 - ago)), ..FOUR };
+        assert_eq!(bound(Algorithm::FixedWindow, None, begun(1)), 900);
+        assert_eq!(bound(Algorithm::FixedWindow, None, begun(2)), 400, "in the window before");
+        assert_eq!(bound(Algorithm::Gcra, None, begun(23_000_000)), 9 * 42);
+        assert_eq!(bound(Algorithm::Gcra, None, begun(24_000_000)), 168, "all is refilled");
+        let unanswered = OtherStores { own_store: OwnStore::Unanswered, ..FOUR };
+        assert_eq!(bound(Algorithm::FixedWindow, None, unanswered), 500, "one store does not answer");
+    }
+
+    #[test]
+    fn in_a_sliding_window_counts_what_others_admitted_before() {
+        assert_eq!(bound(Algorithm::SlidingLog, of_window(7), FOUR), 55);
+        assert_eq!(bound(Algorithm::SlidingWindow, None, FOUR), 800);
+    }
+
+    #[test]
+    fn of_a_level_every_other_region_may_have_used_a_bucket_and_what_it_refilled_unheard() {
+        let view = Some(Allowance { window: NOW.0, budget: 40, others: 12, ..Allowance::default() });
+        assert_eq!(bound(Algorithm::Gcra, view, FOUR), 5);
+        assert_eq!(bound(Algorithm::Gcra, view, OtherStores { settled: false, ..FOUR }), 4 * 42);
+        assert_eq!(bound(Algorithm::Gcra, None, FOUR), 4 * 42);
+        let cut_off = OtherStores { settled: false, silence: Span::from_secs(59), ..FOUR };
+        assert_eq!(bound(Algorithm::Gcra, view, cut_off), 4 * 140);
+    }
+}

@@ -1,0 +1,107 @@
+//! Under which numbers a bucket is told: one for each region that this daemon speaks for, as long as the same daemons count.
+
+use smallvec::SmallVec;
+
+use super::counts::Count;
+use crate::regions::membership::RegionId;
+use crate::wire::{Amount, Amounts, COUNTS_MAX, Counter};
+
+/// The labels of one bucket. Few: its own region's, and in a region of several daemons those that it passes on.
+#[derive(Debug, Default)]
+pub(super) struct KeyIds(Vec<KeyId>);
+
+/// What a label stands for.
+#[derive(Debug)]
+pub(super) struct KeyId {
+    /// For whom; `None` for this daemon alone.
+    speaker: Option<RegionId>,
+    pub(super) label: u64,
+    pub(super) counters: SmallVec<[Counter; 1]>,
+}
+
+impl KeyIds {
+    /// The label under which these counts can be told; `labels` is the last number given out.
+    pub(super) fn speak(
+        &mut self,
+        speaker: Option<RegionId>,
+        counts: &[Count],
+        labels: &mut u64,
+    ) -> Option<&KeyId> {
+        let place = match self.0.iter().position(|voice| voice.speaker == speaker) {
+            Some(place) => place,
+            None => {
+                *labels += 1;
+                let counters = counts.iter().map(|count| count.counter.clone()).collect();
+                self.0.push(KeyId { speaker, label: *labels, counters });
+                self.0.len() - 1
+            }
+        };
+        let voice = self.0.get_mut(place)?;
+        if !counts.iter().all(|count| voice.counters.contains(&count.counter)) {
+            *labels += 1;
+            voice.label = *labels;
+            voice.add(counts);
+        }
+        Some(voice)
+    }
+}
+
+impl KeyId {
+    /// Takes in who counts now. Those before them stay, so that windows in which not all counted share a label.
+    fn add(&mut self, counts: &[Count]) {
+        for Count { counter, .. } in counts {
+            if !self.counters.contains(counter) {
+                self.counters.push(counter.clone());
+            }
+        }
+        if self.counters.len() > COUNTS_MAX {
+            self.counters = counts.iter().map(|count| count.counter.clone()).collect();
+        }
+    }
+
+    /// The counts in the order of the counters.
+    pub(super) fn amounts(&self, counts: &[Count]) -> Amounts {
+        if counts.is_empty() {
+            return Amounts::new();
+        }
+        let of = |counter: &Counter| counts.iter().find(|count| count.counter == *counter);
+        self.counters
+            .iter()
+            .map(|counter| of(counter).map_or(Amount::default(), |count| count.amount))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Timestamp;
+
+    fn count(node: &str, admitted: u64) -> Count {
+        let counter = Counter { node: node.into(), since: Timestamp(1) };
+        Count { counter, amount: Amount { admitted, returned: 0 } }
+    }
+
+    #[test]
+    fn a_label_lasts_until_somebody_else_counts_too() {
+        let (mut voices, mut labels) = (KeyIds::default(), 0);
+        let mut label = |counts: &[Count]| {
+            let voice = voices.speak(Some(0), counts, &mut labels).unwrap();
+            (voice.label, voice.amounts(counts).iter().map(|amount| amount.admitted).collect::<Vec<_>>())
+        };
+        assert_eq!(label(&[count("a", 1)]), (1, vec![1]));
+        assert_eq!(label(&[]), (1, vec![]));
+        assert_eq!(label(&[count("a", 3)]), (1, vec![3]));
+        assert_eq!(label(&[count("a", 3), count("b", 1)]), (2, vec![3, 1]));
+        assert_eq!(label(&[count("b", 5)]), (2, vec![0, 5]));
+    }
+
+    #[test]
+    fn no_more_counters_are_named_than_a_report_may_hold() {
+        let (mut voices, mut labels) = (KeyIds::default(), 0);
+        for n in 0..=COUNTS_MAX {
+            let voice = voices.speak(None, &[count(&format!("n{n}"), 1)], &mut labels).unwrap();
+            assert!(voice.counters.len() <= COUNTS_MAX);
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! How regions agree on one limit: counters that merge, budgets that add up, what to tell whom and when.
+//!
+//! A [`Replica`] is one daemon's side of the protocol: a state machine that takes what happened (`handle_*`) and hands out
+//! what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`]
+//! that the region's store enforces.
+
+use super::algorithm::{Algorithm, Allowance, Limit};
+use super::rule::Global;
+use super::wire::{OwnLimit, RuleName};
+
+mod by_region;
+pub mod compared;
+mod demand;
+pub mod escrow;
+pub mod fair_share;
+pub mod gossip;
+mod member;
+mod membership;
+mod refused;
+pub mod split;
+mod variants;
+
+pub use gossip::{
+    BYTES_AT_ONCE, BYTES_PER_SECOND, FRAME_BYTES_MAX, FirstShare, GossipSafety, INTERVAL_DEFAULT,
+    KEYS_MAX_DEFAULT, KeyStatus, LINKS_MAX, PeerView, Policy, RegionStatus, Replica, ReplicaConfig,
+    STATUS_KEYS_MAX, Status, Tally, UncertaintyCause,
+};
+pub use member::Member;
+pub use membership::REGIONS_MAX;
+pub use refused::Refused;
+
+/// A daemon as the others know it: from its certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+pub struct NodeName {
+    /// Its region.
+    pub region: String,
+    /// Its own name, unique in the region.
+    pub node: String,
+}
+
+/// A bucket as the world knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WorldKey {
+    /// The rule.
+    pub rule: RuleName,
+    /// Whose bucket.
+    pub identity: Vec<u8>,
+}
+
+/// What the protocol must know of a worldwide rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorldRule {
+    /// Its name.
+    pub name: RuleName,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// What it admits worldwide.
+    pub limit: Limit,
+    /// How it is shared.
+    pub global: Global,
+}
+
+/// What this region did with one bucket since it was last told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Touched {
+    /// The bucket.
+    pub key: WorldKey,
+    /// The window it happened in; zero for algorithms without windows.
+    pub window: u64,
+    /// Permits asked for, admitted or not.
+    pub offered: u64,
+    /// Permits admitted.
+    pub admitted: u64,
+    /// Permits given back.
+    pub returned: u64,
+    /// The largest cost that was refused; zero if none was.
+    pub refused: u64,
+    /// The largest cost that was asked for, admitted or not.
+    pub largest: u64,
+    /// By which limit it was decided, where that was not the rule's.
+    pub own: Option<OwnLimit>,
+}
+
+/// What the region's store must be told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Enforce this from now on.
+    View {
+        /// The bucket.
+        key: WorldKey,
+        /// What the world leaves this region.
+        view: Allowance,
+        /// How far the worldwide count may lie above `own + view.others`, in permits.
+        error_bound: u64,
+    },
+    /// Charge what another region admitted (`token_bucket`, `leaky_bucket`, `gcra`).
+    Debit {
+        /// The bucket.
+        key: WorldKey,
+        /// Permits.
+        permits: u64,
+        /// By which limit the bucket is decided, where that is not the rule's.
+        own: Option<OwnLimit>,
+    },
+}
