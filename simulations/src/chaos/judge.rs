@@ -414,7 +414,7 @@ impl Evidence<'_> {
     }
 
     fn everyone_is_answered(&self) -> Verdict {
-        const PROMISE: &str = "Every request is answered, also while daemons are restarted in order (docs/tasks/run-in-production.md, Stop)";
+        const PROMISE: &str = "Every request is answered, also while daemons are restarted in order (docs/tasks/run-in-production.md)";
         let excused = |seen: &Seen| {
             let waited = (self.since(seen.sent), self.since(seen.answered));
             self.stalled(ANSWER_WITHIN / 4, waited)
