@@ -346,10 +346,9 @@ const ALGORITHMS: [Algorithm; 6] = [
 #[test]
 fn a_new_memory_admits_nothing_of_a_sliding_bucket_while_what_it_cannot_know_still_counts() {
     let margin = DOUBT_MARGIN;
-    for (algorithm, closed) in [
-        (Algorithm::SlidingLog, MINUTE + margin),
-        (Algorithm::SlidingWindow, MINUTE + MINUTE + margin),
-    ] {
+    for (algorithm, closed) in
+        [(Algorithm::SlidingLog, MINUTE + margin), (Algorithm::SlidingWindow, MINUTE + MINUTE + margin)]
+    {
         let mut rule = rule(algorithm, 5, MINUTE);
         rule.rule.global = Some(Global::new(Mode::Escrow));
         let (store, a) = (MemoryStore::new(100).begun(NOW), key("a"));

@@ -16,7 +16,7 @@ const PARTITIONS: [&str; 5] = ["share", "share", "deny", "freeze", "last_known"]
 const STORES: [&str; 2] = ["memory", "redis"];
 const STORES_OF_FEW: [&str; 3] = ["memory", "redis", "cluster"];
 const DOORS: [&str; 5] = ["direct", "direct", "direct", "envoy", "nginx"];
-const FAULTS: [&str; 14] = [
+const FAULTS: [&str; 17] = [
     "cut",
     "cut",
     "crash",
@@ -31,6 +31,9 @@ const FAULTS: [&str; 14] = [
     "gateway-lost",
     "log-lost",
     "certificates",
+    "certificates-end",
+    "disk-full",
+    "store-frozen",
 ];
 /// Seconds before the first fault, and after the last.
 const QUIET: u64 = 4;
@@ -144,8 +147,9 @@ impl Drawn {
         for _ in 0..self.dice.between(1, 3) {
             let lasts = self.dice.between(2, 5);
             let Some((fault, takes)) = self.fault(lasts) else { continue };
-            // A daemon that stands still cannot be restarted in order, so nothing else happens meanwhile.
-            let alone = fault.contains("roll");
+            // A daemon that stands still cannot be restarted in order, nor one be started with a certificate that has ended, so
+            // nothing else happens meanwhile.
+            let alone = fault.contains("roll") || fault.contains("certificates-end");
             if alone && at < ends {
                 continue;
             }
@@ -189,8 +193,12 @@ impl Drawn {
                 let each = if self.door == "envoy" { 9 } else { 6 };
                 return Some(("kind = \"roll\"\n".to_owned(), each * self.daemons.iter().sum::<u64>()));
             }
-            "store-full" if self.store == "redis" => {
-                format!("for = \"{lasts}s\"\nkind = \"store-full\"\nregion = \"region-{region}\"\n")
+            "store-full" | "store-frozen" if self.store == "redis" => {
+                format!("for = \"{lasts}s\"\nkind = \"{kind}\"\nregion = \"region-{region}\"\n")
+            }
+            "disk-full" => format!("for = \"{lasts}s\"\nkind = \"disk-full\"\n{of_daemon}"),
+            "certificates-end" => {
+                format!("for = \"{lasts}s\"\nkind = \"certificates-end\"\nregion = \"region-{region}\"\nafter = \"1s\"\n")
             }
             "gateway-lost" if self.door != "direct" => {
                 format!("for = \"{lasts}s\"\nkind = \"gateway-lost\"\nregion = \"region-{region}\"\n")

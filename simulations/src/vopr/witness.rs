@@ -2,8 +2,8 @@
 //! more than it believes and its error bound together.
 //!
 //! Not held against it are what the manual excepts: a time in which regions held other limits, a Redis that lost its data, a daemon
-//! that began again with its memory until the others have heard it, half a second after the first loss in ten seconds, and regions
-//! of several daemons with a memory each.
+//! that began again with its memory until the others have heard it, one with Redis that began again while regions did not hear
+//! each other, half a second after the first loss in ten seconds, and regions of several daemons with a memory each.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,6 +19,8 @@ use crate::plan::Plan;
 const CLOCKS: Span = Span::from_millis(50);
 /// So long after the first loss in ten seconds a region may not know of it, and so not know what another one gave itself.
 const UNNOTICED: Span = Span::from_millis(500);
+/// The bound of a daemon that was just started allows for a silence of this length before its start.
+const HEARD_WITHIN: Span = Span::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Witness {
@@ -32,6 +34,8 @@ pub(crate) struct Witness {
     levels: BTreeMap<u64, (f64, Timestamp)>,
     /// By region: when a daemon with a store in its memory began again.
     restarted: Vec<Vec<Timestamp>>,
+    /// By region: when a daemon with Redis began again last while another region was silent. It does not know for how long.
+    began_in_silence: Vec<Option<Timestamp>>,
     /// When something happened last in which the manual promises nothing.
     excepted: Option<Timestamp>,
     judges: bool,
@@ -46,6 +50,7 @@ impl Witness {
             log: BTreeMap::new(),
             levels: BTreeMap::new(),
             restarted: vec![Vec::new(); plan.regions.len()],
+            began_in_silence: vec![None; plan.regions.len()],
             excepted: None,
             judges: plan.shared_store || plan.regions.iter().all(|region| region.daemons <= 1),
         }
@@ -81,6 +86,9 @@ impl Witness {
         if world.plan.shared_store {
             if lost {
                 self.excepted = Some(world.now);
+            } else if !windowed(self.algorithm) && is_silent(world, region) {
+                let began = self.began_in_silence.get_mut(region);
+                began.into_iter().for_each(|began| *began = Some(world.now));
             }
         } else if let Some(restarted) = self.restarted.get_mut(region) {
             restarted.push(world.now);
@@ -156,6 +164,9 @@ impl Witness {
         if self.excepted.is_some_and(|at| at >= since) {
             return false;
         }
+        if self.began_in_silence.get(region).copied().flatten().is_some_and(|at| at >= since) {
+            return false;
+        }
         if world.network.first_loss().is_some_and(|at| world.now.since(at) <= UNNOTICED) {
             return false;
         }
@@ -197,6 +208,13 @@ impl Witness {
             _ => of_window(window),
         }
     }
+}
+
+/// Whether another region was not heard by this one for long, or did not hear it.
+fn is_silent(world: &World, region: usize) -> bool {
+    let others = (0..world.plan.regions.len()).filter(|other| *other != region);
+    let heard = others.map(|other| world.heard_from(region, other).min(world.heard_from(other, region)));
+    heard.min().is_some_and(|heard| world.now.since(heard) > HEARD_WITHIN)
 }
 
 fn rate(world: &World, user: u64) -> f64 {
