@@ -136,7 +136,7 @@ struct Driver {
     peers: Arc<Peers>,
     replica: Replica,
     rights: Rights,
-    own: worldwide::Member,
+    own: regions::Member,
     members: Vec<Member>,
     /// How the clocks of others stand to ours; at each look those who are no members are forgotten.
     offsets: HashMap<NodeName, Offset>,
@@ -167,7 +167,7 @@ impl Driver {
         };
         begin_counting(&*port, &config);
         let (rights, told) = Rights::new(escrow, Arc::clone(&port), Arc::clone(&peers));
-        let own = worldwide::Member {
+        let own = regions::Member {
             name: config.name.clone(),
             incarnation: config.incarnation,
             live: true,
@@ -239,7 +239,7 @@ impl Driver {
     }
 
     fn tell_members(&mut self, now: Timestamp) {
-        let others = self.members.iter().map(|member| worldwide::Member {
+        let others = self.members.iter().map(|member| regions::Member {
             name: member.name.clone(),
             incarnation: member.incarnation,
             live: member.live,
@@ -425,7 +425,7 @@ impl Driver {
 
 /// Has every counter that somebody may watch there from the start, at zero.
 fn begin_counting(port: &dyn WorldPort, config: &ReplicaConfig) {
-    let protocol = worldwide::Refused::ALL.into_iter().map(worldwide::Refused::as_str);
+    let protocol = regions::Refused::ALL.into_iter().map(regions::Refused::as_str);
     let network = Refusal::ALL.into_iter().filter(|why| !why.is_drop()).map(Refusal::as_str);
     for reason in REFUSED.into_iter().chain(protocol).chain(network) {
         port.refused(reason, 0);
@@ -475,7 +475,7 @@ mod tests {
 
     #[test]
     fn the_reasons_of_the_network_and_of_the_protocol_are_different_words() {
-        for refused in worldwide::Refused::ALL {
+        for refused in regions::Refused::ALL {
             assert!(Refusal::ALL.iter().all(|why| why.as_str() != refused.as_str()));
         }
     }

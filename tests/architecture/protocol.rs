@@ -1,5 +1,5 @@
-//! Holds `docs/protocol.md` to the code: whatever travels between daemons, each safety switch and each mutation is on the page, and what the
-//! page cites is there.
+//! Holds `docs/internals/protocol.md` to the code: whatever travels between daemons, each safety switch and each mutation is on
+//! the page, and what the page cites is there.
 //!
 //! Reading is textual, like that of the parent: declarations of the wire types are plain enough for it.
 
@@ -7,6 +7,10 @@ use std::collections::BTreeSet;
 
 use super::root;
 
+/// The page.
+const PAGE: &str = "docs/internals/protocol.md";
+/// The folder in which its links begin.
+const FOLDER: &str = "docs/internals";
 /// The files whose public types travel between daemons, or are asked of a store.
 const MESSAGES: &[&str] = &["src/core/wire.rs", "src/core/wire/rights.rs"];
 /// Other types that travel, or are asked of a store.
@@ -27,7 +31,7 @@ fn read(path: &str) -> String {
 }
 
 fn page() -> String {
-    read("docs/protocol.md")
+    read(PAGE)
 }
 
 /// A declared type: its name, and its fields or variants with their fields.
@@ -91,11 +95,11 @@ fn quoted(page: &str) -> BTreeSet<&str> {
 
 fn missing_of(page: &str, declared: &Declared) -> Vec<String> {
     let Some(section) = section(page, &declared.name) else {
-        return vec![format!("docs/protocol.md has no heading `{}`", declared.name)];
+        return vec![format!("{PAGE} has no heading `{}`", declared.name)];
     };
     let named = quoted(section);
     let missing = declared.parts.iter().filter(|part| !named.contains(part.as_str()));
-    missing.map(|part| format!("docs/protocol.md: `{}` does not name `{part}`", declared.name)).collect()
+    missing.map(|part| format!("{PAGE}: `{}` does not name `{part}`", declared.name)).collect()
 }
 
 #[test]
@@ -118,8 +122,7 @@ fn every_kind_of_message_and_every_fact_of_a_member_is_on_the_page() {
     assert!(kinds.len() >= 3 && facts.len() >= 7, "{kinds:?} {facts:?}");
     let all = kinds.iter().map(String::as_str).chain(facts);
     super::assert_no(
-        all.filter(|name| !named.contains(name))
-            .map(|name| format!("docs/protocol.md does not name `{name}`")),
+        all.filter(|name| !named.contains(name)).map(|name| format!("{PAGE} does not name `{name}`")),
     );
 }
 
@@ -139,7 +142,7 @@ fn every_safety_switch_and_what_notices_it_is_on_the_page() {
         unseen.map(|switch| format!("simulations/seeds/mutations.txt switches {switch} off nowhere"));
     let all = switches.iter().map(String::as_str).chain(mutations.iter().copied());
     let unnamed = all.filter(|name| !named.contains(name));
-    super::assert_no(unnamed.map(|name| format!("docs/protocol.md does not name `{name}`")).chain(unseen));
+    super::assert_no(unnamed.map(|name| format!("{PAGE} does not name `{name}`")).chain(unseen));
 }
 
 #[test]
@@ -157,10 +160,10 @@ fn every_file_that_the_page_cites_is_there() {
         cited.extend(paths.map(str::to_owned));
     }
     let links = page.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
-    cited.extend(links.filter(|link| link.ends_with(".md")).map(|link| format!("docs/{link}")));
+    cited.extend(links.filter(|link| link.ends_with(".md")).map(|link| format!("{FOLDER}/{link}")));
     assert!(cited.len() > 40, "{cited:?}");
     let gone = cited.iter().filter(|path| !root().join(path).is_file());
-    super::assert_no(gone.map(|path| format!("docs/protocol.md cites {path}, which is not there")));
+    super::assert_no(gone.map(|path| format!("{PAGE} cites {path}, which is not there")));
 }
 
 #[test]
@@ -169,12 +172,10 @@ fn every_anchor_that_the_page_links_to_is_a_heading() {
     let links = page.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let with_anchor = links.filter_map(|link| link.split_once('#'));
     let wrong = with_anchor.filter(|(file, anchor)| {
-        let text = if file.is_empty() { page.clone() } else { read(&format!("docs/{file}")) };
+        let text = if file.is_empty() { page.clone() } else { read(&format!("{FOLDER}/{file}")) };
         !text.lines().filter(|line| line.starts_with('#')).any(|line| anchor_of(line) == *anchor)
     });
-    super::assert_no(
-        wrong.map(|(file, anchor)| format!("docs/protocol.md links to {file}#{anchor}, no heading")),
-    );
+    super::assert_no(wrong.map(|(file, anchor)| format!("{PAGE} links to {file}#{anchor}, no heading")));
 }
 
 /// The anchor of a heading, as GitHub makes it.

@@ -110,7 +110,8 @@ struct Head {
     answer: Answer,
 }
 
-/// A request that passes without `x-ratelimit-limit` was not decided: every decided one carries it (doors.md, Headers).
+/// A request that passes without `x-ratelimit-limit` was not decided: every decided one carries it
+/// (docs/reference/http.md, Headers).
 fn head_of(head: &str) -> anyhow::Result<Head> {
     let mut lines = head.split("\r\n");
     let line = lines.next().unwrap_or_default();

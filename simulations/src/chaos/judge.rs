@@ -229,9 +229,8 @@ impl Evidence<'_> {
     }
 
     fn limit_holds(&self) -> Verdict {
-        const EXACT: &str =
-            "Never more is admitted worldwide than the limit (regions.md, `split` and `escrow`)";
-        const SHARES: &str = "While a region is cut off, both sides together admit no more than the limit (regions.md, `on_partition`)";
+        const EXACT: &str = "Never more is admitted worldwide than the limit (docs/concepts/modes.md)";
+        const SHARES: &str = "While a region is cut off, both sides together admit no more than the limit (docs/concepts/partitions.md)";
         match self.way {
             Way::Gossip => {
                 let shared = matches!(self.plan.rule.on_partition, OnPartition::Share | OnPartition::Deny);
@@ -376,7 +375,7 @@ impl Evidence<'_> {
     }
 
     fn used_again(&self) -> Verdict {
-        const PROMISE: &str = "Within three seconds after a fault the limit is used again to 95 % of what it was before (regions.md)";
+        const PROMISE: &str = "Within three seconds after a fault the limit is used again to 95 % of what it was before (docs/concepts/partitions.md)";
         if self.way == Way::Split || self.window() > Duration::from_secs(1) || self.plan.demand.users > 1 {
             return Verdict::new(PROMISE, None);
         }
@@ -415,8 +414,7 @@ impl Evidence<'_> {
     }
 
     fn everyone_is_answered(&self) -> Verdict {
-        const PROMISE: &str =
-            "Every request is answered, also while daemons are restarted in order (operating.md, Stop)";
+        const PROMISE: &str = "Every request is answered, also while daemons are restarted in order (docs/tasks/run-in-production.md)";
         let excused = |seen: &Seen| {
             let waited = (self.since(seen.sent), self.since(seen.answered));
             self.stalled(ANSWER_WITHIN / 4, waited)
@@ -475,8 +473,7 @@ impl Evidence<'_> {
     }
 
     fn cause_is_named(&self) -> Verdict {
-        const PROMISE: &str =
-            "A region that is cut off, and heard again, is a line of the log with its name (regions.md)";
+        const PROMISE: &str = "A region that is cut off, and heard again, is a line of the log with its name (docs/concepts/partitions.md)";
         let (mut looked, mut missing) = (0, Vec::new());
         // Who is away meanwhile logs nothing of it.
         let alone = |fault: &&Happened| !self.disturbed(fault, (fault.from, fault.until + NOTICED));

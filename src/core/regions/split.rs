@@ -7,8 +7,8 @@
 //!
 //! What a daemon says is one number for all of its weights, the *digest*, and a *stamp* that orders what is said (Lamport
 //! 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to it only with the same
-//! digest and no smaller stamp, so a word from before an earlier change of mind never counts. See `docs/regions.md` for the
-//! proof.
+//! digest and no smaller stamp, so a word from before an earlier change of mind never counts.
+//! `docs/concepts/split.md` has the proof.
 //!
 //! A share grows when what was spent of the rule's limit counts no longer. A limit of a user's own may count for longer: of that
 //! the least share is in force that the region had since, until what was spent of it counts no longer either.

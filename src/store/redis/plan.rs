@@ -1,7 +1,8 @@
 //! From charges to parts, one for each slot (or node), and from their answers to one outcome.
 //!
 //! Charges of several identities lie in several slots, and no call reaches over two. They are reserved everywhere at once;
-//! where one denies, the others give back what they took. What that leaves uncertain is told in `docs/redis.md`.
+//! where one denies, the others give back what they took. What that leaves uncertain
+//! is told in `docs/concepts/counting-in-redis.md`.
 
 use std::sync::Arc;
 

@@ -2,7 +2,8 @@
 //!
 //! Each sub-key holds its part of the limit, and the parts sum to the limit exactly, so that together they never admit more.
 //! Their names are chosen so that their slots lie evenly over all slots. A check takes the sub-key whose turn it is and, where
-//! that denies, the others, before it is denied. What that costs is told in `docs/redis.md`.
+//! that denies, the others, before it is denied.
+//! `docs/concepts/counting-in-redis.md` says what that costs.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

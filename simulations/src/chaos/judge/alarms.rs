@@ -42,7 +42,7 @@ fn is_raised(page: &Page, names: &[&str]) -> bool {
 
 impl Evidence<'_> {
     pub(super) fn health_is_quiet(&self) -> Verdict {
-        const PROMISE: &str = "In health the alarms stay at zero (operating.md)";
+        const PROMISE: &str = "In health the alarms stay at zero (docs/reference/metrics.md, Alerts)";
         let first = self.told.faults.iter().map(|fault| fault.from).min().unwrap_or(Duration::MAX);
         // A region whose clock is wrong from the beginning is no health.
         if self.begins_wrong() || self.stalled(STALL, (Duration::ZERO, first)) {
@@ -145,7 +145,8 @@ impl Evidence<'_> {
     }
 
     pub(super) fn faults_are_told(&self) -> Verdict {
-        const PROMISE: &str = "What goes wrong raises its alarm while it lasts (operating.md, Watch)";
+        const PROMISE: &str =
+            "What goes wrong raises its alarm while it lasts (docs/reference/metrics.md, Alerts)";
         let (mut told, mut missing) = (Vec::new(), Vec::new());
         for fault in &self.told.faults {
             let span = (fault.from, fault.until);
@@ -181,7 +182,7 @@ impl Evidence<'_> {
 
     pub(super) fn all_is_right_again(&self) -> Verdict {
         const PROMISE: &str =
-            "When all has been put right, nothing is said to be wrong (operating.md, Watch)";
+            "When all has been put right, nothing is said to be wrong (docs/reference/metrics.md, Alerts)";
         let last = self.told.faults.iter().map(|fault| fault.until).max();
         let end = self.told.meanwhile.last();
         let (Some(last), Some((at, pages))) = (last, end) else { return Verdict::new(PROMISE, None) };

@@ -24,8 +24,7 @@ struct Compared<'a> {
 
 impl Evidence<'_> {
     pub(super) fn bound_is_one(&self) -> Verdict {
-        const PROMISE: &str =
-            "`believed_used` and `error_bound` together are not less than what was used (regions.md)";
+        const PROMISE: &str = "`believed_used` and `error_bound` together are not less than what was used (docs/concepts/gossip.md, The error bound)";
         // The promise is for clocks that agree.
         if any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);

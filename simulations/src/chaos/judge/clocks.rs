@@ -51,7 +51,7 @@ impl Evidence<'_> {
     }
 
     pub(super) fn clocks_are_known(&self) -> Verdict {
-        const PROMISE: &str = "`tidegate_peer_clock_offset_seconds` says how far a clock is ahead, as well as half a round trip tells (regions.md, Clocks)";
+        const PROMISE: &str = "`tidegate_peer_clock_offset_seconds` says how far a clock is ahead, as well as half a round trip tells (docs/concepts/clocks.md)";
         if !any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }

@@ -11,7 +11,7 @@ const WAITS: Duration = Duration::from_millis(250);
 
 impl Evidence<'_> {
     pub(super) fn nothing_waits_for_the_database(&self) -> Verdict {
-        const PROMISE: &str = "No decision waits for PostgreSQL (postgres.md)";
+        const PROMISE: &str = "No decision waits for PostgreSQL (docs/reference/postgres.md)";
         let away: Vec<&Happened> = self
             .told
             .faults
@@ -40,8 +40,7 @@ impl Evidence<'_> {
     }
 
     pub(super) fn denials_are_remembered(&self) -> Verdict {
-        const PROMISE: &str =
-            "Every denial is once in `audit_log`, or counted as dropped (audit.md, What happens to a record)";
+        const PROMISE: &str = "Every denial is once in `audit_log`, or counted as dropped (docs/reference/audit.md, What happens to a record)";
         // A daemon that is killed takes along what it held for half a second.
         let killed = self.told.faults.iter().any(|fault| match fault.kind {
             FaultKind::Crash { .. } => true,

@@ -12,7 +12,7 @@ use crate::plan::FaultKind;
 
 impl Evidence<'_> {
     pub(super) fn local_is_held(&self) -> Verdict {
-        const PROMISE: &str = "While Redis is away `local` admits at most the limit of each key in a region, once an outage (redis.md, A bad day)";
+        const PROMISE: &str = "While Redis is away `local` admits at most the limit of each key in a region, once an outage (docs/concepts/counting-in-redis.md, A bad day)";
         if self.plan.rule.algorithm != Algorithm::FixedWindow || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);
         }

@@ -79,7 +79,7 @@ impl Evidence<'_> {
     }
 
     pub(super) fn logs_are_held(&self) -> Verdict {
-        const PROMISE: &str = "In health a `sliding_log` under `gossip` keeps its limit in every interval, next to exactly (regions.md)";
+        const PROMISE: &str = "In health a `sliding_log` under `gossip` keeps its limit in every interval, next to exactly (docs/concepts/gossip.md)";
         let rule = &self.plan.rule;
         if self.way != Way::Gossip || rule.algorithm != Algorithm::SlidingLog || any_is_wrong(self.plan) {
             return Verdict::new(PROMISE, None);

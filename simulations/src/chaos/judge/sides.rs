@@ -28,8 +28,7 @@ struct Sum {
 
 impl Evidence<'_> {
     pub(super) fn sides_keep_to_policy(&self) -> Verdict {
-        const PROMISE: &str =
-            "While a region is cut off each side admits what `on_partition` says (regions.md)";
+        const PROMISE: &str = "While a region is cut off each side admits what `on_partition` says (docs/concepts/partitions.md)";
         let rule = &self.plan.rule;
         let plain = self.way == Way::Gossip
             && rule.algorithm == Algorithm::FixedWindow

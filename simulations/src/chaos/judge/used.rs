@@ -29,8 +29,7 @@ pub(super) struct Use {
 
 impl Evidence<'_> {
     pub(super) fn limit_is_used(&self) -> Verdict {
-        const PROMISE: &str =
-            "In health 95 % of the limit and more are used, also where demand moves smoothly (regions.md)";
+        const PROMISE: &str = "In health 95 % of the limit and more are used, also where demand moves smoothly (docs/concepts/gossip.md)";
         let rule = &self.plan.rule;
         let farther = Duration::from_micros(self.plan.weather.longest().0) > FARTHEST;
         let others = self.plan.demand.users > 1 || self.plan.demand.retry || self.plan.demand.pattern.jumps();
