@@ -16,7 +16,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::R
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::{Value, json};
-use tidegate::api::{self, Admin, Doors, Listener, Readiness, Settings, Shutdown};
+use tidegate::api::{self, Admin, Listener, Readiness, Servers, Settings, Shutdown};
 use tidegate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use tidegate::core::key::Key;
 use tidegate::core::regions::NodeName;
@@ -26,7 +26,7 @@ use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
-use tidegate::engine::port::{BucketInfo, Charge, Counted, Intent, Later, Outcome, Store, StoreLen};
+use tidegate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Later, Outcome, Store, StoreLen};
 use tidegate::telemetry::Metrics;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -77,7 +77,7 @@ impl Counts {
                 retry: (!fits && charge.cost.taken() <= limit).then_some(RESET),
                 delay: Span::ZERO,
             };
-            counted.push(Counted {
+            counted.push(ChargeResult {
                 verdict,
                 view: None,
                 error_bound: 0,
@@ -196,7 +196,7 @@ async fn house_with(settings: Settings, later: bool) -> House {
     let (readiness, ready) = watch::channel(Readiness::Serving);
     let rule_json = Arc::new(|rule: &Rule| json!({ "name": rule.name, "limit": rule.limit }));
     let admin = Admin::local(rule_json, &metrics);
-    let doors = Arc::new(Doors::new(engine, settings, ready, admin));
+    let doors = Arc::new(Servers::new(engine, settings, ready, admin));
     let shutdown = Shutdown::default();
     let (http, grpc) =
         (Listener::bind("127.0.0.1:0").await.unwrap(), Listener::bind("127.0.0.1:0").await.unwrap());
@@ -801,7 +801,7 @@ async fn a_unix_socket_is_a_door_too_and_leaves_no_file() {
     let engine = Arc::new(Engine::new(name, Clock::System, Arc::new(Counts::default()), Metrics::new()));
     let admin = Admin::local(Arc::new(|_: &Rule| Value::Null), engine.metrics());
     let (_ready, ready) = watch::channel(Readiness::Serving);
-    let doors = Arc::new(Doors::new(engine, Settings::default(), ready, admin));
+    let doors = Arc::new(Servers::new(engine, Settings::default(), ready, admin));
     let serving = tokio::spawn(api::serve_http(listener, doors, house.shutdown.clone()));
     let mut stream = tokio::net::UnixStream::connect(&path).await.unwrap();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").await.unwrap();

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::error::Refusal;
 use super::stand_in::{descriptor, seen_by_globs, stand_in};
-use super::{Doors, Settings, token};
+use super::{Servers, Settings, token};
 use crate::core::request::{Request, TEXT_BYTES_MAX};
 use crate::core::uri;
 
@@ -17,7 +17,7 @@ const HOST: &str = "host";
 
 /// What stands in the place of attributes that are not to be taken as they came.
 #[derive(Debug, Default)]
-pub(super) struct Asker {
+pub(super) struct ClientIdentity {
     tokens: token::FoundTokens,
     refused: Option<Refusal>,
     ipv6_prefix: u8,
@@ -67,9 +67,9 @@ impl TextPart {
     }
 }
 
-impl Asker {
+impl ClientIdentity {
     /// Reads the questions of one call.
-    pub(super) fn read(doors: &Doors, questions: &[Request<'_>]) -> Self {
+    pub(super) fn read(doors: &Servers, questions: &[Request<'_>]) -> Self {
         let mut asker = Self::of_values(&doors.settings, questions);
         match token::find(doors, questions) {
             Ok(tokens) => asker.tokens = tokens,
@@ -170,7 +170,7 @@ mod tests {
 
     fn values(settings: &Settings, pairs: &[(&str, &str)]) -> Vec<String> {
         let questions = [Request::new("d", pairs.iter().copied().collect(), Cost::Take(1))];
-        let asker = Asker::of_values(settings, &questions);
+        let asker = ClientIdentity::of_values(settings, &questions);
         let [question] = asker.put(questions);
         question.attributes.iter().map(|(_, value)| (*value).to_owned()).collect()
     }
@@ -189,7 +189,7 @@ mod tests {
         let exact = "x".repeat(TEXT_BYTES_MAX);
         let questions =
             [Request::new("d", [("path", &*long), ("user", &exact)].into_iter().collect(), Cost::Peek)];
-        let asker = Asker::of_values(&Settings::default(), &questions);
+        let asker = ClientIdentity::of_values(&Settings::default(), &questions);
         let [question] = asker.put(questions);
         assert!(question.attribute("path").unwrap().len() < 220);
         assert_eq!(question.attribute("user").unwrap(), exact);
@@ -201,7 +201,7 @@ mod tests {
         for record_queries in [false, true] {
             let settings = Settings { record_queries, ..Settings::default() };
             let questions = [Request::new("d", [("path", "/a?token=x")].into_iter().collect(), Cost::Peek)];
-            let asker = Asker::of_values(&settings, &questions);
+            let asker = ClientIdentity::of_values(&settings, &questions);
             let [question] = asker.put(questions);
             assert_eq!(question.forms.target, record_queries.then_some("/a?token=x"));
             assert_eq!(question.attribute("path"), Some("/a"));
@@ -212,7 +212,7 @@ mod tests {
     fn a_limit_of_its_own_names_a_bucket() {
         let mut question = Request::new("d", [("path", "//a?x")].into_iter().collect(), Cost::Peek);
         question.limit = Some(LimitOverride { permits: 1, window: Span::from_secs(1) });
-        let asker = Asker::of_values(&Settings::default(), std::slice::from_ref(&question));
+        let asker = ClientIdentity::of_values(&Settings::default(), std::slice::from_ref(&question));
         let [question] = asker.put([question]);
         assert_eq!(question.forms.descriptor, Some("path=/a"));
     }

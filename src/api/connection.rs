@@ -17,7 +17,7 @@ pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
 ///
 /// Touched from one task only; atomics because that task moves between threads.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct IdleDetection {
     /// Requests read whole.
     whole: AtomicU32,
     /// Requests that are being answered.
@@ -38,7 +38,7 @@ pub(super) struct Looks {
     idle: u32,
 }
 
-impl Pulse {
+impl IdleDetection {
     /// Bytes have arrived.
     pub(super) fn received(&self, bytes: usize) {
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn a_request_that_arrives_in_drops_ends_its_connection_at_the_second_look() {
-        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
         pulse.received(10);
         assert!(!pulse.stuck(&mut looks));
         pulse.received(1);
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_connection_that_gets_on_is_left_alone() {
-        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
         for _ in 0..100 {
             pulse.received(10);
             pulse.request_is_whole();
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_takes_long_is_waited_for() {
-        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
         pulse.received(10);
         pulse.request_is_whole();
         assert!((0..100).all(|_| !pulse.stuck(&mut looks)));
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_idle_connection_is_kept_for_five_minutes() {
-        let (pulse, mut looks) = (Pulse::default(), Looks::default());
+        let (pulse, mut looks) = (IdleDetection::default(), Looks::default());
         let kept = (0..1_000).take_while(|_| !pulse.stuck(&mut looks)).count();
         assert_eq!(LOOK_EVERY * u32::try_from(kept).unwrap(), Duration::from_secs(300));
     }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
-use crate::core::decision::{Decision, Ruled};
+use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::Cost;
 use crate::core::rule::Action;
 use crate::core::time::{Span, Timestamp};
@@ -24,7 +24,7 @@ static STATUS: HeaderName = HeaderName::from_static("ratelimit");
 const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// Whether this rule counted the request: `allow` and `block` count nothing.
-pub(super) const fn counted(ruled: &Ruled) -> bool {
+pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
     !matches!(ruled.action, Action::Allow | Action::Block)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now:
 }
 
 /// `"name";q=100;w=60` and `"name";r=0;t=32`.
-fn push_item(policy: &mut String, status: &mut String, ruled: &Ruled) {
+fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     for text in [&mut *policy, &mut *status] {
         if !text.is_empty() {
             text.push_str(", ");
@@ -105,8 +105,8 @@ mod tests {
     use proptest::prelude::*;
     use smallvec::smallvec;
 
-    fn ruled(name: &str, remaining: u64) -> Ruled {
-        Ruled {
+    fn ruled(name: &str, remaining: u64) -> RuleOutcome {
+        RuleOutcome {
             rule: name.into(),
             action: Action::Reject,
             allowed: true,
@@ -122,7 +122,7 @@ mod tests {
         }
     }
 
-    fn allowed(rules: smallvec::SmallVec<[Ruled; 2]>) -> Decision {
+    fn allowed(rules: smallvec::SmallVec<[RuleOutcome; 2]>) -> Decision {
         Decision { allowed: true, tightest: Some(0), status: 200, message: None, lease: None, rules }
     }
 

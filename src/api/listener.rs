@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
 use super::places::ConnectionPlace;
-use super::{Doors, Gate, Shutdown};
+use super::{ListenerLimits, Servers, Shutdown};
 use crate::engine::names;
 
 /// How long accepting rests when it fails, for want of file descriptors mostly.
@@ -282,9 +282,9 @@ impl Failing {
 /// Accepts until it is stopped, one task for each connection, then waits for them for as long as the settings allow.
 pub(super) async fn serve<F>(
     listener: Arc<Listener>,
-    doors: Arc<Doors>,
-    gate: fn(&Doors) -> &Gate,
-    drive: fn(Arc<Doors>, Accepted) -> F,
+    doors: Arc<Servers>,
+    gate: fn(&Servers) -> &ListenerLimits,
+    drive: fn(Arc<Servers>, Accepted) -> F,
     shutdown: Shutdown,
 ) where
     F: Future<Output = ()> + Send + 'static,

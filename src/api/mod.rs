@@ -96,20 +96,20 @@ pub enum Readiness {
 }
 
 /// What every door of one daemon shares.
-pub struct Doors {
+pub struct Servers {
     engine: Arc<Engine>,
     settings: Settings,
     readiness: watch::Receiver<Readiness>,
     admin: Admin,
     tokens: Option<Arc<TokenReader>>,
-    http: Gate,
-    rls: Gate,
-    owner: Gate,
+    http: ListenerLimits,
+    rls: ListenerLimits,
+    owner: ListenerLimits,
     explaining: Arc<tokio::sync::Semaphore>,
     others: rls::Others,
 }
 
-impl std::fmt::Debug for Doors {
+impl std::fmt::Debug for Servers {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Doors").field("settings", &self.settings).finish_non_exhaustive()
     }
@@ -117,14 +117,14 @@ impl std::fmt::Debug for Doors {
 
 /// The counters of one listener, and the room that it has: for connections, for bodies that arrive in pieces, for answers
 /// that are not read.
-struct Gate {
+struct ListenerLimits {
     rejected: Counter,
     places: Arc<places::Places>,
     budget: connection::Budget,
     unsent: unsent::ListenerUnsent,
 }
 
-impl Gate {
+impl ListenerLimits {
     fn new(engine: &Engine, settings: &Settings, door: &'static str) -> Self {
         let metrics = engine.metrics();
         let (max, address_max) = (settings.connections_max, settings.address_connections_max);
@@ -137,7 +137,7 @@ impl Gate {
     }
 }
 
-impl Doors {
+impl Servers {
     /// Doors to this engine. `readiness` is what `/readyz` and gRPC health tell, as long as its sender lives and after;
     /// `admin` is what the admin routes work with.
     #[must_use]
@@ -147,9 +147,10 @@ impl Doors {
         readiness: watch::Receiver<Readiness>,
         admin: Admin,
     ) -> Self {
-        let (http, rls) = (Gate::new(&engine, &settings, "http"), Gate::new(&engine, &settings, "rls"));
+        let (http, rls) =
+            (ListenerLimits::new(&engine, &settings, "http"), ListenerLimits::new(&engine, &settings, "rls"));
         let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings };
-        let owner = Gate::new(&engine, &few, "admin");
+        let owner = ListenerLimits::new(&engine, &few, "admin");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
         let others = rls::Others::new(&readiness, engine.metrics());
         Self { engine, settings, readiness, admin, tokens: None, http, rls, owner, explaining, others }
@@ -194,16 +195,16 @@ pub struct Shutdown {
 
 /// Serves the HTTP door on this listener until it is stopped, then finishes what is in flight for at most
 /// [`Settings::drain`] and returns. A Unix socket's file is gone afterwards.
-pub async fn serve_http(listener: impl Into<Arc<Listener>>, doors: Arc<Doors>, shutdown: Shutdown) {
+pub async fn serve_http(listener: impl Into<Arc<Listener>>, doors: Arc<Servers>, shutdown: Shutdown) {
     listener::serve(listener.into(), doors, |doors| &doors.http, http::connection, shutdown).await;
 }
 
 /// Serves the HTTP door on the admin socket, on which the user of the daemon needs no token.
-pub async fn serve_owner(listener: impl Into<Arc<Listener>>, doors: Arc<Doors>, shutdown: Shutdown) {
+pub async fn serve_owner(listener: impl Into<Arc<Listener>>, doors: Arc<Servers>, shutdown: Shutdown) {
     listener::serve(listener.into(), doors, |doors| &doors.owner, http::connection, shutdown).await;
 }
 
 /// Serves the gRPC door on this listener until it is stopped, like [`serve_http`].
-pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, doors: Arc<Doors>, shutdown: Shutdown) {
+pub async fn serve_grpc(listener: impl Into<Arc<Listener>>, doors: Arc<Servers>, shutdown: Shutdown) {
     listener::serve(listener.into(), doors, |doors| &doors.rls, rls::connection, shutdown).await;
 }

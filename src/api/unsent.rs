@@ -120,12 +120,12 @@ impl Drop for Unsent {
 
 /// Bytes of an answer, counted until the connection has taken them for sending or lets them go.
 #[derive(Debug)]
-pub(super) struct Counted {
+pub(super) struct CountedWriter {
     bytes: Bytes,
     of: Arc<Unsent>,
 }
 
-impl Counted {
+impl CountedWriter {
     /// These bytes wait to be sent.
     pub(super) fn new(bytes: Bytes, of: &Arc<Unsent>) -> Self {
         of.add(bytes.len());
@@ -133,13 +133,13 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedWriter {
     fn drop(&mut self) {
         self.of.remove(self.bytes.len());
     }
 }
 
-impl Buf for Counted {
+impl Buf for CountedWriter {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }
@@ -173,8 +173,8 @@ mod tests {
     fn what_is_sent_or_let_go_is_given_back_to_the_byte() {
         let listener = ListenerUnsent::default();
         let connection = listener.connection();
-        let mut first = Counted::new(Bytes::from(vec![0; 100_000]), &connection);
-        let second = Counted::new(Bytes::from(vec![0; 100_000]), &connection);
+        let mut first = CountedWriter::new(Bytes::from(vec![0; 100_000]), &connection);
+        let second = CountedWriter::new(Bytes::from(vec![0; 100_000]), &connection);
         assert_eq!(of(&listener), 200_000);
         first.advance(90_000);
         assert_eq!(first.copy_to_bytes(10_000).len(), 10_000);
@@ -188,9 +188,9 @@ mod tests {
     fn small_answers_are_no_news_to_the_listener_and_a_closed_connection_leaves_nothing() {
         let listener = ListenerUnsent::default();
         let connection = listener.connection();
-        let small = Counted::new(Bytes::from(vec![0; STEP_BYTES]), &connection);
+        let small = CountedWriter::new(Bytes::from(vec![0; STEP_BYTES]), &connection);
         assert_eq!(of(&listener), 0);
-        let large = Counted::new(Bytes::from(vec![0; STEP_BYTES]), &connection);
+        let large = CountedWriter::new(Bytes::from(vec![0; STEP_BYTES]), &connection);
         assert_eq!(of(&listener), 2 * STEP_BYTES);
         drop((small, large, connection));
         assert_eq!(of(&listener), 0);
@@ -200,7 +200,7 @@ mod tests {
     fn a_connection_that_reads_nothing_takes_up_nothing_and_one_that_reads_does() {
         let listener = ListenerUnsent::default();
         let (unread, read) = (listener.connection(), listener.connection());
-        let answer = Counted::new(Bytes::from(vec![0; CONNECTION_BYTES_MAX]), &unread);
+        let answer = CountedWriter::new(Bytes::from(vec![0; CONNECTION_BYTES_MAX]), &unread);
         assert!(!unread.has_room() && read.has_room());
         drop(answer);
         assert!(unread.has_room());
@@ -212,7 +212,7 @@ mod tests {
         let (mut connections, mut answers) = (Vec::new(), Vec::new());
         while of(&listener) < LISTENER_BYTES_MAX {
             let connection = listener.connection();
-            answers.push(Counted::new(Bytes::from(vec![0; CONNECTION_BYTES_MAX / 2]), &connection));
+            answers.push(CountedWriter::new(Bytes::from(vec![0; CONNECTION_BYTES_MAX / 2]), &connection));
             connections.push(connection);
         }
         assert!(connections.iter().all(|connection| !connection.has_room()));
@@ -226,7 +226,7 @@ mod tests {
         let connection = listener.connection();
         let mut looks = UnreadLooks::default();
         assert!((0..100).all(|_| !connection.is_unread(&mut looks)), "nothing waits");
-        let mut answer = Counted::new(Bytes::from_static(b"answer"), &connection);
+        let mut answer = CountedWriter::new(Bytes::from_static(b"answer"), &connection);
         answer.advance(1);
         assert!(!connection.is_unread(&mut looks), "some of it was read since");
         assert!(!connection.is_unread(&mut looks) && !connection.is_unread(&mut looks));

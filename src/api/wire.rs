@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
 
-use crate::core::decision::{Decision, Ruled};
+use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::Lease;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::request::Request;
@@ -53,7 +53,7 @@ pub struct DecisionJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'a str>,
     /// What each rule said.
-    pub rules: RuledList<'a>,
+    pub rules: RuleOutcomeList<'a>,
     /// By which places are renewed and given back; absent when none are held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
@@ -95,18 +95,18 @@ pub struct ReleasedJson {
     pub degraded: bool,
 }
 
-/// What each rule said, written as a list of [`RuledJson`].
+/// What each rule said, written as a list of [`RuleOutcomeJson`].
 #[derive(Debug)]
-pub struct RuledList<'a>(&'a [Ruled]);
+pub struct RuleOutcomeList<'a>(&'a [RuleOutcome]);
 
-impl<'a> RuledList<'a> {
+impl<'a> RuleOutcomeList<'a> {
     /// Each rule's part.
-    pub fn iter(&self) -> impl Iterator<Item = RuledJson<'a>> + use<'a> {
-        self.0.iter().map(RuledJson::new)
+    pub fn iter(&self) -> impl Iterator<Item = RuleOutcomeJson<'a>> + use<'a> {
+        self.0.iter().map(RuleOutcomeJson::new)
     }
 }
 
-impl Serialize for RuledList<'_> {
+impl Serialize for RuleOutcomeList<'_> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(self.iter())
     }
@@ -114,7 +114,7 @@ impl Serialize for RuledList<'_> {
 
 /// What one rule said.
 #[derive(Debug, Serialize)]
-pub struct RuledJson<'a> {
+pub struct RuleOutcomeJson<'a> {
     /// The rule.
     pub rule: &'a str,
     /// Whether it lets the request pass.
@@ -174,15 +174,15 @@ impl<'a> DecisionJson<'a> {
             delay_ms: if decision.allowed { delay.unwrap_or_default().millis_up() } else { 0 },
             status: decision.status,
             message: decision.message.as_deref(),
-            rules: RuledList(&decision.rules),
+            rules: RuleOutcomeList(&decision.rules),
             lease: decision.lease.as_ref().map(|leased| lease_text(&leased.lease)),
             expires_ms: decision.lease.as_ref().map(|leased| leased.hold.millis_up()),
         }
     }
 }
 
-impl<'a> RuledJson<'a> {
-    fn new(ruled: &'a Ruled) -> Self {
+impl<'a> RuleOutcomeJson<'a> {
+    fn new(ruled: &'a RuleOutcome) -> Self {
         Self {
             rule: &ruled.rule,
             allowed: ruled.allowed,

@@ -8,7 +8,7 @@ use super::time::Span;
 
 /// What one rule said.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ruled {
+pub struct RuleOutcome {
     /// The rule's name.
     pub rule: std::sync::Arc<str>,
     /// What it does with requests.
@@ -52,7 +52,7 @@ pub struct Decision {
     /// Whether the request may pass.
     pub allowed: bool,
     /// What each deciding rule said, in order of precedence.
-    pub rules: SmallVec<[Ruled; 2]>,
+    pub rules: SmallVec<[RuleOutcome; 2]>,
     /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`: no rule applied.
     pub tightest: Option<usize>,
     /// HTTP status that the denying rule asks for; 200 when allowed.

@@ -11,7 +11,7 @@ use crate::core::audit::DistinctMax;
 use crate::core::regions::NodeName;
 pub use crate::database::audit::archive::Archived;
 use crate::database::audit::archive::{self, ArchiveError};
-use crate::database::audit::{Keeper, Past, Pipeline, PipelineSetup, Settings, Spool, Steps};
+use crate::database::audit::{Past, Pipeline, PipelineSetup, RetentionJob, Settings, Spool, Steps};
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::audit::{Queue, Sampling};
@@ -79,7 +79,7 @@ impl Prepared {
         if waiting > 0 {
             tracing::info!(waiting, bytes = spool.bytes(), "batches of an earlier run are delivered first");
         }
-        let keeper = Keeper::new(
+        let keeper = RetentionJob::new(
             self.database.clone(),
             settings(&self.audit, engine.name().clone(), steps.clone()),
             Arc::clone(&metrics),

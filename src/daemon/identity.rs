@@ -15,7 +15,7 @@ use crate::api::token::{KeySet, OnInvalid, TokenReader, TokenSettings};
 use crate::config::{self, Config};
 use crate::database::file::changes::ChangeFile;
 use crate::database::postgres::Database;
-use crate::database::postgres::people::{self, People};
+use crate::database::postgres::people::{self, IdentityStore};
 use crate::engine::admin::Ledger;
 use crate::engine::clock::Clock;
 use crate::engine::identity::lookups::Lookups;
@@ -73,7 +73,9 @@ impl IdentitySetup {
 /// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules file.
 pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledger> {
     match (database, &setup.rules) {
-        (Some(database), _) => Arc::new(People::new(database.clone(), &setup.name.region, &setup.name.node)),
+        (Some(database), _) => {
+            Arc::new(IdentityStore::new(database.clone(), &setup.name.region, &setup.name.node))
+        }
         (None, RulesSource::File(path)) => {
             Arc::new(Arc::new(ChangeFile::new(Some(path), setup.name.clone(), Clock::System)))
         }
@@ -120,7 +122,7 @@ impl Identities {
         }
         let register: Arc<dyn Register> = match (database, &identity.lookups) {
             (Some(database), Some(settings)) => {
-                let people = People::new(database.clone(), &setup.name.region, &setup.name.node);
+                let people = IdentityStore::new(database.clone(), &setup.name.region, &setup.name.node);
                 let people = Arc::new(people);
                 let (source, metrics) = (Arc::clone(&people) as _, engine.metrics());
                 let lookups =

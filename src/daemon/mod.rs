@@ -10,7 +10,7 @@ use anyhow::Context;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::{self, Admin, Doors, Guard, Listener, Readiness, Settings, Shutdown};
+use crate::api::{self, Admin, Guard, Listener, Readiness, Servers, Settings, Shutdown};
 use crate::database::postgres::Database;
 use crate::engine::Engine;
 use crate::engine::clock::Clock;
@@ -83,7 +83,7 @@ pub struct Daemon {
     /// Listeners first, then everything else.
     stop_doors: Shutdown,
     stop: CancellationToken,
-    shared: Arc<Doors>,
+    shared: Arc<Servers>,
     doors: Tasks,
     tasks: Tasks,
 }
@@ -214,7 +214,7 @@ impl Daemon {
             ledger,
             history: audit.as_ref().map(Remembering::history),
         };
-        let shared = Doors::new(Arc::clone(&engine), settings, ready, admin);
+        let shared = Servers::new(Arc::clone(&engine), settings, ready, admin);
         let shared = Arc::new(match &identities.tokens {
             Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
             None => shared,

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::database_rules::DatabaseRules;
 use crate::core::regions::NodeName;
 use crate::database::postgres::rules::Version;
-use crate::peer::{FetchError, Member, Peers, RulesWord};
+use crate::peer::{FetchError, Member, Peers, RulesStatement};
 
 /// How often to look at what the others have, besides when it changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
@@ -97,7 +97,7 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
                 if let Some(offer) = offers.borrow_and_update().clone() {
                     let Version { generation, revision } = offer.version;
                     let (length, digest) = (offer.bytes.len(), offer.digest);
-                    peers.offer_rules(RulesWord { generation, revision, length, digest }, offer.bytes);
+                    peers.offer_rules(RulesStatement { generation, revision, length, digest }, offer.bytes);
                 }
                 continue;
             }
@@ -113,14 +113,14 @@ pub(super) async fn run(rules: Arc<DatabaseRules>, peers: Arc<Peers>, stop: Canc
     }
 }
 
-fn version(word: &RulesWord) -> Version {
+fn version(word: &RulesStatement) -> Version {
     Version { generation: word.generation, revision: word.revision }
 }
 
 /// Takes the newest set that a peer has, if it is newer than the own one; the next newest if that is not right.
 async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shunned: &mut Shunned) {
     let own = &rules.engine.name().region;
-    let mut holders: Vec<(&Member, RulesWord)> = members
+    let mut holders: Vec<(&Member, RulesStatement)> = members
         .iter()
         .filter(|member| member.live)
         .filter_map(|member| Some((member, member.rules?)))
@@ -158,7 +158,12 @@ async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shun
     }
 }
 
-async fn take(rules: &DatabaseRules, peers: &Peers, member: &Member, word: RulesWord) -> Result<(), Unfit> {
+async fn take(
+    rules: &DatabaseRules,
+    peers: &Peers,
+    member: &Member,
+    word: RulesStatement,
+) -> Result<(), Unfit> {
     let bytes = peers.fetch_rules(&member.name, word, FETCH_DEADLINE).await?;
     let peer = format!("{}/{}", member.name.region, member.name.node);
     rules.take_from_peer(bytes, version(&word), &peer).await

@@ -328,7 +328,7 @@ impl Queue {
         let rule = ruled.map(|ruled| &*ruled.rule);
         let is_listed = outcome == Outcome::Allowed || self.has_row(rule.unwrap_or_default(), now);
         let Question { request, owner } = question;
-        let mut asked = Asker { user: owner, ..Asker::default() };
+        let mut asked = AuditClient { user: owner, ..AuditClient::default() };
         for (name, value) in request.attributes.iter().filter(|_| is_listed) {
             match *name {
                 "user" => asked.user = Some(value),
@@ -367,7 +367,7 @@ impl Queue {
 
 /// What a record says of who asked, and for what.
 #[derive(Default)]
-struct Asker<'a> {
+struct AuditClient<'a> {
     user: Option<&'a str>,
     key: Option<KeyName<'a>>,
     address: Option<&'a str>,

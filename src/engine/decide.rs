@@ -11,11 +11,11 @@ use super::each::Footprint;
 use super::hold::Leasing;
 use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
-use super::port::{Answer, Charge, Counted, Intent, Outcome};
+use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use super::unmatched;
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Verdict};
-use crate::core::decision::{Decision, Ruled, Worldwide};
+use crate::core::decision::{Decision, RuleOutcome, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
 use crate::core::key::Key;
@@ -138,7 +138,7 @@ impl Engine {
                 decisions.push(decision);
                 continue;
             }
-            let mut rules: SmallVec<[Ruled; 2]> = SmallVec::new();
+            let mut rules: SmallVec<[RuleOutcome; 2]> = SmallVec::new();
             let own = counted.as_slice();
             let mut leased = Leasing::of(request.cost, charged);
             for found in matches {
@@ -184,7 +184,7 @@ impl Engine {
         decisions
     }
 
-    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &Ruled) {
+    fn count(&self, plan: &Plan<'_, '_>, found: &Match<'_>, ruled: &RuleOutcome) {
         let Some(side) = plan.loaded.side(found.rule) else { return };
         match (ruled.allowed, ruled.shadow) {
             (true, _) => side.metrics.allowed.increment(1),
@@ -202,7 +202,7 @@ impl Engine {
     }
 
     /// Counts what of a report was not charged.
-    fn note_uncharged(&self, found: &Match<'_>, cost: Cost, counted: &Counted) {
+    fn note_uncharged(&self, found: &Match<'_>, cost: Cost, counted: &ChargeResult) {
         let Cost::Report(report) = cost else { return };
         let left = report.permits.saturating_sub(counted.reported);
         if left > 0 {
@@ -216,7 +216,7 @@ impl Engine {
         }
     }
 
-    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &Counted, now: Timestamp) {
+    fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
         let TakenCost { cost, charged } = taken;
         // A request's own limit with another window counts in buckets of its own, which no other region knows.
         if key.shape() != found.rule.shape {
@@ -252,7 +252,7 @@ impl Engine {
 
 /// Permits that have to come from other regions before one is free here: what is owed, and that one. Where costs are charged
 /// afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
-fn missing(found: &Match<'_>, counted: &Counted) -> u64 {
+fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
     let algorithm = found.rule.rule.algorithm;
     let held = match counted.view {
         Some(view) if !algorithm.is_level() => u64::from(view.budget),
@@ -262,7 +262,7 @@ fn missing(found: &Match<'_>, counted: &Counted) -> u64 {
 }
 
 /// Permits in use after a request under the rule of this index; `counted` begins with the request's own.
-fn used_of(matches: &Matches<'_>, counted: &[Counted], index: usize) -> u64 {
+fn used_of(matches: &Matches<'_>, counted: &[ChargeResult], index: usize) -> u64 {
     let counts = |found: &&Match<'_>| found.key.is_some();
     let uncounted = matches.get(index).is_none_or(|found| found.key.is_none());
     let before = matches.iter().take(index).filter(counts).count();
@@ -302,7 +302,7 @@ pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u
 
 /// The answer to one who may not ask at all.
 fn refusal(refused: &IdentityRefused) -> Decision {
-    let ruled = Ruled {
+    let ruled = RuleOutcome {
         rule: refused.why.name().into(),
         action: Action::Block,
         allowed: false,
@@ -454,12 +454,12 @@ impl<'a, 'r> Plan<'a, 'r> {
     }
 
     /// `allow` and `block` count nothing, nor does a rule whose weights the regions have not agreed on: it denies.
-    fn uncounted(&self, found: &Match<'_>, shadow: bool) -> Ruled {
+    fn uncounted(&self, found: &Match<'_>, shadow: bool) -> RuleOutcome {
         let action = found.rule.rule.action;
         if action.counts() {
             return self.waiting(found, shadow);
         }
-        Ruled {
+        RuleOutcome {
             rule: self.name(found),
             action,
             allowed: action != Action::Block,
@@ -476,14 +476,14 @@ impl<'a, 'r> Plan<'a, 'r> {
     }
 
     /// The other regions may spend all of the limit, for all that is known.
-    fn waiting(&self, found: &Match<'_>, shadow: bool) -> Ruled {
+    fn waiting(&self, found: &Match<'_>, shadow: bool) -> RuleOutcome {
         let rule = &found.rule.rule;
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
             believed_used: 0,
             error_bound: found.whole.capacity(rule.algorithm),
         });
-        Ruled {
+        RuleOutcome {
             rule: self.name(found),
             action: rule.action,
             allowed: false,
@@ -525,11 +525,11 @@ impl<'a, 'r> Plan<'a, 'r> {
     fn held_to_first_share(
         &self,
         found: &Match<'_>,
-        counted: &Counted,
+        counted: &ChargeResult,
         cost: Cost,
         elsewhere: OtherStores,
     ) -> bool {
-        let Counted { used, view, degraded, ref verdict, .. } = *counted;
+        let ChargeResult { used, view, degraded, ref verdict, .. } = *counted;
         let rule = found.rule;
         let fits = used.saturating_add(cost.taken()) <= found.limit.capacity(rule.rule.algorithm);
         let unheard = rule.rule.global.is_some() && !verdict.admitted && view.is_none() && !degraded;
@@ -540,12 +540,12 @@ impl<'a, 'r> Plan<'a, 'r> {
         &self,
         found: &Match<'_>,
         shadow: bool,
-        (counted, cost): (&Counted, Cost),
+        (counted, cost): (&ChargeResult, Cost),
         (elsewhere, now): (OtherStores, Timestamp),
-    ) -> Ruled {
+    ) -> RuleOutcome {
         let Verdict { admitted, remaining, reset, retry, delay } = counted.verdict;
         let rule = &found.rule.rule;
-        let Counted { used, view, error_bound, degraded, .. } = *counted;
+        let ChargeResult { used, view, error_bound, degraded, .. } = *counted;
         let retry = match self.held_to_first_share(found, counted, cost, elsewhere) {
             true => Some(retry.unwrap_or(HEARD_SOON).min(HEARD_SOON)),
             false => retry.filter(|_| self.may_pass(found, cost)),
@@ -563,7 +563,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                 elsewhere,
             ),
         });
-        Ruled {
+        RuleOutcome {
             rule: self.name(found),
             action: rule.action,
             allowed: admitted,
@@ -579,8 +579,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         }
     }
 
-    fn decision(&self, rules: SmallVec<[Ruled; 2]>, matches: &Matches<'_>) -> Decision {
-        let denies = |ruled: &Ruled| !ruled.allowed && !ruled.shadow;
+    fn decision(&self, rules: SmallVec<[RuleOutcome; 2]>, matches: &Matches<'_>) -> Decision {
+        let denies = |ruled: &RuleOutcome| !ruled.allowed && !ruled.shadow;
         // Of several that deny, the one that denies longest says when to come back; "never" is longest.
         let denying = rules
             .iter()
@@ -591,7 +591,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             })
             .map(|(index, _)| index);
         let least_left = || {
-            let counts = |ruled: &&Ruled| !ruled.shadow && ruled.action != Action::Allow;
+            let counts = |ruled: &&RuleOutcome| !ruled.shadow && ruled.action != Action::Allow;
             let counting = rules.iter().enumerate().filter(|(_, ruled)| counts(ruled));
             counting.min_by_key(|(_, ruled)| ruled.remaining).map(|(index, _)| index)
         };

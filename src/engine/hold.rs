@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::identity::secret::NoRandomness;
-use super::port::{Charge, Counted, Intent};
+use super::port::{Charge, ChargeResult, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Leased;
 use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease};
@@ -92,7 +92,7 @@ impl Leasing {
     }
 
     /// Takes down what was acquired of one rule, if anything was.
-    pub(super) fn note(&mut self, found: &Match<'_>, key: &Key, counted: &Counted) {
+    pub(super) fn note(&mut self, found: &Match<'_>, key: &Key, counted: &ChargeResult) {
         let rule = &found.rule.rule;
         let Some(leased) = &mut self.0 else { return };
         if rule.algorithm != Algorithm::Concurrency || !counted.verdict.admitted {
@@ -147,7 +147,7 @@ impl Engine {
             Some(outcome) => outcome,
             None => self.store.decide(&charges, Intent::Charge, now).await,
         };
-        let did = |counted: &&Counted| match step {
+        let did = |counted: &&ChargeResult| match step {
             HoldStep::Release => counted.returned > 0,
             HoldStep::Acquire | HoldStep::Renew => counted.verdict.admitted,
         };

@@ -56,7 +56,7 @@ pub struct Charge<'a> {
 
 /// What became of one charge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counted {
+pub struct ChargeResult {
     /// The bucket's answer.
     pub verdict: Verdict,
     /// What the world was believed to leave, for a worldwide rule that has heard of others.
@@ -82,7 +82,7 @@ pub struct Outcome {
     /// are charged always.
     pub admitted: bool,
     /// One for each charge.
-    pub counted: SmallVec<[Counted; 2]>,
+    pub counted: SmallVec<[ChargeResult; 2]>,
 }
 
 /// Whether a decision charges.

@@ -9,7 +9,7 @@ use arc_swap::ArcSwap;
 use super::Engine;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::regions::NodeName;
-use crate::core::regions::escrow::level::DOUBT;
+use crate::core::regions::escrow::level::RECOVERY_WINDOW;
 use crate::core::regions::escrow::places::Margins;
 use crate::core::regions::split::{InForce, Saved, ShareStatus, Split, SplitRule, WeightsStatement};
 use crate::core::rule::Mode;
@@ -105,7 +105,7 @@ impl Shares {
                 _ if global.mode != Mode::Escrow => Span::ZERO,
                 Algorithm::Concurrency => Margins::USUAL.recall(compiled.limit.window),
                 // What a larger capacity was charged with must have come, and be kept no more.
-                algorithm if algorithm.is_level() => DOUBT,
+                algorithm if algorithm.is_level() => RECOVERY_WINDOW,
                 _ => Span::ZERO,
             };
             Some(SplitRule {

@@ -18,7 +18,7 @@ use super::contacts::{Contacts, Present};
 use super::counters::{Counters, Refusal};
 use super::endpoint::{self, Endpoint, HANDSHAKE_DEADLINE};
 use super::links::Links;
-use super::rules::{self, READERS_MAX, Shelf};
+use super::rules::{self, READERS_MAX, SavedRules};
 use super::strangers::Strangers;
 use super::tls::STREAMS_MAX;
 use crate::core::regions::NodeName;
@@ -40,7 +40,7 @@ pub(super) struct Inbox {
     pub(super) contacts: Arc<Contacts>,
     pub(super) links: Arc<Links>,
     pub(super) counters: Arc<Counters>,
-    pub(super) rules: Arc<Shelf>,
+    pub(super) rules: Arc<SavedRules>,
     pub(super) strangers: Strangers,
 }
 

@@ -22,7 +22,7 @@ use super::contacts::Contacts;
 use super::counters::Refusal;
 use super::gossip::Carrier;
 use super::identity;
-use super::rules::{RulesWord, Shelf};
+use super::rules::{RulesStatement, SavedRules};
 use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::{Phase, WeightsStatement};
@@ -65,7 +65,7 @@ pub struct Member {
     /// Which weights of `split` rules it holds, once it has said so.
     pub shares: Option<WeightsStatement>,
     /// Which set of rules it decides by, if it has one to give.
-    pub rules: Option<RulesWord>,
+    pub rules: Option<RulesStatement>,
     /// The regions that it lists, once it has said so.
     pub regions: Option<Vec<String>>,
     /// What its worldwide rules are like, once it has said so.
@@ -80,7 +80,7 @@ pub(super) struct Facts {
     pub(super) draining: AtomicBool,
     pub(super) revision: AtomicU64,
     pub(super) shares: Mutex<Option<WeightsStatement>>,
-    pub(super) rules: Arc<Shelf>,
+    pub(super) rules: Arc<SavedRules>,
     /// The regions that this daemon lists, and the digests of its rules, as they travel.
     pub(super) regions: Mutex<Option<String>>,
     pub(super) digests: Mutex<Option<String>>,
@@ -312,7 +312,7 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
         live,
         revision: state.get(REVISION)?.parse().ok()?,
         shares: state.get(SHARES).and_then(word),
-        rules: state.get(RULES).and_then(RulesWord::read),
+        rules: state.get(RULES).and_then(RulesStatement::read),
         regions: state.get(REGIONS).and_then(listed),
         digests: state.get(DIGESTS).and_then(Digests::read),
     })

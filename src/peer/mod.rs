@@ -37,5 +37,5 @@ pub use link::{LinkStatus, Refuser};
 pub use membership::Member;
 pub use peers::{EVENTS_LEN_MAX, GOSSIP_INTERVAL_DEFAULT, PeerEvent, Peers, PeersConfig, StartError};
 pub use queue::PEER_QUEUE_LEN_MAX;
-pub use rules::{FetchError, RULES_BYTES_MAX, RulesWord};
+pub use rules::{FetchError, RULES_BYTES_MAX, RulesStatement};
 pub use tls::{CertificateDates, TlsError, TlsPem};

@@ -22,7 +22,7 @@ use super::join;
 use super::link::{LinkContext, LinkStatus};
 use super::links::Links;
 use super::membership::{self, Facts, Member, Membership};
-use super::rules::{self, FetchError, RulesWord, Shelf};
+use super::rules::{self, FetchError, RulesStatement, SavedRules};
 use super::strangers::Strangers;
 use super::tls::{self, TlsError, TlsPem};
 use crate::core::regions::NodeName;
@@ -124,7 +124,7 @@ struct Ground {
     links: Arc<Links>,
     contacts: Arc<Contacts>,
     counters: Arc<Counters>,
-    rules: Arc<Shelf>,
+    rules: Arc<SavedRules>,
     advertise: SocketAddr,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -421,7 +421,7 @@ impl Peers {
     }
 
     /// Tells the others which set of rules is in force here, and keeps its bytes for those who want them.
-    pub fn offer_rules(&self, word: RulesWord, bytes: Bytes) {
+    pub fn offer_rules(&self, word: RulesStatement, bytes: Bytes) {
         self.ground.rules.put(word, bytes);
         self.facts.changed.notify_one();
     }
@@ -433,7 +433,7 @@ impl Peers {
     pub async fn fetch_rules(
         &self,
         from: &NodeName,
-        word: RulesWord,
+        word: RulesStatement,
         deadline: Duration,
     ) -> Result<Vec<u8>, FetchError> {
         let connection = self.ground.links.connection(from).ok_or(FetchError::NotConnected)?;

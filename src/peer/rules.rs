@@ -1,6 +1,6 @@
 //! Whole sets of rules between daemons, for one whose own source of rules is behind.
 //!
-//! Each daemon gossips which set it decides by ([`RulesWord`]) and keeps its bytes ready. Who wants them opens a stream on
+//! Each daemon gossips which set it decides by ([`RulesStatement`]) and keeps its bytes ready. Who wants them opens a stream on
 //! the connection that it dialled, names the digest, and reads. What comes is checked against the digest here, and like
 //! every other set by whoever asked: nothing a peer sends is used unread.
 
@@ -28,7 +28,7 @@ const DIGEST_BYTES: usize = 32;
 
 /// Which set of rules a daemon decides by, as it gossips it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RulesWord {
+pub struct RulesStatement {
     /// A later generation is newer whatever its revision.
     pub generation: u64,
     /// The revision within it.
@@ -39,7 +39,7 @@ pub struct RulesWord {
     pub digest: [u8; DIGEST_BYTES],
 }
 
-impl RulesWord {
+impl RulesStatement {
     /// As it is gossiped.
     pub(super) fn text(&self) -> String {
         let digest = self.digest.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -66,16 +66,16 @@ impl RulesWord {
 
 /// The set that others may read.
 #[derive(Debug, Default)]
-pub(super) struct Shelf(Mutex<Option<(RulesWord, Bytes)>>);
+pub(super) struct SavedRules(Mutex<Option<(RulesStatement, Bytes)>>);
 
-impl Shelf {
+impl SavedRules {
     /// Replaces it.
-    pub(super) fn put(&self, word: RulesWord, bytes: Bytes) {
+    pub(super) fn put(&self, word: RulesStatement, bytes: Bytes) {
         *self.lock() = Some((word, bytes));
     }
 
     /// What is gossiped of it.
-    pub(super) fn word(&self) -> Option<RulesWord> {
+    pub(super) fn word(&self) -> Option<RulesStatement> {
         self.lock().as_ref().map(|(word, _)| *word)
     }
 
@@ -83,14 +83,14 @@ impl Shelf {
         self.lock().as_ref().filter(|(word, _)| word.digest == digest).map(|(_, bytes)| bytes.clone())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(RulesWord, Bytes)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<(RulesStatement, Bytes)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Answers one question for a set. A set that is not here any more is answered with nothing.
 pub(super) async fn answer(
-    shelf: Arc<Shelf>,
+    shelf: Arc<SavedRules>,
     mut send: SendStream,
     mut receive: RecvStream,
 ) -> Result<(), Refusal> {
@@ -138,7 +138,7 @@ pub enum FetchError {
 /// Reads a set from a peer.
 pub(super) async fn fetch(
     connection: Connection,
-    word: RulesWord,
+    word: RulesStatement,
     deadline: Duration,
 ) -> Result<Vec<u8>, FetchError> {
     if word.length > RULES_BYTES_MAX {
@@ -169,21 +169,21 @@ mod tests {
 
     #[test]
     fn a_word_is_read_as_it_was_said_and_nothing_else_is() {
-        let word = RulesWord { generation: 2, revision: 17, length: 9, digest: [0xa5; 32] };
-        assert_eq!(RulesWord::read(&word.text()), Some(word));
+        let word = RulesStatement { generation: 2, revision: 17, length: 9, digest: [0xa5; 32] };
+        assert_eq!(RulesStatement::read(&word.text()), Some(word));
         let text = word.text();
         for cut in 0..text.len() {
-            assert_eq!(RulesWord::read(&text[..cut]), None, "{cut}");
+            assert_eq!(RulesStatement::read(&text[..cut]), None, "{cut}");
         }
-        assert_eq!(RulesWord::read(&format!("{text} ")), None);
-        assert_eq!(RulesWord::read(&text.replace('5', "ä")), None);
+        assert_eq!(RulesStatement::read(&format!("{text} ")), None);
+        assert_eq!(RulesStatement::read(&text.replace('5', "ä")), None);
     }
 
     #[test]
     fn a_shelf_gives_only_what_is_asked_for_by_its_digest() {
-        let shelf = Shelf::default();
+        let shelf = SavedRules::default();
         assert_eq!((shelf.word(), shelf.get(&[1; 32])), (None, None));
-        let word = RulesWord { generation: 1, revision: 1, length: 3, digest: [1; 32] };
+        let word = RulesStatement { generation: 1, revision: 1, length: 3, digest: [1; 32] };
         shelf.put(word, Bytes::from_static(b"set"));
         assert_eq!((shelf.word(), shelf.get(&[1; 32])), (Some(word), Some(Bytes::from_static(b"set"))));
         assert_eq!(shelf.get(&[2; 32]), None);

@@ -7,10 +7,10 @@ use std::sync::MutexGuard;
 use smallvec::SmallVec;
 
 use super::rights::is_closed;
-use super::slot::{KeySlot, Looked, Named};
+use super::slot::{Evaluation, KeySlot, Named};
 use crate::core::table::TablePlace;
 use crate::core::time::Timestamp;
-use crate::engine::port::{Charge, Counted, Intent, Outcome};
+use crate::engine::port::{Charge, ChargeResult, Intent, Outcome};
 
 /// A slot by its index, locked.
 pub(super) type LockedSlot<'s> = (usize, MutexGuard<'s, KeySlot>);
@@ -28,7 +28,7 @@ struct Plan<'a> {
     named: Named<'a>,
     /// Index in [`Decision::slots`].
     slot: usize,
-    looked: Looked,
+    looked: Evaluation,
     /// Its bucket was made for this decision.
     made: bool,
     without_room: bool,
@@ -146,7 +146,7 @@ impl<'a, 's> Decision<'a, 's> {
     }
 }
 
-fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> Counted {
+fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> ChargeResult {
     if !plan.is_charged(true) {
         return slot.uncharged(plan.charge, &plan.looked, plan.named);
     }
@@ -159,7 +159,7 @@ fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> Counted {
 }
 
 /// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was taken.
-fn answer(slot: &mut KeySlot, plan: &Plan<'_>, admitted: bool) -> Counted {
+fn answer(slot: &mut KeySlot, plan: &Plan<'_>, admitted: bool) -> ChargeResult {
     if plan.without_room {
         return plan.looked.without_room(plan.charge);
     }

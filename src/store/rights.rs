@@ -9,7 +9,9 @@ use super::slot::{KeySlot, Named};
 use crate::core::algorithm::{Algorithm, Allowance, Limit, PLACES_PER_HOLDER_MAX, State, Verdict};
 use crate::core::regions::escrow::level::{self, MESSAGE_LIFE, under_way_max};
 use crate::core::regions::escrow::places::{self, Margins};
-use crate::core::regions::escrow::{DOUBT_MARGIN, Ledger, Step, StepRequest, StepResult, can_move, is_known};
+use crate::core::regions::escrow::{
+    Ledger, RECOVERY_MARGIN, Step, StepRequest, StepResult, can_move, is_known,
+};
 use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
@@ -121,7 +123,7 @@ impl KeySlot {
             Algorithm::SlidingLog | Algorithm::Concurrency => limit.window,
             _ => Span::ZERO,
         };
-        let known = self.begun + matters + DOUBT_MARGIN;
+        let known = self.begun + matters + RECOVERY_MARGIN;
         let doubts = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
         let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
         if has_places(rule) {

@@ -10,7 +10,7 @@ use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::{BucketInfo, Charge, Counted};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
@@ -58,7 +58,7 @@ impl Named<'_> {
 
 /// What a bucket would answer one charge.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Looked {
+pub(super) struct Evaluation {
     /// The bucket, if it is there.
     pub(super) place: Option<TablePlace>,
     pub(super) verdict: Verdict,
@@ -75,15 +75,15 @@ pub(super) struct Looked {
     doubt: Option<Span>,
 }
 
-impl Looked {
+impl Evaluation {
     /// Whether the charge fits; a refund always does.
     pub(super) fn fits(&self) -> bool {
         self.verdict.admitted
     }
 
     /// The answer, before it is known what was charged.
-    pub(super) fn counted(&self) -> Counted {
-        Counted {
+    pub(super) fn counted(&self) -> ChargeResult {
+        ChargeResult {
             verdict: self.verdict,
             view: self.view.filter(|_| self.told),
             error_bound: self.error_bound,
@@ -109,8 +109,8 @@ impl Looked {
     }
 
     /// The answer where the bucket found no room: the rule's failure policy's.
-    pub(super) fn without_room(&self, charge: &Charge<'_>) -> Counted {
-        let mut counted = Counted { degraded: true, ..self.counted() };
+    pub(super) fn without_room(&self, charge: &Charge<'_>) -> ChargeResult {
+        let mut counted = ChargeResult { degraded: true, ..self.counted() };
         if is_closed(charge.rule, charge.rule.rule.on_failure) {
             counted.verdict.admitted = false;
             counted.verdict.remaining = 0;
@@ -160,7 +160,13 @@ impl KeySlot {
     }
 
     /// What the bucket would answer, if charges before this one in the same decision take `before` permits of it.
-    pub(super) fn look(&self, charge: &Charge<'_>, named: Named<'_>, before: u64, now: Timestamp) -> Looked {
+    pub(super) fn look(
+        &self,
+        charge: &Charge<'_>,
+        named: Named<'_>,
+        before: u64,
+        now: Timestamp,
+    ) -> Evaluation {
         let held = self.held(charge.rule, named);
         let (known, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let algorithm = charge.rule.rule.algorithm;
@@ -193,11 +199,11 @@ impl KeySlot {
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
         let doubt = terms.and_then(|terms| terms.doubt);
-        Looked { place, verdict, view, told, error_bound, now: at, limit, doubt }
+        Evaluation { place, verdict, view, told, error_bound, now: at, limit, doubt }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
-    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Looked, named: Named<'_>) -> Verdict {
+    pub(super) fn look_untaken(&self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> Verdict {
         let peek = self
             .counted((charge.rule, &charge.limit), named, looked.now, self.state(looked.place))
             .check(&looked.limit, looked.view.as_ref(), looked.now, 0);
@@ -279,10 +285,10 @@ impl KeySlot {
     pub(super) fn charged(
         &mut self,
         charge: &Charge<'_>,
-        looked: &Looked,
+        looked: &Evaluation,
         place: Option<TablePlace>,
         named: Named<'_>,
-    ) -> Counted {
+    ) -> ChargeResult {
         let before = place.map_or(0, |place| self.buckets.heap_at(place));
         let counted = self.charge_at(charge, looked, place, named);
         if let Some(place) = place {
@@ -294,10 +300,10 @@ impl KeySlot {
     fn charge_at(
         &mut self,
         charge: &Charge<'_>,
-        looked: &Looked,
+        looked: &Evaluation,
         place: Option<TablePlace>,
         named: Named<'_>,
-    ) -> Counted {
+    ) -> ChargeResult {
         let (limit, now) = (&looked.limit, looked.now);
         let mut counted = looked.counted();
         let escrowed = is_escrowed(charge.rule);
@@ -348,7 +354,12 @@ impl KeySlot {
     }
 
     /// Answers without charging; notes if the bucket is at its limit.
-    pub(super) fn uncharged(&mut self, charge: &Charge<'_>, looked: &Looked, named: Named<'_>) -> Counted {
+    pub(super) fn uncharged(
+        &mut self,
+        charge: &Charge<'_>,
+        looked: &Evaluation,
+        named: Named<'_>,
+    ) -> ChargeResult {
         let now = looked.now;
         let mut counted = looked.counted();
         let Some(place) = looked.place else { return counted };

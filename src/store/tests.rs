@@ -8,12 +8,12 @@ use proptest::prelude::*;
 use super::MemoryStore;
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State};
 use crate::core::key::{Key, Shape};
-use crate::core::regions::escrow::DOUBT_MARGIN;
+use crate::core::regions::escrow::RECOVERY_MARGIN;
 use crate::core::request::Cost;
 use crate::core::rule::{Global, Mode, OnFailure, Rule};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::{Charge, Counted, Intent, Outcome, Store};
+use crate::engine::port::{Charge, ChargeResult, Intent, Outcome, Store};
 
 const NOW: Timestamp = Timestamp(1_790_000_000_000_000);
 const MINUTE: Span = Span(60_000_000);
@@ -50,7 +50,7 @@ fn decide(store: &MemoryStore, charges: &[Charge<'_>], now: Timestamp) -> Outcom
     outcome
 }
 
-fn one(store: &MemoryStore, rule: &Compiled, key: &Key, cost: i64, now: Timestamp) -> Counted {
+fn one(store: &MemoryStore, rule: &Compiled, key: &Key, cost: i64, now: Timestamp) -> ChargeResult {
     decide(store, &[charge(rule, key, cost)], now).counted[0]
 }
 
@@ -345,7 +345,7 @@ const ALGORITHMS: [Algorithm; 6] = [
 
 #[test]
 fn a_new_memory_admits_nothing_of_a_sliding_bucket_while_what_it_cannot_know_still_counts() {
-    let margin = DOUBT_MARGIN;
+    let margin = RECOVERY_MARGIN;
     for (algorithm, closed) in
         [(Algorithm::SlidingLog, MINUTE + margin), (Algorithm::SlidingWindow, MINUTE + MINUTE + margin)]
     {

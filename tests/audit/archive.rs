@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::database::audit::archive::{self, ArchiveError};
-use tidegate::database::audit::{ArchiveStep, Keeper, Settings, Steps};
+use tidegate::database::audit::{ArchiveStep, RetentionJob, Settings, Steps};
 use tidegate::telemetry::Metrics;
 
 use super::records::{NOON, Process, Server, batch, denial, node, runtime};
@@ -209,7 +209,7 @@ fn months_are_made_ahead_and_what_is_old_is_forgotten() {
     server.sql("UPDATE audit_batches SET at = '2026-01-01'");
     runtime().block_on(async {
         let settings = settings(folder.path(), Steps::default());
-        let keeper = Keeper::new(server.open(), settings, Metrics::new());
+        let keeper = RetentionJob::new(server.open(), settings, Metrics::new());
         // The evening before a month ends, and the morning after.
         for now in [Timestamp(1_790_812_799_000_000), Timestamp(1_790_812_801_000_000)] {
             keeper.once(now).await.unwrap();

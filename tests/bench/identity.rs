@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Cost, Request};
 use tidegate::database::document;
-use tidegate::database::postgres::people::People;
+use tidegate::database::postgres::people::IdentityStore;
 use tidegate::database::postgres::{Database, PostgresSettings, migrate};
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
@@ -94,7 +94,7 @@ async fn run(server: &postgres::Postgres, users: usize, active: usize) {
     let before = resident();
     let engine = engine();
     let stop = CancellationToken::new();
-    let people = Arc::new(People::new(database, "here", "here-1"));
+    let people = Arc::new(IdentityStore::new(database, "here", "here-1"));
     let lookups = Lookups::start(LookupSettings::default(), people, None, engine.metrics(), stop.clone());
     engine.look_up_in(Arc::clone(&lookups));
     let began = Instant::now();

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tidegate::core::regions::NodeName;
 use tidegate::database::saved::{SET_BYTES_MAX, digest};
-use tidegate::peer::{Peers, PeersConfig, RulesWord, TlsPem};
+use tidegate::peer::{Peers, PeersConfig, RulesStatement, TlsPem};
 
 use super::rules::{Place, insert, limit, rule, wait_for};
 use super::support::command::run;
@@ -130,7 +130,7 @@ impl Liar {
 
     fn offer(&self, revision: u64, length: usize, digest: [u8; 32], bytes: Vec<u8>) {
         let _guard = self.runtime.enter();
-        self.peers.offer_rules(RulesWord { generation: 1, revision, length, digest }, bytes.into());
+        self.peers.offer_rules(RulesStatement { generation: 1, revision, length, digest }, bytes.into());
     }
 
     /// Bytes under their right length and digest.

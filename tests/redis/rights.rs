@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::regions::WorldKey;
-use tidegate::core::regions::escrow::level::{DOUBT, LevelTerms};
+use tidegate::core::regions::escrow::level::{LevelTerms, RECOVERY_WINDOW};
 use tidegate::core::regions::escrow::places::{self, Margins};
 use tidegate::core::regions::escrow::{EscrowSafety, ReferenceStore, Step, StepRequest, StepResult};
 use tidegate::core::request::{Cost, ReportedCost};
@@ -20,7 +20,7 @@ use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::engine::clock::Clock;
-use tidegate::engine::port::{Charge, Counted, Intent, Outcome, Store};
+use tidegate::engine::port::{Charge, ChargeResult, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
 use tidegate::store::redis::{RedisSettings, Topology};
 
@@ -37,11 +37,11 @@ fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window:
     rule
 }
 
-fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timestamp) -> Counted {
+fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timestamp) -> ChargeResult {
     charge_cost(store, rule, user, Cost::Take(cost), now)
 }
 
-fn charge_cost(store: &dyn Store, rule: &Compiled, user: &str, cost: Cost, now: Timestamp) -> Counted {
+fn charge_cost(store: &dyn Store, rule: &Compiled, user: &str, cost: Cost, now: Timestamp) -> ChargeResult {
     let key = key(rule, user);
     let charge =
         Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, first: None, cost, enforced: true };
@@ -158,7 +158,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
     let rule = escrowed("r", algorithm, 500, 8, SECOND);
     // Redis began shortly before this, as far as this clock says.
     let _ = charge(&redis, &rule, "first", 1, START);
-    let begin = START + DOUBT;
+    let begin = START + RECOVERY_WINDOW;
     let users = std::cell::Cell::new(0);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let result = runner.run(&acts(), |acts| {
@@ -236,8 +236,8 @@ fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
     let _ = charge(&redis, &rule, "first", 1, START);
     for store in [&memory as &dyn Store, &redis] {
         let at = |micros: u64| {
-            let now =
-                Timestamp::window_start((START + DOUBT).window_index(SECOND) + 2, SECOND) + Span(micros);
+            let now = Timestamp::window_start((START + RECOVERY_WINDOW).window_index(SECOND) + 2, SECOND)
+                + Span(micros);
             clock.set(now);
             now
         };
@@ -476,7 +476,7 @@ fn for_a_minute_a_store_keeps_room_for_what_the_one_before_may_have_forwarded() 
     let memory = MemoryStore::new(100).begun(START);
     let rule = escrowed("r", Algorithm::Gcra, 40, 40, SECOND);
     let _ = charge(&redis, &rule, "first", 1, START);
-    for (after, remaining) in [(Span::from_secs(20), 9), (DOUBT, 39)] {
+    for (after, remaining) in [(Span::from_secs(20), 9), (RECOVERY_WINDOW, 39)] {
         let now = START + after;
         clock.set(now);
         for store in [&memory as &dyn Store, &redis] {

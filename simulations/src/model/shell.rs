@@ -9,7 +9,7 @@ use serde_json::json;
 use tidegate::core::algorithm::{Algorithm, Limit};
 use tidegate::core::key::Key;
 use tidegate::core::regions::escrow::EscrowSafety;
-use tidegate::core::regions::escrow::level::DOUBT;
+use tidegate::core::regions::escrow::level::RECOVERY_WINDOW;
 use tidegate::core::regions::gossip::uncertainty::BucketAnswer;
 use tidegate::core::regions::split::SplitRule;
 use tidegate::core::regions::{Effect, FirstShare, Touched, WorldKey, WorldRule};
@@ -104,7 +104,7 @@ impl RuleInForce {
             algorithm: rule.algorithm,
             limit: self.compiled.limit,
             recall: match global.mode {
-                Mode::Escrow if rule.algorithm.is_level() => DOUBT,
+                Mode::Escrow if rule.algorithm.is_level() => RECOVERY_WINDOW,
                 _ => Span::ZERO,
             },
         })

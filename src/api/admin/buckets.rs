@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::rules::no_rule;
 use super::{AdminCall, AdminRoute};
-use crate::api::asker::Asker;
+use crate::api::asker::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::api::wire::{BucketJson, ResetJson};
@@ -33,7 +33,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 /// Shows the bucket of the rule named by `rule` for the attributes that the other parameters give.
 async fn show(call: AdminCall<'_>) -> Answered {
     let asked = BucketQuery::read(&call)?;
-    let asker = Asker::read(call.doors, &[asked.request()?]);
+    let asker = ClientIdentity::read(call.doors, &[asked.request()?]);
     let [request] = asker.stand_in([asked.request()?])?;
     let bucket = call.doors.engine.bucket(&asked.rule, &request).await.ok_or_else(no_buckets)?;
     Ok(reply::json(&BucketJson::new(&bucket)))
@@ -42,7 +42,7 @@ async fn show(call: AdminCall<'_>) -> Answered {
 /// Has that bucket count from zero. A store that does not answer is a refusal: nothing is known to have changed.
 async fn reset(call: AdminCall<'_>) -> Answered {
     let asked = BucketQuery::read(&call)?;
-    let asker = Asker::read(call.doors, &[asked.request()?]);
+    let asker = ClientIdentity::read(call.doors, &[asked.request()?]);
     let [request] = asker.stand_in([asked.request()?])?;
     let reset = call.doors.engine.reset(&asked.rule, &request).await.ok_or_else(no_buckets)?;
     let away = "the region's store does not answer, so the bucket may be as it was: try again";

@@ -22,7 +22,7 @@ use http::request::Parts;
 use hyper::body::Bytes;
 use percent_encoding::percent_decode_str;
 
-use super::Doors;
+use super::Servers;
 use super::error::{Code, Refusal};
 use super::http::{Answered, query};
 use crate::core::rule::Rule;
@@ -78,7 +78,7 @@ impl Admin {
 
 /// One request to an admin route, past the guard.
 pub(super) struct AdminCall<'c> {
-    pub(super) doors: &'c Doors,
+    pub(super) doors: &'c Servers,
     pub(super) head: &'c Parts,
     /// What stands in the path where the route has `{…}`, decoded, in order.
     pub(super) params: Vec<String>,

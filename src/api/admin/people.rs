@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 
 use super::AdminCall;
-use crate::api::Doors;
+use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::UserLimit;
@@ -69,7 +69,7 @@ pub(super) fn note(field: &'static str, text: String) -> Result<String, Refusal>
 }
 
 /// Limits of somebody's own, for rules that there are.
-pub(super) fn limits(doors: &Doors, overrides: OverridesBody) -> Result<Vec<UserLimit>, Refusal> {
+pub(super) fn limits(doors: &Servers, overrides: OverridesBody) -> Result<Vec<UserLimit>, Refusal> {
     let loaded = doors.engine.loaded();
     let limit = |(rule, own): (String, OwnLimitBody)| {
         let field = || format!("overrides.{rule}");
@@ -88,7 +88,7 @@ pub(super) fn limits(doors: &Doors, overrides: OverridesBody) -> Result<Vec<User
 }
 
 /// A point in time: RFC 3339, or a length of time from now such as `24h`.
-pub(super) fn moment(doors: &Doors, field: &'static str, text: &str) -> Result<Timestamp, Refusal> {
+pub(super) fn moment(doors: &Servers, field: &'static str, text: &str) -> Result<Timestamp, Refusal> {
     let now = doors.engine.now();
     let at = parse_moment(text).or_else(|| parse_span(text).map(|span| now + span));
     let wrong = || {
@@ -104,7 +104,7 @@ pub(super) fn moment(doors: &Doors, field: &'static str, text: &str) -> Result<T
 
 /// The same where it is there.
 pub(super) fn moment_if(
-    doors: &Doors,
+    doors: &Servers,
     field: &'static str,
     text: Option<String>,
 ) -> Result<Option<Timestamp>, Refusal> {

@@ -5,7 +5,7 @@ use crate::api::http::{Reply, reply};
 use crate::api::wire::{
     ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson, StoreJson,
 };
-use crate::api::{Doors, Readiness};
+use crate::api::{Readiness, Servers};
 use crate::engine::admin::Role;
 
 pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
@@ -16,7 +16,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 }];
 
 /// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule may be off.
-fn show(doors: &Doors) -> Reply {
+fn show(doors: &Servers) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();
     let health = doors.engine.store().health();

@@ -8,7 +8,7 @@ use http::header::{ETAG, IF_MATCH};
 use serde_json::{Value, json};
 
 use super::{AdminCall, AdminRoute, aside};
-use crate::api::Doors;
+use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, Reply, reply};
 use crate::core::written::TextPlace;
@@ -67,7 +67,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 ];
 
 /// Every rule, with the revision of the set.
-async fn all(doors: &Doors) -> Answered {
+async fn all(doors: &Servers) -> Answered {
     let (loaded, shown) = (doors.engine.loaded(), std::sync::Arc::clone(&doors.admin.rule_json));
     let revision = loaded.revision;
     let reply = aside(move || {

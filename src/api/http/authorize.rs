@@ -19,8 +19,8 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HeaderMap};
 use http::request::Parts;
 
-use super::{Answered, Visit, origin, query, reply};
-use crate::api::asker::Asker;
+use super::{Answered, ConnectionContext, origin, query, reply};
+use crate::api::asker::ClientIdentity;
 use crate::api::error::{Refusal, decision_status};
 use crate::api::token::{self, OnInvalid};
 use crate::api::{address, headers};
@@ -38,7 +38,7 @@ const FINGERPRINT_BYTES: usize = 16;
 
 type Attributes<'h> = Vec<(&'h str, Cow<'h, str>)>;
 
-impl Visit<'_> {
+impl ConnectionContext<'_> {
     /// 200, or the deciding rule's status and text; rate-limit headers with both.
     pub(super) async fn authorize(self, head: &Parts) -> Answered {
         self.doors.knows_rules()?;
@@ -48,7 +48,7 @@ impl Visit<'_> {
         let attributes = self.attributes(&head.headers)?;
         let attributes = attributes.iter().map(|(name, value)| (*name, &**value)).collect();
         let requests = [Request::new(&asked.domain, attributes, asked.cost)];
-        let asker = Asker::of_values(&self.doors.settings, &requests);
+        let asker = ClientIdentity::of_values(&self.doors.settings, &requests);
         let requests = asker.put(requests);
         let engine = &self.doors.engine;
         let decisions = engine.decide(&requests).get().await;

@@ -7,7 +7,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::{Body as _, Bytes, Incoming};
 
 use super::origin;
-use crate::api::Doors;
+use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::uri::escaped;
 
@@ -16,7 +16,7 @@ const DISCARD_BYTES_MAX: usize = 64 << 20;
 
 /// Reads the whole body of a request that should bring JSON. Bytes that are not UTF-8 count as they do at every server: a gateway
 /// that pasted a header's value into its JSON is answered by the rule.
-pub(super) async fn read(doors: &Doors, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
+pub(super) async fn read(doors: &Servers, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
     check_type(headers)?;
     let body = read_up_to(doors, headers, body, doors.settings.body_bytes_max).await?;
     if let Cow::Owned(text) = escaped(&body) {
@@ -27,7 +27,7 @@ pub(super) async fn read(doors: &Doors, headers: &HeaderMap, body: Incoming) -> 
 
 /// Reads the whole body, whatever its type, of at most this many bytes.
 pub(super) async fn read_up_to(
-    doors: &Doors,
+    doors: &Servers,
     headers: &HeaderMap,
     mut body: Incoming,
     bytes_max: usize,
@@ -47,7 +47,7 @@ pub(super) async fn read_up_to(
 }
 
 async fn gather(
-    doors: &Doors,
+    doors: &Servers,
     headers: &HeaderMap,
     first: Bytes,
     mut body: Incoming,

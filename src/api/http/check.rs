@@ -6,8 +6,8 @@ use http::request::Parts;
 use hyper::body::Incoming;
 
 use super::question::{self, Check, Question as Asked};
-use super::{Answered, Arriving, Visit, body, decision, reply};
-use crate::api::asker::Asker;
+use super::{Answered, Arriving, ConnectionContext, body, decision, reply};
+use crate::api::asker::ClientIdentity;
 use crate::api::headers;
 use crate::api::wire::DecisionJson;
 use crate::core::decision::Decision;
@@ -17,7 +17,7 @@ use crate::engine::port::Answer;
 /// Room for one decision, in bytes.
 const DECISION_BYTES: usize = 384;
 
-impl Visit<'_> {
+impl ConnectionContext<'_> {
     /// Answers one check with its decision and rate-limit headers, or a batch with `decisions`.
     pub(super) async fn check(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
         let (head, body) = request.into_parts();
@@ -42,7 +42,7 @@ impl Visit<'_> {
         let engine = &self.doors.engine;
         let asked = [check.request()];
         self.may_ask(asked[0].cost)?;
-        let asker = Asker::read(self.doors, &asked);
+        let asker = ClientIdentity::read(self.doors, &asked);
         let asked = asker.stand_in(asked)?;
         let decisions = match engine.decide(&asked) {
             Answer::Now(decisions) => decisions,
@@ -61,7 +61,7 @@ impl Visit<'_> {
         let engine = &self.doors.engine;
         let questions: Vec<_> = checks.iter().map(Check::request).collect();
         questions.iter().try_for_each(|question| self.may_ask(question.cost))?;
-        let asker = Asker::read(self.doors, &questions);
+        let asker = ClientIdentity::read(self.doors, &questions);
         let questions = asker.stand_in(questions)?;
         let mut body = Vec::with_capacity(checks.len().saturating_mul(DECISION_BYTES));
         body.extend_from_slice(b"{\"decisions\":[");

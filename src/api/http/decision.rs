@@ -3,7 +3,7 @@
 //! Says exactly what [`DecisionJson`] says when serde writes it, which a property test holds; but in a few long pieces
 //! instead of a hundred short ones, since a batch spends most of its time here.
 
-use crate::api::wire::{DecisionJson, GlobalJson, RuledJson};
+use crate::api::wire::{DecisionJson, GlobalJson, RuleOutcomeJson};
 use crate::core::rule::Mode;
 
 /// Appends the decision.
@@ -57,7 +57,7 @@ pub(super) fn write(into: &mut Vec<u8>, decision: &DecisionJson<'_>) {
     into.push(b'}');
 }
 
-fn ruled(into: &mut Vec<u8>, ruled: &RuledJson<'_>) {
+fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
     into.extend_from_slice(b"{\"rule\":");
     text(into, ruled.rule);
     into.extend_from_slice(if ruled.allowed { b",\"allowed\":true" } else { b",\"allowed\":false" });
@@ -113,14 +113,14 @@ fn text(into: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::decision::{Decision, Leased, Ruled, Worldwide};
+    use crate::core::decision::{Decision, Leased, RuleOutcome, Worldwide};
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::request::{Attributes, Cost, Request};
     use crate::core::rule::Action;
     use crate::core::time::Span;
     use proptest::prelude::*;
 
-    fn ruled() -> impl Strategy<Value = Ruled> {
+    fn ruled() -> impl Strategy<Value = RuleOutcome> {
         let mode = prop_oneof![Just(Mode::Gossip), Just(Mode::Split), Just(Mode::Escrow)];
         let global = (mode, any::<u64>(), any::<u64>())
             .prop_map(|(mode, believed_used, error_bound)| Worldwide { mode, believed_used, error_bound });
@@ -134,7 +134,7 @@ mod tests {
                     (limit, window, remaining, reset, delay),
                     retry,
                     global,
-                )| Ruled {
+                )| RuleOutcome {
                     rule: rule.into(),
                     action: Action::Reject,
                     allowed,

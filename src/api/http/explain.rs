@@ -9,10 +9,10 @@ use http::request::Parts;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
-use super::{Answered, Arriving, Visit, body, question, reply};
-use crate::api::Doors;
+use super::{Answered, Arriving, ConnectionContext, body, question, reply};
+use crate::api::Servers;
 use crate::api::admin;
-use crate::api::asker::Asker;
+use crate::api::asker::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;
@@ -23,7 +23,7 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Most rules of which an answer tells. Those that match come first, then as many others as fit.
 const CONSIDERED_MAX: usize = 1_000;
 
-impl Visit<'_> {
+impl ConnectionContext<'_> {
     /// Answers with the decision and the rules of the domain.
     pub(super) async fn explain(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let now = self.doors.engine.now();
@@ -42,10 +42,10 @@ impl Visit<'_> {
     }
 }
 
-async fn explained(doors: &Doors, body: &[u8]) -> Answered {
+async fn explained(doors: &Servers, body: &[u8]) -> Answered {
     let check = question::read_one(body)?;
     let asked = [check.request()];
-    let asker = Asker::read(doors, &asked);
+    let asker = ClientIdentity::read(doors, &asked);
     let asked = asker.stand_in(asked)?;
     let [request] = asked;
     let engine = &doors.engine;

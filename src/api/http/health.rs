@@ -7,13 +7,13 @@ use super::{ROUTES, Reply, reply};
 use crate::api::admin;
 use crate::api::error::ready_status;
 use crate::api::wire::store_word;
-use crate::api::{Doors, Readiness};
+use crate::api::{Readiness, Servers};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
 /// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no reason to
 /// ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
-pub(super) fn ready(doors: &Doors) -> Reply {
+pub(super) fn ready(doors: &Servers) -> Reply {
     let readiness = doors.readiness();
     let state = match readiness {
         Readiness::Starting => "starting",
@@ -48,12 +48,12 @@ pub(super) fn ready(doors: &Doors) -> Reply {
 }
 
 /// Every metric in the Prometheus text format.
-pub(super) fn metrics(doors: &Doors) -> Reply {
+pub(super) fn metrics(doors: &Servers) -> Reply {
     reply::with_type(doors.engine.metrics().render().into_bytes(), PROMETHEUS)
 }
 
 /// What can be asked here.
-pub(super) fn home(doors: &Doors) -> Reply {
+pub(super) fn home(doors: &Servers) -> Reply {
     let name = doors.engine.name();
     let mut page =
         format!("Tidegate {}, node {} in region {}.\n\n", env!("CARGO_PKG_VERSION"), name.node, name.region);

@@ -7,8 +7,8 @@ use http::request::Parts;
 use hyper::body::Incoming;
 use serde::Deserialize;
 
-use super::{Answered, Arriving, Visit, body, decision, question, reply};
-use crate::api::asker::Asker;
+use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
+use crate::api::asker::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
 use crate::api::wire::{DecisionJson, ReleasedJson, RenewedJson, read_lease};
@@ -23,7 +23,7 @@ struct LeaseBody {
     lease: String,
 }
 
-impl Visit<'_> {
+impl ConnectionContext<'_> {
     /// Answers with the decision and, if places are held, their lease.
     pub(super) async fn acquire(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let body = body::read(self.doors, &head.headers, body).await?;
@@ -45,7 +45,7 @@ impl Visit<'_> {
         };
         request.cost = Cost::Hold(Hold { step: HoldStep::Acquire, holder, places });
         let asked = [request];
-        let asker = Asker::read(self.doors, &asked);
+        let asker = ClientIdentity::read(self.doors, &asked);
         let asked = asker.stand_in(asked)?;
         let engine = &self.doors.engine;
         let decisions = engine.decide(&asked).get().await;

@@ -28,9 +28,9 @@ use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::Doors;
+use super::Servers;
 use super::admin;
-use super::connection::{END_WITHIN, LOOK_EVERY, Looks, Pulse};
+use super::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
@@ -48,13 +48,14 @@ pub(super) type Reply = Response<Full<Bytes>>;
 pub(super) type Answered = Result<Reply, Refusal>;
 
 /// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight is answered.
-pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
+pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
     let Accepted { socket, peer, shutdown, place } = accepted;
-    let pulse = Arc::new(Pulse::default());
+    let pulse = Arc::new(IdleDetection::default());
     let unsent = doors.http.unsent.connection();
-    let visit = Visit { doors: &doors, peer, pulse: &pulse, place: &place, unsent: &unsent };
+    let visit = ConnectionContext { doors: &doors, peer, pulse: &pulse, place: &place, unsent: &unsent };
     let service = hyper::service::service_fn(|request| visit.answer(request));
-    let felt = Felt { socket, pulse: Arc::clone(&pulse), unsent: Arc::clone(&unsent), answered: false };
+    let felt =
+        WatchedSocket { socket, pulse: Arc::clone(&pulse), unsent: Arc::clone(&unsent), answered: false };
     let socket = TokioIo::new(felt);
     let mut builder = hyper::server::conn::http1::Builder::new();
     // Slow heads and bodies are the pulse's business, which needs no timer for each request.
@@ -104,15 +105,15 @@ pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
 }
 
 /// A socket whose pulse is felt.
-struct Felt {
+struct WatchedSocket {
     socket: Socket,
-    pulse: Arc<Pulse>,
+    pulse: Arc<IdleDetection>,
     unsent: Arc<Unsent>,
     /// Whether anything was written since the last bytes arrived.
     answered: bool,
 }
 
-impl Felt {
+impl WatchedSocket {
     fn sent(&mut self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
         if let Poll::Ready(Ok(bytes)) = &written {
             self.answered = true;
@@ -122,7 +123,7 @@ impl Felt {
     }
 }
 
-impl AsyncRead for Felt {
+impl AsyncRead for WatchedSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -138,7 +139,7 @@ impl AsyncRead for Felt {
     }
 }
 
-impl AsyncWrite for Felt {
+impl AsyncWrite for WatchedSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -175,10 +176,10 @@ impl AsyncWrite for Felt {
 
 /// What a request needs to know of its connection.
 #[derive(Clone, Copy)]
-struct Visit<'c> {
-    doors: &'c Arc<Doors>,
+struct ConnectionContext<'c> {
+    doors: &'c Arc<Servers>,
     peer: Peer,
-    pulse: &'c Pulse,
+    pulse: &'c IdleDetection,
     place: &'c ConnectionPlace,
     unsent: &'c Arc<Unsent>,
 }
@@ -257,7 +258,7 @@ fn refuse_method(methods: impl Into<std::borrow::Cow<'static, str>>) -> Refusal 
     Refusal { allow: Some(methods.into()), ..Refusal::new(Code::Method, message) }
 }
 
-impl Visit<'_> {
+impl ConnectionContext<'_> {
     async fn answer(self, request: Request<Incoming>) -> Result<Response<Sending>, std::convert::Infallible> {
         let mut arriving = Arriving { pulse: self.pulse, place: self.place, whole: false };
         let answered = match (head::check_host(&request), Route::find(request.uri().path())) {
@@ -326,7 +327,7 @@ impl Visit<'_> {
     }
 }
 
-impl Visit<'_> {
+impl ConnectionContext<'_> {
     /// Answers an admin route: the guard first, then the body, then the route's own handler.
     async fn administer(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
         let doors = self.doors;
@@ -351,7 +352,7 @@ impl Visit<'_> {
 
 /// Tells the pulse when a request is there, and when it is answered.
 struct Arriving<'p> {
-    pulse: &'p Pulse,
+    pulse: &'p IdleDetection,
     place: &'p ConnectionPlace,
     whole: bool,
 }

@@ -7,7 +7,7 @@ use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
 use crate::api::headers::{counted, retry_after};
-use crate::core::decision::{Decision, Ruled};
+use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
 use crate::core::time::Span;
 
@@ -25,7 +25,7 @@ pub(super) fn over_limit(request: &Request<'_>, decision: &Decision) -> bool {
 }
 
 /// The rule that the answer speaks of: the tightest, if it counts.
-fn tightest(decision: &Decision) -> Option<&Ruled> {
+fn tightest(decision: &Decision) -> Option<&RuleOutcome> {
     decision.rules.get(decision.tightest?).filter(|ruled| counted(ruled))
 }
 
@@ -145,8 +145,8 @@ mod tests {
     use prost::Message as _;
     use smallvec::smallvec;
 
-    fn ruled(allowed: bool, remaining: u64) -> Ruled {
-        Ruled {
+    fn ruled(allowed: bool, remaining: u64) -> RuleOutcome {
+        RuleOutcome {
             rule: "search".into(),
             action: Action::Reject,
             allowed,
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    fn decision(ruled: Ruled) -> Decision {
+    fn decision(ruled: RuleOutcome) -> Decision {
         let allowed = ruled.allowed;
         let message = (!allowed).then(|| "slow down".into());
         Decision { allowed, tightest: Some(0), status: 200, message, lease: None, rules: smallvec![ruled] }
@@ -248,7 +248,7 @@ mod tests {
         fn any_decision_is_written_as_the_generated_types_read_it(
             name in ".{0,300}", limit: u32, window: u64, remaining: u64, reset: u64, allowed: bool,
         ) {
-            let ruled = Ruled {
+            let ruled = RuleOutcome {
                 rule: name.as_str().into(), limit, window: Span(window), remaining, reset: Span(reset), ..ruled(allowed, 0)
             };
             let answer = decoded(&[request(Cost::Take(1))], &[decision(ruled)]);

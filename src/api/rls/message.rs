@@ -6,7 +6,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use h2::RecvStream;
 
 use super::answer::PREFIX_BYTES;
-use crate::api::Doors;
+use crate::api::Servers;
 use crate::api::connection::Held;
 use crate::api::error::{Code, Refusal};
 
@@ -24,7 +24,7 @@ impl Message {
     }
 
     /// The message without its prefix, once all of it is there.
-    pub(super) fn poll(&mut self, doors: &Doors, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
+    pub(super) fn poll(&mut self, doors: &Servers, cx: &mut Context<'_>) -> Poll<Result<Bytes, Refusal>> {
         let bytes_max = doors.settings.body_bytes_max;
         loop {
             let part = match ready!(self.body.poll_data(cx)) {
@@ -46,7 +46,7 @@ impl Message {
         }
     }
 
-    fn gather(&mut self, doors: &Doors, part: &[u8]) -> Result<(), Refusal> {
+    fn gather(&mut self, doors: &Servers, part: &[u8]) -> Result<(), Refusal> {
         let (bytes, held) = self.gathered.get_or_insert_with(|| (BytesMut::new(), doors.rls.budget.hold()));
         let bytes_max = doors.settings.body_bytes_max;
         if bytes.len().saturating_add(part.len()) > bytes_max.saturating_add(PREFIX_BYTES) {

@@ -26,12 +26,12 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
-use super::Doors;
-use super::asker::Asker;
+use super::Servers;
+use super::asker::ClientIdentity;
 use super::connection::{END_WITHIN, LOOK_EVERY};
 use super::error::{Code, GRPC_OK, Refusal};
 use super::listener::Accepted;
-use super::unsent::{Counted, UnreadLooks, Unsent};
+use super::unsent::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::Decision;
 use crate::core::request::{Cost, Request as Question};
 use crate::engine::decide::Decisions;
@@ -61,13 +61,13 @@ const MESSAGE_WITHIN: Duration = Duration::from_secs(10);
 /// Calls that are taken up before any of them is answered.
 const TURN_LEN_MAX: usize = 256;
 
-type Respond = SendResponse<Counted>;
+type Respond = SendResponse<CountedWriter>;
 type Stream = (Request<RecvStream>, Respond);
-type Connection = h2::server::Connection<Mended, Counted>;
+type Connection = h2::server::Connection<Mended, CountedWriter>;
 
 /// What the calls of one connection share.
 struct Line {
-    doors: Arc<Doors>,
+    doors: Arc<Servers>,
     closing: CancellationToken,
     unsent: Arc<Unsent>,
     others: others::Share,
@@ -75,7 +75,7 @@ struct Line {
 
 /// What a call keeps of its connection that gets a task of its own.
 struct OwnCall {
-    doors: Arc<Doors>,
+    doors: Arc<Servers>,
     closing: CancellationToken,
     unsent: Arc<Unsent>,
 }
@@ -92,7 +92,7 @@ impl Line {
 
 /// Serves one connection until its client closes it, it falls silent, or the door drains and what is in flight is
 /// answered.
-pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
+pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
     let Accepted { socket, shutdown, place, .. } = accepted;
     let mut builder = h2::server::Builder::new();
     builder
@@ -100,7 +100,7 @@ pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
         .max_header_list_size(HEADERS_BYTES_MAX)
         .initial_connection_window_size(WINDOW_BYTES)
         .initial_window_size(WINDOW_BYTES);
-    let handshake = builder.handshake::<_, Counted>(Mended::new(socket));
+    let handshake = builder.handshake::<_, CountedWriter>(Mended::new(socket));
     // Who speaks no HTTP/2, or not in time, is let go.
     let handshake = tokio::time::timeout(HANDSHAKE_WITHIN, handshake);
     let shaken = tokio::select! {
@@ -137,7 +137,7 @@ pub(super) async fn connection(doors: Arc<Doors>, accepted: Accepted) {
                 watch.calls = watch.calls.saturating_add(turn.len());
                 place.touch();
                 for (request, respond) in turn.drain(..) {
-                    take_up(&line, request, respond);
+                    accept(&line, request, respond);
                 }
             }
             Event::Close => {
@@ -216,7 +216,7 @@ impl Watch {
 }
 
 /// Answers a call at once where it can be.
-fn take_up(line: &Line, request: Request<RecvStream>, respond: Respond) {
+fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let (doors, unsent) = (&line.doors, &line.unsent);
     if request.uri().path() != SHOULD_RATE_LIMIT {
         let Some(place) = doors.others.place(&line.others, request.uri().path()) else {
@@ -255,10 +255,10 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
 }
 
 /// The answer, if nothing has to be waited for.
-fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
+fn decide_now(doors: &Servers, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { questions, denied } = question::read(message, &mut room)?;
-    let asker = Asker::read(doors, &questions);
+    let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
     if refunds_apart(&questions, &denied) || asker.refused().is_some() {
@@ -279,10 +279,10 @@ fn decide_now(doors: &Doors, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
     Ok(decided)
 }
 
-async fn decide(doors: &Doors, message: &[u8]) -> Result<Bytes, Refusal> {
+async fn decide(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { questions, mut denied } = question::read(message, &mut room)?;
-    let asker = Asker::read(doors, &questions);
+    let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     let invalid = asker.refused().map(|refusal| refusal.message.as_ref().into());
     if invalid.is_some() {
@@ -298,7 +298,7 @@ async fn decide(doors: &Doors, message: &[u8]) -> Result<Bytes, Refusal> {
 }
 
 /// Decides questions as one: charges all of them, or none where one is denied.
-async fn charge(doors: &Doors, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
+async fn charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
     if !denied.is_empty() {
         return doors.engine.ask(questions).get().await;
     }
@@ -312,7 +312,7 @@ async fn charge(doors: &Doors, questions: &[Question<'_>], denied: &[usize]) -> 
 }
 
 /// Gives back what is to be given back, whatever becomes of the other questions: Envoy never says it again.
-async fn refund_and_charge(doors: &Doors, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
+async fn refund_and_charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
     let gives_back = |place: usize| {
         let refund = questions.get(place).is_some_and(|question| matches!(question.cost, Cost::Refund(_)));
         refund && !denied.contains(&place)
@@ -394,7 +394,7 @@ fn reply(unsent: &Arc<Unsent>, mut respond: Respond, answer: Bytes) {
     let mut head = Response::new(());
     head.headers_mut().insert(CONTENT_TYPE, GRPC);
     let Ok(mut stream) = respond.send_response(head, false) else { return };
-    if stream.send_data(Counted::new(answer, unsent), false).is_err() {
+    if stream.send_data(CountedWriter::new(answer, unsent), false).is_err() {
         return;
     }
     let mut trailers = HeaderMap::with_capacity(1);
@@ -403,7 +403,7 @@ fn reply(unsent: &Arc<Unsent>, mut respond: Respond, answer: Bytes) {
 }
 
 /// Sends a refusal: headers alone.
-fn refuse(doors: &Doors, mut respond: Respond, refusal: &Refusal) {
+fn refuse(doors: &Servers, mut respond: Respond, refusal: &Refusal) {
     doors.rls.rejected.increment(1);
     let text = match &refusal.field {
         Some(field) => format!("{field}: {}", refusal.message),

@@ -29,7 +29,7 @@ use tower_service::Service as _;
 
 use super::{OwnCall, Respond, reflection};
 use crate::api::Readiness;
-use crate::api::unsent::{Counted, Unsent};
+use crate::api::unsent::{CountedWriter, Unsent};
 use crate::telemetry::Metrics;
 
 /// What health knows besides the empty name, which is the daemon.
@@ -152,7 +152,7 @@ async fn ended(closing: &CancellationToken) {
 /// Sends a frame as the client makes room for it.
 async fn send(
     unsent: &Arc<Unsent>,
-    stream: &mut SendStream<Counted>,
+    stream: &mut SendStream<CountedWriter>,
     frame: Frame<Bytes>,
 ) -> Result<(), h2::Error> {
     let mut data = match frame.into_data() {
@@ -166,7 +166,7 @@ async fn send(
         let room = poll_fn(|cx| stream.poll_capacity(cx)).await;
         let room = room.ok_or(h2::Error::from(h2::Reason::CANCEL))??;
         let part = data.split_to(room.min(data.len()));
-        stream.send_data(Counted::new(part, unsent), false)?;
+        stream.send_data(CountedWriter::new(part, unsent), false)?;
     }
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::{Invalid, OnInvalid, of_authorization};
-use crate::api::Doors;
+use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::core::request::Request;
 
@@ -21,7 +21,7 @@ pub(in crate::api) type FoundTokens = SmallVec<[(usize, Option<Arc<str>>); 1]>;
 ///
 /// # Errors
 /// For an invalid token, where these are refused.
-pub(in crate::api) fn find(doors: &Doors, questions: &[Request<'_>]) -> Result<FoundTokens, Refusal> {
+pub(in crate::api) fn find(doors: &Servers, questions: &[Request<'_>]) -> Result<FoundTokens, Refusal> {
     let mut found = FoundTokens::new();
     let Some(tokens) = doors.tokens.as_deref() else { return Ok(found) };
     for (place, question) in questions.iter().enumerate() {

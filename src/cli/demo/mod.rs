@@ -12,7 +12,7 @@ use clap::Args;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::{Ended, Failure, say};
-use crate::core::regions::escrow::DOUBT_MARGIN;
+use crate::core::regions::escrow::RECOVERY_MARGIN;
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
 use crate::daemon::{self, Daemon, certificate};
@@ -36,7 +36,7 @@ const REGIONS: [&str; 8] =
 /// From the start until everyone knows everyone. Under `escrow` also until a memory that has just begun trusts itself: rights
 /// of windows that began earlier are burnt.
 const GREETING: Span = Span::from_millis(700);
-const GREETING_ESCROW: Span = Span(DOUBT_MARGIN.0 + 500_000);
+const GREETING_ESCROW: Span = Span(RECOVERY_MARGIN.0 + 500_000);
 /// Windows longer than this are shown while they run.
 const SHOWN_WHOLE_MAX: Span = Span::from_secs(2);
 /// After the end of a window, until its last answers are in.

@@ -67,13 +67,13 @@ pub struct Settings {
 
 /// Looks after the tables.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct RetentionJob {
     database: Database,
     settings: Settings,
     metrics: Arc<Metrics>,
 }
 
-impl Keeper {
+impl RetentionJob {
     /// One for these tables.
     #[must_use]
     pub const fn new(database: Database, settings: Settings, metrics: Arc<Metrics>) -> Self {

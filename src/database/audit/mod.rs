@@ -17,7 +17,7 @@ mod totals;
 use crate::core::time::Timestamp;
 
 pub use deliver::{DeliverError, Delivered, Deliverer};
-pub use keeper::{Keeper, Settings};
+pub use keeper::{RetentionJob, Settings};
 pub use pipeline::{Pipeline, PipelineSetup};
 pub use query::Past;
 pub use segment::{Batch, BatchId, Damaged};

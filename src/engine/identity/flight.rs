@@ -13,12 +13,12 @@ pub(super) const FLIGHTS_MAX: usize = 20_000;
 
 /// The lookups under way.
 #[derive(Debug, Default)]
-pub(super) struct Flights {
-    open: Mutex<HashMap<IdentityName, Flight, foldhash::fast::RandomState>>,
+pub(super) struct LookUps {
+    open: Mutex<HashMap<IdentityName, PendingLookUp, foldhash::fast::RandomState>>,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct PendingLookUp {
     landed: CancellationToken,
     began: Duration,
     /// Somebody changed since it was read, perhaps: look again.
@@ -27,7 +27,7 @@ struct Flight {
 
 /// What came of asking for a flight.
 #[derive(Debug)]
-pub(super) enum Boarded {
+pub(super) enum Joined {
     /// It is new: somebody has to carry it out.
     New(CancellationToken),
     /// It was there already, since then.
@@ -36,24 +36,26 @@ pub(super) enum Boarded {
     Full,
 }
 
-impl Flights {
-    fn open(&self) -> std::sync::MutexGuard<'_, HashMap<IdentityName, Flight, foldhash::fast::RandomState>> {
+impl LookUps {
+    fn open(
+        &self,
+    ) -> std::sync::MutexGuard<'_, HashMap<IdentityName, PendingLookUp, foldhash::fast::RandomState>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins the flight of this name, or opens one.
-    pub(super) fn board(&self, name: NameRef<'_>, now: Duration) -> Boarded {
+    pub(super) fn join(&self, name: NameRef<'_>, now: Duration) -> Joined {
         let mut open = self.open();
         let owned = name.to_owned();
         if let Some(flight) = open.get(&owned) {
-            return Boarded::Joined(flight.landed.clone(), flight.began);
+            return Joined::Joined(flight.landed.clone(), flight.began);
         }
         if open.len() >= FLIGHTS_MAX {
-            return Boarded::Full;
+            return Joined::Full;
         }
         let landed = CancellationToken::new();
-        open.insert(owned, Flight { landed: landed.clone(), began: now, again: false });
-        Boarded::New(landed)
+        open.insert(owned, PendingLookUp { landed: landed.clone(), began: now, again: false });
+        Joined::New(landed)
     }
 
     /// What is on the way may be outdated on arrival. Whether there is such a flight.
@@ -67,14 +69,14 @@ impl Flights {
     }
 
     /// Before it is carried out: what changed until now is in what will be read.
-    pub(super) fn depart(&self, name: &IdentityName) {
+    pub(super) fn begin(&self, name: &IdentityName) {
         if let Some(flight) = self.open().get_mut(name) {
             flight.again = false;
         }
     }
 
     /// Ends a flight, unless it must be flown again: then `false`, and nobody is told yet.
-    pub(super) fn land(&self, name: &IdentityName) -> bool {
+    pub(super) fn finish(&self, name: &IdentityName) -> bool {
         let mut open = self.open();
         if open.get(name).is_some_and(|flight| flight.again) {
             return false;
@@ -105,32 +107,32 @@ mod tests {
 
     #[test]
     fn one_flight_serves_all_who_ask_and_flies_again_when_tainted() {
-        let flights = Flights::default();
+        let flights = LookUps::default();
         let name = NameRef { kind: Kind::User, id: "u" };
-        assert!(matches!(flights.board(name, Duration::ZERO), Boarded::New(_)));
-        let Boarded::Joined(landed, began) = flights.board(name, Duration::from_secs(1)) else {
+        assert!(matches!(flights.join(name, Duration::ZERO), Joined::New(_)));
+        let Joined::Joined(landed, began) = flights.join(name, Duration::from_secs(1)) else {
             panic!("not joined")
         };
         assert_eq!(began, Duration::ZERO);
-        flights.depart(&name.to_owned());
+        flights.begin(&name.to_owned());
         assert!(flights.taint(&name.to_owned()));
-        assert!(!flights.land(&name.to_owned()) && !landed.is_cancelled());
-        flights.depart(&name.to_owned());
-        assert!(flights.land(&name.to_owned()) && landed.is_cancelled());
+        assert!(!flights.finish(&name.to_owned()) && !landed.is_cancelled());
+        flights.begin(&name.to_owned());
+        assert!(flights.finish(&name.to_owned()) && landed.is_cancelled());
         assert_eq!(flights.len(), 0);
         assert!(!flights.taint(&name.to_owned()));
     }
 
     #[test]
     fn there_is_only_so_much_room() {
-        let flights = Flights::default();
+        let flights = LookUps::default();
         for id in 0..FLIGHTS_MAX {
             let id = id.to_string();
             assert!(matches!(
-                flights.board(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO),
-                Boarded::New(_)
+                flights.join(NameRef { kind: Kind::Key, id: &id }, Duration::ZERO),
+                Joined::New(_)
             ));
         }
-        assert!(matches!(flights.board(NameRef { kind: Kind::Key, id: "x" }, Duration::ZERO), Boarded::Full));
+        assert!(matches!(flights.join(NameRef { kind: Kind::Key, id: "x" }, Duration::ZERO), Joined::Full));
     }
 }

@@ -102,7 +102,7 @@ impl Loader {
     async fn carry_out(&self, mut batch: Batch) {
         let watch = Stopwatch::start();
         let generation = self.lookups.generation();
-        batch.look.iter().chain(&batch.again).for_each(|name| self.lookups.flights.depart(name));
+        batch.look.iter().chain(&batch.again).for_each(|name| self.lookups.flights.begin(name));
         self.clear_shelf(&batch).await;
         let shelf = self.shelf.as_deref().filter(|_| !batch.past_shelf);
         let mut left = match shelf {
@@ -191,7 +191,7 @@ impl Loader {
     /// Takes up a fact and tells who waits for it; `false` if somebody changed meanwhile, and it is looked up again.
     fn land_one(&self, name: IdentityName, fact: Fact, generation: u64) -> bool {
         self.lookups.keep(name.clone(), fact, generation);
-        let landed = self.lookups.flights.land(&name);
+        let landed = self.lookups.flights.finish(&name);
         if !landed {
             self.lookups.send(Wanted::Again(name));
         }

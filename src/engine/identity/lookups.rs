@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::flight::{Boarded, FLIGHTS_MAX, Flights};
+use super::flight::{FLIGHTS_MAX, Joined, LookUps};
 use super::load::{self, Wanted};
 use super::person::{KeyShown, Person, Persons, shown_key};
 use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, Shelf, Source, secret};
@@ -38,7 +38,7 @@ const ENTRY_BYTES: usize = 208;
 /// Looks people up. Shared by every decision of a daemon.
 pub struct Lookups {
     cache: Cache<IdentityName, Arc<KeptFact>, Bytes>,
-    pub(super) flights: Flights,
+    pub(super) flights: LookUps,
     queue: mpsc::Sender<Wanted>,
     pub(super) settings: LookupSettings,
     started: Stopwatch,
@@ -136,7 +136,7 @@ impl Lookups {
         let entries = usize::try_from(settings.cache_bytes).unwrap_or(usize::MAX) / ENTRY_BYTES;
         let lookups = Arc::new(Self {
             cache: Cache::with_weighter(entries, settings.cache_bytes, Bytes),
-            flights: Flights::default(),
+            flights: LookUps::default(),
             queue,
             settings,
             started: Stopwatch::start(),
@@ -163,7 +163,7 @@ impl Lookups {
         let tainted = self.flights.taint(&name);
         let held = self.cache.contains_key(&name.as_ref());
         let wanted =
-            if held && !tainted && matches!(self.flights.board(name.as_ref(), self.now()), Boarded::New(_)) {
+            if held && !tainted && matches!(self.flights.join(name.as_ref(), self.now()), Joined::New(_)) {
                 Wanted::Again(name.clone())
             } else {
                 Wanted::Bar(name.clone())
@@ -236,15 +236,15 @@ impl Lookups {
         self.metrics.misses.increment(1);
         let outdated = kept.map(|kept| kept.fact.clone());
         let now = self.now();
-        let (landed, began) = match self.flights.board(name, now) {
-            Boarded::New(landed) => {
+        let (landed, began) = match self.flights.join(name, now) {
+            Joined::New(landed) => {
                 if !self.send(Wanted::Look(name.to_owned())) {
                     return Near::Without(outdated);
                 }
                 (landed, now)
             }
-            Boarded::Joined(landed, began) => (landed, began),
-            Boarded::Full => {
+            Joined::Joined(landed, began) => (landed, began),
+            Joined::Full => {
                 self.metrics.dropped.increment(1);
                 return Near::Without(outdated);
             }
@@ -264,7 +264,7 @@ impl Lookups {
         }
         let next = millis(now + RETRY);
         let mine = kept.fresh_until.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if mine && let Boarded::New(_) = self.flights.board(name, now) {
+        if mine && let Joined::New(_) = self.flights.join(name, now) {
             self.send(Wanted::Look(name.to_owned()));
         }
     }

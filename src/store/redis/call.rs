@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::failure::Failure;
 use super::names;
 use super::resp;
-use super::rights::{STINT_BYTES, Stints};
+use super::rights::{ReplicationEpochs, STINT_BYTES};
 use super::scripts::Script;
 use super::slots::ClusterSlot;
 use crate::core::algorithm::{Algorithm, Allowance, Limit};
@@ -135,7 +135,7 @@ pub(super) struct CallTerms<'a> {
     /// A test's clock in place of the server's.
     pub(super) clock: Option<Timestamp>,
     /// The stints that this daemon knows.
-    pub(super) stints: &'a Stints,
+    pub(super) stints: &'a ReplicationEpochs,
     /// Keys that the server may hold before no new ones are made.
     pub(super) keys_bound: Option<u64>,
 }

@@ -15,9 +15,9 @@ use super::breaker::Phase;
 use super::daemons::Daemons;
 use super::failure::Failure;
 use super::fallback::Fallback;
-use super::lanes::Lanes;
+use super::lanes::Dispatcher;
 use super::lease::Leases;
-use super::meter::Meter;
+use super::meter::RateEstimator;
 use super::names;
 use super::plan::{self, Planned};
 use super::registry::Registry;
@@ -29,12 +29,12 @@ use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Outcome};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Outcome};
 
 /// What decisions and background calls share.
 #[derive(Debug)]
 pub(super) struct Core {
-    pub(super) lanes: Arc<Lanes>,
+    pub(super) lanes: Arc<Dispatcher>,
     pub(super) fallback: Fallback,
     pub(super) leases: Leases,
     pub(super) daemons: Arc<Daemons>,
@@ -42,7 +42,7 @@ pub(super) struct Core {
     /// Ends the notes of this daemon before the rest of it.
     pub(super) stop_noting: CancellationToken,
     pub(super) started: Stopwatch,
-    pub(super) meter: Arc<Meter>,
+    pub(super) meter: Arc<RateEstimator>,
     pub(super) timeout: Duration,
     pub(super) background: Arc<Semaphore>,
     /// Counts decisions of split keys, so that they take their sub-keys in turn.
@@ -188,7 +188,7 @@ impl Core {
         intent: Intent,
         now: Timestamp,
     ) -> Outcome {
-        let mut counted: SmallVec<[Option<Counted>; 2]> = charges.iter().map(|_| None).collect();
+        let mut counted: SmallVec<[Option<ChargeResult>; 2]> = charges.iter().map(|_| None).collect();
         let mut admitted = true;
         let mut missing = Vec::new();
         let mut missing_places: SmallVec<[usize; 2]> = SmallVec::new();
@@ -256,7 +256,7 @@ impl Core {
     }
 }
 
-const fn info_of(counted: &Counted) -> BucketInfo {
+const fn info_of(counted: &ChargeResult) -> BucketInfo {
     BucketInfo {
         used: counted.used,
         verdict: counted.verdict,

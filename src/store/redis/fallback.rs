@@ -28,7 +28,7 @@ use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Table, TablePlace};
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::{Charge, Counted, Intent, StoreLen};
+use crate::engine::port::{Charge, ChargeResult, Intent, StoreLen};
 
 pub(super) use self::entry::Owed;
 
@@ -40,7 +40,7 @@ const DEBTORS_LOOKED_AT: usize = 20_000;
 /// Decides from memory.
 #[derive(Debug)]
 pub(super) struct Fallback {
-    shelves: Box<[Mutex<Shelf>]>,
+    shelves: Box<[Mutex<FallbackSlot>]>,
     spread: Spread,
     /// Locked after shelves.
     stand_ins: Mutex<StandIns>,
@@ -58,7 +58,7 @@ pub(super) struct Fallback {
 
 /// A part of the keys.
 #[derive(Debug)]
-struct Shelf {
+struct FallbackSlot {
     entries: Table<Entry>,
     /// Keys that owe, each at least once.
     debtors: VecDeque<Key>,
@@ -78,7 +78,7 @@ pub(super) struct Policies {
     /// Whether everything enforced passes.
     pub(super) admitted: bool,
     /// One for each charge.
-    pub(super) counted: SmallVec<[Counted; 2]>,
+    pub(super) counted: SmallVec<[ChargeResult; 2]>,
 }
 
 /// One charge as `local` tries it, before it is known whether all pass.
@@ -102,7 +102,7 @@ enum Kept {
 }
 
 /// Shelves by their index, locked.
-type LockedShelves<'s> = SmallVec<[(usize, MutexGuard<'s, Shelf>); 2]>;
+type LockedShelves<'s> = SmallVec<[(usize, MutexGuard<'s, FallbackSlot>); 2]>;
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -112,7 +112,7 @@ impl Fallback {
     pub(super) fn new(policy: OnFailure, daemons: Arc<Daemons>, keys_max: usize) -> Self {
         let spread = Spread::new(keys_max.max(1));
         let shelf = |keys_max| {
-            Mutex::new(Shelf { entries: Table::new(keys_max), debtors: VecDeque::new(), evicted: 0 })
+            Mutex::new(FallbackSlot { entries: Table::new(keys_max), debtors: VecDeque::new(), evicted: 0 })
         };
         Self {
             shelves: spread.capacities(keys_max.max(1)).map(shelf).collect(),
@@ -314,7 +314,7 @@ impl Fallback {
         }
     }
 
-    fn keep(&self, shelf: &mut Shelf, place: TablePlace, trial: Trial<'_>, now: Timestamp) {
+    fn keep(&self, shelf: &mut FallbackSlot, place: TablePlace, trial: Trial<'_>, now: Timestamp) {
         let Trial { unanswered, mut entry, .. } = trial;
         if let Some(own) = entry.own.as_mut().filter(|own| own.owed > 0 && !own.listed) {
             own.listed = true;
@@ -452,7 +452,7 @@ fn forgotten(owed: &Owed, daemons: u32, now: Timestamp) -> Own {
     Own { state, share, owed: 0, debt_max, listed: false, bucket, slot }
 }
 
-pub(super) fn passed(charge: &Charge<'_>) -> Counted {
+pub(super) fn passed(charge: &Charge<'_>) -> ChargeResult {
     answer(Verdict {
         admitted: true,
         remaining: u64::from(charge.limit.permits),
@@ -463,7 +463,7 @@ pub(super) fn passed(charge: &Charge<'_>) -> Counted {
 }
 
 /// Until Redis is back nobody knows when it would pass: a second is soon enough to ask again.
-fn refused(charge: &Charge<'_>) -> Counted {
+fn refused(charge: &Charge<'_>) -> ChargeResult {
     let admitted = matches!(charge.cost, Cost::Refund(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }));
     let retry = Span::from_secs(1);
     answer(Verdict {
@@ -475,8 +475,8 @@ fn refused(charge: &Charge<'_>) -> Counted {
     })
 }
 
-const fn answer(verdict: Verdict) -> Counted {
-    Counted {
+const fn answer(verdict: Verdict) -> ChargeResult {
+    ChargeResult {
         verdict,
         view: None,
         error_bound: 0,

@@ -11,7 +11,7 @@ use super::call::{Action, Bucket, CallTerms, DecideCall, Item, Part};
 use super::failure::Failure;
 use super::node::Node;
 use super::notes::Memory;
-use super::rights::Stints;
+use super::rights::ReplicationEpochs;
 use super::scripts::DECIDE;
 use super::slots::{ClusterSlot, slot_of_tag};
 use super::topology::Map;
@@ -129,7 +129,7 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
         let mut packed = Vec::new();
-        let terms = CallTerms { clock: None, stints: &Stints::default(), keys_bound: None };
+        let terms = CallTerms { clock: None, stints: &ReplicationEpochs::default(), keys_bound: None };
         call.write(&mut packed, &DECIDE, whole, terms);
         accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }

@@ -74,7 +74,7 @@ pub(super) fn expire_all<'a>(
 
 /// What waits to be sent to one node.
 #[derive(Debug, Default)]
-pub(super) struct Lane {
+pub(super) struct BatchQueue {
     queue: Mutex<Queue>,
 }
 
@@ -88,7 +88,7 @@ struct Queue {
 
 /// What became of a part that was put in line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Boarded {
+pub(super) enum Enqueued {
     /// It leaves with the next flight.
     Waits,
     /// It leaves with the next flight, which the caller has to see to: at once if nothing else is under way.
@@ -97,27 +97,27 @@ pub(super) enum Boarded {
     Full,
 }
 
-impl Lane {
+impl BatchQueue {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a part in line.
-    pub(super) fn board(&self, waiting: Waiting) -> Boarded {
+    pub(super) fn enqueue(&self, waiting: Waiting) -> Enqueued {
         let mut queue = self.queue();
         if queue.waiting.len() >= WAITING_MAX {
-            return Boarded::Full;
+            return Enqueued::Full;
         }
         queue.waiting.push_back(waiting);
         if queue.boarding || queue.flights >= FLIGHTS_MAX {
-            return Boarded::Waits;
+            return Enqueued::Waits;
         }
         queue.boarding = true;
-        Boarded::First { at_once: queue.flights == 0 }
+        Enqueued::First { at_once: queue.flights == 0 }
     }
 
-    /// What leaves now, as one more flight that must be told of with [`Self::landed`]; empty if nothing does.
-    pub(super) fn depart(&self) -> Vec<Waiting> {
+    /// What leaves now, as one more flight that must be told of with [`Self::completed`]; empty if nothing does.
+    pub(super) fn take_batch(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         queue.boarding = false;
         if queue.flights >= FLIGHTS_MAX {
@@ -139,7 +139,7 @@ impl Lane {
     }
 
     /// One flight is over. Whether the caller has to see to the next.
-    pub(super) fn landed(&self) -> bool {
+    pub(super) fn completed(&self) -> bool {
         let mut queue = self.queue();
         queue.flights = queue.flights.saturating_sub(1);
         if queue.boarding || queue.waiting.is_empty() {
@@ -167,7 +167,7 @@ mod tests {
 
     type Answers = Vec<oneshot::Receiver<Result<Answered, Failure>>>;
 
-    fn board(lane: &Lane, answers: &mut Answers, within: Duration) -> Boarded {
+    fn board(lane: &BatchQueue, answers: &mut Answers, within: Duration) -> Enqueued {
         let part = Part {
             slot: ClusterSlot(1),
             action: Action::Charge,
@@ -176,54 +176,54 @@ mod tests {
         };
         let (waiting, answer) = Waiting::new(Arc::new(part), Deadline::after(within));
         answers.push(answer);
-        lane.board(waiting)
+        lane.enqueue(waiting)
     }
 
     const LONG: Duration = Duration::from_secs(60);
 
     #[test]
     fn an_idle_node_is_asked_at_once_and_a_busy_one_for_many_together() {
-        let (lane, mut answers) = (Lane::default(), Answers::new());
+        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
         for flights in 0..FLIGHTS_MAX {
-            assert_eq!(board(&lane, &mut answers, LONG), Boarded::First { at_once: flights == 0 });
-            assert_eq!(lane.depart().len(), 1);
+            assert_eq!(board(&lane, &mut answers, LONG), Enqueued::First { at_once: flights == 0 });
+            assert_eq!(lane.take_batch().len(), 1);
         }
         for _ in 0..10 {
-            assert_eq!(board(&lane, &mut answers, LONG), Boarded::Waits);
+            assert_eq!(board(&lane, &mut answers, LONG), Enqueued::Waits);
         }
-        assert!(lane.depart().is_empty());
-        assert!(lane.landed());
-        assert_eq!(lane.depart().len(), 10);
+        assert!(lane.take_batch().is_empty());
+        assert!(lane.completed());
+        assert_eq!(lane.take_batch().len(), 10);
     }
 
     #[test]
     fn those_who_come_while_somebody_boards_leave_with_them() {
-        let (lane, mut answers) = (Lane::default(), Answers::new());
-        assert_eq!(board(&lane, &mut answers, LONG), Boarded::First { at_once: true });
-        assert_eq!(board(&lane, &mut answers, LONG), Boarded::Waits);
-        assert_eq!(lane.depart().len(), 2);
-        assert!(!lane.landed());
+        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
+        assert_eq!(board(&lane, &mut answers, LONG), Enqueued::First { at_once: true });
+        assert_eq!(board(&lane, &mut answers, LONG), Enqueued::Waits);
+        assert_eq!(lane.take_batch().len(), 2);
+        assert!(!lane.completed());
     }
 
     #[test]
     fn a_flight_takes_no_more_than_its_bound_and_the_queue_neither() {
-        let (lane, mut answers) = (Lane::default(), Answers::new());
+        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
         for _ in 0..WAITING_MAX {
-            assert_ne!(board(&lane, &mut answers, LONG), Boarded::Full);
+            assert_ne!(board(&lane, &mut answers, LONG), Enqueued::Full);
         }
-        assert_eq!(board(&lane, &mut answers, LONG), Boarded::Full);
-        assert_eq!(lane.depart().len(), PARTS_MAX);
+        assert_eq!(board(&lane, &mut answers, LONG), Enqueued::Full);
+        assert_eq!(lane.take_batch().len(), PARTS_MAX);
     }
 
     #[test]
     fn who_has_gone_away_or_waited_too_long_does_not_leave() {
-        let (lane, mut answers) = (Lane::default(), Answers::new());
+        let (lane, mut answers) = (BatchQueue::default(), Answers::new());
         board(&lane, &mut answers, LONG);
         board(&lane, &mut answers, Duration::ZERO);
         board(&lane, &mut answers, LONG);
         drop(answers.remove(0));
         assert!(lane.expire(Deadline::after(Duration::ZERO)).is_some());
         assert!(matches!(answers[0].try_recv(), Ok(Err(Failure::Timeout))));
-        assert_eq!(lane.depart().len(), 1);
+        assert_eq!(lane.take_batch().len(), 1);
     }
 }

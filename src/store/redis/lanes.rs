@@ -16,12 +16,12 @@ use tokio::time::sleep;
 
 use super::call::{CallTerms, DecideCall, Part};
 use super::failure::Failure;
-use super::lane::{Boarded, Waiting, expire_all};
+use super::lane::{Enqueued, Waiting, expire_all};
 use super::link::{Landing, Link};
-use super::meter::{Meter, Timer};
-use super::node::{Node, Pass, Wire};
+use super::meter::{RateEstimator, Timer};
+use super::node::{BreakerPermit, Node, Wire};
 use super::replay::{Answered, replay};
-use super::rights::{self, Stints};
+use super::rights::{self, ReplicationEpochs};
 use super::scripts::DECIDE;
 use super::slots::ClusterSlot;
 use super::topology::Places;
@@ -38,10 +38,10 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 
 /// Sends parts.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct Dispatcher {
     places: Arc<Places>,
-    meter: Arc<Meter>,
-    stints: Stints,
+    meter: Arc<RateEstimator>,
+    stints: ReplicationEpochs,
     /// A test's clock in place of the servers'.
     clock: Option<Arc<Clock>>,
     runtime: Handle,
@@ -54,9 +54,19 @@ struct Group {
     waiting: Vec<Waiting>,
 }
 
-impl Lanes {
-    pub(super) fn new(places: Arc<Places>, meter: Arc<Meter>, clock: Option<Arc<Clock>>) -> Arc<Self> {
-        Arc::new(Self { places, meter, stints: Stints::default(), clock, runtime: Handle::current() })
+impl Dispatcher {
+    pub(super) fn new(
+        places: Arc<Places>,
+        meter: Arc<RateEstimator>,
+        clock: Option<Arc<Clock>>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            places,
+            meter,
+            stints: ReplicationEpochs::default(),
+            clock,
+            runtime: Handle::current(),
+        })
     }
 
     /// The topology.
@@ -77,30 +87,30 @@ impl Lanes {
     pub(super) fn begin(self: &Arc<Self>, part: Arc<Part>, deadline: Deadline) -> Result<Begun, Failure> {
         let node = self.places.map().node(part.slot).cloned().ok_or(Failure::NoNode)?;
         let (waiting, answered) = Waiting::new(part, deadline);
-        let departure = match node.lane.board(waiting) {
-            Boarded::Full => return Err(Failure::Timeout),
-            Boarded::Waits => None,
-            Boarded::First { at_once: true } => {
-                self.depart(&node);
+        let departure = match node.lane.enqueue(waiting) {
+            Enqueued::Full => return Err(Failure::Timeout),
+            Enqueued::Waits => None,
+            Enqueued::First { at_once: true } => {
+                self.dispatch(&node);
                 None
             }
-            Boarded::First { at_once: false } => Some(Departure { lanes: Arc::clone(self), node }),
+            Enqueued::First { at_once: false } => Some(Departure { lanes: Arc::clone(self), node }),
         };
         Ok(Begun { departure, answered })
     }
 
     /// Sends what waits for a node.
-    fn depart(self: &Arc<Self>, node: &Arc<Node>) {
+    fn dispatch(self: &Arc<Self>, node: &Arc<Node>) {
         loop {
-            let leaving = node.lane.depart();
-            if leaving.is_empty() || !self.fly(node, leaving) || !node.lane.landed() {
+            let leaving = node.lane.take_batch();
+            if leaving.is_empty() || !self.send(node, leaving) || !node.lane.completed() {
                 return;
             }
         }
     }
 
     /// Sends parts to a node. Whether that flight is over already, since nothing could be sent.
-    fn fly(self: &Arc<Self>, node: &Arc<Node>, leaving: Vec<Waiting>) -> bool {
+    fn send(self: &Arc<Self>, node: &Arc<Node>, leaving: Vec<Waiting>) -> bool {
         let Some(wire) = node.wire() else {
             self.refuse(leaving, &Failure::Down);
             return true;
@@ -165,7 +175,7 @@ impl Lanes {
             timer: self.meter.sample(),
         };
         if let Err(refused) = wire.post(|into| into.extend_from_slice(&bytes), Box::new(flown)) {
-            refused.land(Err(Failure::Down));
+            refused.complete(Err(Failure::Down));
         }
     }
 
@@ -348,21 +358,21 @@ impl Begun {
 
 /// Sees to a flight, also for a caller who goes away.
 struct Departure {
-    lanes: Arc<Lanes>,
+    lanes: Arc<Dispatcher>,
     node: Arc<Node>,
 }
 
 impl Drop for Departure {
     fn drop(&mut self) {
-        self.lanes.depart(&self.node);
+        self.lanes.dispatch(&self.node);
     }
 }
 
 /// One call of a flight that is under way.
 struct Flown {
-    lanes: Arc<Lanes>,
+    lanes: Arc<Dispatcher>,
     link: Weak<Link>,
-    pass: Pass,
+    pass: BreakerPermit,
     /// Calls of the flight without an answer.
     left: Arc<AtomicUsize>,
     group: Group,
@@ -370,7 +380,7 @@ struct Flown {
 }
 
 impl Landing for Flown {
-    fn land(self: Box<Self>, answer: Result<Value, Failure>) {
+    fn complete(self: Box<Self>, answer: Result<Value, Failure>) {
         let Self { lanes, link, pass, left, group, timer } = *self;
         let node = Arc::clone(pass.node());
         if let Some(timer) = timer {
@@ -378,8 +388,8 @@ impl Landing for Flown {
         }
         node.judge(&link, pass, &answer);
         lanes.settle(group, answer);
-        if is_last(&left) && node.lane.landed() {
-            lanes.depart(&node);
+        if is_last(&left) && node.lane.completed() {
+            lanes.dispatch(&node);
         }
     }
 

@@ -20,7 +20,7 @@ use crate::core::key::Key;
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::rule::Mode;
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::{Charge, Counted};
+use crate::engine::port::{Charge, ChargeResult};
 
 /// A draw is for this long.
 const DRAW_FOR: Duration = Duration::from_millis(50);
@@ -97,7 +97,7 @@ pub(super) struct Leftover {
 #[derive(Debug)]
 pub(super) enum Advice {
     /// Answered from memory.
-    Answer(Counted),
+    Answer(ChargeResult),
     /// Ask Redis.
     Ask,
 }
@@ -217,7 +217,7 @@ impl Leases {
     }
 
     /// Remembers that Redis denied a check that was sent at `sent`.
-    pub(super) fn denied(&self, charge: &Charge<'_>, counted: &Counted, sent: Duration) {
+    pub(super) fn denied(&self, charge: &Charge<'_>, counted: &ChargeResult, sent: Duration) {
         let cost = match charge.cost {
             Cost::Take(cost) => cost,
             // It has taken what was left, so nothing more fits.
@@ -297,7 +297,7 @@ impl Hot {
         }
     }
 
-    fn denied(&self, cost: u64, now: Duration) -> Option<Counted> {
+    fn denied(&self, cost: u64, now: Duration) -> Option<ChargeResult> {
         let denied = self.denied.filter(|denied| denied.until > now && cost >= denied.cost)?;
         let passed = Span::from(now.saturating_sub(denied.at)).0;
         let left = |span: Span| Span(span.0.saturating_sub(passed));
@@ -313,7 +313,7 @@ impl Hot {
         Some(counted(verdict, denied.used))
     }
 
-    fn take(&mut self, cost: u64, now: Duration) -> Option<Counted> {
+    fn take(&mut self, cost: u64, now: Duration) -> Option<ChargeResult> {
         let limit = self.limit;
         let held = self.held.as_mut().filter(|held| held.until > now && !held.ended(now))?;
         held.left = held.left.checked_sub(cost)?;
@@ -352,6 +352,15 @@ impl DrawnPermits {
     }
 }
 
-const fn counted(verdict: Verdict, used: u64) -> Counted {
-    Counted { verdict, view: None, error_bound: 0, used, returned: 0, reported: 0, paid: 0, degraded: false }
+const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
+    ChargeResult {
+        verdict,
+        view: None,
+        error_bound: 0,
+        used,
+        returned: 0,
+        reported: 0,
+        paid: 0,
+        degraded: false,
+    }
 }

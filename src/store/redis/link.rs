@@ -29,7 +29,7 @@ const READ_BYTES: usize = 64 * 1_024;
 /// What awaits one reply.
 pub(super) trait Landing: Send {
     /// The reply, or why there is none. Never called while a lock is held.
-    fn land(self: Box<Self>, answer: Result<Value, Failure>);
+    fn complete(self: Box<Self>, answer: Result<Value, Failure>);
 
     /// Gives up what has waited long enough, and says until when the rest waits; `None` if nothing does any more. Called
     /// under a lock, so it only leaves word.
@@ -132,7 +132,7 @@ impl Link {
             std::mem::take(&mut out.in_flight)
         };
         for awaiting in in_flight.into_iter().flatten() {
-            awaiting.land(Err(Failure::Broken("closed before the reply".to_owned())));
+            awaiting.complete(Err(Failure::Broken("closed before the reply".to_owned())));
         }
     }
 
@@ -237,7 +237,7 @@ impl Link {
         let garbled = awaiting.len() < replies.len();
         for (awaiting, reply) in awaiting.into_iter().zip(replies) {
             if let Some(awaiting) = awaiting {
-                awaiting.land(reply);
+                awaiting.complete(reply);
             }
         }
         if garbled { Err(resp::Garbled) } else { Ok(()) }
@@ -260,7 +260,7 @@ impl Link {
             out.timed = next.is_some();
         }
         for awaiting in late {
-            awaiting.land(Err(Failure::Timeout));
+            awaiting.complete(Err(Failure::Timeout));
         }
         next
     }

@@ -16,7 +16,7 @@ use crate::telemetry::Metrics;
 const SAMPLE: u32 = 8;
 
 /// Handles of the store's metrics; see [`crate::telemetry::metrics::METRICS`].
-pub(super) struct Meter {
+pub(super) struct RateEstimator {
     call_seconds: Histogram,
     errors: Vec<(&'static str, Counter)>,
     breakers: [(Phase, Gauge); 3],
@@ -48,13 +48,13 @@ pub(super) enum Leased {
     Lost,
 }
 
-impl std::fmt::Debug for Meter {
+impl std::fmt::Debug for RateEstimator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Meter")
     }
 }
 
-impl Meter {
+impl RateEstimator {
     pub(super) fn new(metrics: &Arc<Metrics>) -> Self {
         let error = |kind| metrics.counter("store_errors_total", "kind", kind);
         let breaker = |state| metrics.gauge("breaker_state", "state", state);

@@ -54,9 +54,9 @@ use self::call::{Action, Item, Part, pack_view};
 use self::daemons::Daemons;
 use self::decide::Core;
 use self::fallback::Fallback;
-use self::lanes::Lanes;
+use self::lanes::Dispatcher;
 use self::lease::Leases;
-use self::meter::Meter;
+use self::meter::RateEstimator;
 use self::node::{Common, Node};
 use self::plan::bucket_of;
 use self::registry::Registry;
@@ -125,9 +125,9 @@ impl RedisStore {
             tasks: settings.tasks.clone(),
         };
         let places = Places::new(&settings, common)?;
-        let meter = Arc::new(Meter::new(metrics));
+        let meter = Arc::new(RateEstimator::new(metrics));
         let daemons = Arc::new(Daemons::new(live));
-        let lanes = Lanes::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
+        let lanes = Dispatcher::new(Arc::clone(&places), Arc::clone(&meter), settings.clock.clone());
         let name = &settings.name;
         let registry = Registry::new(name, settings.topology, &places.listed(), Arc::clone(&daemons));
         let core = Arc::new(Core {

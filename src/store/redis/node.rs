@@ -19,9 +19,9 @@ use super::condition::{Cause, Conditions, Trouble};
 use super::dial::{Opened, open};
 use super::failure::Failure;
 use super::inspect;
-use super::lane::Lane;
+use super::lane::BatchQueue;
 use super::link::{Awaiting, Landing, Link};
-use super::notes::Notes;
+use super::notes::NodeDiagnostics;
 use super::resp;
 use crate::core::time::Span;
 use crate::engine::clock::{Deadline, Stopwatch};
@@ -43,11 +43,11 @@ pub(super) struct Node {
     /// `host:port`.
     pub(super) address: String,
     /// Parts on their way to it.
-    pub(super) lane: Lane,
+    pub(super) lane: BatchQueue,
     info: ConnectionInfo,
     tls: Option<Arc<ClientConfig>>,
     /// For its operator.
-    pub(super) notes: Notes,
+    pub(super) notes: NodeDiagnostics,
     conditions: Conditions,
     /// Keys that it may hold before no new ones are made; the largest number for no bound.
     keys_bound: AtomicU64,
@@ -115,10 +115,10 @@ impl Node {
     pub(super) fn start(info: ConnectionInfo, common: &Common) -> Arc<Self> {
         let node = Arc::new(Self {
             address: address_of(&info),
-            lane: Lane::default(),
+            lane: BatchQueue::default(),
             info,
             tls: common.tls.clone(),
-            notes: Notes::default(),
+            notes: NodeDiagnostics::default(),
             conditions: Conditions::default(),
             keys_bound: AtomicU64::new(common.keys_max.unwrap_or(u64::MAX)),
             keys_max: common.keys_max,
@@ -289,7 +289,7 @@ impl Node {
     }
 
     /// Takes in how a call ended.
-    pub(super) fn judge(&self, link: &Weak<Link>, mut pass: Pass, answer: &Result<Value, Failure>) {
+    pub(super) fn judge(&self, link: &Weak<Link>, mut pass: BreakerPermit, answer: &Result<Value, Failure>) {
         match answer {
             Ok(_) => {
                 pass.ended(true);
@@ -424,13 +424,13 @@ pub(super) struct Wire {
 
 impl Wire {
     /// Leave to make one call; `None` from a breaker that is open.
-    pub(super) fn pass(&self) -> Option<Pass> {
+    pub(super) fn pass(&self) -> Option<BreakerPermit> {
         let node = &self.node;
         if node.is_paused() {
             return None;
         }
         let admitted = node.breaker().admit(node.started.elapsed());
-        admitted.then(|| Pass { node: Arc::clone(node), open: true })
+        admitted.then(|| BreakerPermit { node: Arc::clone(node), open: true })
     }
 
     /// Keys that its server may hold before no new ones are made.
@@ -457,7 +457,7 @@ impl Wire {
         self,
         packed: &[u8],
         asking: bool,
-        pass: Option<Pass>,
+        pass: Option<BreakerPermit>,
         deadline: Deadline,
     ) -> Result<Value, Failure> {
         let (answer, answered) = oneshot::channel();
@@ -471,7 +471,7 @@ impl Wire {
         // Its answer comes at the deadline at the latest: the connection sees to that.
         match self.link.post(write, usize::from(asking), Box::new(single)) {
             Ok(()) => self.link.flush(),
-            Err(awaiting) => awaiting.land(Err(Failure::Down)),
+            Err(awaiting) => awaiting.complete(Err(Failure::Down)),
         }
         drop(self);
         answered.await.unwrap_or(Err(Failure::Timeout))
@@ -481,13 +481,13 @@ impl Wire {
 /// One caller who waits for one reply.
 struct Single {
     link: Weak<Link>,
-    pass: Option<Pass>,
+    pass: Option<BreakerPermit>,
     answer: oneshot::Sender<Result<Value, Failure>>,
     deadline: Deadline,
 }
 
 impl Landing for Single {
-    fn land(self: Box<Self>, answer: Result<Value, Failure>) {
+    fn complete(self: Box<Self>, answer: Result<Value, Failure>) {
         let Self { link, pass, answer: waiting, .. } = *self;
         if let Some(pass) = pass {
             let node = Arc::clone(&pass.node);
@@ -502,12 +502,12 @@ impl Landing for Single {
 }
 
 /// One call that the breaker has let through. Dropped without an end, it gives a probe's place back.
-pub(super) struct Pass {
+pub(super) struct BreakerPermit {
     node: Arc<Node>,
     open: bool,
 }
 
-impl Pass {
+impl BreakerPermit {
     /// Whose call it is.
     pub(super) const fn node(&self) -> &Arc<Node> {
         &self.node
@@ -520,7 +520,7 @@ impl Pass {
     }
 }
 
-impl Drop for Pass {
+impl Drop for BreakerPermit {
     fn drop(&mut self) {
         if self.open {
             self.node.breaker().ended(None, self.node.started.elapsed());

@@ -12,7 +12,7 @@ const TEXT_MAX: usize = 300;
 
 /// Notes on one server.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct NodeDiagnostics {
     /// Microseconds plus one; zero: none yet.
     rtt: AtomicU64,
     trouble: Mutex<Option<(String, Duration)>>,
@@ -70,7 +70,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Notes {
+impl NodeDiagnostics {
     /// Remembers a round trip.
     pub(super) fn answered(&self, after: Duration) {
         self.rtt.store(Span::from(after).micros().saturating_add(1), Ordering::Relaxed);

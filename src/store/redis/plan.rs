@@ -19,7 +19,7 @@ use crate::core::algorithm::Algorithm;
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
 use crate::core::rule::Mode;
-use crate::engine::port::{Charge, Counted, Intent};
+use crate::engine::port::{Charge, ChargeResult, Intent};
 
 /// One part, and which charges it holds.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ pub(super) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
 }
 
 /// What a charge that fitted is answered, now that another part has denied the whole and its permits go back.
-pub(super) fn untaken(counted: &mut Counted, cost: Cost) {
+pub(super) fn untaken(counted: &mut ChargeResult, cost: Cost) {
     let permits = match cost {
         // Of a holder who held already nothing goes back.
         Cost::Hold(_) => counted.returned,

@@ -15,7 +15,7 @@ use super::Topology;
 use super::breaker::Phase;
 use super::daemons::Daemons;
 use super::failure::Failure;
-use super::lanes::Lanes;
+use super::lanes::Dispatcher;
 use super::scripts::REGISTRY;
 use super::slots::slot_of_tag;
 use crate::engine::clock::Deadline;
@@ -57,7 +57,7 @@ impl Registry {
     }
 
     /// Notes this daemon, and takes in who else is there. Nothing changes where no server answers.
-    pub(super) async fn beat(&self, lanes: &Arc<Lanes>) {
+    pub(super) async fn beat(&self, lanes: &Arc<Dispatcher>) {
         let holds = u64::try_from(HOLDS.as_millis()).unwrap_or(u64::MAX);
         let mut command = Cmd::new();
         command.arg("EVAL").arg(&REGISTRY.text).arg(1).arg(key()).arg(&self.note).arg(holds);
@@ -77,7 +77,7 @@ impl Registry {
     }
 
     /// Takes this daemon's note away.
-    pub(super) async fn leave(&self, lanes: &Arc<Lanes>) {
+    pub(super) async fn leave(&self, lanes: &Arc<Dispatcher>) {
         let mut command = Cmd::new();
         command.arg("ZREM").arg(key()).arg(&self.note);
         each(lanes, &command).await;
@@ -106,7 +106,7 @@ fn key() -> String {
 }
 
 /// Sends a command to each server that keeps a registry: the one, all of a ring, or the one that serves its slot.
-async fn each(lanes: &Arc<Lanes>, command: &Cmd) -> Vec<Result<Value, Failure>> {
+async fn each(lanes: &Arc<Dispatcher>, command: &Cmd) -> Vec<Result<Value, Failure>> {
     let map = Arc::clone(&lanes.places().map());
     if lanes.places().topology() == Topology::Cluster {
         let slot = slot_of_tag(TAG.as_bytes());

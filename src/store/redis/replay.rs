@@ -12,13 +12,13 @@ use super::failure::Failure;
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
 use crate::core::request::Cost;
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::Counted;
+use crate::engine::port::ChargeResult;
 
 /// What became of one charge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Charged {
     /// As the engine wants it.
-    pub(super) counted: Counted,
+    pub(super) counted: ChargeResult,
     /// Permits leased.
     pub(super) leased: u64,
     /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where the script tells
@@ -144,7 +144,7 @@ impl Live {
             Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO };
         let view = self.view.filter(|_| self.told);
         let error_bound = self.error_bound;
-        let counted = Counted {
+        let counted = ChargeResult {
             verdict,
             view,
             error_bound,

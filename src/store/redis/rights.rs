@@ -29,9 +29,9 @@ const PERMITS_MAX: u64 = (1 << 40) - 1;
 
 /// The stints that were seen.
 #[derive(Debug, Default)]
-pub(super) struct Stints(Mutex<Vec<u8>>);
+pub(super) struct ReplicationEpochs(Mutex<Vec<u8>>);
 
-impl Stints {
+impl ReplicationEpochs {
     fn known(&self) -> MutexGuard<'_, Vec<u8>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -124,7 +124,7 @@ impl StepCall {
     }
 
     /// The command, by the script's hash or with its whole text.
-    pub(super) fn command(&self, whole: bool, clock: Option<Timestamp>, stints: &Stints) -> Cmd {
+    pub(super) fn command(&self, whole: bool, clock: Option<Timestamp>, stints: &ReplicationEpochs) -> Cmd {
         let mut command = Cmd::new();
         let script: &Script = &RIGHTS;
         if whole {
@@ -143,7 +143,7 @@ impl StepCall {
 }
 
 /// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
-pub(super) fn read(value: Value, places: bool, stints: &Stints) -> Option<StepResult> {
+pub(super) fn read(value: Value, places: bool, stints: &ReplicationEpochs) -> Option<StepResult> {
     let Value::Array(values) = value else { return None };
     let [
         Value::Int(_),
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_first_sight_of_a_stint_stands() {
-        let stints = Stints::default();
+        let stints = ReplicationEpochs::default();
         for (id, begun) in [('a', 50), ('b', 70), ('a', 40), ('a', 60)] {
             stints.learn(&stint(id, begun));
         }
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn only_so_many_stints_are_remembered() {
-        let stints = Stints::default();
+        let stints = ReplicationEpochs::default();
         for n in 0..100_u8 {
             stints.learn(&stint(char::from(n + 20), 1));
         }

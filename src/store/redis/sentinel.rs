@@ -284,7 +284,7 @@ impl Places {
 struct Nobody;
 
 impl Landing for Nobody {
-    fn land(self: Box<Self>, _: Result<Value, Failure>) {}
+    fn complete(self: Box<Self>, _: Result<Value, Failure>) {}
 
     fn expire(&mut self, _: Deadline) -> Option<Deadline> {
         None

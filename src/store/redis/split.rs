@@ -19,7 +19,7 @@ use crate::core::rule::Rule;
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::clock::Deadline;
-use crate::engine::port::{BucketInfo, Charge, Counted, Intent, Outcome};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Outcome};
 
 /// Into how many sub-keys a rule splits its keys. What the world counts has one name, so it is not split.
 pub(super) fn parts_of(rule: &Rule) -> u32 {
@@ -44,7 +44,7 @@ pub(super) fn sub_key(key: &Key, index: u32) -> Key {
 /// What one charge has asked so far.
 #[derive(Debug, Default)]
 struct Asked {
-    denied: SmallVec<[Counted; 4]>,
+    denied: SmallVec<[ChargeResult; 4]>,
 }
 
 impl Core {
@@ -74,7 +74,7 @@ impl Core {
             charge.cost.is_report() || (!charge.enforced && parts_of(&charge.rule.rule) > 1)
         };
         // A report is charged whatever the others say, and once however often those are tried.
-        let mut reports: SmallVec<[Counted; 2]> = SmallVec::new();
+        let mut reports: SmallVec<[ChargeResult; 2]> = SmallVec::new();
         for charge in charges.iter().filter(|charge| charge.cost.is_report()) {
             reports.push(self.report_over_parts(charge, intent, now, deadline).await);
         }
@@ -108,12 +108,12 @@ impl Core {
         intent: Intent,
         now: Timestamp,
         deadline: Deadline,
-    ) -> Counted {
+    ) -> ChargeResult {
         let parts = parts_of(&charge.rule.rule);
         let turn = self.turn();
         let Cost::Report(report) = charge.cost else { return super::fallback::passed(charge) };
         let mut left = report.permits;
-        let mut all: SmallVec<[Counted; 4]> = SmallVec::new();
+        let mut all: SmallVec<[ChargeResult; 4]> = SmallVec::new();
         let ask = async |more: u32, permits: u64, debt_max: u32| {
             let (key, limit) = part(charge, turn.wrapping_add(more));
             let cost = Cost::Report(ReportedCost { permits, debt_max });
@@ -329,7 +329,7 @@ fn note(charges: &[Charge<'_>], asked: &mut [Asked], outcome: &Outcome) -> bool 
 }
 
 /// Speaks of the whole key. What passed knows one sub-key and takes the others for like it; what was denied has asked them all.
-fn put_into_words(charge: &Charge<'_>, asked: &Asked, counted: &mut Counted) {
+fn put_into_words(charge: &Charge<'_>, asked: &Asked, counted: &mut ChargeResult) {
     let parts = u64::from(parts_of(&charge.rule.rule));
     if parts == 1 {
         return;

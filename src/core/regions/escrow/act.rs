@@ -3,10 +3,10 @@
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::Total;
 use super::super::membership::{RegionId, Regions};
-use super::flow::{LevelEstimate, streams};
+use super::flow::{LevelEstimate, level_transfers};
 use super::key::{EscrowBucket, LastStatement, RegionStatement};
 use super::ledger::{Step, StepRequest, StepResult, total};
-use super::push::{RegionEstimate, SpendingTime, gifts, need};
+use super::push::{RegionEstimate, SpendingTime, need, window_transfers};
 use super::{Escrow, Event, Share, level};
 
 /// Millionths in a permit.
@@ -26,7 +26,7 @@ const PATIENCE: Span = Span::from_millis(600);
 
 impl Escrow {
     /// Looks at a bucket because something happened or its time has come.
-    pub(super) fn look(&mut self, now: Timestamp, id: usize) {
+    pub(super) fn plan(&mut self, now: Timestamp, id: usize) {
         let own = self.config.name.region.clone();
         let (look_gap, slow_gap) = (self.config.look_gap, self.confirmation_gap());
         if let Some(bucket) = self.bucket_mut(id) {
@@ -139,7 +139,7 @@ impl Escrow {
             } else if windows {
                 self.push(now, id);
             } else {
-                self.introduce(now, id);
+                self.open_sessions(now, id);
                 self.lend(now, id);
             }
         }
@@ -179,7 +179,7 @@ impl Escrow {
             elapsed: Span(length.0.saturating_sub(left.0)),
             owd_max: self.owd_max(),
         };
-        let gifts = gifts(course, &holdings);
+        let gifts = window_transfers(course, &holdings);
         self.give(now, id, &gifts);
     }
 
@@ -200,7 +200,7 @@ impl Escrow {
             }
         }
         let ahead = self.config.interval + self.owd_max() + self.owd_max();
-        let streams = streams(ahead, &basins);
+        let streams = level_transfers(ahead, &basins);
         self.give(now, id, &streams);
     }
 

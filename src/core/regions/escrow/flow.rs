@@ -97,7 +97,7 @@ fn need_mean(rate: u64, time: Span) -> i128 {
 
 /// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is how long it takes
 /// until what is told now has had its effect.
-pub(super) fn streams(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
+pub(super) fn level_transfers(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
     let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
     let Some(own) = basins.first() else { return streams };
     let parts: SmallVec<[WholePermits; 8]> = basins.iter().map(|basin| basin.part(ahead)).collect();
@@ -143,7 +143,7 @@ mod tests {
     fn what_lies_idle_goes_where_more_is_asked_for_than_refills() {
         let basins = [basin(300, 100, 0, 300), basin(300, 100, 900, 0), basin(300, 100, 50, 300)];
         // The other idle region gives its part too.
-        let streams = streams(AHEAD, &basins);
+        let streams = level_transfers(AHEAD, &basins);
         assert_eq!((streams[0], streams[2]), (0, 0));
         assert!((95..=120).contains(&streams[1]), "{streams:?}");
     }
@@ -152,30 +152,30 @@ mod tests {
     fn what_would_overflow_goes_to_a_region_that_will_need_it() {
         // It has enough for now, and room.
         let basins = [basin(3_000, 100, 0, 3_000), basin(3_000, 100, 900, 2_000)];
-        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 40]);
+        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 40]);
         let basins = [basin(3_000, 100, 0, 2_900), basin(3_000, 100, 900, 2_000)];
-        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0]);
+        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0]);
         let basins = [basin(3_000, 100, 0, 3_000), basin(3_000, 100, 50, 2_000)];
-        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0]);
+        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0]);
     }
 
     #[test]
     fn nobody_gives_where_all_are_short() {
         let basins = [basin(300, 100, 900, 40), basin(300, 100, 900, 0), basin(300, 100, 900, 10)];
-        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0, 0]);
+        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0, 0]);
     }
 
     #[test]
     fn a_region_whose_refill_serves_it_is_given_nothing() {
         let basins = [basin(300, 100, 0, 300), basin(300, 100, 90, 0)];
-        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 0]);
+        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 0]);
     }
 
     #[test]
     fn a_cost_that_was_refused_gathers_its_permits() {
         let mut basins = [basin(300, 1, 0, 300), basin(300, 1, 0, 10)];
         basins[1].wanted = 250 * UNIT;
-        assert_eq!(streams(AHEAD, &basins).as_slice(), [0, 240]);
+        assert_eq!(level_transfers(AHEAD, &basins).as_slice(), [0, 240]);
     }
 
     proptest! {
@@ -187,7 +187,7 @@ mod tests {
                 .iter()
                 .map(|(capacity, refill, demand, free)| basin(*capacity, *refill, *demand, (*free).min(*capacity)))
                 .collect();
-            let streams = streams(AHEAD, &basins);
+            let streams = level_transfers(AHEAD, &basins);
             // Each is rounded to the nearest; the store refuses what is not there.
             let most = basins[0].free / UNIT + i128::try_from(basins.len()).unwrap();
             prop_assert!(streams.iter().map(|stream| i128::from(*stream)).sum::<i128>() <= most);

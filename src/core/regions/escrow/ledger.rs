@@ -12,7 +12,7 @@ use super::EscrowSafety;
 use super::places::LoanBook;
 
 /// How much later than its store began a window must begin to be minted: a store that was lost may have been ahead by this.
-pub const DOUBT_MARGIN: Span = Span::from_secs(1);
+pub const RECOVERY_MARGIN: Span = Span::from_secs(1);
 
 /// Something to be done to a ledger, atomically with decisions on its bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub struct Reserve {
 /// was lost may have spent them.
 #[must_use]
 pub fn is_known(window: u64, length: Span, begun: Timestamp) -> bool {
-    Timestamp::window_start(window, length) >= begun + DOUBT_MARGIN
+    Timestamp::window_start(window, length) >= begun + RECOVERY_MARGIN
 }
 
 impl Ledger {
@@ -169,7 +169,7 @@ impl Ledger {
 
     /// Whether rights are burnt of which the region would mint `share`, because what was lost may have spent them.
     #[must_use]
-    pub fn is_in_doubt(&self, share: u64) -> bool {
+    pub fn is_recovering(&self, share: u64) -> bool {
         if self.window == 0 { self.minted < share } else { self.minted == 0 && share > 0 }
     }
 

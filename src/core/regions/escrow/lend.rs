@@ -12,7 +12,7 @@ use super::Escrow;
 use super::act::GAP;
 use super::key::{EscrowBucket, LastStatement, RegionStatement};
 use super::ledger::{Ledger, Step, StepRequest, StepResult};
-use super::push::{RegionEstimate, SpendingTime, gifts, need};
+use super::push::{RegionEstimate, SpendingTime, need, window_transfers};
 
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;
@@ -28,7 +28,7 @@ impl Escrow {
     }
 
     /// Has the store take in what other regions said of their memories and of the own one.
-    pub(super) fn introduce(&mut self, now: Timestamp, id: usize) {
+    pub(super) fn open_sessions(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now) else { return };
         let (own, ledger) = (self.own_region(), &balance.ledger);
@@ -109,7 +109,7 @@ impl Escrow {
             elapsed: COURSE,
             owd_max: self.owd_max(),
         };
-        let mut gifts = gifts(course, &holdings);
+        let mut gifts = window_transfers(course, &holdings);
         let mut lendable = ledger.minted.saturating_sub(ledger.lent());
         let mut homeward = 0_u64;
         for (region, gift) in gifts.iter_mut().enumerate().skip(1) {

@@ -17,14 +17,14 @@ use super::super::super::algorithm::{Algorithm, Allowance, Limit, State};
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::EscrowSafety;
-use super::ledger::{DOUBT_MARGIN, Ledger, Reserve, Step, StepRequest, StepResult, sum};
+use super::ledger::{Ledger, RECOVERY_MARGIN, Reserve, Step, StepRequest, StepResult, sum};
 
 /// No message arrives later than this after it was sent: a QUIC connection that is silent ends long before.
 pub const MESSAGE_LIFE: Span = Span::from_secs(60);
 /// For so long after the first of them came permits are kept beyond the capacity: whoever was refused asks again by then.
 pub const KEPT_LIFE: Span = Span::from_secs(3);
 /// For so long a memory counts with what the one before it had under way, or kept elsewhere.
-pub const DOUBT: Span = Span(MESSAGE_LIFE.0 + KEPT_LIFE.0 + DOUBT_MARGIN.0);
+pub const RECOVERY_WINDOW: Span = Span(MESSAGE_LIFE.0 + KEPT_LIFE.0 + RECOVERY_MARGIN.0);
 
 /// What a region's bucket is held to.
 #[derive(Debug, Clone, Copy)]
@@ -56,13 +56,13 @@ impl LevelTerms {
     /// memory before it.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
-        self.begun == Timestamp(0) || now >= self.begun + DOUBT_MARGIN
+        self.begun == Timestamp(0) || now >= self.begun + RECOVERY_MARGIN
     }
 
     /// What a memory before this one may still have under way.
     #[must_use]
-    pub fn doubt(&self, now: Timestamp) -> u64 {
-        let over = self.begun == Timestamp(0) || now >= self.begun + DOUBT;
+    pub fn burnt(&self, now: Timestamp) -> u64 {
+        let over = self.begun == Timestamp(0) || now >= self.begun + RECOVERY_WINDOW;
         if over || !self.safety.doubt_is_burnt { 0 } else { self.under_way_max() }
     }
 
@@ -98,7 +98,7 @@ impl LevelTerms {
     #[must_use]
     pub fn floor(&self, ledger: Option<&Ledger>, now: Timestamp) -> u64 {
         let charged = ledger.filter(|_| self.safety.forwarded_stays_charged).map_or(0, Ledger::charged);
-        charged.saturating_add(self.doubt(now)).min(self.capacity())
+        charged.saturating_add(self.burnt(now)).min(self.capacity())
     }
 
     /// Has a level hold what is charged to its capacity, or not known.
@@ -141,7 +141,7 @@ impl LevelTerms {
             }
             Step::Acknowledge { to, session, permits } => ledger.acknowledge(to, *session, *permits),
         }
-        ledger.minted = self.capacity().saturating_sub(self.doubt(now));
+        ledger.minted = self.capacity().saturating_sub(self.burnt(now));
         self.raise(state, Some(ledger), now);
     }
 

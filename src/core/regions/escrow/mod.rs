@@ -43,7 +43,7 @@ use self::key::EscrowBucket;
 use self::link::EscrowLink;
 use self::places::Margins;
 
-pub use self::ledger::{DOUBT_MARGIN, Ledger, Reserve, Step, StepRequest, StepResult, is_known};
+pub use self::ledger::{Ledger, RECOVERY_MARGIN, Reserve, Step, StepRequest, StepResult, is_known};
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
 pub use self::vault::ReferenceStore;
@@ -400,7 +400,7 @@ impl Escrow {
                     }
                     // Of two that others decide by the smaller may now be the other one.
                     self.settle_limit(now, id, &rule);
-                    self.look(now, id);
+                    self.plan(now, id);
                 }
                 _ => self.forget(id),
             }
@@ -431,7 +431,7 @@ impl Escrow {
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.touch(now, touched, if never { 0 } else { touched.refused });
         }
-        self.look(now, id);
+        self.plan(now, id);
     }
 
     /// Who is in the cluster now.
@@ -481,7 +481,7 @@ impl Escrow {
             if bucket.expiry() <= now {
                 self.forget(id);
             } else {
-                self.look(now, id);
+                self.plan(now, id);
             }
         }
     }

@@ -12,7 +12,7 @@
 //! lent on, each pair of regions can be judged by itself.
 //!
 //! A memory that is lost takes with it what it knew of three things:
-//! 1. *Its holders.* It is silent, and admits nobody, for one hold and [`DOUBT_MARGIN`]: then they have ended. So whoever
+//! 1. *Its holders.* It is silent, and admits nobody, for one hold and [`RECOVERY_MARGIN`]: then they have ended. So whoever
 //!    hears its next session may take back at once what it lent to the one before: nobody can hold it any more.
 //! 2. *What it borrowed* is lost with its session: it is the owner's again (see 1), and what is still under way to it is
 //!    fenced.
@@ -35,7 +35,7 @@ use super::super::super::algorithm::Limit;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
 use super::EscrowSafety;
-use super::ledger::{DOUBT_MARGIN, Ledger, Step, StepRequest, StepResult};
+use super::ledger::{Ledger, RECOVERY_MARGIN, Step, StepRequest, StepResult};
 use super::level::MESSAGE_LIFE;
 
 /// For so long after its owner was heard a region may use what it borrowed.
@@ -59,7 +59,7 @@ impl Margins {
     /// Until everything lent is back or over, from when its owner stops confirming it.
     #[must_use]
     pub fn recall(&self, hold: Span) -> Span {
-        self.message_life + self.loan_life + hold + DOUBT_MARGIN
+        self.message_life + self.loan_life + hold + RECOVERY_MARGIN
     }
 }
 
@@ -108,7 +108,7 @@ impl PlacesTerms {
     /// Whether this memory may be named to others: no holder of one before it is left.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
-        self.begun == Timestamp(0) || now >= self.begun + self.hold + DOUBT_MARGIN
+        self.begun == Timestamp(0) || now >= self.begun + self.hold + RECOVERY_MARGIN
     }
 
     /// Whether nothing is left of what a memory before this one had lent.
@@ -485,7 +485,7 @@ mod tests {
         let takes = take(&borrower, "a", lender.session, 8);
         assert_eq!(after(&own, &mut borrower, 0, at(2), &[takes]), 18);
         // The next memory is heard by the borrower, and does not hear it.
-        let (next, mut owner) = (terms(10, at(10)), Ledger::without_windows(at(10) + hold + DOUBT_MARGIN));
+        let (next, mut owner) = (terms(10, at(10)), Ledger::without_windows(at(10) + hold + RECOVERY_MARGIN));
         let session = owner.session;
         let heard = [meet("a", session, None, None), Step::Give { to: "a".into(), session, permits: 8 }];
         assert_eq!(after(&own, &mut borrower, 0, at(24), &heard), 18);

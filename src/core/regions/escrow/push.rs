@@ -49,7 +49,7 @@ pub(super) fn need(demand: u64, time: Span) -> i128 {
 }
 
 /// Whole permits to give to each region, in the order of `holdings`; the first is the own one.
-pub(super) fn gifts(course: SpendingTime, holdings: &[RegionEstimate]) -> SmallVec<[u64; 8]> {
+pub(super) fn window_transfers(course: SpendingTime, holdings: &[RegionEstimate]) -> SmallVec<[u64; 8]> {
     let mut gifts: SmallVec<[u64; 8]> = SmallVec::from_elem(0, holdings.len());
     let targets = targets(holdings);
     let Some((own, own_target)) = holdings.first().zip(targets.first()) else { return gifts };
@@ -233,34 +233,34 @@ mod tests {
     fn an_idle_region_gives_all_but_its_reserve_to_the_one_that_is_short() {
         let holdings = [holding(333, 0), holding(333, 5_000), holding(333, 0)];
         // Three tenths of a third of the limit, of which an eighth has been released.
-        let gifts = gifts(course(1_000, 90), &holdings);
+        let gifts = window_transfers(course(1_000, 90), &holdings);
         assert_eq!(gifts.as_slice(), [0, 246, 0]);
     }
 
     #[test]
     fn late_in_the_window_nothing_is_kept_back() {
         let holdings = [holding(333, 0), holding(0, 5_000), holding(0, 0)];
-        assert_eq!(gifts(course(1_000, 750), &holdings).as_slice(), [0, 333, 0]);
+        assert_eq!(window_transfers(course(1_000, 750), &holdings).as_slice(), [0, 333, 0]);
     }
 
     #[test]
     fn nobody_gives_where_all_are_short() {
         let holdings = [holding(30, 500), holding(30, 500), holding(30, 500)];
-        assert_eq!(gifts(course(1_000, 500), &holdings).as_slice(), [0, 0, 0]);
+        assert_eq!(window_transfers(course(1_000, 500), &holdings).as_slice(), [0, 0, 0]);
     }
 
     #[test]
     fn a_region_that_can_not_be_reached_gets_nothing() {
         let mut holdings = [holding(333, 0), holding(0, 5_000)];
         holdings[1].reachable = false;
-        assert_eq!(gifts(course(1_000, 750), &holdings).as_slice(), [0, 0]);
+        assert_eq!(window_transfers(course(1_000, 750), &holdings).as_slice(), [0, 0]);
     }
 
     #[test]
     fn the_last_right_goes_where_it_is_wanted() {
         let mut holdings = [holding(1, 0), holding(0, 0), holding(1, 0)];
         holdings[1].wanted = UNIT;
-        assert_eq!(gifts(course(2, 500), &holdings).as_slice(), [0, 1, 0]);
+        assert_eq!(window_transfers(course(2, 500), &holdings).as_slice(), [0, 1, 0]);
     }
 
     #[test]
@@ -287,7 +287,7 @@ mod tests {
                     ..holding(*free, *need)
                 })
                 .collect();
-            let gifts = gifts(course(1_000, elapsed), &holdings);
+            let gifts = window_transfers(course(1_000, elapsed), &holdings);
             // Each is rounded to the nearest, so a right more than there is may be asked of the store, which refuses it.
             prop_assert!(gifts.iter().sum::<u64>() <= frees[0].0 + u64::try_from(holdings.len()).unwrap());
         }

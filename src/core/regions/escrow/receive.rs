@@ -101,7 +101,7 @@ impl Escrow {
                 self.next_step(now, id);
             }
         }
-        self.look(now, id);
+        self.plan(now, id);
     }
 
     /// Rights for this region have come: the store takes them in, at most once.

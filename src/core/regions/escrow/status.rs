@@ -83,7 +83,7 @@ impl EscrowRule {
         self.minted = self.minted.saturating_add(ledger.minted);
         self.free = self.free.saturating_add(balance.free());
         self.under_way = self.under_way.saturating_add(under_way);
-        self.in_doubt += usize::from(ledger.is_in_doubt(share));
+        self.in_doubt += usize::from(ledger.is_recovering(share));
         for (totals, sums) in [(&ledger.given, &mut self.given), (&ledger.taken, &mut self.taken)] {
             for total in totals {
                 let sum = sums.entry(total.region.clone()).or_default();

@@ -60,7 +60,7 @@ pub(super) struct GossipBucket {
     /// What was last told, and when.
     pub(super) told: Option<LastReport>,
     /// Since when all regions know of it.
-    agreed: KnownSince,
+    known_since: KnownSince,
     /// Without windows: the most that each region may have used lately without telling.
     given: LargestAllocation,
     /// Whether it waits to be told at the next cut.
@@ -215,7 +215,7 @@ impl GossipBucket {
             demand,
             siblings: Vec::new(),
             told: None,
-            agreed: KnownSince::default(),
+            known_since: KnownSince::default(),
             given: LargestAllocation::default(),
             waiting: false,
             queued: false,
@@ -355,7 +355,7 @@ impl GossipBucket {
             && self.period(0).and_then(|period| period.told(region)).is_none()
             && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
         self.changed = now;
-        self.agreed.note(heard.stamp.min(now), self.agreed_for());
+        self.known_since.note(heard.stamp.min(now), self.agreed_for());
         let slides = self.slides();
         let Some(period) = self.period_mut(heard.window) else { return ReportOutcome::default() };
         let told = period.told_mut(region);
@@ -469,7 +469,7 @@ impl GossipBucket {
             }
         }
         let net = self.own_net(window);
-        self.agreed.note(now, self.agreed_for());
+        self.known_since.note(now, self.agreed_for());
         self.told = Some(LastReport { at: now, window, net, demand });
         let account = ReportFigures { stamp: now, admitted: net, demand };
         self.read(now, Regions::OWN, window, LevelReport { account, past: false }, here);
@@ -573,7 +573,7 @@ impl GossipBucket {
         if let Some(told) = &mut self.told {
             told.at = told.at.min(now);
         }
-        self.agreed = KnownSince::default();
+        self.known_since = KnownSince::default();
         self.changed = self.changed.min(now);
         self.own.clock_went_back(now);
         self.unsettle();

@@ -69,10 +69,10 @@ pub(super) struct GossipLink {
     unanswered: u32,
     last_sent: Option<Timestamp>,
     urgent: VecDeque<OwedReport>,
-    dirty: VecDeque<OwedReport>,
+    ordinary: VecDeque<OwedReport>,
     queued: HashSet<OwedReport>,
-    flights: VecDeque<Flight>,
-    echoes: VecDeque<(Timestamp, OwedReport, u32)>,
+    unacknowledged: VecDeque<SentFrame>,
+    repeats: VecDeque<(Timestamp, OwedReport, u32)>,
     paced_at: Timestamp,
     bytes_left: u64,
     /// Reports that found no room in the queue.
@@ -92,7 +92,7 @@ pub(super) struct SentReport {
 }
 
 #[derive(Debug)]
-struct Flight {
+struct SentFrame {
     seq: u64,
     sent: Timestamp,
     reports: Vec<SentReport>,
@@ -128,10 +128,10 @@ impl GossipLink {
             unanswered: 0,
             last_sent: None,
             urgent: VecDeque::new(),
-            dirty: VecDeque::new(),
+            ordinary: VecDeque::new(),
             queued: HashSet::new(),
-            flights: VecDeque::new(),
-            echoes: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
+            repeats: VecDeque::new(),
             paced_at: Timestamp::default(),
             bytes_left: BYTES_AT_ONCE,
             dropped: 0,
@@ -158,7 +158,7 @@ impl GossipLink {
             return;
         }
         if self.queued.insert(item) {
-            if urgent { self.urgent.push_back(item) } else { self.dirty.push_back(item) }
+            if urgent { self.urgent.push_back(item) } else { self.ordinary.push_back(item) }
         } else if urgent && self.urgent.len() < 64 && !self.urgent.contains(&item) {
             // It stays in the other queue too; whoever comes second finds it paid.
             self.urgent.push_back(item);
@@ -172,17 +172,17 @@ impl GossipLink {
         self.last_sent = self.last_sent.map(|sent| sent.min(now));
         self.heard = self.heard.map(|heard| heard.min(now));
         self.landed = self.landed.map(|(seq, at)| (seq, at.min(now)));
-        self.flights.iter_mut().for_each(|flight| flight.sent = flight.sent.min(now));
-        self.echoes.iter_mut().for_each(|(at, ..)| *at = (*at).min(now));
+        self.unacknowledged.iter_mut().for_each(|flight| flight.sent = flight.sent.min(now));
+        self.repeats.iter_mut().for_each(|(at, ..)| *at = (*at).min(now));
     }
 
     /// Forgets all debts: it is gone, or begins anew and will be told everything.
     pub(super) fn forget(&mut self) {
         self.urgent.clear();
-        self.dirty.clear();
+        self.ordinary.clear();
         self.queued.clear();
-        self.flights.clear();
-        self.echoes.clear();
+        self.unacknowledged.clear();
+        self.repeats.clear();
     }
 
     /// The next thing to tell it, and whether it is urgent.
@@ -190,7 +190,7 @@ impl GossipLink {
         loop {
             let (item, urgent) = match self.urgent.pop_front() {
                 Some(item) => (item, true),
-                None => (self.dirty.pop_front()?, false),
+                None => (self.ordinary.pop_front()?, false),
             };
             if self.queued.remove(&item) {
                 return Some((item, urgent));
@@ -199,32 +199,32 @@ impl GossipLink {
     }
 
     /// Will say this version of an item once more.
-    pub(super) fn echo(&mut self, now: Timestamp, item: OwedReport, version: u32) {
-        if self.echoes.len() < ECHOES_MAX {
-            self.echoes.push_back((now + ECHO_AFTER, item, version));
+    pub(super) fn repeat(&mut self, now: Timestamp, item: OwedReport, version: u32) {
+        if self.repeats.len() < ECHOES_MAX {
+            self.repeats.push_back((now + ECHO_AFTER, item, version));
         }
     }
 
     /// The next thing to say once more, and the version that was said.
-    pub(super) fn next_echo(&mut self, now: Timestamp) -> Option<(OwedReport, u32)> {
-        let &(at, item, version) = self.echoes.front()?;
+    pub(super) fn next_repeat(&mut self, now: Timestamp) -> Option<(OwedReport, u32)> {
+        let &(at, item, version) = self.repeats.front()?;
         if at > now {
             return None;
         }
-        self.echoes.pop_front();
+        self.repeats.pop_front();
         Some((item, version))
     }
 
     /// Puts back what did not fit, first of its kind.
     pub(super) fn put_back(&mut self, item: OwedReport, urgent: bool) {
         if self.queued.insert(item) {
-            if urgent { self.urgent.push_front(item) } else { self.dirty.push_front(item) }
+            if urgent { self.urgent.push_front(item) } else { self.ordinary.push_front(item) }
         }
     }
 
     /// Whether it has all that it was to be told, as far as it can still be heard.
     pub(super) fn has_all(&self) -> bool {
-        !self.live || (!self.owes() && self.flights.is_empty())
+        !self.live || (!self.owes() && self.unacknowledged.is_empty())
     }
 
     pub(super) fn owes(&self) -> bool {
@@ -291,7 +291,7 @@ impl GossipLink {
         }
         self.answered = true;
         let named = &mut self.named;
-        self.flights.retain(|flight| {
+        self.unacknowledged.retain(|flight| {
             let back = match seen.seq.checked_sub(flight.seq) {
                 None => return true,
                 Some(back) => back,
@@ -332,11 +332,11 @@ impl GossipLink {
     /// Calls `lost` for everything that was in frames which must be taken for lost.
     pub(super) fn lose(&mut self, now: Timestamp, interval: Span, mut lost: impl FnMut(OwedReport, u32)) {
         let patience = self.patience(interval);
-        while let Some(first) = self.flights.front() {
-            if now.since(first.sent) < patience && self.flights.len() <= FLIGHTS_MAX {
+        while let Some(first) = self.unacknowledged.front() {
+            if now.since(first.sent) < patience && self.unacknowledged.len() <= FLIGHTS_MAX {
                 break;
             }
-            let Some(flight) = self.flights.pop_front() else { break };
+            let Some(flight) = self.unacknowledged.pop_front() else { break };
             for told in flight.reports {
                 self.named.doubt(told.label);
                 lost(told.item, told.version);
@@ -364,7 +364,7 @@ impl GossipLink {
         let idle = self.last_sent.is_none_or(|sent| now.since(sent) >= heartbeat);
         // One that does not answer is only knocked at: what it is owed stays owed.
         let mute = self.heard.is_none_or(|heard| now.since(heard) > silence);
-        let echoes = self.echoes.front().is_some_and(|(at, ..)| *at <= now);
+        let echoes = self.repeats.front().is_some_and(|(at, ..)| *at <= now);
         idle || ((self.owes() || echoes) && !mute && self.bytes_left > 0) || self.unanswered >= UNANSWERED_MAX
     }
 
@@ -374,10 +374,10 @@ impl GossipLink {
             return None;
         }
         let knock = self.last_sent.map_or(Timestamp::default(), |sent| sent + heartbeat);
-        let loss = self.flights.front().map(|flight| flight.sent + self.patience(interval));
+        let loss = self.unacknowledged.front().map(|flight| flight.sent + self.patience(interval));
         let mute = self.heard.zip(self.last_sent).is_none_or(|(heard, sent)| sent.since(heard) > silence);
         let owed = (self.owes() && !mute).then_some(self.paced_at + PACE);
-        let echo = self.echoes.front().filter(|_| !mute).map(|(at, ..)| (*at).max(self.paced_at + PACE));
+        let echo = self.repeats.front().filter(|_| !mute).map(|(at, ..)| (*at).max(self.paced_at + PACE));
         [Some(knock), loss, owed, echo].into_iter().flatten().min()
     }
 
@@ -397,7 +397,7 @@ impl GossipLink {
         self.departures.push_back((self.seq, now));
         self.bytes_left = self.bytes_left.saturating_sub(u64::try_from(bytes).unwrap_or(u64::MAX));
         if !reports.is_empty() {
-            self.flights.push_back(Flight { seq: self.seq, sent: now, reports });
+            self.unacknowledged.push_back(SentFrame { seq: self.seq, sent: now, reports });
         }
         (self.seq, self.seen)
     }

@@ -45,7 +45,7 @@ impl Replica {
     }
 
     /// A daemon has just begun and knows nothing: owes it everything that it should know.
-    pub(super) fn introduce(&mut self, link: usize) {
+    pub(super) fn tell_everything_to(&mut self, link: usize) {
         let Some((region, node)) = self.links.get(link).map(|link| (link.region, link.name.node.clone()))
         else {
             return;

@@ -59,7 +59,7 @@ impl Replica {
             }
         }
         if arrival == Some(Arrival::Restarted) {
-            self.introduce(place);
+            self.tell_everything_to(place);
             self.regions.began_again(region, Timestamp(frame.incarnation.saturating_mul(1_000)));
             self.look_at_all(now);
         }
@@ -217,7 +217,7 @@ impl Replica {
                 // It counts this bucket too from now on: it must hear what the others said so far.
                 let newcomer = !bucket.siblings.iter().any(|sibling| *sibling.node == *node);
                 if bucket.hear_sibling(now, &node, word) {
-                    self.look(now, id);
+                    self.recompute(now, id);
                 }
                 self.changed(now, id);
                 if newcomer && self.keys.get(id).is_some_and(|bucket| self.owns(bucket)) {
@@ -228,7 +228,7 @@ impl Replica {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { return };
                 if here.care.hears_former && bucket.hear_former(now, word, here) {
-                    self.look(now, id);
+                    self.recompute(now, id);
                 }
                 self.changed(now, id);
             }
@@ -243,7 +243,7 @@ impl Replica {
                 if heard.late || heard.full || heard.beyond {
                     self.unsettle(now);
                 }
-                self.look(now, id);
+                self.recompute(now, id);
                 self.wake_in_time(now, id);
                 // A sibling may know what this owner did not: then all siblings must hear it.
                 let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));

@@ -228,7 +228,7 @@ impl Replica {
             match self.rules.get(&bucket.rule.name) {
                 Some(rule) if counts(rule) == counts(&bucket.rule) => {
                     bucket.follow(self.variants.with(rule, bucket.own_limit()));
-                    self.look(now, id);
+                    self.recompute(now, id);
                     // What was too little to tell may be much of a smaller limit.
                     self.changed(now, id);
                 }
@@ -256,7 +256,7 @@ impl Replica {
         let Some(bucket) = self.keys.get_mut(id) else { return };
         bucket.count(now, &self.node, touched);
         if !self.changed(now, id) {
-            self.look(now, id);
+            self.recompute(now, id);
         }
     }
 
@@ -325,7 +325,7 @@ impl Replica {
                 let (here, keys) = self.here();
                 let Some(bucket) = keys.get_mut(id) else { continue };
                 bucket.waiting = false;
-                if bucket.has_news(now, here) {
+                if bucket.has_pending_report(now, here) {
                     self.tell(now, id, false);
                 }
             }
@@ -390,7 +390,7 @@ impl Replica {
                 *sum = sum.saturating_add(above);
             }
         }
-        self.look(now, id);
+        self.recompute(now, id);
         self.changed(now, id);
     }
 
@@ -399,7 +399,7 @@ impl Replica {
     pub(super) fn changed(&mut self, now: Timestamp, id: BucketId) -> bool {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return false };
-        let urgent = bucket.has_news(now, here) && bucket.is_urgent(now, here);
+        let urgent = bucket.has_pending_report(now, here) && bucket.is_urgent(now, here);
         let rested = bucket.told.is_none_or(|told| now.since(told.at) >= URGENT_GAP);
         let tells = urgent && rested;
         if tells {
@@ -425,7 +425,7 @@ impl Replica {
             for window in bucket.tell(now, here) {
                 self.spread(id, Regions::OWN, window, urgent);
             }
-            self.look(now, id);
+            self.recompute(now, id);
         } else {
             for window in bucket.tell_owner(now) {
                 self.owe_owner(id, Regions::OWN, OwedReport { key: id, region: None, window }, urgent);
@@ -553,10 +553,10 @@ impl Replica {
     }
 
     /// Works out what the store must be told of a bucket.
-    pub(super) fn look(&mut self, now: Timestamp, id: BucketId) {
+    pub(super) fn recompute(&mut self, now: Timestamp, id: BucketId) {
         let (here, keys) = self.here();
         let Some(bucket) = keys.get_mut(id) else { return };
-        if bucket.look(now, here) && !bucket.queued {
+        if bucket.recompute(now, here) && !bucket.queued {
             bucket.queued = true;
             self.effects.push_back(id);
         }
@@ -579,7 +579,7 @@ impl Replica {
             if let Some(bucket) = self.keys.get_mut(id) {
                 bucket.unsettle();
             }
-            self.look(now, id);
+            self.recompute(now, id);
         }
     }
 

@@ -38,10 +38,10 @@ impl Replica {
             }
             told.push(SentReport { item, version, label });
             if urgent {
-                self.links.get_mut(place)?.echo(now, item, version);
+                self.links.get_mut(place)?.repeat(now, item, version);
             }
         }
-        while let Some((item, said)) = self.links.get_mut(place)?.next_echo(now) {
+        while let Some((item, said)) = self.links.get_mut(place)?.next_repeat(now) {
             if told.iter().any(|known| known.item == item) {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::People;
+use super::IdentityStore;
 use super::register::{Recorded, overrides_json, refused};
 use super::rows::{KeyRow, date, limits, moment};
 use crate::engine::admin::Actor;
@@ -27,7 +27,7 @@ impl KeyRow {
     }
 }
 
-impl People {
+impl IdentityStore {
     pub(super) async fn list_keys(&self, filter: Filter) -> Result<Vec<KeyRecord>, RegisterError> {
         let rows = sqlx::query_as::<_, KeyRow>(
             "SELECT id, hash, salt, owner, tier, overrides, active, note, expires_at, created_at, created_by,

@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::People;
+use super::IdentityStore;
 use crate::core::time::Timestamp;
 use crate::core::written::format_moment;
 use crate::engine::admin::{Change, ChangeRecord, ChangesAsked, Ledger};
@@ -24,7 +24,7 @@ type LedgerRow = (
     Option<String>,
 );
 
-impl People {
+impl IdentityStore {
     /// Adds a record, in the transaction that the connection is in.
     pub(super) async fn insert_change(
         &self,
@@ -95,7 +95,7 @@ fn record_of(row: LedgerRow) -> ChangeRecord {
     }
 }
 
-impl Ledger for People {
+impl Ledger for IdentityStore {
     fn record<'a>(&'a self, change: &'a Change) -> Later<'a, Result<(), String>> {
         Box::pin(self.add_change(change))
     }

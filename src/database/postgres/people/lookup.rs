@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::People;
+use super::IdentityStore;
 use super::rows::{KeyRow, UserRow};
 use crate::database::postgres::Failure;
 use crate::engine::identity::{Fact, IdentityName, Kind, Source, Unreachable};
 use crate::engine::port::Later;
 
-impl Source for People {
+impl Source for IdentityStore {
     fn load<'a>(
         &'a self,
         names: &'a [IdentityName],
@@ -35,7 +35,7 @@ impl Source for People {
     }
 }
 
-impl People {
+impl IdentityStore {
     async fn users_of(&self, mut ids: Vec<String>) -> Result<Vec<UserRow>, Failure> {
         // PostgreSQL has no text with NUL in it, so neither has it such a user.
         ids.retain(|id| !id.contains('\0'));

@@ -15,14 +15,14 @@ pub use changes::watch;
 
 /// The people of a database.
 #[derive(Debug, Clone)]
-pub struct People {
+pub struct IdentityStore {
     database: Database,
     /// This daemon, for the record of changes.
     region: String,
     node: String,
 }
 
-impl People {
+impl IdentityStore {
     /// Those of this database, as this daemon sees them.
     #[must_use]
     pub fn new(database: Database, region: &str, node: &str) -> Self {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use super::People;
+use super::IdentityStore;
 use crate::core::rule::UserLimit;
 use crate::database::postgres::Failure;
 use crate::engine::admin::{Actor, Change, log};
@@ -12,7 +12,7 @@ use crate::engine::identity::register::{
     UserRecord,
 };
 
-impl Register for People {
+impl Register for IdentityStore {
     fn users(&self, filter: Filter) -> Registered<'_, Vec<UserRecord>> {
         Box::pin(self.list_users(filter))
     }
@@ -68,7 +68,7 @@ pub(super) struct Recorded<'r, T> {
     pub(super) reason: Option<String>,
 }
 
-impl People {
+impl IdentityStore {
     /// Records a change in the transaction that makes it.
     pub(super) async fn record<T: Serialize + Sync>(
         &self,

@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::People;
+use super::IdentityStore;
 use super::register::{Recorded, refused};
 use crate::database::postgres::Failure;
 use crate::engine::admin::Actor;
@@ -11,7 +11,7 @@ use crate::engine::identity::register::{HOLDERS_NAMED, RegisterError, TierRecord
 /// Most tiers shown.
 const TIERS_MAX: i64 = 10_000;
 
-impl People {
+impl IdentityStore {
     pub(super) async fn list_tiers(&self) -> Result<Vec<TierRecord>, RegisterError> {
         let rows = sqlx::query_as::<_, (String, String)>(
             "SELECT name, description FROM tiers ORDER BY name LIMIT $1",

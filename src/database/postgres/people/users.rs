@@ -2,7 +2,7 @@
 
 use sqlx::PgConnection;
 
-use super::People;
+use super::IdentityStore;
 use super::register::{Recorded, overrides_json, refused};
 use super::rows::{UserRow, date, limits, moment};
 use crate::engine::admin::Actor;
@@ -24,7 +24,7 @@ impl UserRow {
     }
 }
 
-impl People {
+impl IdentityStore {
     pub(super) async fn list_users(&self, filter: Filter) -> Result<Vec<UserRecord>, RegisterError> {
         let rows = sqlx::query_as::<_, UserRow>(
             "SELECT id, tier, overrides, blocked_at, blocked_reason, blocked_until, created_at, updated_at

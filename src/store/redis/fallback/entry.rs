@@ -9,7 +9,7 @@ use crate::core::key::Key;
 use crate::core::request::Cost;
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::Counted;
+use crate::engine::port::ChargeResult;
 
 /// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as untold.
 const HOLDERS_MAX: usize = 1_000;
@@ -117,7 +117,7 @@ impl Entry {
         daemons: u32,
         before: u64,
         now: Timestamp,
-    ) -> Counted {
+    ) -> ChargeResult {
         let charge = unanswered.charge;
         let share = share(charge.limit, daemons);
         let known = self.known.as_ref();
@@ -170,6 +170,15 @@ impl Entry {
             }
         };
         let used = own.state.used(&share, now);
-        Counted { verdict, view: None, error_bound: 0, used, returned, reported, paid: 0, degraded: true }
+        ChargeResult {
+            verdict,
+            view: None,
+            error_bound: 0,
+            used,
+            returned,
+            reported,
+            paid: 0,
+            degraded: true,
+        }
     }
 }

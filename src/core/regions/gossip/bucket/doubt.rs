@@ -75,7 +75,7 @@ impl GossipBucket {
 
     /// Whether any region tells of it.
     pub(in super::super) fn is_told_of(&self, now: Timestamp) -> bool {
-        now <= self.agreed.last + self.agreed_for() + self.agreed_for()
+        now <= self.known_since.last + self.agreed_for() + self.agreed_for()
     }
 
     /// How far the worldwide count may lie above what is believed, and what most of that is due to.
@@ -96,7 +96,7 @@ impl GossipBucket {
         let settled = (here.settled || !here.care.doubts_what_is_late)
             && here.policy != Policy::Sum
             && here.regions.owned_by(here.node, &self.key);
-        let agreed = settled && self.agreed.lasts(now, self.agreed_for(), heard);
+        let agreed = settled && self.known_since.lasts(now, self.agreed_for(), heard);
         let mut sum = if here.shared_store { 0 } else { self.uncounted_here(now, here, limit) };
         let mut most = (sum, UncertaintyCause::Untold);
         let window = self.window_at(now);

@@ -68,7 +68,7 @@ impl GossipBucket {
     }
 
     /// Works out what the store must be told. Whether it has changed.
-    pub(in super::super) fn look(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+    pub(in super::super) fn recompute(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if !self.windowed() {
             return self.look_at_level(now, here);
         }

@@ -9,8 +9,8 @@ pub(super) const REMINDED: Span = Span::from_secs(1);
 
 impl GossipBucket {
     /// Whether there is anything to tell that was not told, and that the others would not guess.
-    pub(in super::super) fn has_news(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
-        if here.thrift && self.is_cold(now, here) {
+    pub(in super::super) fn has_pending_report(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+        if here.thrift && self.is_below_report_threshold(now, here) {
             return false;
         }
         let Some(told) = self.told else { return true };
@@ -52,7 +52,7 @@ impl GossipBucket {
     /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and always who would soon be
     /// refused: nobody gives more to a region that says nothing. Of a bucket without windows, what it holds is the limit, and
     /// what is asked for until that has refilled counts; what is not told is missing in the own part until it is told.
-    fn is_cold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
+    fn is_below_report_threshold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.strained {
             return false;
         }
