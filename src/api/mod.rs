@@ -6,7 +6,7 @@
 
 mod address;
 mod admin;
-mod asker;
+mod client_identity;
 mod connection;
 mod error;
 mod headers;
@@ -17,7 +17,7 @@ mod places;
 mod rls;
 mod stand_in;
 pub mod token;
-mod unsent;
+mod unsent_bytes;
 
 pub mod wire;
 
@@ -121,7 +121,7 @@ struct ListenerLimits {
     rejected: Counter,
     places: Arc<places::Places>,
     budget: connection::Budget,
-    unsent: unsent::ListenerUnsent,
+    unsent: unsent_bytes::ListenerUnsent,
 }
 
 impl ListenerLimits {
@@ -132,7 +132,7 @@ impl ListenerLimits {
             rejected: metrics.counter("requests_rejected_total", "door", door),
             places: places::Places::new(door, max, address_max, metrics),
             budget: connection::Budget::default(),
-            unsent: unsent::ListenerUnsent::default(),
+            unsent: unsent_bytes::ListenerUnsent::default(),
         }
     }
 }

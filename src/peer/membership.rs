@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::PeerEvent;
 use super::contacts::Contacts;
 use super::counters::Refusal;
-use super::gossip::Carrier;
+use super::chitchat::Carrier;
 use super::identity;
 use super::rules::{RulesStatement, SavedRules};
 use crate::core::regions::NodeName;

@@ -17,7 +17,7 @@ pub mod tls;
 mod congestion;
 mod contacts;
 mod endpoint;
-mod gossip;
+mod chitchat;
 mod inbound;
 mod join;
 mod link;

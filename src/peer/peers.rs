@@ -16,7 +16,7 @@ use super::codec;
 use super::contacts::Contacts;
 use super::counters::Counters;
 use super::endpoint::{Endpoint, Wire};
-use super::gossip::{Carrier, Roster};
+use super::chitchat::{Carrier, Roster};
 use super::inbound::{self, Inbox};
 use super::join;
 use super::link::{LinkContext, LinkStatus};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::rules::no_rule;
 use super::{AdminCall, AdminRoute};
-use crate::api::asker::ClientIdentity;
+use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
 use crate::api::wire::{BucketJson, ResetJson};

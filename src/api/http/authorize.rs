@@ -20,7 +20,7 @@ use http::header::{AUTHORIZATION, HeaderMap};
 use http::request::Parts;
 
 use super::{Answered, ConnectionContext, origin, query, reply};
-use crate::api::asker::ClientIdentity;
+use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Refusal, decision_status};
 use crate::api::token::{self, OnInvalid};
 use crate::api::{address, headers};

@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 
 use super::question::{self, Check, Question as Asked};
 use super::{Answered, Arriving, ConnectionContext, body, decision, reply};
-use crate::api::asker::ClientIdentity;
+use crate::api::client_identity::ClientIdentity;
 use crate::api::headers;
 use crate::api::wire::DecisionJson;
 use crate::core::decision::Decision;

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 use super::{Answered, Arriving, ConnectionContext, body, question, reply};
 use crate::api::Servers;
 use crate::api::admin;
-use crate::api::asker::ClientIdentity;
+use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::wire::{ConsideredJson, DecisionJson, ExplanationJson};
 use crate::core::ruleset::Reason;

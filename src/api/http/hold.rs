@@ -8,7 +8,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 
 use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
-use crate::api::asker::ClientIdentity;
+use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Code, Refusal};
 use crate::api::headers;
 use crate::api::wire::{DecisionJson, ReleasedJson, RenewedJson, read_lease};

@@ -35,7 +35,7 @@ use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
 use super::places::ConnectionPlace;
-use super::unsent::{UnreadLooks, Unsent};
+use super::unsent_bytes::{UnreadLooks, Unsent};
 use crate::core::hold::HoldStep;
 use crate::core::request::Cost;
 

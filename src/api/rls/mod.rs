@@ -27,11 +27,11 @@ use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
 use super::Servers;
-use super::asker::ClientIdentity;
+use super::client_identity::ClientIdentity;
 use super::connection::{END_WITHIN, LOOK_EVERY};
 use super::error::{Code, GRPC_OK, Refusal};
 use super::listener::Accepted;
-use super::unsent::{CountedWriter, UnreadLooks, Unsent};
+use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::Decision;
 use crate::core::request::{Cost, Request as Question};
 use crate::engine::decide::Decisions;

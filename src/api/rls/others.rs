@@ -29,7 +29,7 @@ use tower_service::Service as _;
 
 use super::{OwnCall, Respond, reflection};
 use crate::api::Readiness;
-use crate::api::unsent::{CountedWriter, Unsent};
+use crate::api::unsent_bytes::{CountedWriter, Unsent};
 use crate::telemetry::Metrics;
 
 /// What health knows besides the empty name, which is the daemon.

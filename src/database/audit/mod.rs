@@ -4,7 +4,7 @@
 pub mod archive;
 mod copy;
 mod deliver;
-mod keeper;
+mod retention;
 mod pipeline;
 mod query;
 mod segment;
@@ -17,7 +17,7 @@ mod totals;
 use crate::core::time::Timestamp;
 
 pub use deliver::{DeliverError, Delivered, Deliverer};
-pub use keeper::{RetentionJob, Settings};
+pub use retention::{RetentionJob, Settings};
 pub use pipeline::{Pipeline, PipelineSetup};
 pub use query::Past;
 pub use segment::{Batch, BatchId, Damaged};

@@ -9,7 +9,7 @@ pub mod lookups;
 pub mod register;
 pub mod secret;
 
-mod flight;
+mod pending_look_ups;
 mod load;
 mod person;
 mod shelved;

@@ -10,7 +10,7 @@ use super::decide::Core;
 use super::failure::Failure;
 use super::fallback::Owed;
 use super::lease::{Advice, Drawn, Leftover};
-use super::meter::Leased;
+use super::rate_estimator::Leased;
 use super::plan::bucket_of;
 use super::registry::BEAT;
 use super::replay::Answered;

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::call::{Action, Bucket, CallTerms, DecideCall, Item, Part};
 use super::failure::Failure;
 use super::node::Node;
-use super::notes::Memory;
+use super::diagnostics::Memory;
 use super::rights::ReplicationEpochs;
 use super::scripts::DECIDE;
 use super::slots::{ClusterSlot, slot_of_tag};

@@ -15,7 +15,7 @@ use super::Topology;
 use super::breaker::Phase;
 use super::daemons::Daemons;
 use super::failure::Failure;
-use super::lanes::Dispatcher;
+use super::dispatcher::Dispatcher;
 use super::scripts::REGISTRY;
 use super::slots::slot_of_tag;
 use crate::engine::clock::Deadline;

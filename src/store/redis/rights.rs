@@ -88,10 +88,10 @@ impl StepCall {
         let said = |total: &Option<u64>| total.map_or(0, |total| total.saturating_add(1));
         let (kind, region, session, own, permits) = match &ask.step {
             Step::Read => (0, "", 0, 0, 0),
-            Step::Meet { region, session, has, gave } => {
+            Step::OpenSession { region, session, has, gave } => {
                 (4, region.as_str(), *session, said(gave), said(has))
             }
-            Step::Vouch { regions } => {
+            Step::ConfirmRecovery { regions } => {
                 for region in regions {
                     names.push(u8::try_from(region.len()).ok()?);
                     names.extend_from_slice(region.as_bytes());

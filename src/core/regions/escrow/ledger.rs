@@ -51,7 +51,7 @@ pub enum Step {
         permits: u64,
     },
     /// Know a region's session, and what it says of the own one. Only where places are lent.
-    Meet {
+    OpenSession {
         /// Which region.
         region: String,
         /// Its session.
@@ -62,7 +62,7 @@ pub enum Step {
         gave: Option<u64>,
     },
     /// Own the whole share if all of these have said what they have of a memory before this one. Only where places are lent.
-    Vouch {
+    ConfirmRecovery {
         /// All other regions.
         regions: Vec<String>,
     },
@@ -179,7 +179,7 @@ impl Ledger {
             return false;
         }
         match &ask.step {
-            Step::Read | Step::Acknowledge { .. } | Step::Meet { .. } | Step::Vouch { .. } => false,
+            Step::Read | Step::Acknowledge { .. } | Step::OpenSession { .. } | Step::ConfirmRecovery { .. } => false,
             Step::Give { to, session, permits } => {
                 let free = self.budget().saturating_sub(used);
                 let enough = *permits > 0 && (*permits <= free || !safety.gives_only_what_is_free);

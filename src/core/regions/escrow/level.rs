@@ -120,7 +120,7 @@ impl LevelTerms {
         self.make_room(state, ledger, now);
         let free = self.free(state, ledger, now);
         match &ask.step {
-            Step::Read | Step::Meet { .. } | Step::Vouch { .. } => {}
+            Step::Read | Step::OpenSession { .. } | Step::ConfirmRecovery { .. } => {}
             Step::Give { to, session, permits } => {
                 let room = self.under_way_max().saturating_sub(ledger.charged());
                 let fits = *permits > 0 && *permits <= room;

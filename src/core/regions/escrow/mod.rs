@@ -20,33 +20,33 @@ use super::membership::{RegionId, Regions};
 use super::variants::Variants;
 use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
-mod act;
-mod flow;
-mod key;
+mod planner;
+mod level_plan;
+mod bucket;
 mod ledger;
-mod lend;
+mod lending;
 pub mod level;
 mod link;
 mod own;
 mod part;
 pub mod places;
-mod push;
+mod window_plan;
 mod receive;
 mod status;
 mod transmit;
-mod vault;
+mod reference_store;
 
 #[cfg(test)]
 mod tests;
 
-use self::key::EscrowBucket;
+use self::bucket::EscrowBucket;
 use self::link::EscrowLink;
 use self::places::Margins;
 
 pub use self::ledger::{Ledger, RECOVERY_MARGIN, Reserve, Step, StepRequest, StepResult, is_known};
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
-pub use self::vault::ReferenceStore;
+pub use self::reference_store::ReferenceStore;
 
 /// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
 #[doc(hidden)]

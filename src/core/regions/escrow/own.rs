@@ -10,7 +10,7 @@ use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::OwnLimit;
 use super::super::super::wire::rights::CountedLimit;
 use super::super::WorldRule;
-use super::key::EscrowBucket;
+use super::bucket::EscrowBucket;
 use super::{Escrow, Rule, Share};
 
 /// For so long a region counts as deciding by what it decided by, or said, last.

@@ -17,7 +17,7 @@
 //! 2. *What it borrowed* is lost with its session: it is the owner's again (see 1), and what is still under way to it is
 //!    fenced.
 //! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows of this one,
-//!    what it still has ([`Step::Meet`]; from then on nothing of the old session is taken), and counts that as lent. Who does not
+//!    what it still has ([`Step::OpenSession`]; from then on nothing of the old session is taken), and counts that as lent. Who does not
 //!    say so in time has nothing left: a region uses what it borrowed only for [`Margins::loan_life`] after the owner was
 //!    heard, in the session that lent it or one that has counted it. So a lost memory's loans have ended, and with them who
 //!    was held there, when message life, loan life and a hold have passed since the next memory began. Nothing that is said
@@ -174,7 +174,7 @@ impl PlacesTerms {
                     self.confirm(ledger, from, *permits >= taken, heard);
                 }
             }
-            Step::Meet { region, session, has, gave } => {
+            Step::OpenSession { region, session, has, gave } => {
                 if self.meet(ledger, region, *session, now) {
                     if let Some(has) = has {
                         self.count(ledger, region, *has, now);
@@ -184,7 +184,7 @@ impl PlacesTerms {
                     }
                 }
             }
-            Step::Vouch { regions } => {
+            Step::ConfirmRecovery { regions } => {
                 if let Some(loans) = &mut ledger.loans {
                     let told =
                         |name: &String| loans.bonds.iter().any(|bond| bond.region == *name && bond.told);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     fn meet(region: &str, session: u64, has: Option<u64>, gave: Option<u64>) -> Step {
-        Step::Meet { region: region.into(), session, has, gave }
+        Step::OpenSession { region: region.into(), session, has, gave }
     }
 
     fn give(to: &str, permits: u64) -> Step {
@@ -442,7 +442,7 @@ mod tests {
     fn a_new_memory_owns_nothing_until_all_have_said_what_they_have_or_all_loans_are_over() {
         let (terms, mut ledger) = (terms(5, NOW), Ledger::without_windows(NOW));
         let now = NOW + SECOND;
-        let vouch = Step::Vouch { regions: vec!["b".into(), "c".into()] };
+        let vouch = Step::ConfirmRecovery { regions: vec!["b".into(), "c".into()] };
         let told = [meet("b", 7, Some(2), None), vouch.clone()];
         assert_eq!(after(&terms, &mut ledger, 0, now, &told), 0);
         assert_eq!(after(&terms, &mut ledger, 0, now, &[meet("c", 7, Some(0), None), vouch]), 3);

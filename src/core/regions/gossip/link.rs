@@ -5,8 +5,8 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::keys::BucketId;
-use super::labels::{AcknowledgedKeyIds, PeerKeyIds};
+use super::bucket_table::BucketId;
+use super::key_dictionary::{AcknowledgedKeyIds, PeerKeyIds};
 use crate::regions::NodeName;
 use crate::regions::membership::RegionId;
 use crate::time::{Span, Timestamp};

@@ -4,30 +4,30 @@
 //! never waits, and a decision never waits for it: it only moves the [`crate::algorithm::Allowance`] that the region's store enforces.
 
 mod bucket;
-mod care;
+mod safety;
 mod counts;
-mod credit;
-mod cut;
-mod first;
-mod keys;
-mod labels;
+mod plausibility;
+mod common_cuts;
+mod first_share;
+mod bucket_table;
+mod key_dictionary;
 mod link;
-mod lives;
-mod own;
+mod new_process;
+mod own_limit;
 mod partition;
-mod parts;
-mod pool;
+mod allocation;
+mod shared_level;
 mod receive;
 mod replica;
 mod settled;
 mod status;
 mod transmit;
 pub mod uncertainty;
-mod voice;
+mod own_key_ids;
 
 pub use bucket::UncertaintyCause;
-pub use care::GossipSafety;
-pub use first::FirstShare;
+pub use safety::GossipSafety;
+pub use first_share::FirstShare;
 pub use link::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Policy, Replica, ReplicaConfig, Tally};
 pub use status::{KeyStatus, PeerView, RegionStatus, STATUS_KEYS_MAX, Status};

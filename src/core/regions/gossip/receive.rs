@@ -3,8 +3,8 @@
 //! A frame is judged whole before anything of it is taken, so that a refused one changes nothing.
 
 use super::bucket::ReceivedReport;
-use super::keys::BucketId;
-use super::labels::KeyIdMeaning;
+use super::bucket_table::BucketId;
+use super::key_dictionary::KeyIdMeaning;
 use super::link::Arrival;
 use super::replica::Replica;
 use crate::regions::membership::{RegionId, Regions};

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::bucket::{DaemonContext, GossipBucket};
-use super::care::GossipSafety;
-use super::keys::{BucketId, BucketTable};
+use super::safety::GossipSafety;
+use super::bucket_table::{BucketId, BucketTable};
 use super::link::{GossipLink, OwedReport};
 use crate::regions::membership::{Patience, RegionId, Regions};
 use crate::regions::variants::Variants;

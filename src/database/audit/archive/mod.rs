@@ -18,7 +18,7 @@ use tokio::task::spawn_blocking;
 
 use self::columns::{COLUMNS, Cells, ColumnsWriter, GROUP_ROWS, Kind, Sum};
 use self::place::ArchivePlace;
-use super::keeper::Settings;
+use super::retention::Settings;
 use super::step::{ArchiveStep, Ended, Steps};
 use crate::core::time::Timestamp;
 use crate::database::postgres::{Database, Failure};

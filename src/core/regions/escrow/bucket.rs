@@ -11,7 +11,7 @@ use super::super::membership::RegionId;
 use super::super::{Touched, WorldKey};
 use super::ledger::{StepRequest, StepResult};
 use super::own::EscrowOwnLimit;
-use super::push::need;
+use super::window_plan::need;
 use super::{Rule, Share};
 
 /// What was heard longer ago says nothing of now. At least this, and two windows.

@@ -14,7 +14,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::credit::PlausibilityLimit;
+use super::plausibility::PlausibilityLimit;
 use super::partition::bit;
 use crate::algorithm::{Allowance, Limit};
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};

@@ -1,6 +1,6 @@
 //! How far a worldwide count may be off now, and by how much closed windows were above their limit.
 
-use super::news::REMINDED;
+use super::pending_report::REMINDED;
 use super::{DaemonContext, GossipBucket};
 use crate::algorithm::Algorithm;
 use crate::regions::gossip::replica::Policy;

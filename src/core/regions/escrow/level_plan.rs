@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::super::super::time::Span;
 use super::part::{WholePermits, given};
-use super::push::need;
+use super::window_plan::need;
 
 /// Millionths in a permit.
 const UNIT: i128 = 1_000_000;

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::parts::{Allocation, COMING_MEMORY, GIVEN_MEMORY, LargestAllocation};
+use super::allocation::{Allocation, COMING_MEMORY, GIVEN_MEMORY, LargestAllocation};
 use super::replica::Policy;
 use crate::regions::by_region::ByRegion;
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, budgets, common_cut};

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::counts::Count;
-use super::keys::BucketId;
+use super::bucket_table::BucketId;
 use crate::regions::membership::RegionId;
 use crate::wire::{Amount, Counter, Report};
 

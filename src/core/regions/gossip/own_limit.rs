@@ -3,7 +3,7 @@
 //! A region decides by the limit that it knows, so that is the one it divides by. A region that nobody asked divides by what the
 //! others say. While a limit changes some hold the old one and some the new: all together then admit no more than the larger.
 
-use super::keys::BucketId;
+use super::bucket_table::BucketId;
 use super::replica::Replica;
 use crate::algorithm::Limit;
 use crate::regions::membership::{RegionId, Regions};

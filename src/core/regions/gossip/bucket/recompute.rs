@@ -2,14 +2,14 @@
 
 use smallvec::SmallVec;
 
-use super::doubt::TURNS;
+use super::error_bound::TURNS;
 use super::{DaemonContext, GossipBucket, Period, RegionReport};
 use crate::algorithm::{Allowance, LEVEL_TOLD, remembered};
 use crate::regions::Effect;
 use crate::regions::fair_share::ReportFigures;
 use crate::regions::gossip::counts::Count;
 use crate::regions::gossip::partition::sides;
-use crate::regions::gossip::pool::LevelScope;
+use crate::regions::gossip::shared_level::LevelScope;
 use crate::regions::gossip::replica::Policy;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};

@@ -5,7 +5,7 @@
 
 use std::cmp::Reverse;
 
-use super::keys::BucketId;
+use super::bucket_table::BucketId;
 use super::link::GossipLink;
 use super::replica::Replica;
 use crate::regions::membership::Regions;

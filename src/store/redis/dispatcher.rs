@@ -16,9 +16,9 @@ use tokio::time::sleep;
 
 use super::call::{CallTerms, DecideCall, Part};
 use super::failure::Failure;
-use super::lane::{Enqueued, Waiting, expire_all};
+use super::batch_queue::{Enqueued, Waiting, expire_all};
 use super::link::{Landing, Link};
-use super::meter::{RateEstimator, Timer};
+use super::rate_estimator::{RateEstimator, Timer};
 use super::node::{BreakerPermit, Node, Wire};
 use super::replay::{Answered, replay};
 use super::rights::{self, ReplicationEpochs};
