@@ -11,6 +11,12 @@ use std::path::{Path, PathBuf};
 #[path = "architecture/protocol.rs"]
 mod protocol;
 
+#[path = "architecture/manual.rs"]
+mod manual;
+
+#[path = "architecture/names.rs"]
+mod names;
+
 /// Which layers of `src/` each layer may name, besides itself, and why. The core is a crate that knows no other: Cargo keeps that.
 const LAYERS: &[(&str, &[&str], &str)] = &[
     ("engine", &["core", "telemetry"], "knows the others only by the ports it defines"),

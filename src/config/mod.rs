@@ -334,7 +334,7 @@ pub struct Postgres {
     /// `timeout`: for one call, from 10ms to 60s. Default `"5s"`.
     #[serde(serialize_with = "as_text")]
     pub timeout: Span,
-    /// `connections`: most at once, from 1 to 100, besides one that listens for changes. Default `8`.
+    /// `connections`: most at once, from 1 to 100, besides two that listen for changes. Default `8`.
     pub connections: u8,
 }
 
