@@ -117,7 +117,7 @@ const STARTERS: &[(&str, &str)] = &[
     ("peer/inbound.rs", "one connection or stream of another daemon, which makes another"),
     ("peer/rights.rs", "one step on rights; asked again when it has no answer"),
     ("store/redis/background.rs", "one command"),
-    ("store/redis/lanes.rs", "one call that goes on"),
+    ("store/redis/dispatcher.rs", "one call that goes on"),
     ("store/redis/node.rs", "reads and writes one connection; the watched `redis_connection` opens the next"),
     ("telemetry/log.rs", "the log's own thread: nothing could say that it ended"),
     ("cli/demo/relay.rs", "the ocean of the demonstration"),

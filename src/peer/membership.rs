@@ -18,9 +18,9 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::PeerEvent;
+use super::chitchat::Carrier;
 use super::contacts::Contacts;
 use super::counters::Refusal;
-use super::chitchat::Carrier;
 use super::identity;
 use super::rules::{RulesStatement, SavedRules};
 use crate::core::regions::NodeName;

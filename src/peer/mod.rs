@@ -14,10 +14,10 @@ pub mod counters;
 pub mod identity;
 pub mod tls;
 
+mod chitchat;
 mod congestion;
 mod contacts;
 mod endpoint;
-mod chitchat;
 mod inbound;
 mod join;
 mod link;

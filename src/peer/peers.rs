@@ -12,11 +12,11 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::chitchat::{Carrier, Roster};
 use super::codec;
 use super::contacts::Contacts;
 use super::counters::Counters;
 use super::endpoint::{Endpoint, Wire};
-use super::chitchat::{Carrier, Roster};
 use super::inbound::{self, Inbox};
 use super::join;
 use super::link::{LinkContext, LinkStatus};

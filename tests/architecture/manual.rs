@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-use tidegate::telemetry::metrics::METRICS;
+use tidegate::telemetry::METRICS;
 
 use super::root;
 
@@ -148,5 +148,8 @@ fn a_link_without_a_target_is_found() {
     assert!(fault(page, "start-here.md#no-such-heading").is_some());
     assert_eq!(links("a [b](c.md#d) `[x]` [e](f \"title\")"), ["c.md#d", "f"]);
     let text = "# The `gossip` mode, and more\n```\n# no heading\n```\n## Twice\n## Twice\n";
-    assert_eq!(anchors(text).into_iter().collect::<Vec<_>>(), ["the-gossip-mode-and-more", "twice", "twice-1"]);
+    assert_eq!(
+        anchors(text).into_iter().collect::<Vec<_>>(),
+        ["the-gossip-mode-and-more", "twice", "twice-1"]
+    );
 }

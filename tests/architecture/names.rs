@@ -26,7 +26,8 @@ fn defined(line: &str) -> Option<String> {
         };
     }
     let rest = rest.trim_start();
-    let kinds: &[&str] = if indented { &["struct ", "enum ", "trait "] } else { &["struct ", "enum ", "trait ", "type "] };
+    let kinds: &[&str] =
+        if indented { &["struct ", "enum ", "trait "] } else { &["struct ", "enum ", "trait ", "type "] };
     let name = kinds.iter().find_map(|kind| rest.strip_prefix(kind))?;
     let end = name.find(|sign: char| !sign.is_alphanumeric() && sign != '_').unwrap_or(name.len());
     let name = &name[..end];
@@ -45,7 +46,9 @@ fn faults(sources: &[Source]) -> Vec<String> {
     by_name
         .into_iter()
         .filter(|((layer, name), files)| files.len() > 1 && !excused(layer, name))
-        .map(|((layer, name), files)| format!("{layer} has {name} {} times: {}", files.len(), files.join(", ")))
+        .map(|((layer, name), files)| {
+            format!("{layer} has {name} {} times: {}", files.len(), files.join(", "))
+        })
         .collect()
 }
 
@@ -57,7 +60,8 @@ fn a_layer_has_no_two_types_of_one_name() {
 #[test]
 fn two_types_of_one_name_are_found_in_a_layer_and_not_in_two() {
     let file = |path: &str, text: &str| Source::new(path, text);
-    let one = file("core/a.rs", "pub(super) struct Held<'a> {\n    at: u8,\n}\ntrait Reads {\n    type Held;\n}");
+    let one =
+        file("core/a.rs", "pub(super) struct Held<'a> {\n    at: u8,\n}\ntrait Reads {\n    type Held;\n}");
     let two = file("core/b.rs", "pub enum Held {}\nimpl Reads for X {\n    type Held = u8;\n}");
     let other = file("api/c.rs", "type Held = u8;");
     assert_eq!(faults(&[one, two, other]), ["core has Held 2 times: core/a.rs, core/b.rs"]);

@@ -18,12 +18,12 @@ const TYPES: &[(&str, &str)] = &[
     ("src/core/regions/split.rs", "WeightsStatement"),
     ("src/core/regions/split.rs", "Phase"),
     ("src/core/regions/escrow/ledger.rs", "Step"),
-    ("src/peer/rules.rs", "RulesWord"),
+    ("src/peer/rules.rs", "RulesStatement"),
 ];
 /// The switches of the protocol's safety rules.
 const SWITCHES: &[(&str, &str)] = &[
     ("src/core/regions/escrow/mod.rs", "EscrowSafety"),
-    ("src/core/regions/gossip/care.rs", "GossipSafety"),
+    ("src/core/regions/gossip/safety.rs", "GossipSafety"),
 ];
 
 fn read(path: &str) -> String {

@@ -324,9 +324,10 @@ fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> 
             let (from, session, permits) = (name(from), *session, *permits);
             ask(at(late), Step::Take { from, session, to_session, permits, keep: 0 })
         }
-        Lending::Meet { region, session, has, gave, late } => {
-            ask(at(late), Step::OpenSession { region: name(region), session: *session, has: *has, gave: *gave })
-        }
+        Lending::Meet { region, session, has, gave, late } => ask(
+            at(late),
+            Step::OpenSession { region: name(region), session: *session, has: *has, gave: *gave },
+        ),
         Lending::Vouch { all } => {
             let regions = if *all { REGIONS.map(str::to_owned).to_vec() } else { vec![name(&0)] };
             ask(now.0, Step::ConfirmRecovery { regions })

@@ -4,9 +4,9 @@
 pub mod archive;
 mod copy;
 mod deliver;
-mod retention;
 mod pipeline;
 mod query;
+mod retention;
 mod segment;
 mod spool;
 mod step;
@@ -17,9 +17,9 @@ mod totals;
 use crate::core::time::Timestamp;
 
 pub use deliver::{DeliverError, Delivered, Deliverer};
-pub use retention::{RetentionJob, Settings};
 pub use pipeline::{Pipeline, PipelineSetup};
 pub use query::Past;
+pub use retention::{RetentionJob, Settings};
 pub use segment::{Batch, BatchId, Damaged};
 pub use spool::{ReadError, Segment, Spool, SpoolError};
 pub use step::{ArchiveStep, Ended, Steps};

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
-use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
 use super::load::{self, Wanted};
+use super::pending_look_ups::{FLIGHTS_MAX, Joined, LookUps};
 use super::person::{KeyShown, Person, Persons, shown_key};
 use super::{Fact, IdentityName, Kind, LookupSettings, NameRef, Shelf, Source, secret};
 use crate::core::identity::parse_key;

@@ -9,8 +9,8 @@ pub mod lookups;
 pub mod register;
 pub mod secret;
 
-mod pending_look_ups;
 mod load;
+mod pending_look_ups;
 mod person;
 mod shelved;
 

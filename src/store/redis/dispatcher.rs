@@ -14,12 +14,12 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use super::batch_queue::{Enqueued, Waiting, expire_all};
 use super::call::{CallTerms, DecideCall, Part};
 use super::failure::Failure;
-use super::batch_queue::{Enqueued, Waiting, expire_all};
 use super::link::{Landing, Link};
-use super::rate_estimator::{RateEstimator, Timer};
 use super::node::{BreakerPermit, Node, Wire};
+use super::rate_estimator::{RateEstimator, Timer};
 use super::replay::{Answered, replay};
 use super::rights::{self, ReplicationEpochs};
 use super::scripts::DECIDE;

@@ -8,9 +8,9 @@ use redis::Value;
 use smallvec::SmallVec;
 
 use super::call::{Action, Bucket, CallTerms, DecideCall, Item, Part};
+use super::diagnostics::Memory;
 use super::failure::Failure;
 use super::node::Node;
-use super::diagnostics::Memory;
 use super::rights::ReplicationEpochs;
 use super::scripts::DECIDE;
 use super::slots::{ClusterSlot, slot_of_tag};

@@ -14,14 +14,14 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::batch_queue::BatchQueue;
 use super::breaker::{Breaker, Phase};
 use super::condition::{Cause, Conditions, Trouble};
+use super::diagnostics::NodeDiagnostics;
 use super::dial::{Opened, open};
 use super::failure::Failure;
 use super::inspect;
-use super::batch_queue::BatchQueue;
 use super::link::{Awaiting, Landing, Link};
-use super::diagnostics::NodeDiagnostics;
 use super::resp;
 use crate::core::time::Span;
 use crate::engine::clock::{Deadline, Stopwatch};

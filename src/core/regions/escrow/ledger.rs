@@ -179,7 +179,10 @@ impl Ledger {
             return false;
         }
         match &ask.step {
-            Step::Read | Step::Acknowledge { .. } | Step::OpenSession { .. } | Step::ConfirmRecovery { .. } => false,
+            Step::Read
+            | Step::Acknowledge { .. }
+            | Step::OpenSession { .. }
+            | Step::ConfirmRecovery { .. } => false,
             Step::Give { to, session, permits } => {
                 let free = self.budget().saturating_sub(used);
                 let enough = *permits > 0 && (*permits <= free || !safety.gives_only_what_is_free);

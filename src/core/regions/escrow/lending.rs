@@ -9,9 +9,9 @@ use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::Total;
 use super::super::membership::{RegionId, Regions};
 use super::Escrow;
-use super::planner::GAP;
 use super::bucket::{EscrowBucket, LastStatement, RegionStatement};
 use super::ledger::{Ledger, Step, StepRequest, StepResult};
+use super::planner::GAP;
 use super::window_plan::{RegionEstimate, SpendingTime, need, window_transfers};
 
 /// Millionths in a permit.
@@ -61,7 +61,8 @@ impl Escrow {
             // Not again at once, whatever the store makes of it: its clock may be another.
             if (!met || news) && has_rested(now, partner.noted) {
                 let name = name.to_owned();
-                steps.push((heard.0, Step::OpenSession { region: name, session: partner.session, has, gave }));
+                steps
+                    .push((heard.0, Step::OpenSession { region: name, session: partner.session, has, gave }));
                 noted.push(region);
             }
             let rested = partner.introduced.is_none_or(|at| heard > at && now.since(at) >= INTRODUCTION_GAP);
@@ -73,7 +74,8 @@ impl Escrow {
         let vouches =
             in_doubt(balance) && has_rested(now, bucket.vouched) && bucket.rule.others(own).all(told);
         if vouches {
-            steps.push((now.0, Step::ConfirmRecovery { regions: bucket.rule.others(own).cloned().collect() }));
+            steps
+                .push((now.0, Step::ConfirmRecovery { regions: bucket.rule.others(own).cloned().collect() }));
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
         if vouches {

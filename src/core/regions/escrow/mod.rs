@@ -20,21 +20,21 @@ use super::membership::{RegionId, Regions};
 use super::variants::Variants;
 use super::{Member, NodeName, Touched, WorldKey, WorldRule};
 
-mod planner;
-mod level_plan;
 mod bucket;
 mod ledger;
 mod lending;
 pub mod level;
+mod level_plan;
 mod link;
 mod own;
 mod part;
 pub mod places;
-mod window_plan;
+mod planner;
 mod receive;
+mod reference_store;
 mod status;
 mod transmit;
-mod reference_store;
+mod window_plan;
 
 #[cfg(test)]
 mod tests;
@@ -44,9 +44,9 @@ use self::link::EscrowLink;
 use self::places::Margins;
 
 pub use self::ledger::{Ledger, RECOVERY_MARGIN, Reserve, Step, StepRequest, StepResult, is_known};
+pub use self::reference_store::ReferenceStore;
 pub use self::status::{EscrowRule, EscrowStatus, EscrowTally};
 pub use self::transmit::rights_frame_bytes;
-pub use self::reference_store::ReferenceStore;
 
 /// The safety rules, each of which a test can switch off to show that it matters. All on in every daemon.
 #[doc(hidden)]

@@ -3,9 +3,9 @@
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::Total;
 use super::super::membership::{RegionId, Regions};
-use super::level_plan::{LevelEstimate, level_transfers};
 use super::bucket::{EscrowBucket, LastStatement, RegionStatement};
 use super::ledger::{Step, StepRequest, StepResult, total};
+use super::level_plan::{LevelEstimate, level_transfers};
 use super::window_plan::{RegionEstimate, SpendingTime, need, window_transfers};
 use super::{Escrow, Event, Share, level};
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::safety::GossipSafety;
-use super::counts::{Count, Counts, Merged};
-use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
+use super::allocation::LargestAllocation;
 use super::common_cuts::{CommonCuts, DivisionScope, WindowReport};
+use super::counts::{Count, Counts, Merged};
+use super::own_key_ids::KeyIds;
 use super::own_limit::Own;
 use super::partition::{PartitionPlan, standing};
-use super::allocation::LargestAllocation;
-use super::shared_level::{LevelReport, SharedLevel};
+use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
 use super::replica::Policy;
-use super::own_key_ids::KeyIds;
+use super::safety::GossipSafety;
+use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Limit};
 use crate::regions::by_region::ByRegion;
 use crate::regions::demand::Demand;
@@ -25,16 +25,16 @@ use crate::regions::{WorldKey, WorldRule};
 use crate::time::{Span, Timestamp};
 use crate::wire::{Amount, COUNTS_MAX, Counter, DEMAND_MAX, OwnLimit, rounded};
 
+mod count_history;
 mod error_bound;
 mod former;
-mod recompute;
 mod pending_report;
-mod count_history;
+mod recompute;
 
 use error_bound::KnownSince;
 
-pub use error_bound::UncertaintyCause;
 use count_history::CountHistory;
+pub use error_bound::UncertaintyCause;
 
 /// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
 const PERIODS_MAX: usize = 3;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::counts::Count;
 use super::bucket_table::BucketId;
+use super::counts::Count;
 use crate::regions::membership::RegionId;
 use crate::wire::{Amount, Counter, Report};
 

@@ -3,33 +3,33 @@
 //! A [`Replica`] is one daemon's side: a state machine that takes what happened (`handle_*`) and hands out what to do (`poll_*`). It
 //! never waits, and a decision never waits for it: it only moves the [`crate::algorithm::Allowance`] that the region's store enforces.
 
+mod allocation;
 mod bucket;
-mod safety;
-mod counts;
-mod plausibility;
-mod common_cuts;
-mod first_share;
 mod bucket_table;
+mod common_cuts;
+mod counts;
+mod first_share;
 mod key_dictionary;
 mod link;
 mod new_process;
+mod own_key_ids;
 mod own_limit;
 mod partition;
-mod allocation;
-mod shared_level;
+mod plausibility;
 mod receive;
 mod replica;
+mod safety;
 mod settled;
+mod shared_level;
 mod status;
 mod transmit;
 pub mod uncertainty;
-mod own_key_ids;
 
 pub use bucket::UncertaintyCause;
-pub use safety::GossipSafety;
 pub use first_share::FirstShare;
 pub use link::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 pub use replica::{INTERVAL_DEFAULT, KEYS_MAX_DEFAULT, LINKS_MAX, Policy, Replica, ReplicaConfig, Tally};
+pub use safety::GossipSafety;
 pub use status::{KeyStatus, PeerView, RegionStatus, STATUS_KEYS_MAX, Status};
 pub use transmit::FRAME_BYTES_MAX;
 

@@ -7,9 +7,9 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use super::bucket::{DaemonContext, GossipBucket};
-use super::safety::GossipSafety;
 use super::bucket_table::{BucketId, BucketTable};
 use super::link::{GossipLink, OwedReport};
+use super::safety::GossipSafety;
 use crate::regions::membership::{Patience, RegionId, Regions};
 use crate::regions::variants::Variants;
 use crate::regions::{Effect, Member, NodeName, Touched, WorldKey, WorldRule};

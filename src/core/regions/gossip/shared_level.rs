@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
-use super::plausibility::PlausibilityLimit;
 use super::partition::bit;
+use super::plausibility::PlausibilityLimit;
 use crate::algorithm::{Allowance, Limit};
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};
 use crate::regions::membership::{RegionId, Regions};

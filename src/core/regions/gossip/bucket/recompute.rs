@@ -9,8 +9,8 @@ use crate::regions::Effect;
 use crate::regions::fair_share::ReportFigures;
 use crate::regions::gossip::counts::Count;
 use crate::regions::gossip::partition::sides;
-use crate::regions::gossip::shared_level::LevelScope;
 use crate::regions::gossip::replica::Policy;
+use crate::regions::gossip::shared_level::LevelScope;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
