@@ -243,7 +243,7 @@ impl Lookups {
                 }
                 (landed, now)
             }
-            Joined::Joined(landed, began) => (landed, began),
+            Joined::Already(landed, began) => (landed, began),
             Joined::Full => {
                 self.metrics.dropped.increment(1);
                 return Near::Without(outdated);

@@ -31,7 +31,7 @@ pub(super) enum Joined {
     /// It is new: somebody has to carry it out.
     New(CancellationToken),
     /// It was there already, since then.
-    Joined(CancellationToken, Duration),
+    Already(CancellationToken, Duration),
     /// There is no room.
     Full,
 }
@@ -48,7 +48,7 @@ impl LookUps {
         let mut open = self.open();
         let owned = name.to_owned();
         if let Some(flight) = open.get(&owned) {
-            return Joined::Joined(flight.landed.clone(), flight.began);
+            return Joined::Already(flight.landed.clone(), flight.began);
         }
         if open.len() >= FLIGHTS_MAX {
             return Joined::Full;
@@ -110,7 +110,7 @@ mod tests {
         let flights = LookUps::default();
         let name = NameRef { kind: Kind::User, id: "u" };
         assert!(matches!(flights.join(name, Duration::ZERO), Joined::New(_)));
-        let Joined::Joined(landed, began) = flights.join(name, Duration::from_secs(1)) else {
+        let Joined::Already(landed, began) = flights.join(name, Duration::from_secs(1)) else {
             panic!("not joined")
         };
         assert_eq!(began, Duration::ZERO);

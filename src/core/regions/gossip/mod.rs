@@ -8,6 +8,7 @@ mod bucket;
 mod bucket_table;
 mod common_cuts;
 mod counts;
+mod delays;
 mod first_share;
 mod key_dictionary;
 mod link;
