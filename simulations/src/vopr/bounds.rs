@@ -239,6 +239,8 @@ impl Game<'_> {
             Fault::Restarted => {}
             Fault::Clock(off) => {
                 self.world.step_clock(region, if broken { off * 1_000 } else { off * -1_000 });
+                // The others learn of it by its next report.
+                self.world.network.note_loss(self.world.now);
             }
             Fault::Storm => {
                 let calm = self.case.plan.weather.loss;

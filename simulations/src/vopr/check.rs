@@ -304,9 +304,12 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         for (one, balance) in balances.iter().enumerate() {
             let Some(balance) = balance else { continue };
             budgets += match balance.ledger.window == newest {
-                // What one keeps of another's is charged there.
+                // What one keeps of another's is charged there. Of what was under way when a share shrank the others take no more
+                // than the share at once.
                 true if level => {
-                    (balance.free() + balance.ledger.charged()).saturating_sub(balance.ledger.kept())
+                    let charged = balance.ledger.charged();
+                    let charged = if changes { charged.min(balance.ledger.minted) } else { charged };
+                    (balance.free() + charged).saturating_sub(balance.ledger.kept())
                 }
                 true => balance.ledger.budget(),
                 false => 0,

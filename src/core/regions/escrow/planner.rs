@@ -427,7 +427,9 @@ impl Escrow {
         } else {
             0
         };
-        (given > acked).then_some(given)
+        // A share that shrank while more was under way: whoever knows the smaller one alone believes no more than that at once.
+        let at_once = if bucket.rule.is_level() { balance.ledger.minted.max(1) } else { u64::MAX };
+        (given > acked).then_some(given.min(acked.saturating_add(at_once)))
     }
 
     /// Owes the others a statement if what they believe is wrong.
