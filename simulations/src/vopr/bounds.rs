@@ -238,9 +238,13 @@ impl Game<'_> {
             }
             Fault::Restarted => {}
             Fault::Clock(off) => {
-                self.world.step_clock(region, if broken { off * 1_000 } else { off * -1_000 });
+                let by = if broken { off * 1_000 } else { off * -1_000 };
+                self.world.step_clock(region, by);
                 // The others learn of it by its next report.
                 self.world.network.note_loss(self.world.now);
+                if by < 0 {
+                    self.witness.clock_set_back(&self.world);
+                }
             }
             Fault::Storm => {
                 let calm = self.case.plan.weather.loss;

@@ -31,9 +31,10 @@ use crate::number::{index, place};
 
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
-const PEACE_STEPS: u64 = 1_100;
-/// Of these the last, in which nobody asks but one region at a time.
-const PROOF_STEPS: u64 = 250;
+const PEACE_STEPS: u64 = 1_250;
+/// Of these the last, in which nobody asks but one region at a time: two seconds until borrowed places go home by themselves, and
+/// some round trips until they are where they are asked for.
+const PROOF_STEPS: u64 = 400;
 /// Steps between two looks at what is dear to look at.
 const LOOK_STEPS: u64 = 10;
 /// Farthest that a clock is ever off: two of them, one back and one ahead, must stay within the margin of a second.

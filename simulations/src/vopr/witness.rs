@@ -95,6 +95,13 @@ impl Witness {
         }
     }
 
+    /// A region's clock was set back: its store may have forgotten what it admitted in a window that it had left.
+    pub(crate) fn clock_set_back(&mut self, world: &World) {
+        if windowed(self.algorithm) {
+            self.excepted = Some(world.now);
+        }
+    }
+
     /// A region's store lost everything while its daemons went on.
     pub(crate) fn lost_store(&mut self, world: &World) {
         self.excepted = Some(world.now);

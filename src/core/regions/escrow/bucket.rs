@@ -12,7 +12,7 @@ use super::super::{Touched, WorldKey};
 use super::ledger::{StepRequest, StepResult};
 use super::own::EscrowOwnLimit;
 use super::window_plan::need;
-use super::{Rule, Share};
+use super::{FollowedRule, Share};
 
 /// What was heard longer ago says nothing of now. At least this, and two windows.
 const MEMORY: Span = Span::from_secs(2);
@@ -42,7 +42,7 @@ const STEPS_MAX: usize = 64;
 pub(super) struct EscrowBucket {
     pub(super) key: WorldKey,
     /// With the bucket's own limit in place of the rule's, where it has one.
-    pub(super) rule: Arc<Rule>,
+    pub(super) rule: Arc<FollowedRule>,
     pub(super) owned: Option<Box<EscrowOwnLimit>>,
     pub(super) alarm: Option<Timestamp>,
     /// As the store last told.
@@ -193,7 +193,7 @@ pub(super) struct LastStatement {
 }
 
 impl EscrowBucket {
-    pub(super) fn new(key: WorldKey, rule: Arc<Rule>, now: Timestamp) -> Self {
+    pub(super) fn new(key: WorldKey, rule: Arc<FollowedRule>, now: Timestamp) -> Self {
         let limit = rule.rule.limit;
         let window = if rule.is_places() { PLACES_WINDOW } else { limit.window };
         Self {

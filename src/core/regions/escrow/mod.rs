@@ -232,7 +232,7 @@ pub enum Event {
 
 /// A rule with its division.
 #[derive(Debug)]
-struct Rule {
+struct FollowedRule {
     rule: WorldRule,
     shares: BTreeMap<String, Share>,
 }
@@ -253,7 +253,7 @@ struct Share {
     refill_most: u64,
 }
 
-impl Rule {
+impl FollowedRule {
     fn new(rule: &WorldRule, regions: &[String]) -> Self {
         let weights = Weights::new(&rule.global.shares, &rule.global.minimums, regions);
         let divide = |permits: u32| {
@@ -331,9 +331,9 @@ const EVENTS_MAX: usize = 4_096;
 pub struct Escrow {
     config: EscrowConfig,
     regions: Regions,
-    rules: HashMap<RuleName, Arc<Rule>>,
+    rules: HashMap<RuleName, Arc<FollowedRule>>,
     /// The same with own limits in place of theirs.
-    variants: Variants<Rule>,
+    variants: Variants<FollowedRule>,
     index: HashMap<WorldKey, usize>,
     buckets: Vec<Option<EscrowBucket>>,
     vacant: Vec<usize>,
@@ -380,7 +380,7 @@ impl Escrow {
             .iter()
             .filter(|rule| moves_rights(rule))
             .map(|rule| {
-                let mut now = Rule::new(rule, &regions);
+                let mut now = FollowedRule::new(rule, &regions);
                 if let Some(before) = before.get(&rule.name) {
                     now.remember(before);
                 }

@@ -11,7 +11,7 @@ use super::super::super::wire::OwnLimit;
 use super::super::super::wire::rights::CountedLimit;
 use super::super::WorldRule;
 use super::bucket::EscrowBucket;
-use super::{Escrow, Rule, Share};
+use super::{Escrow, FollowedRule, Share};
 
 /// For so long a region counts as deciding by what it decided by, or said, last.
 const DECIDED: Span = Span::from_secs(10);
@@ -28,7 +28,7 @@ pub(super) struct EscrowOwnLimit {
     /// The largest number of permits before, and until when it was in force.
     before: (u32, Timestamp),
     /// The largest rule before: who has not heard of a change yet is honest.
-    rule_before: Option<Arc<Rule>>,
+    rule_before: Option<Arc<FollowedRule>>,
 }
 
 impl EscrowOwnLimit {
@@ -85,13 +85,13 @@ impl EscrowBucket {
     }
 
     /// Counts by another rule, or another limit.
-    pub(super) fn count_by(&mut self, now: Timestamp, own: Option<OwnLimit>, rule: Arc<Rule>) {
+    pub(super) fn count_by(&mut self, now: Timestamp, own: Option<OwnLimit>, rule: Arc<FollowedRule>) {
         let before = std::mem::replace(&mut self.rule, rule);
         let Some(owned) = &mut self.owned else { return };
         let lately = if now.since(owned.before.1) < DECIDED { owned.before.0 } else { 0 };
         owned.before = (lately.max(before.rule.limit.permits), now);
         owned.limit = own;
-        let size = |rule: &Arc<Rule>| OwnLimit::of(&rule.rule.limit);
+        let size = |rule: &Arc<FollowedRule>| OwnLimit::of(&rule.rule.limit);
         if owned.rule_before.as_ref().is_none_or(|known| size(known) < size(&before)) {
             owned.rule_before = Some(before);
         }
@@ -111,8 +111,9 @@ impl EscrowBucket {
 
 impl Escrow {
     /// The rule with this own limit in place of its limit.
-    pub(super) fn variant(&mut self, rule: &Arc<Rule>, own: Option<OwnLimit>) -> Arc<Rule> {
-        let make = |limit| Rule::new(&WorldRule { limit, ..rule.rule.clone() }, &self.config.all_regions());
+    pub(super) fn variant(&mut self, rule: &Arc<FollowedRule>, own: Option<OwnLimit>) -> Arc<FollowedRule> {
+        let make =
+            |limit| FollowedRule::new(&WorldRule { limit, ..rule.rule.clone() }, &self.config.all_regions());
         self.variants.of((&rule.rule.name, &rule.rule.limit), rule, own, make)
     }
 
@@ -150,7 +151,7 @@ impl Escrow {
 
     /// Puts the smallest limit that any region lately decided by in force; if none did, all stays as it is. A limit of one's own that
     /// is no other than the rule's is one's own all the same: the rule's may change without it.
-    pub(super) fn settle_limit(&mut self, now: Timestamp, id: usize, rule: &Arc<Rule>) {
+    pub(super) fn settle_limit(&mut self, now: Timestamp, id: usize, rule: &Arc<FollowedRule>) {
         let Some(bucket) = self.bucket(id) else { return };
         let rules = OwnLimit::of(&rule.rule.limit);
         let least = bucket.limits(now).min_by_key(|own| (own.unwrap_or(rules), own.is_none()));
