@@ -430,14 +430,6 @@ async fn who_leaves_is_seen_draining_before_it_is_gone() {
 }
 
 #[tokio::test]
-async fn the_revision_of_the_rules_is_told() {
-    let ca = create_ca(now()).unwrap();
-    let (a, b) = pair(&ca).await;
-    b.peers.set_revision(42);
-    a.until(Duration::from_secs(1), |members| members[0].revision == 42).await;
-}
-
-#[tokio::test]
 async fn a_node_that_claims_anothers_address_is_not_believed() {
     let ca = create_ca(now()).unwrap();
     let (a, b) = pair(&ca).await;

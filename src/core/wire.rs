@@ -14,7 +14,7 @@ pub mod compact;
 pub mod rights;
 
 /// Version of these messages. A frame of another version is refused and counted.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Most reports in one frame.
 pub const REPORTS_MAX: usize = 256;
 /// Longest identity in a report, in bytes.
@@ -56,8 +56,6 @@ pub struct Acknowledgement {
     pub seq: u64,
     /// Which of the 64 before it were received; bit 0 is `seq - 1`.
     pub before: u64,
-    /// Receiver's clock minus sender's stamp of frame `seq`, in µs.
-    pub lag: i64,
 }
 
 /// What was admitted of one bucket: cumulative, so that loss, duplication and reordering do nothing.

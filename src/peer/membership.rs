@@ -3,7 +3,7 @@
 //! A node is listed once its certificate was seen, on a connection in either direction, and only while nobody with
 //! another certificate answers at the address it is said to have. So a member of the cluster cannot invent nodes or
 //! redirect them. What it can still do: gossip is not signed, so a member can repeat, delay or falsify the *facts* about a
-//! real node (that it drains, its incarnation, that it still lives). Counts are not facts of gossip: they come from the
+//! real node (that it drains, which of its processes it is, that it still lives). Counts are not facts of gossip: they come from the
 //! node itself, on its own connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -37,9 +37,7 @@ const DELETED_KEPT: Duration = Duration::from_secs(3_600);
 /// A gossip task that died is started again after this long.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-const INCARNATION: &str = "incarnation";
 const DRAINING: &str = "draining";
-const REVISION: &str = "revision";
 const SHARES: &str = "shares";
 const RULES: &str = "rules";
 const REGIONS: &str = "regions";
@@ -54,14 +52,12 @@ pub struct Member {
     pub name: NodeName,
     /// Where it is dialled.
     pub address: SocketAddr,
-    /// When its process began, in ms since the epoch.
+    /// Which of its processes: when it began, in ms since the epoch.
     pub incarnation: u64,
     /// Whether it is shutting down.
     pub draining: bool,
     /// Whether membership believes it alive.
     pub live: bool,
-    /// The revision of its rules.
-    pub revision: u64,
     /// Which weights of `split` rules it holds, once it has said so.
     pub shares: Option<WeightsStatement>,
     /// Which set of rules it decides by, if it has one to give.
@@ -78,7 +74,6 @@ pub(super) struct Facts {
     pub(super) name: NodeName,
     pub(super) incarnation: u64,
     pub(super) draining: AtomicBool,
-    pub(super) revision: AtomicU64,
     pub(super) shares: Mutex<Option<WeightsStatement>>,
     pub(super) rules: Arc<SavedRules>,
     /// The regions that this daemon lists, and the digests of its rules, as they travel.
@@ -90,11 +85,7 @@ pub(super) struct Facts {
 
 impl Facts {
     fn pairs(&self) -> Vec<(&'static str, String)> {
-        let mut pairs = vec![
-            (INCARNATION, self.incarnation.to_string()),
-            (DRAINING, self.draining.load(Ordering::Relaxed).to_string()),
-            (REVISION, self.revision.load(Ordering::Relaxed).to_string()),
-        ];
+        let mut pairs = vec![(DRAINING, self.draining.load(Ordering::Relaxed).to_string())];
         let shares = *self.shares.lock().unwrap_or_else(PoisonError::into_inner);
         pairs.extend(
             shares.map(|word| (SHARES, format!("{} {} {}", word.stamp, word.digest, word.phase.as_str()))),
@@ -307,10 +298,9 @@ fn member(id: &ChitchatId, state: &NodeState, live: bool) -> Option<Member> {
     Some(Member {
         name: identity::parse_path(&id.node_id)?,
         address: id.gossip_advertise_addr,
-        incarnation: state.get(INCARNATION)?.parse().ok()?,
+        incarnation: id.generation_id,
         draining: state.get(DRAINING)? == "true",
         live,
-        revision: state.get(REVISION)?.parse().ok()?,
         shares: state.get(SHARES).and_then(word),
         rules: state.get(RULES).and_then(RulesStatement::read),
         regions: state.get(REGIONS).and_then(listed),

@@ -239,7 +239,6 @@ impl Peers {
             name: config.name.clone(),
             incarnation: config.incarnation,
             draining: AtomicBool::new(false),
-            revision: AtomicU64::new(0),
             shares: Mutex::default(),
             regions: Mutex::default(),
             digests: Mutex::default(),
@@ -275,7 +274,6 @@ impl Peers {
                 name: said,
                 incarnation: config.incarnation,
                 draining: AtomicBool::new(false),
-                revision: AtomicU64::new(0),
                 shares: Mutex::default(),
                 regions: Mutex::default(),
                 digests: Mutex::default(),
@@ -378,13 +376,6 @@ impl Peers {
     pub fn reload(&self, tls: &TlsPem) -> Result<(), TlsError> {
         self.ground.endpoint.replace(tls::sides(tls, &self.facts.name)?);
         Ok(())
-    }
-
-    /// Tells the others which revision of the rules is in force here.
-    pub fn set_revision(&self, revision: u64) {
-        if self.facts.revision.swap(revision, Ordering::Relaxed) != revision {
-            self.facts.changed.notify_one();
-        }
     }
 
     /// Tells the others which weights of `split` rules are held here.

@@ -167,12 +167,7 @@ impl Driver {
         };
         begin_counting(&*port, &config);
         let (rights, told) = Rights::new(escrow, Arc::clone(&port), Arc::clone(&peers));
-        let own = regions::Member {
-            name: config.name.clone(),
-            incarnation: config.incarnation,
-            live: true,
-            draining: false,
-        };
+        let own = regions::Member { name: config.name.clone(), live: true, draining: false };
         let driver = Self {
             port,
             peers,
@@ -199,7 +194,6 @@ impl Driver {
             let (revision, rules) = self.port.rules();
             self.rights.machine.handle_rules(now, &rules);
             self.replica.handle_rules(now, revision, rules);
-            self.peers.set_revision(revision);
             self.revision = Some(revision);
         }
         if self.leaving != self.peers.is_leaving() {
@@ -241,7 +235,6 @@ impl Driver {
     fn tell_members(&mut self, now: Timestamp) {
         let others = self.members.iter().map(|member| regions::Member {
             name: member.name.clone(),
-            incarnation: member.incarnation,
             live: member.live,
             draining: member.draining,
         });

@@ -268,7 +268,6 @@ fn member(at: usize, name: &NodeName) -> Member {
         incarnation: 1,
         draining: false,
         live: true,
-        revision: 1,
         shares: None,
         rules: None,
         regions: None,

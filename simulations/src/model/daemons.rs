@@ -307,12 +307,8 @@ impl World {
 
     /// Everyone alive learns who is alive.
     pub(crate) fn meet(&mut self) {
-        let member = |daemon: &Daemon| Member {
-            name: daemon.name.clone(),
-            incarnation: 1,
-            live: daemon.alive,
-            draining: false,
-        };
+        let member =
+            |daemon: &Daemon| Member { name: daemon.name.clone(), live: daemon.alive, draining: false };
         let members: Vec<(Member, usize)> = self
             .daemons
             .iter()

@@ -232,7 +232,7 @@ impl<'c> World<'c> {
         let members: Vec<Member> = self
             .regions
             .iter()
-            .map(|one| Member { name: one.name.clone(), incarnation: 1, live: one.alive, draining: false })
+            .map(|one| Member { name: one.name.clone(), live: one.alive, draining: false })
             .collect();
         for at in 0..self.regions.len() {
             let now = self.clock(at);

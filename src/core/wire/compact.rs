@@ -5,7 +5,7 @@
 //! every length is bounded before it is believed.
 //!
 //! ```text
-//! frame   := incarnation seq sent slowest seen? count report*     seen? := 0 | 1 incarnation seq before lag±
+//! frame   := incarnation seq sent slowest seen? count report*     seen? := 0 | 1 incarnation seq before
 //! report  := flags label [subject] [stamp±] [window] amounts demand
 //! subject := domain name identity (0 | 1 region) count (node since±)* own?   text := length bytes; since against sent
 //! own     := permits burst queue, where the flags say so
@@ -60,7 +60,7 @@ pub fn write(frame: &Frame, bytes: &mut Vec<u8>) {
         None => bytes.push(0),
         Some(seen) => {
             bytes.push(1);
-            for number in [seen.incarnation, seen.seq, seen.before, zigzag(seen.lag)] {
+            for number in [seen.incarnation, seen.seq, seen.before] {
                 put(bytes, number);
             }
         }
@@ -134,7 +134,7 @@ pub fn read(bytes: &[u8]) -> Result<Frame, Unreadable> {
     let sent = Timestamp(sent);
     let seen = if rest.choice()? {
         let [incarnation, seq, before] = [rest.number()?, rest.number()?, rest.number()?];
-        Some(Acknowledgement { incarnation, seq, before, lag: unzigzag(rest.number()?) })
+        Some(Acknowledgement { incarnation, seq, before })
     } else {
         None
     };

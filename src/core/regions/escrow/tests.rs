@@ -158,7 +158,7 @@ impl World {
         let members: Vec<Member> = self
             .regions
             .iter()
-            .map(|region| Member { name: region.name.clone(), incarnation: 1, live: true, draining: false })
+            .map(|region| Member { name: region.name.clone(), live: true, draining: false })
             .collect();
         let rtt = self.weather.owd + self.weather.owd;
         let now = self.clock(place);

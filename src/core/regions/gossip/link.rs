@@ -253,11 +253,11 @@ impl GossipLink {
         })
     }
 
-    /// All that a frame said was understood: it will be acknowledged. `lag` is the receiver's clock minus the sender's stamp.
-    pub(super) fn understood(&mut self, seq: u64, lag: i64) {
+    /// All that a frame said was understood: it will be acknowledged.
+    pub(super) fn understood(&mut self, seq: u64) {
         self.unanswered = self.unanswered.saturating_add(1);
         let Some(seen) = &mut self.seen else {
-            self.seen = Some(Acknowledgement { incarnation: self.incarnation, seq, before: 0, lag });
+            self.seen = Some(Acknowledgement { incarnation: self.incarnation, seq, before: 0 });
             return;
         };
         if seq > seen.seq {
@@ -268,7 +268,6 @@ impl GossipLink {
                 seen.before.checked_shl(u32::try_from(step).unwrap_or(64)).unwrap_or(0) | 1 << (step - 1)
             };
             seen.seq = seq;
-            seen.lag = lag;
         } else if !has_seen(*seen, seq) {
             seen.before |= 1 << (seen.seq - seq - 1);
         }
@@ -446,7 +445,7 @@ mod tests {
     /// A frame arrives, all of it understood.
     fn arrive(link: &mut GossipLink, incarnation: u64, seq: u64) -> Option<Arrival> {
         let arrival = link.arrives(Timestamp(1), incarnation, seq);
-        link.understood(seq, 0);
+        link.understood(seq);
         arrival
     }
 
@@ -485,7 +484,7 @@ mod tests {
         assert_eq!(link.arrives(Timestamp(2), 8, 1), None, "it may be older");
         let later = Timestamp(2) + REBORN;
         assert_eq!(link.arrives(later, 8, 1), Some(Arrival::Restarted));
-        link.understood(1, 0);
+        link.understood(1);
         assert_eq!(link.arrives(later, 8, 1), Some(Arrival::Duplicate));
     }
 
@@ -506,7 +505,7 @@ mod tests {
         let mut link = link();
         link.set_rtt(Span::from_millis(4));
         let heartbeat = Span::from_millis(50);
-        let ack = |seq| Acknowledgement { incarnation: 8, seq, before: 0, lag: 0 };
+        let ack = |seq| Acknowledgement { incarnation: 8, seq, before: 0 };
         let start = Timestamp(1_000_000);
         for seq in 1..=100 {
             link.depart(start + Span::from_millis(seq * 50), Vec::new(), 0);
@@ -533,18 +532,8 @@ mod tests {
         for _ in 0..3 {
             link.depart(Timestamp(0), vec![SentReport { item: ITEM, version: 1, label: 4 }], 100);
         }
-        link.landed(
-            Timestamp(1),
-            8,
-            Acknowledgement { incarnation: 7, seq: 3, before: 0b11, lag: 0 },
-            Span::ZERO,
-        );
-        link.landed(
-            Timestamp(1),
-            8,
-            Acknowledgement { incarnation: 8, seq: 3, before: 0b10, lag: 0 },
-            Span::ZERO,
-        );
+        link.landed(Timestamp(1), 8, Acknowledgement { incarnation: 7, seq: 3, before: 0b11 }, Span::ZERO);
+        link.landed(Timestamp(1), 8, Acknowledgement { incarnation: 8, seq: 3, before: 0b10 }, Span::ZERO);
         let mut lost = Vec::new();
         link.lose(Timestamp(100_000), interval, |item, version| lost.push((item, version)));
         assert_eq!(lost, []);

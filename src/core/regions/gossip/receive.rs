@@ -72,7 +72,7 @@ impl Replica {
             && arrival.is_some()
             && let Some(link) = self.links.get_mut(place)
         {
-            link.understood(frame.seq, lag);
+            link.understood(frame.seq);
         }
         Ok(())
     }

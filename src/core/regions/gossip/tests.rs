@@ -113,12 +113,7 @@ impl Table {
         let members: Vec<_> = self
             .replicas
             .keys()
-            .map(|who| Member {
-                name: who.clone(),
-                incarnation: 1,
-                live: !gone.contains(who),
-                draining: false,
-            })
+            .map(|who| Member { name: who.clone(), live: !gone.contains(who), draining: false })
             .collect();
         for (who, replica) in &mut self.replicas {
             replica.handle_members(self.now, &members);
@@ -400,7 +395,6 @@ fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
         let teller = name("b", "1");
         let members = [("a", "1"), ("a", "2"), ("b", "1")].map(|(region, node)| Member {
             name: name(region, node),
-            incarnation: 1,
             live: (region, node) != ("a", unseen),
             draining: false,
         });
@@ -659,8 +653,7 @@ fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
     let rule = rule(Algorithm::FixedWindow, 90, Span::from_secs(1), OnPartition::Share);
     let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
     table.run(Span::from_secs(1));
-    let member =
-        |region: &str, live, draining| Member { name: name(region, "1"), incarnation: 1, live, draining };
+    let member = |region: &str, live, draining| Member { name: name(region, "1"), live, draining };
     let hears = |table: &mut Table, b: Member| {
         let replica = table.replicas.get_mut(&name("a", "1")).unwrap();
         replica.handle_members(table.now, &[member("a", true, false), b]);
