@@ -136,7 +136,7 @@ impl Store for Counts {
         })
     }
 
-    fn set_view(&self, _key: &Key, _view: Allowance, _error_bound: u64, _now: Timestamp) {}
+    fn set_allowance(&self, _: &Compiled, _: &Key, _: Allowance, _: u64, _: Timestamp) {}
     fn reset<'a>(&'a self, _rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
         let mut used = self.used.lock().unwrap();
         let was = used.remove(key.bytes()).is_some();

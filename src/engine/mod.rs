@@ -503,7 +503,7 @@ impl Engine {
         let Some((compiled, local)) = loaded.local_key(key) else { return };
         match effect {
             Effect::View { view, error_bound, .. } => {
-                self.store.set_view_of(compiled, &local, *view, *error_bound, now);
+                self.store.set_allowance(compiled, &local, *view, *error_bound, now);
             }
             Effect::Debit { permits, own, .. } => {
                 let limit = own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));

@@ -159,13 +159,7 @@ pub trait Store: Send + Sync + 'static {
     ) -> Later<'a, Option<BucketInfo>>;
 
     /// Enforces from now on what the world leaves of a bucket.
-    fn set_view(&self, key: &Key, view: Allowance, error_bound: u64, now: Timestamp);
-
-    /// The same, told the bucket's rule too, for a store that names buckets by it.
-    fn set_view_of(&self, rule: &Compiled, key: &Key, view: Allowance, error_bound: u64, now: Timestamp) {
-        let _ = rule;
-        self.set_view(key, view, error_bound, now);
-    }
+    fn set_allowance(&self, rule: &Compiled, key: &Key, allowance: Allowance, error_bound: u64, now: Timestamp);
 
     /// Forgets a bucket, so that it counts from zero. `false`: it was not there; `None`: the store could not be asked.
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>>;

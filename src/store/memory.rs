@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use super::decision::Decision;
-use super::slot::{KeySlot, Named};
+use super::slot::{HeldAllowance, KeySlot, Named};
 use super::spread::Spread;
 use crate::core::algorithm::{Allowance, Limit};
 use crate::core::key::Key;
@@ -163,8 +163,9 @@ impl Store for MemoryStore {
         Box::pin(std::future::ready(self.info(rule, key, now)))
     }
 
-    fn set_view(&self, key: &Key, view: Allowance, error_bound: u64, now: Timestamp) {
-        self.with(key, |slot, named| slot.set_view(named, view, error_bound, now));
+    fn set_allowance(&self, rule: &Compiled, key: &Key, allowance: Allowance, error_bound: u64, now: Timestamp) {
+        let held = HeldAllowance { view: allowance, error_bound };
+        self.with(key, |slot, named| slot.set_allowance(rule, named, held, now));
     }
 
     fn reset<'a>(&'a self, _: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {

@@ -2,7 +2,7 @@
 //! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
 use super::rights::{is_closed, is_escrowed, paying};
-use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict, WINDOW_MIN};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{EscrowSafety, Ledger};
@@ -19,9 +19,9 @@ const VIEW_WEIGHT: u8 = 0;
 
 /// What the world leaves of one bucket.
 #[derive(Debug, Clone, Copy)]
-struct HeldAllowance {
-    view: Allowance,
-    error_bound: u64,
+pub(super) struct HeldAllowance {
+    pub(super) view: Allowance,
+    pub(super) error_bound: u64,
 }
 
 /// A part of the keys.
@@ -397,8 +397,13 @@ impl KeySlot {
     }
 
     /// Holds what the world leaves of a bucket, whether or not the bucket is there yet.
-    pub(super) fn set_view(&mut self, named: Named<'_>, view: Allowance, error_bound: u64, now: Timestamp) {
-        let held = HeldAllowance { view, error_bound };
+    pub(super) fn set_allowance(
+        &mut self,
+        rule: &Compiled,
+        named: Named<'_>,
+        held: HeldAllowance,
+        now: Timestamp,
+    ) {
         let key = named.key.bytes();
         let place = match self.views.find(named.hash, key) {
             Some(place) => place,
@@ -410,11 +415,8 @@ impl KeySlot {
         if let Some(known) = self.views.get_mut(place) {
             *known = held;
         }
-        // How long its window is is not said here, but windows are counted from the epoch, so the present divided by the
-        // index is a window's length. What has no windows names an instant instead, which is larger than any index.
-        let windowed = view.window <= now.0 / WINDOW_MIN.0 + 2;
-        let length = windowed.then(|| Span(now.0 / view.window.max(1)));
-        self.views.rate(place, now + Allowance::kept_for(length), VIEW_WEIGHT);
+        let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
+        self.views.rate(place, now + Allowance::kept_for(window), VIEW_WEIGHT);
     }
 
     /// What a bucket holds; `None` if neither it nor a view of it is there.

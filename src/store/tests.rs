@@ -127,7 +127,7 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
     let a = key("a");
     let window = NOW.window_index(MINUTE);
     let view = Allowance { window, budget: 2, next_budget: 3, others: 8, ..Allowance::default() };
-    store.set_view(&a, view, 4, NOW);
+    store.set_allowance(&rule, &a, view, 4, NOW);
     assert_eq!(
         one(&store, &rule, &a, 0, NOW).verdict.remaining,
         10,
@@ -169,7 +169,7 @@ fn where_no_view_speaks_of_now_a_region_keeps_to_its_first_share() {
     // What was told long ago holds on, though it is not told of any window of now.
     let window = NOW.window_index(MINUTE);
     let view = Allowance { window, budget: 100, next_budget: 90, ..Allowance::default() };
-    store.set_view(&a, view, 4, NOW);
+    store.set_allowance(&rule, &a, view, 4, NOW);
     assert_eq!(ask(0, 5).verdict.remaining, 90);
     assert_eq!(ask(0, 6).verdict.remaining, 20);
     assert_eq!(one(&store, &rule, &a, 0, NOW + Span(6 * MINUTE.0)).verdict.remaining, 100);

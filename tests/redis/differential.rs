@@ -305,8 +305,8 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
             let view = Allowance { window, budget, next_budget, others, others_before, kept: 0 };
             clock.set(Timestamp(now));
             if told {
-                memory.set_view(&key, view, 7, Timestamp(now));
-                redis.set_view_of(&rule, &key, view, 7, Timestamp(now));
+                memory.set_allowance(&rule, &key, view, 7, Timestamp(now));
+                redis.set_allowance(&rule, &key, view, 7, Timestamp(now));
                 crate::redis_servers::until(
                     "the view to be there",
                     std::time::Duration::from_secs(2),

@@ -240,7 +240,7 @@ impl Store {
         let local = |key: &WorldKey| Key::from_identity(rule.compiled.shape, &key.identity);
         match effect {
             Effect::View { key, view, error_bound } => {
-                self.0.set_view_of(&rule.compiled, &local(key), *view, *error_bound, now);
+                self.0.set_allowance(&rule.compiled, &local(key), *view, *error_bound, now);
             }
             Effect::Debit { key, permits, own } => {
                 let limit = own.map_or(rule.limit(), |own| own.in_place_of(rule.limit()));

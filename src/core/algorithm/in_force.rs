@@ -39,7 +39,7 @@ impl Allowance {
     /// For how long a store keeps a view that was told now. `window` is the bucket's, where it counts by windows.
     #[must_use]
     pub fn kept_for(window: Option<Span>) -> Span {
-        // A window longer: whoever does not know the length exactly may take it for a little more.
+        // A window longer than it is spoken of, for clocks that differ.
         let windows = |window: Span| Span(window.0.saturating_mul(windows_spoken_of(window) + APART + 2));
         window.map_or(LEVEL_KEPT, windows)
     }

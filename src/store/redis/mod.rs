@@ -251,14 +251,11 @@ impl Store for RedisStore {
         Box::pin(self.core.bucket_whole(rule, key, now))
     }
 
-    /// Redis names buckets by their rules, so this does nothing: see [`Store::set_view_of`].
-    fn set_view(&self, _: &Key, _: Allowance, _: u64, _: Timestamp) {}
-
-    fn set_view_of(&self, rule: &Compiled, key: &Key, view: Allowance, error_bound: u64, _: Timestamp) {
+    fn set_allowance(&self, rule: &Compiled, key: &Key, allowance: Allowance, error_bound: u64, _: Timestamp) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
         let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
         let ttl = Allowance::kept_for(window).to_std();
-        self.core.write_view(names::view(&name.key), name.slot, pack_view(&view, error_bound), ttl);
+        self.core.write_view(names::view(&name.key), name.slot, pack_view(&allowance, error_bound), ttl);
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
