@@ -98,24 +98,48 @@ impl Engine {
         let loaded = self.loaded.load_full();
         Answer::Later(Box::pin(async move {
             let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
-            let now = self.clock.now();
-            let rewritten = rewritten(requests, &persons);
-            let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons: &persons };
-            let plan = Plan::new(&loaded, asked, self.tier_default(), intent, now);
-            let (charges, mut at) = (plan.charges(self.regions_known()), now);
-            let mut outcome = self.store.decide(&charges, plan.intent, at).await;
-            if plan.intent == Intent::Charge
-                && let Some(most) = self.hope(&charges, &outcome, at)
-            {
-                (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
-            }
-            drop(charges);
-            let decisions = self.conclude(&plan, &outcome, intent, at);
+            let decisions = self.decide_in_store(&loaded, requests, &persons, intent).await;
             if let Some(timer) = timer {
                 self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
             }
             decisions
         }))
+    }
+
+    /// What [`Self::decide`] answers [`Answer::Later`], for whoever could not keep that answer and was told so just now: nothing that
+    /// was measured of the requests then is measured again.
+    pub async fn decide_later<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Decisions {
+        let timer = self.sample();
+        let loaded = self.loaded.load_full();
+        let persons = self.find(&loaded.set, requests).await;
+        let decisions = self.decide_in_store(&loaded, requests, &persons, Intent::Charge).await;
+        if let Some(timer) = timer {
+            self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
+        }
+        decisions
+    }
+
+    /// Decides by a store that has to be waited for, and for rights on their way where a rule says so.
+    async fn decide_in_store(
+        &self,
+        loaded: &Loaded,
+        requests: &[Request<'_>],
+        persons: &Persons,
+        intent: Intent,
+    ) -> Decisions {
+        let now = self.clock.now();
+        let rewritten = rewritten(requests, persons);
+        let asked = Questions { requests: rewritten.as_deref().unwrap_or(requests), persons };
+        let plan = Plan::new(loaded, asked, self.tier_default(), intent, now);
+        let (charges, mut at) = (plan.charges(self.regions_known()), now);
+        let mut outcome = self.store.decide(&charges, plan.intent, at).await;
+        if plan.intent == Intent::Charge
+            && let Some(most) = self.hope(&charges, &outcome, at)
+        {
+            (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
+        }
+        drop(charges);
+        self.conclude(&plan, &outcome, intent, at)
     }
 
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.

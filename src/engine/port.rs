@@ -159,7 +159,14 @@ pub trait Store: Send + Sync + 'static {
     ) -> Later<'a, Option<BucketInfo>>;
 
     /// Enforces from now on what the world leaves of a bucket.
-    fn set_allowance(&self, rule: &Compiled, key: &Key, allowance: Allowance, error_bound: u64, now: Timestamp);
+    fn set_allowance(
+        &self,
+        rule: &Compiled,
+        key: &Key,
+        allowance: Allowance,
+        error_bound: u64,
+        now: Timestamp,
+    );
 
     /// Forgets a bucket, so that it counts from zero. `false`: it was not there; `None`: the store could not be asked.
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>>;

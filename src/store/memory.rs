@@ -163,7 +163,14 @@ impl Store for MemoryStore {
         Box::pin(std::future::ready(self.info(rule, key, now)))
     }
 
-    fn set_allowance(&self, rule: &Compiled, key: &Key, allowance: Allowance, error_bound: u64, now: Timestamp) {
+    fn set_allowance(
+        &self,
+        rule: &Compiled,
+        key: &Key,
+        allowance: Allowance,
+        error_bound: u64,
+        now: Timestamp,
+    ) {
         let held = HeldAllowance { view: allowance, error_bound };
         self.with(key, |slot, named| slot.set_allowance(rule, named, held, now));
     }

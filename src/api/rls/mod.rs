@@ -235,7 +235,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     match message.poll(doors, &mut nobody) {
         Poll::Ready(Ok(bytes)) => match decide_now(doors, &bytes) {
             Ok(Some(answer)) => reply(unsent, respond, answer),
-            Ok(None) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond))),
+            Ok(None) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
             Err(refusal) => refuse(doors, respond, &refusal),
         },
         Poll::Ready(Err(refusal)) => refuse(doors, respond, &refusal),
@@ -279,7 +279,8 @@ fn decide_now(doors: &Servers, message: &[u8]) -> Result<Option<Bytes>, Refusal>
     Ok(decided)
 }
 
-async fn decide(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
+/// The answer, where something has to be waited for. `tried`: [`decide_now`] has asked for the same just now.
+async fn decide(doors: &Servers, message: &[u8], tried: bool) -> Result<Bytes, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { questions, mut denied } = question::read(message, &mut room)?;
     let asker = ClientIdentity::read(doors, &questions);
@@ -291,14 +292,14 @@ async fn decide(doors: &Servers, message: &[u8]) -> Result<Bytes, Refusal> {
     let decisions = if refunds_apart(&questions, &denied) {
         refund_and_charge(doors, &questions, &denied).await
     } else {
-        charge(doors, &questions, &denied).await
+        charge(doors, &questions, &denied, tried).await
     };
     let decisions = deny(decisions, &denied, invalid);
     Ok(encode(&questions, &decisions))
 }
 
 /// Decides questions as one: charges all of them, or none where one is denied.
-async fn charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize]) -> Decisions {
+async fn charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize], tried: bool) -> Decisions {
     if !denied.is_empty() {
         return doors.engine.ask(questions).get().await;
     }
@@ -307,6 +308,8 @@ async fn charge(doors: &Servers, questions: &[Question<'_>], denied: &[usize]) -
         if any_over(questions, &asked) {
             return asked;
         }
+    } else if tried {
+        return doors.engine.decide_later(questions).await;
     }
     doors.engine.decide(questions).get().await
 }
@@ -323,7 +326,7 @@ async fn refund_and_charge(doors: &Servers, questions: &[Question<'_>], denied: 
         places.iter().filter_map(|place| questions.get(*place)).cloned().collect()
     };
     let refunded = doors.engine.decide(&of(&back)).get().await;
-    let charged = charge(doors, &of(&others), denied).await;
+    let charged = charge(doors, &of(&others), denied, false).await;
     let mut all: Vec<_> = back.into_iter().zip(refunded).chain(others.into_iter().zip(charged)).collect();
     all.sort_by_key(|(place, _)| *place);
     all.into_iter().map(|(_, decision)| decision).collect()
@@ -377,11 +380,11 @@ async fn wait_for_message(call: OwnCall, mut message: Message, respond: Respond)
             );
         }
     };
-    wait_for_store(call, bytes, respond).await;
+    wait_for_store(call, bytes, respond, false).await;
 }
 
-async fn wait_for_store(call: OwnCall, message: Bytes, respond: Respond) {
-    match decide(&call.doors, &message).await {
+async fn wait_for_store(call: OwnCall, message: Bytes, respond: Respond, tried: bool) {
+    match decide(&call.doors, &message, tried).await {
         Ok(answer) => reply(&call.unsent, respond, answer),
         Err(refusal) => refuse(&call.doors, respond, &refusal),
     }

@@ -251,7 +251,14 @@ impl Store for RedisStore {
         Box::pin(self.core.bucket_whole(rule, key, now))
     }
 
-    fn set_allowance(&self, rule: &Compiled, key: &Key, allowance: Allowance, error_bound: u64, _: Timestamp) {
+    fn set_allowance(
+        &self,
+        rule: &Compiled,
+        key: &Key,
+        allowance: Allowance,
+        error_bound: u64,
+        _: Timestamp,
+    ) {
         let name = names::bucket(&rule.rule, key, rule.rule.window);
         let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
         let ttl = Allowance::kept_for(window).to_std();
