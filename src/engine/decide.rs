@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::Engine;
 use super::audit::Question;
 use super::bound;
+use super::clock::Stopwatch;
 use super::each::Footprint;
 use super::hold::Leasing;
 use super::identity::{IdentityRefused, Persons, rewritten};
@@ -98,25 +99,17 @@ impl Engine {
         let loaded = self.loaded.load_full();
         Answer::Later(Box::pin(async move {
             let persons = if soon.is_empty() { persons } else { self.find(&loaded.set, requests).await };
-            let decisions = self.decide_in_store(&loaded, requests, &persons, intent).await;
-            if let Some(timer) = timer {
-                self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
-            }
-            decisions
+            self.decide_in_store(&loaded, requests, &persons, intent, timer).await
         }))
     }
 
-    /// What [`Self::decide`] answers [`Answer::Later`], for whoever could not keep that answer and was told so just now: nothing that
-    /// was measured of the requests then is measured again.
+    /// Decides requests that [`Self::decide`] has just answered with [`Answer::Later`], for a caller that could not keep that
+    /// answer. The store does not measure the requests again.
     pub async fn decide_later<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Decisions {
         let timer = self.sample();
         let loaded = self.loaded.load_full();
         let persons = self.find(&loaded.set, requests).await;
-        let decisions = self.decide_in_store(&loaded, requests, &persons, Intent::Charge).await;
-        if let Some(timer) = timer {
-            self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
-        }
-        decisions
+        self.decide_in_store(&loaded, requests, &persons, Intent::Charge, timer).await
     }
 
     /// Decides by a store that has to be waited for, and for rights on their way where a rule says so.
@@ -126,6 +119,7 @@ impl Engine {
         requests: &[Request<'_>],
         persons: &Persons,
         intent: Intent,
+        timer: Option<Stopwatch>,
     ) -> Decisions {
         let now = self.clock.now();
         let rewritten = rewritten(requests, persons);
@@ -139,7 +133,11 @@ impl Engine {
             (outcome, at) = self.wait_for_rights(&charges, outcome, most).await;
         }
         drop(charges);
-        self.conclude(&plan, &outcome, intent, at)
+        let decisions = self.conclude(&plan, &outcome, intent, at);
+        if let Some(timer) = timer {
+            self.metrics.decision_seconds.record(timer.elapsed().as_secs_f64());
+        }
+        decisions
     }
 
     /// Puts an outcome into words, counts it, and tells the protocol between regions what happened.

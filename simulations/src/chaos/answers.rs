@@ -33,7 +33,7 @@ pub(super) struct Decision {
     pub(super) believed: Option<(u64, u64)>,
     /// How long to wait before asking again, where it was denied and waiting helps.
     pub(super) retry_after: Option<Duration>,
-    /// Whether a failure policy decided, since the store did not answer. A gateway does not tell.
+    /// True if a failure policy decided, since the store did not answer. A gateway does not tell.
     pub(super) degraded: bool,
 }
 

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 
 /// Room for a spool and the shares of a daemon that is well.
 const SIZE: &str = "size=16m";
-/// What takes all the room.
+/// The file that takes all the room.
 const FILLER: &str = "filler";
 
 /// A file system in memory. It is unmounted when dropped.

@@ -43,7 +43,7 @@ pub(super) struct Told {
     pub(super) healthy: Vec<Page>,
     /// Before each fault was put right, and at the end, with the time since the first request.
     pub(super) meanwhile: Vec<(Duration, Vec<Page>)>,
-    /// What of the story could not be played on this machine, and why.
+    /// The parts of the story that could not be played on this machine, and why.
     pub(super) unplayed: Vec<String>,
 }
 

@@ -82,7 +82,7 @@ fn sections(all: &[Shown], simulated: &[Outcome]) -> String {
         );
         faults(&mut page, &shown.faults);
         page.push_str("<table class=\"wide\"><tr><th>promise<th>verdict<th>found</tr>");
-        // What is broken is read first.
+        // A reader looks for broken promises first.
         let mut judged: Vec<_> = shown.verdicts.iter().filter(|verdict| verdict.says_something()).collect();
         judged.sort_by_key(|verdict| verdict.kept != Kept::No);
         for verdict in judged {

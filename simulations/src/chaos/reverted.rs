@@ -43,7 +43,7 @@ pub(crate) struct Reverted {
 struct Repair {
     /// The name of its file, without its ending.
     name: String,
-    /// What the daemon does since the repair, in a sentence.
+    /// The behaviour of the daemon since the repair, in a sentence.
     reverts: String,
     story: String,
     way: String,

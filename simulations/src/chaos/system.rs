@@ -56,7 +56,7 @@ impl System {
         }
     }
 
-    /// What of the story could not be played here, and why.
+    /// The parts of the story that could not be played here, and why.
     pub(super) fn unplayed(&self) -> Vec<String> {
         match self {
             Self::Started(world) => world.unplayed().to_vec(),

@@ -71,7 +71,7 @@ pub(super) struct World {
     removed: Vec<usize>,
     /// Small disks, by the place of their daemon.
     disks: BTreeMap<usize, Disk>,
-    /// What of the story cannot be played here, and why.
+    /// The parts of the story that cannot be played here, and why.
     unplayed: Vec<String>,
     /// Last, so that all processes are gone before their files.
     folder: TempDir,
@@ -230,7 +230,7 @@ impl World {
         self.members.iter().enumerate().filter(of_region).nth(daemon).map(|(place, _)| place)
     }
 
-    /// What of the story could not be played on this machine, and why.
+    /// The parts of the story that could not be played on this machine, and why.
     pub(super) fn unplayed(&self) -> &[String] {
         &self.unplayed
     }

@@ -85,7 +85,7 @@ impl Evidence<'_> {
             FaultKind::StoreFrozen { region } => {
                 Some(("tidegate_store_trouble", of(&|page| page.region == *region)))
             }
-            // What waits in memory goes on to PostgreSQL, if that takes it.
+            // Records that wait in memory go on to PostgreSQL, if it takes them.
             FaultKind::DiskFull { region, daemon } => {
                 let page = pages.iter().filter(|page| page.region == *region).skip(*daemon).take(1).collect();
                 let away = self.told.faults.iter().any(|other| {

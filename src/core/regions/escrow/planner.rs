@@ -413,7 +413,7 @@ impl Escrow {
         }
     }
 
-    /// What was given to a region in its present session, if it has not said that it has all of it.
+    /// The total to send to a region in its present session, if it has not said that it has all that was given to it.
     pub(super) fn unacknowledged(&self, now: Timestamp, id: usize, region: RegionId) -> Option<u64> {
         let bucket = self.bucket(id)?;
         let balance = bucket.current(now).filter(|balance| balance.ledger.is_covered())?;
