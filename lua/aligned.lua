@@ -1,7 +1,7 @@
 -- Windows aligned to the epoch, and what a worldwide view leaves of one.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see src/store/redis/views.rs):
--- window (7 bytes), budget (4), next budget (4), others (7), others before (7), error bound (7), big-endian.
+-- window (7 bytes), budget (4), next budget (4), others (7), others before (7), error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
 -- Mirrors: Place, Share, Account, carried and faded of src/core/algorithm/aligned.rs.
 
 -- Where the window of `length` that holds `at` begins, its index, and how much of it has passed.
@@ -73,5 +73,6 @@ local function read_view(raw)
   local view = {}
   view.window, view.budget, view.next_budget, view.others, view.others_before =
     struct.unpack(">I7I4I4I7I7", raw)
+  view.capacity = #raw >= 40 and struct.unpack(">I4", raw, 37) or 0
   return view
 end

@@ -47,6 +47,7 @@ for i = 1, count do
     views = views + 1
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
+    if counts_by_level(b) then level_view(b) end
     if ARGV[6] then
       local first = struct.unpack(">I4", ARGV[6], (views - count) * 4 - 3)
       b.view = view_in_force(b, b.view, first, now)

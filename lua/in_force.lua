@@ -1,7 +1,7 @@
 -- What a region keeps to while no view speaks of now: what the last view gave it, or its first share.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua, and defined only where ARGV[6] is given. A view without windows names an instant in the place of a window.
--- Mirrors: View::in_force of src/core/algorithm/in_force.rs.
+-- Mirrors: Allowance::in_force of src/core/algorithm/in_force.rs.
 
 local view_in_force
 if ARGV[6] then
@@ -23,7 +23,7 @@ if ARGV[6] then
   -- The view that is enforced at `now`. `first` is the region's first share; zero: only what was told is enforced.
   function view_in_force(b, view, first, now)
     if first == 0 then return view end
-    if b.kind == TOKEN_BUCKET or b.kind == LEAKY_BUCKET or b.kind == GCRA then return level_in_force(b, view, first, now) end
+    if counts_by_level(b) then return level_in_force(b, view, first, now) end
     local _, index = place(b.window, now)
     local budget = first
     if view and view.window <= index then

@@ -6,6 +6,9 @@
 -- Mirrors  the numbers of the algorithms in src/core/algorithm/packed.rs
 
 local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY = 1, 2, 3, 4, 5, 6, 7
+local function counts_by_level(b)
+  return b.kind == TOKEN_BUCKET or b.kind == LEAKY_BUCKET or b.kind == GCRA
+end
 local kinds, escrowed = {}, #ARGV[2] == 22
 for i = 1, #ARGV[2], 23 do
   kinds[string.byte(ARGV[2], i)] = true

@@ -2,10 +2,11 @@
 -- at, first = whole permits, second = a part of one, in 1/window permits.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
--- Mirrors: Level of src/core/algorithm/level.rs, and the capacities of token_bucket.rs, leaky_bucket.rs and gcra.rs. The
+-- Mirrors: Level of src/core/algorithm/level.rs, the capacities of token_bucket.rs, leaky_bucket.rs and gcra.rs, and
+-- Allowance::of_capacity of in_force.rs. The
 -- theoretical arrival time of GCRA is `now` plus the time the level takes to drain, so the same sum decides.
 
-local level_amount, level_capacity, level_free, level_hold, level_put, level_report, level_refund, level_expiry
+local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund, level_expiry
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
   -- Whole permits and the part of one in use at `now`.
   function level_amount(b, now)
@@ -28,6 +29,18 @@ if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then
       return b.queue == 0 and b.burst or math.min(b.burst, b.queue)
     end
     return math.min(b.burst + b.queue, U32_MAX)
+  end
+
+  -- Makes a view of a bucket that holds less or more one of this bucket, by the same parts.
+  function level_view(b)
+    local view, capacity = b.view, level_capacity(b)
+    local divided = view and view.capacity or 0
+    if divided == 0 or divided == capacity then return end
+    local function part(held)
+      local whole, rest = multiply_divide(capacity, held, divided)
+      return math.min(rest > 0 and whole + 1 or whole, U32_MAX)
+    end
+    view.budget, view.others = part(view.budget), part(view.others)
   end
 
   -- What a worldwide view holds back for others at `now`: whole permits and the part of one.

@@ -170,11 +170,8 @@ impl KeySlot {
         let held = self.held(charge.rule, named);
         let (known, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let algorithm = charge.rule.rule.algorithm;
-        let mut view = match charge.first {
-            None => known,
-            first => Allowance::in_force(known.as_ref(), first, algorithm, &charge.limit, now),
-        };
-        let told = charge.first.is_none() || view == known;
+        let mut view = Allowance::in_force(known.as_ref(), charge.first, algorithm, &charge.limit, now);
+        let told = view == known;
         let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule)
             .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));

@@ -285,13 +285,15 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
             any::<bool>(),
             prop_oneof![3 => Just(0), 1 => 0..66_000_000_u64, 1 => 0..100_000_000_u64],
             proptest::option::of(1..20_u32),
+            // What was divided: this bucket, or one of another capacity.
+            prop_oneof![2 => Just(0), 2 => 1..100_u32, 1 => any::<u32>()],
         ),
         proptest::collection::vec((0..400_000_u64, 1..6_u64, 0..4_u8), 1..25),
     );
     let config =
         Config { cases: 250, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
     let result =
-        TestRunner::new(config).run(&strategy, |(kind, permits, view, (told, idle, first), steps)| {
+        TestRunner::new(config).run(&strategy, |(kind, permits, view, (told, idle, first, capacity), steps)| {
             turn.set(turn.get() + 1);
             let memory = MemoryStore::new(1_000);
             let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
@@ -302,7 +304,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
             let (before, budget, next_budget, others, others_before) = view;
             // Where there are no windows, what is held back was said a moment ago.
             let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
-            let view = Allowance { window, budget, next_budget, others, others_before, kept: 0 };
+            let view = Allowance { window, budget, next_budget, others, others_before, capacity, kept: 0 };
             clock.set(Timestamp(now));
             if told {
                 memory.set_allowance(&rule, &key, view, 7, Timestamp(now));

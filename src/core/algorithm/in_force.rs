@@ -54,10 +54,12 @@ impl Allowance {
         limit: &Limit,
         now: Timestamp,
     ) -> Option<Self> {
-        let Some(first) = first else { return told.copied() };
         if algorithm.is_level() {
+            let told = told.map(|told| told.of_capacity(limit.capacity(algorithm)));
+            let Some(first) = first else { return told };
             return Some(Self::level_in_force(told, first, algorithm, limit, now));
         }
+        let Some(first) = first else { return told.copied() };
         let window = now.window_index(limit.window);
         let budget = match told {
             Some(view) if view.window <= window => match window - view.window {
@@ -71,9 +73,24 @@ impl Allowance {
         Some(Self { window, budget, next_budget: budget, ..Self::default() })
     }
 
+    /// The same part of a bucket without windows for a request whose own limit makes it hold more or less than the one that was
+    /// divided: regions that each hold back the part of the others admit no more than `capacity` together, and none is left
+    /// without anything.
+    fn of_capacity(self, capacity: u64) -> Self {
+        let divided = u64::from(self.capacity);
+        if divided == 0 || divided == capacity {
+            return self;
+        }
+        let part = |held: u64| {
+            let held = (u128::from(held) * u128::from(capacity)).div_ceil(u128::from(divided));
+            u32::try_from(held).unwrap_or(u32::MAX)
+        };
+        Self { budget: part(self.budget.into()), others: part(self.others).into(), ..self }
+    }
+
     /// The same of a bucket without windows: what is not the region's share is held back.
     fn level_in_force(
-        told: Option<&Self>,
+        told: Option<Self>,
         first: u32,
         algorithm: Algorithm,
         limit: &Limit,
@@ -82,9 +99,9 @@ impl Allowance {
         let held = limit.capacity(algorithm).saturating_sub(u64::from(first));
         let held = u32::try_from(held).unwrap_or(u32::MAX);
         match told {
-            Some(view) if now.since(Timestamp(view.window)) <= LEVEL_SPEAKS => *view,
+            Some(view) if now.since(Timestamp(view.window)) <= LEVEL_SPEAKS => view,
             Some(view) => {
-                Self { budget: view.budget.max(held), others: view.others.max(u64::from(held)), ..*view }
+                Self { budget: view.budget.max(held), others: view.others.max(u64::from(held)), ..view }
             }
             None => Self { window: now.0, budget: held, others: u64::from(held), ..Self::default() },
         }
@@ -131,6 +148,25 @@ mod tests {
         let view =
             Allowance::in_force(Some(&told), Some(20), Algorithm::SlidingWindow, &SECOND, now).unwrap();
         assert_eq!((view.window, view.budget, view.next_budget), (TOLD, 20, 20));
+    }
+
+    #[test]
+    fn whose_own_limit_holds_more_or_less_has_the_same_part_of_a_level() {
+        let now = Timestamp(TOLD * 1_000_000);
+        let told = Allowance { window: now.0, budget: 80, others: 75, capacity: 100, ..Allowance::default() };
+        for first in [None, Some(20)] {
+            let held = |burst| {
+                let limit = Limit { burst, ..SECOND };
+                let view =
+                    Allowance::in_force(Some(&told), first, Algorithm::TokenBucket, &limit, now).unwrap();
+                (view.others, view.budget)
+            };
+            assert_eq!([100, 40, 400, 1, 0].map(held), [(75, 80), (30, 32), (300, 320), (1, 1), (0, 0)]);
+        }
+        let unknown = Allowance { capacity: 0, ..told };
+        let limit = Limit { burst: 40, ..SECOND };
+        let view = Allowance::in_force(Some(&unknown), None, Algorithm::TokenBucket, &limit, now);
+        assert_eq!(view, Some(unknown));
     }
 
     #[test]

@@ -102,7 +102,7 @@ impl Limit {
 ///
 /// For `token_bucket`, `leaky_bucket` and `gcra`, which have no windows, it says what is held back for the others:
 /// `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window from then on, and at
-/// most `budget`.
+/// most `budget`: of a bucket that holds `capacity`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
     /// The window that `budget` and `others` speak of.
@@ -115,6 +115,8 @@ pub struct Allowance {
     pub others: u64,
     /// What the other regions admitted in the window before (`sliding_window` only).
     pub others_before: u64,
+    /// What the bucket holds by the limit that was divided, in permits, where there are no windows; zero: not known.
+    pub capacity: u32,
     /// Permits of other regions that may be in use here beyond the capacity, where there are no windows: see
     /// [`super::regions::escrow::level`].
     pub kept: u64,
@@ -396,7 +398,7 @@ mod tests {
                 for (limit, now, cost, (window, budget, next_budget, others, others_before), act) in &steps {
                     let index = Timestamp(*now).window_index(limit.window);
                     let window = if *act == 0 { *window } else { index };
-                    let view = Allowance { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before, kept: *others % 9 };
+                    let view = Allowance { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before, capacity: *next_budget, kept: *others % 9 };
                     let (now, cost) = (Timestamp(*now), if *act == 1 { *cost } else { *cost % (1 << 33) });
                     let verdict = state.check(limit, Some(&view), now, cost);
                     prop_assert!(u64::from(limit.permits) > 0 || !verdict.admitted);

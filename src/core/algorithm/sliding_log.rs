@@ -301,7 +301,7 @@ mod tests {
             let begin = Timestamp(START).window_index(limit.window) + 1;
             let (budget, next_budget) = budgets;
             let view =
-                Allowance { window: begin, budget, next_budget, others: others.0, others_before: others.1, kept: 0 };
+                Allowance { window: begin, budget, next_budget, others: others.0, others_before: others.1, ..Allowance::default() };
             let mut state = State::new(Algorithm::SlidingLog);
             let mut now = Timestamp::window_start(begin, limit.window);
             let mut admitted = [0; 4];

@@ -356,13 +356,14 @@ const fn step_code(step: HoldStep) -> u8 {
 
 /// A view and its error bound as the value that `lua/aligned.lua` reads.
 pub(super) fn pack_view(view: &Allowance, error_bound: u64) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(36);
+    let mut bytes = Vec::with_capacity(40);
     push(&mut bytes, view.window, 7);
     push(&mut bytes, u64::from(view.budget), 4);
     push(&mut bytes, u64::from(view.next_budget), 4);
     push(&mut bytes, view.others.min(VIEW_MAX), 7);
     push(&mut bytes, view.others_before.min(VIEW_MAX), 7);
     push(&mut bytes, error_bound.min(VIEW_MAX), 7);
+    push(&mut bytes, u64::from(view.capacity), 4);
     bytes
 }
 
@@ -378,15 +379,18 @@ fn read_view(bytes: &[u8]) -> Option<(Allowance, u64)> {
     if bytes.len() == KEPT_BYTES {
         return Some((Allowance { kept: number(KEPT_BYTES)?, ..Allowance::default() }, 0));
     }
-    let view = Allowance {
+    let mut view = Allowance {
         window: number(7)?,
         budget: u32::try_from(number(4)?).ok()?,
         next_budget: u32::try_from(number(4)?).ok()?,
         others: number(7)?,
         others_before: number(7)?,
-        kept: 0,
+        ..Allowance::default()
     };
-    Some((view, number(7)?))
+    let error_bound = number(7)?;
+    // What a script answers of rights says nothing of it, nor what 0.1.0 wrote.
+    view.capacity = number(4).and_then(|capacity| u32::try_from(capacity).ok()).unwrap_or(0);
+    Some((view, error_bound))
 }
 
 fn read_told(bytes: &[u8]) -> Option<Told> {

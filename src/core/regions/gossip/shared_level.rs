@@ -472,6 +472,7 @@ impl SharedLevel {
                 window: now.0,
                 budget: most,
                 others: u64::from(most),
+                capacity: most,
                 ..Allowance::default()
             });
         }
@@ -507,6 +508,7 @@ impl SharedLevel {
             budget: u32::try_from(most).unwrap_or(u32::MAX),
             next_budget: u32::try_from(growth).unwrap_or(u32::MAX),
             others: held,
+            capacity,
             ..Allowance::default()
         })
     }

@@ -102,7 +102,7 @@ impl GossipBucket {
             next_budget: u32::try_from(allowance.next).unwrap_or(limit),
             others: self.others_in(here, window),
             others_before: self.others_before(now, here, window.saturating_sub(1)),
-            kept: 0,
+            ..Allowance::default()
         };
         let plain = Allowance { window, budget: limit, next_budget: limit, ..Allowance::default() };
         let same = match self.enforced {
