@@ -292,8 +292,9 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
     );
     let config =
         Config { cases: 250, failure_persistence: None, max_shrink_iters: 3_000, ..Config::default() };
-    let result =
-        TestRunner::new(config).run(&strategy, |(kind, permits, view, (told, idle, first, capacity), steps)| {
+    let result = TestRunner::new(config).run(
+        &strategy,
+        |(kind, permits, view, (told, idle, first, capacity), steps)| {
             turn.set(turn.get() + 1);
             let memory = MemoryStore::new(1_000);
             let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
@@ -334,7 +335,8 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
                 prop_assert_eq!(Some(outcome(&redis, &charge, Timestamp(now))), expected);
             }
             Ok(())
-        });
+        },
+    );
     if let Err(failure) = result {
         panic!("{failure}");
     }

@@ -359,7 +359,7 @@ impl Step {
             next_budget: if turn > 200 { limit.permits } else { short(next_budget) },
             others: if others < 9_000 { 0 } else { of_limit(others) },
             others_before: if others_before < 9_000 { 0 } else { of_limit(others_before) },
-            kept: 0,
+            ..Allowance::default()
         })
     }
 
