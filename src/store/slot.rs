@@ -171,7 +171,7 @@ impl KeySlot {
         let (known, error_bound) = (held.map(|held| held.view), held.map_or(0, |held| held.error_bound));
         let algorithm = charge.rule.rule.algorithm;
         let mut view = Allowance::in_force(known.as_ref(), charge.first, algorithm, &charge.limit, now);
-        let told = view == known;
+        let told = Allowance::is_told(view.as_ref(), known.as_ref());
         let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule)
             .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));

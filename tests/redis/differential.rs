@@ -316,7 +316,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
                     || {
                         runtime()
                             .block_on(redis.bucket(&rule, &key, Timestamp(now)))
-                            .is_some_and(|info| info.view.is_some())
+                            .is_some_and(|info| info.error_bound == 7)
                     },
                 );
             }

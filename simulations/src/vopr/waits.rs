@@ -39,6 +39,9 @@ pub(super) struct Waits {
     pub(super) told_to_go: u64,
 }
 
+/// Intervals after which a region speaks of a bucket again that it is asked for, whatever has changed.
+const SPEAKS_AGAIN: u64 = 20;
+
 impl Waits {
     /// Nothing breaks from here on.
     pub(super) const fn at_peace(&mut self, now: Timestamp) {
@@ -127,8 +130,9 @@ impl Game<'_> {
         let Some((window, since)) = self.waits.dry.get(&waiting.user) else { return Ok(()) };
         let weather = &self.world.plan.weather;
         let way = part(weather.longest(), 1.0 + weather.jitter);
-        // What a region has used up since it last spoke of it may go unsaid for a second.
-        let news = Span(way.0 * 3 + self.world.plan.interval.0 * 5) + Span::from_secs(1);
+        // What a region has used up since it last spoke of it may go unsaid until it speaks again anyway.
+        let interval = self.world.plan.interval.0;
+        let news = Span(way.0 * 3 + interval * 5 + (interval * SPEAKS_AGAIN).max(1_000_000));
         let dry = self.world.now.since(*since);
         if dry > news {
             return Err(format!(

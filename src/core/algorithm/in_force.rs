@@ -73,6 +73,12 @@ impl Allowance {
         Some(Self { window, budget, next_budget: budget, ..Self::default() })
     }
 
+    /// Whether what is enforced is what was told, and not what stands for it while nothing that was told speaks of now.
+    #[must_use]
+    pub fn is_told(enforced: Option<&Self>, told: Option<&Self>) -> bool {
+        enforced.map(|view| view.window) == told.map(|view| view.window)
+    }
+
     /// The same part of a bucket without windows for a request whose own limit makes it hold more or less than the one that was
     /// divided: regions that each hold back the part of the others admit no more than `capacity` together, and none is left
     /// without anything.

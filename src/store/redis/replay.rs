@@ -72,7 +72,16 @@ pub(super) fn replay(call: &DecideCall, reply: &Reply) -> Vec<Result<Answered, F
         let (limit, gathered) = (bucket.limit, bucket.gathered);
         let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
         let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
-        Live { limit, state, view, told: view == known, error_bound, gathered, existed, pending: 0 }
+        Live {
+            limit,
+            state,
+            view,
+            told: Allowance::is_told(view.as_ref(), known.as_ref()),
+            error_bound,
+            gathered,
+            existed,
+            pending: 0,
+        }
     };
     let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
     let mut told = reply.told.iter().copied();

@@ -96,6 +96,10 @@ pub fn error_bound(
         let each = whole.saturating_add(unheard(limit, elsewhere.silence));
         let all = each.saturating_mul(elsewhere.memories(|begun| now < begun + refilled));
         let speaks = view.is_some_and(|view| now.since(Timestamp(view.window)) <= LEVEL_SPEAKS);
+        // Others may be asked by a larger limit than the one that was divided when this was told.
+        let divided = view.map_or(0, |view| view.capacity);
+        let told =
+            if divided == 0 { told } else { told.saturating_add(whole.saturating_sub(divided.into())) };
         // What another process told the store may stem from a longer silence than this one knows.
         return if speaks && elsewhere.settled { told.min(all) } else { told.max(all) };
     }
@@ -178,6 +182,8 @@ mod tests {
     fn of_a_level_every_other_region_may_have_used_a_bucket_and_what_it_refilled_unheard() {
         let view = Some(Allowance { window: NOW.0, budget: 40, others: 12, ..Allowance::default() });
         assert_eq!(bound(Algorithm::Gcra, view, FOUR), 5);
+        let divided = |capacity| view.map(|view| Allowance { capacity, ..view });
+        assert_eq!([42, 40, 32].map(|capacity| bound(Algorithm::Gcra, divided(capacity), FOUR)), [5, 5, 13]);
         assert_eq!(bound(Algorithm::Gcra, view, OtherStores { settled: false, ..FOUR }), 4 * 42);
         assert_eq!(bound(Algorithm::Gcra, None, FOUR), 4 * 42);
         let cut_off = OtherStores { settled: false, silence: Span::from_secs(59), ..FOUR };
