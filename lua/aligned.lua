@@ -1,7 +1,8 @@
 -- Windows aligned to the epoch, and what a worldwide view leaves of one.
 --
--- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see src/store/redis/views.rs):
--- window (7 bytes), budget (4), next budget (4), others (7), others before (7), error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
+-- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see
+-- src/store/redis/views.rs): window (7 bytes), budget (4), next budget (4), others (7), others before (7),
+-- error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
 -- Mirrors: Place, Share, Account, carried and faded of src/core/algorithm/aligned.rs.
 
 -- Where the window of `length` that holds `at` begins, its index, and how much of it has passed.
@@ -30,7 +31,8 @@ local function share(b, index)
   return b.permits, 0, 0
 end
 
--- The debt that is left `windows` after the window that counts `count`, if nothing else came. A window pays what it may admit here.
+-- The debt that is left `windows` after the window that counts `count`, if nothing else came. A window pays
+-- what it may admit here.
 local function carried(b, count, debt, windows)
   local each = b.view and math.min(b.view.next_budget, b.permits) or b.permits
   local at_the_end = b.view and 0 or math.max(0, b.permits - count)
@@ -47,7 +49,8 @@ local function account_report(b, count, debt, room, cost, debt_max)
   return cost - (beyond - kept)
 end
 
--- For how many windows after its own a debt lasts. Where rights move, a window pays with what its region mints.
+-- For how many windows after its own a debt lasts. Where rights move, a window pays with what its region
+-- mints.
 local function debt_windows(b)
   if b.debt == 0 then return 0 end
   if b.permits == 0 then return 1 end

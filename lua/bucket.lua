@@ -1,10 +1,10 @@
 -- One bucket, whichever way it counts: read once, changed in memory, written once.
 --
--- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the algorithm, then a
--- hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window its count (4), for
--- sliding_window both counts (4, 4), for both what is owed (4) where something is, for a level whole permits and the part of
--- one (4, 6); big-endian. The log is a list,
--- see sliding_log.lua; the holders of concurrency are a sorted set, see holders.lua.
+-- No KEYS, ARGV or reply of its own: a part of decide.lua. A value begins with the shape (4 bytes: the
+-- algorithm, then a hash of domain and window), then the newest instant seen (7 bytes), then for fixed_window
+-- its count (4), for sliding_window both counts (4, 4), for both what is owed (4) where something is, for a
+-- level whole permits and the part of one (4, 6); big-endian. The log is a list, see sliding_log.lua; the
+-- holders of concurrency are a sorted set, see holders.lua.
 -- Mirrors: State of src/core/algorithm/mod.rs and the packing of src/core/algorithm/packed.rs.
 
 -- Reads the state. False where the key holds another shape's bucket.
@@ -111,8 +111,8 @@ local function bucket_refund(b, now, cost)
   return returned
 end
 
--- Writes what changed, to expire `kept` microseconds after it can no longer matter, to the next millisecond. A clock given by a test says
--- nothing of the server's, so there it stays for a minute.
+-- Writes what changed, to expire `kept` microseconds after it can no longer matter, to the next millisecond.
+-- A clock given by a test says nothing of the server's, so there it stays for a minute.
 local function bucket_write(b, now, ttl_fixed, kept)
   local expiry, value
   if b.kind == FIXED_WINDOW then

@@ -2,24 +2,26 @@
 --
 -- KEYS     the buckets, then the views of those that are worldwide, in the same order
 -- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
--- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window in microseconds
---          (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights, 3 = the
---          same, but held to a static share)
--- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2), then for each
---          the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease; bit 2 = enforced; bits 3-7 =
---          a lease takes at most this part of what is free; of a take: it is a report, charged whatever is left) and
---          permits (5), of a report the most that may be owed (4), and of concurrency the holder (16; there a take
---          acquires, a refund releases and a lease renews)
+-- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window
+--          in microseconds (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the
+--          place of a view holds its rights, 3 = the same, but held to a static share)
+-- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2),
+--          then for each the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease;
+--          bit 2 = enforced; bits 3-7 = a lease takes at most this part of what is free; of a take: it is a
+--          report, charged whatever is left) and permits (5), of a report the most that may be owed (4), and
+--          of concurrency the holder (16; there a take acquires, a refund releases and a lease renews)
 -- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
--- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now; zero or absent for
---          all of it
--- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for a new key; each bucket's value as it was before
---          (empty: none, or a log or holders); each view (empty: none; 5 bytes: permits
---          that may be used beyond the capacity); then for each charge of a log, of holders or of a lease, in
---          order, 35 bytes: fits (1), remaining (7), reset (7), retry plus one (7, zero: never), used (7), returned, leased,
---          reported or moved (6); last, 47 bytes of a stint that the caller did not know
---          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed then
+-- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
+--          zero or absent for all of it
+-- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
+--          a new key; each bucket's value as it was before (empty: none, or a log or holders); each view
+--          (empty: none; 5 bytes: permits that may be used beyond the capacity); then for each charge of a
+--          log, of holders or of a lease, in order, 35 bytes: fits (1), remaining (7), reset (7), retry plus
+--          one (7, zero: never), used (7), returned, leased, reported or moved (6); last, 47 bytes of a stint
+--          that the caller did not know
+--          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed
+--          then
 -- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
 
 local now = ARGV[1]
@@ -69,8 +71,8 @@ if strangers then return { -1, strangers } end
 
 local PEEK, TAKE, REFUND, LEASE, REPORT = 0, 1, 2, 3, 4
 
--- A decision that would make a key beyond the bound is left to the caller, and changes nothing. The server is asked how many
--- keys it holds only where one is to be made. Who may not ask that has no bound.
+-- A decision that would make a key beyond the bound is left to the caller, and changes nothing. The server is
+-- asked how many keys it holds only where one is to be made. Who may not ask that has no bound.
 local bound, held = tonumber(ARGV[5] or ""), nil
 local function is_new(b)
   if b.roomed then return false end
@@ -107,7 +109,8 @@ local function tell(fits, remaining, reset, retry, used, moved)
   reply[#reply + 1] = struct.pack(">BI7I7I7I7I6", fits and 1 or 0, remaining, reset, retry, used, moved)
 end
 
--- Asks every bucket; what the decision already takes from one counts against it. Says whether everything enforced fits.
+-- Asks every bucket; what the decision already takes from one counts against it. Says whether everything
+-- enforced fits.
 local function look(charges)
   local admitted = true
   for i = 1, #charges do

@@ -1,6 +1,6 @@
--- concurrency: who holds places now. A sorted set: a member for each place (the holder's 16 bytes, then the place's number
--- among the holder's, 2 bytes) whose score is the microsecond in which its hold ends. What is held is counted, not summed, so
--- no two numbers can ever disagree.
+-- concurrency: who holds places now. A sorted set: a member for each place (the holder's 16 bytes, then the
+-- place's number among the holder's, 2 bytes) whose score is the microsecond in which its hold ends. What is
+-- held is counted, not summed, so no two numbers can ever disagree.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. `permits` is the most places, `window` the hold.
 -- Mirrors: Concurrency of src/core/algorithm/concurrency.rs.
@@ -14,7 +14,8 @@ if kinds[CONCURRENCY] then
 
   local function place_name(holder, i) return holder .. struct.pack(">I2", i) end
 
-  -- How many are held at `now`, how many have ended and are not yet forgotten, and when the last one ends: read once a call.
+  -- How many are held at `now`, how many have ended and are not yet forgotten, and when the last one ends:
+  -- read once a call.
   local function held_read(b, now)
     if b.used then return end
     b.ended = redis.call("ZCOUNT", b.key, "-inf", whole(now))
@@ -44,9 +45,9 @@ if kinds[CONCURRENCY] then
     return math.min(math.max(b.newest - now, 0), b.window)
   end
 
-  -- Answers a charge: sets its fits, remaining, reset and retry (plus one; zero: never or not needed). A step of a holder is
-  -- TAKE (acquire), REFUND (release) or LEASE (renew), by their numbers; `cost` is what the decision asks of the bucket up to
-  -- and with this one.
+  -- Answers a charge: sets its fits, remaining, reset and retry (plus one; zero: never or not needed). A step
+  -- of a holder is TAKE (acquire), REFUND (release) or LEASE (renew), by their numbers; `cost` is what the
+  -- decision asks of the bucket up to and with this one.
   function held_check(b, now, c, cost)
     held_read(b, now)
     local free = math.max(0, b.permits - b.used)
@@ -77,7 +78,8 @@ if kinds[CONCURRENCY] then
     end
   end
 
-  -- Forgets who has ended, and has nobody hold for longer than from now on: a clock that stepped back keeps none for ever.
+  -- Forgets who has ended, and has nobody hold for longer than from now on: a clock that stepped back keeps
+  -- none for ever.
   local function held_tidy(b, now)
     redis.call("ZREMRANGEBYSCORE", b.key, "-inf", whole(now))
     b.ended = 0
@@ -88,8 +90,8 @@ if kinds[CONCURRENCY] then
     end
   end
 
-  -- Adds places, or keeps those that are there for a whole hold from now on. Adds before it forgets: a full server refuses a
-  -- script's first write only if that takes memory.
+  -- Adds places, or keeps those that are there for a whole hold from now on. Adds before it forgets: a full
+  -- server refuses a script's first write only if that takes memory.
   local function held_put(b, now, holder, count)
     local ends, args = whole(now + b.window), {}
     for i = 0, count - 1 do

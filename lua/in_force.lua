@@ -1,6 +1,7 @@
 -- What a region keeps to while no view speaks of now: what the last view gave it, or its first share.
 --
--- No KEYS, ARGV or reply of its own: a part of decide.lua, and defined only where ARGV[6] is given. A view without windows names an instant in the place of a window.
+-- No KEYS, ARGV or reply of its own: a part of decide.lua, and defined only where ARGV[6] is given. A view
+-- without windows names an instant in the place of a window.
 -- Mirrors: Allowance::in_force of src/core/algorithm/in_force.rs.
 
 local view_in_force
@@ -20,7 +21,8 @@ if ARGV[6] then
     return view
   end
 
-  -- The view that is enforced at `now`. `first` is the region's first share; zero: only what was told is enforced.
+  -- The view that is enforced at `now`. `first` is the region's first share; zero: only what was told is
+  -- enforced.
   function view_in_force(b, view, first, now)
     if first == 0 then return view end
     if counts_by_level(b) then return level_in_force(b, view, first, now) end

@@ -1,14 +1,16 @@
 -- The rights of an escrow rule's bucket, and what of them this server can know.
 --
--- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket: window (7 bytes),
--- stint (40), minted (5), given (5), taken (5), closed window (7), what was used in it (5), then for each region that rights went
--- to (kind 0) or came from (kind 1): kind (1), its session (8), permits (5), length and name; big-endian. Of a bucket without
--- windows `given` is what was forwarded and not acknowledged, the place of the closed window holds the own session, and kind 2
--- is what a region has acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and in the place of
--- what was used stands until when, in milliseconds after that of the own session.
--- A stint is one server's time as a primary: its replication id. What was written before it may be lost, so a window that
--- began before it mints nothing, and a level counts as full when it began.
--- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, Terms of level.rs beside it, and the terms of src/store/rights.rs.
+-- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
+-- window (7 bytes), stint (40), minted (5), given (5), taken (5), closed window (7), what was used in it (5),
+-- then for each region that rights went to (kind 0) or came from (kind 1): kind (1), its session (8), permits
+-- (5), length and name; big-endian. Of a bucket without windows `given` is what was forwarded and not
+-- acknowledged, the place of the closed window holds the own session, and kind 2 is what a region has
+-- acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and in the place
+-- of what was used stands until when, in milliseconds after that of the own session. A stint is one server's
+-- time as a primary: its replication id. What was written before it may be lost, so a window that began
+-- before it mints nothing, and a level counts as full when it began.
+-- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, Terms of level.rs beside it, and the terms of
+-- src/store/rights.rs.
 
 local read_stint, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
@@ -36,7 +38,8 @@ if escrowed then
       end
       at = at + 47
     end
-    -- Never promoted: it has been a primary since it started. Otherwise it is since now, as far as anyone knows.
+    -- Never promoted: it has been a primary since it started. Otherwise it is since now, as far as anyone
+    -- knows.
     local begun = now
     if info("replication", "master_replid2") == string.rep("0", 40) then
       begun = now - (tonumber(info("server", "uptime_in_seconds")) or 0) * 1000000
@@ -95,8 +98,8 @@ if escrowed then
     return (floor(l.closed_window / 1000) + l.closed_used) * 1000
   end
 
-  -- What is not known to have drained yet: all may have been taken before this stint. Worked out anew for whoever asks, since
-  -- daemons of one region may hold different shares for a while.
+  -- What is not known to have drained yet: all may have been taken before this stint. Worked out anew for
+  -- whoever asks, since daemons of one region may hold different shares for a while.
   local function unknown(b, now)
     local full = {
       at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,

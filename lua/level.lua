@@ -1,10 +1,10 @@
--- token_bucket, leaky_bucket and gcra: a level that rises by what is taken and drains at `permits` a window. Fields:
--- at, first = whole permits, second = a part of one, in 1/window permits.
+-- token_bucket, leaky_bucket and gcra: a level that rises by what is taken and drains at `permits` a window.
+-- Fields: at, first = whole permits, second = a part of one, in 1/window permits.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
--- Mirrors: Level of src/core/algorithm/level.rs, the capacities of token_bucket.rs, leaky_bucket.rs and gcra.rs, and
--- Allowance::of_capacity of in_force.rs. The
--- theoretical arrival time of GCRA is `now` plus the time the level takes to drain, so the same sum decides.
+-- Mirrors: Level of src/core/algorithm/level.rs, the capacities of token_bucket.rs, leaky_bucket.rs and
+-- gcra.rs, and Allowance::of_capacity of in_force.rs. The theoretical arrival time of GCRA is `now` plus the
+-- time the level takes to drain, so the same sum decides.
 
 local level_amount, level_capacity, level_view, level_free, level_hold, level_put, level_report, level_refund, level_expiry
 if kinds[TOKEN_BUCKET] or kinds[LEAKY_BUCKET] or kinds[GCRA] then

@@ -1,5 +1,5 @@
--- Whole numbers in doubles, exact. A double holds whole numbers up to 2^53; amounts need up to 2^77 and comparisons up to
--- 2^111, so products are divided digit by digit or kept as digits.
+-- Whole numbers in doubles, exact. A double holds whole numbers up to 2^53; amounts need up to 2^77 and
+-- comparisons up to 2^111, so products are divided digit by digit or kept as digits.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: the u128 arithmetic of src/core/algorithm (level.rs, aligned.rs, sliding_window.rs).

@@ -1,14 +1,16 @@
 -- Places of an escrow rule of concurrency that are lent between regions.
 --
--- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket: stint (40), places that
--- are the region's own (5), places that could be held when this was written (5), the region's share (5), whether every other
--- region has said what it has of an earlier memory (1), the own session (8), then for each region that was met: its session (8),
--- given (5), taken (5), when it last confirmed a loan (7), flags (1: 1 told, 2 carried), length and name; big-endian.
+-- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
+-- stint (40), places that are the region's own (5), places that could be held when this was written (5), the
+-- region's share (5), whether every other region has said what it has of an earlier memory (1), the own
+-- session (8), then for each region that was met: its session (8), given (5), taken (5), when it last
+-- confirmed a loan (7), flags (1: 1 told, 2 carried), length and name; big-endian.
 -- Mirrors: Terms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
 
 local places_terms, places_step
 if escrowed and kinds[CONCURRENCY] then
-  -- For so long after its owner was heard a region may use what it borrowed; for so long a ledger with loans is kept.
+  -- For so long after its owner was heard a region may use what it borrowed; for so long a ledger with loans
+  -- is kept.
   local LOAN_LIFE, LENT_KEPT = 60000000, 2592000000000
   local HEAD, BONDS_MAX = 64, 128
 
@@ -72,7 +74,8 @@ if escrowed and kinds[CONCURRENCY] then
     end
   end
 
-  -- What a bucket's holders are held to now. A user's own limit keeps its static share, as does a daemon without peers.
+  -- What a bucket's holders are held to now. A user's own limit keeps its static share, as does a daemon
+  -- without peers.
   function places_terms(b, stint, now, moves)
     b.begun = stint.begun
     b.places = read_places(redis.call("GET", b.rights), stint)
@@ -108,7 +111,8 @@ if escrowed and kinds[CONCURRENCY] then
     end
   end
 
-  -- Carries out a step beside which `held` places have holders. Returns the value, and how long to keep it in microseconds.
+  -- Carries out a step beside which `held` places have holders. Returns the value, and how long to keep it in
+  -- microseconds.
   function places_step(b, stint, held, now, s)
     local l = b.places or { vouched = 0, session = struct.pack(">I8", now), bonds = {} }
     for i = 1, #l.bonds do

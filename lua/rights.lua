@@ -3,16 +3,20 @@
 -- KEYS     the bucket, its rights
 -- ARGV[1]  as in decide.lua
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
--- ARGV[3]  the stints that the caller knows, 47 bytes each: replication id (40), since when in microseconds (7)
--- ARGV[4]  the step: window (7; without windows how many permits a take may keep beyond the capacity), kind (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
---          session of ours that it is meant for (8), permits (5), then the other region's name. Of places the window is the
---          instant at which the reason was heard; to meet says in the last two what the region gave and has, each plus one, zero where it
---          did not say; to vouch names all regions, each after its length
--- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8); the stint (47)
---          if the caller did not know it, or an empty string
---          of places the value of places.lua, and how many are held
---          -1 where the key holds a bucket of another shape, or without windows where it is too early to name this memory
--- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows Terms::carry_out of level.rs and places.rs beside it
+-- ARGV[3]  the stints that the caller knows, 47 bytes each: replication id (40), since when in microseconds
+--          (7)
+-- ARGV[4]  the step: window (7; without windows how many permits a take may keep beyond the capacity), kind
+--          (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
+--          session of ours that it is meant for (8), permits (5), then the other region's name. Of places the
+--          window is the instant at which the reason was heard; to meet says in the last two what the region
+--          gave and has, each plus one, zero where it did not say; to vouch names all regions, each after its
+--          length
+-- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
+--          the stint (47) if the caller did not know it, or an empty string of places the value of
+--          places.lua, and how many are held -1 where the key holds a bucket of another shape, or without
+--          windows where it is too early to name this memory
+-- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows Terms::carry_out of
+-- level.rs and places.rs beside it
 
 local now = ARGV[1]
 local ttl_fixed
@@ -50,8 +54,8 @@ if b.kind == CONCURRENCY then
   return { now, value, held, own_session, stint.learned or "" }
 end
 
--- The ledger of a bucket without windows has of each kind one entry for a region: that of its latest session, which has the
--- largest number.
+-- The ledger of a bucket without windows has of each kind one entry for a region: that of its latest session,
+-- which has the largest number.
 local function number_of(raw)
   local high, low = struct.unpack(">I4I4", raw)
   return high * 4294967296 + low

@@ -1,6 +1,7 @@
--- sliding_log: every admission of the last window. A list: a header (shape 4 bytes, newest instant seen 7, the running
--- total before the first entry 7), then the entries, oldest first (instant 7, running total up to and with it 7).
--- What lies between two instants is a difference of two totals, found by halving, however long the log.
+-- sliding_log: every admission of the last window. A list: a header (shape 4 bytes, newest instant seen 7,
+-- the running total before the first entry 7), then the entries, oldest first (instant 7, running total up to
+-- and with it 7). What lies between two instants is a difference of two totals, found by halving, however
+-- long the log.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingLog of src/core/algorithm/sliding_log.rs.
@@ -85,7 +86,8 @@ if kinds[SLIDING_LOG] then
     return math.max(from, after)
   end
 
-  -- Some instant that fits after one that does not: for a view of a window to come, which may take back what fits now.
+  -- Some instant that fits after one that does not: for a view of a window to come, which may take back what
+  -- fits now.
   local function log_halved(b, now, left, asked)
     local low, high = now, math.max(log_down_to(b, now, left), place(b.window, now) + 3 * b.window)
     while high - low > 1 do

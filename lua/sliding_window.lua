@@ -1,5 +1,5 @@
--- sliding_window: this window's count plus the fading part of the one before, and what is owed beyond it. Fields: at, first =
--- this one's count, second = the one's before, debt.
+-- sliding_window: this window's count plus the fading part of the one before, and what is owed beyond it.
+-- Fields: at, first = this one's count, second = the one's before, debt.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
 -- Mirrors: SlidingWindow of src/core/algorithm/sliding_window.rs.

@@ -1,9 +1,12 @@
-//! Tidegate answers, beside the gateways of one region, whether a request may pass, and holds limits worldwide.
+//! Tidegate answers, beside the gateways of one region, whether a request may pass, and holds limits
+//! worldwide.
 //!
 //! # The map
-//! * [`core`]: pure, and a crate of its own. Rules, algorithms and the protocol between regions, without I/O or clocks.
+//! * [`core`]: pure, and a crate of its own. Rules, algorithms and the protocol between regions, without I/O
+//!   or clocks.
 //! * [`database`]: where rules come from: files, with every problem told at its place.
-//! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the manual.
+//! * [`config`]: what a daemon runs with: `tidegate.toml`, the environment and flags; its types are the
+//!   manual.
 //! * [`engine`]: decisions under concurrency; the ports that the layers around it implement; the only clock.
 //! * [`store`]: where buckets are kept: in memory, or in the region's Redis.
 //! * [`api`]: the doors: Envoy's rate limit service over gRPC; check, forward-auth and views over HTTP.

@@ -1,7 +1,7 @@
 //! Keeps the house in order: which layer may name which, where a crate may be named, and how files look.
 //!
-//! The rules are data with their reasons. One that turns out wrong is changed here, with the reason. Reading is textual,
-//! on the code without its comments and literals: enough for these rules, and in milliseconds.
+//! The rules are data with their reasons. One that turns out wrong is changed here, with the reason. Reading
+//! is textual, on the code without its comments and literals: enough for these rules, and in milliseconds.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panic")]
 
@@ -17,7 +17,8 @@ mod manual;
 #[path = "architecture/names.rs"]
 mod names;
 
-/// Which layers of `src/` each layer may name, besides itself, and why. The core is a crate that knows no other: Cargo keeps that.
+/// Which layers of `src/` each layer may name, besides itself, and why. The core is a crate that knows no
+/// other: Cargo keeps that.
 const LAYERS: &[(&str, &[&str], &str)] = &[
     ("engine", &["core", "telemetry"], "knows the others only by the ports it defines"),
     ("telemetry", &["core"], "names and handles; whoever measures comes to it"),
@@ -44,7 +45,8 @@ const LAYERS: &[(&str, &[&str], &str)] = &[
     ),
 ];
 
-/// Names that may occur only under some paths, and why. Paths are below `src/`; one that ends in `/` is a folder.
+/// Names that may occur only under some paths, and why. Paths are below `src/`; one that ends in `/` is a
+/// folder.
 const NAMES: &[(&str, &[&str], &str)] = &[
     ("quinn::", &["peer/"], "one transport between daemons, replaceable in one place"),
     ("quinn_proto::", &["peer/"], "what quinn does not pass on of itself"),
@@ -91,8 +93,8 @@ const NAMES: &[(&str, &[&str], &str)] = &[
     (".expect(", &[], "a panic on a request path is an outage"),
 ];
 
-/// What starts a task or a thread that nobody watches. What must not be missing is started by `engine::tasks::Tasks`, which
-/// starts it again and says so.
+/// What starts a task or a thread that nobody watches. What must not be missing is started by
+/// `engine::tasks::Tasks`, which starts it again and says so.
 const UNWATCHED: &[&str] = &[
     "tokio::spawn",
     "runtime.spawn(",
@@ -134,6 +136,9 @@ const IMPURE_CRATES: &[&str] = &[
 
 /// Words that say nothing about what a file is for.
 const EMPTY_NAMES: &[&str] = &["util", "utils", "helper", "helpers", "manager", "common", "misc"];
+
+/// Widest comment, in columns; rustfmt holds code to the same.
+const COMMENT_COLUMNS_MAX: usize = 110;
 
 /// Longest file, in lines, tests included.
 const FILE_LINES_MAX: usize = 700;
@@ -367,6 +372,15 @@ fn shape_faults(source: &Source) -> Vec<String> {
             source.path
         ));
     }
+    // A row of a table has no place to break.
+    let is_long = |line: &&str| {
+        let line = line.trim_start();
+        line.starts_with("//") && !line.starts_with("//! |")
+    };
+    for line in source.text.lines().filter(|line| line.chars().count() > COMMENT_COLUMNS_MAX).filter(is_long)
+    {
+        faults.push(format!("src/{}: longer than {COMMENT_COLUMNS_MAX} columns: {line}", source.path));
+    }
     for part in source.path.trim_end_matches(".rs").split('/') {
         if EMPTY_NAMES.contains(&part) {
             faults.push(format!("src/{}: `{part}` says nothing about what it is for", source.path));
@@ -375,7 +389,8 @@ fn shape_faults(source: &Source) -> Vec<String> {
     faults
 }
 
-/// The layers that a file names as `crate::X`, `tidegate::X`, in a group `crate::{X, Y::Z}`, or by `super` from the top of its layer.
+/// The layers that a file names as `crate::X`, `tidegate::X`, in a group `crate::{X, Y::Z}`, or by `super`
+/// from the top of its layer.
 fn named_layers(source: &Source) -> BTreeSet<String> {
     let known = |name: &str| LAYERS.iter().any(|(layer, ..)| *layer == name);
     let depth = source.path.matches('/').count() - usize::from(source.path.ends_with("/mod.rs"));
@@ -435,7 +450,8 @@ fn places(code: &str, name: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Files that are compiled for tests only: those whose module is declared under `#[cfg(test)]`, and all below them.
+/// Files that are compiled for tests only: those whose module is declared under `#[cfg(test)]`, and all below
+/// them.
 fn test_modules(source: &Source) -> Vec<String> {
     let folder = match source.path.strip_suffix("/mod.rs") {
         Some(folder) => folder.to_owned(),
@@ -450,7 +466,8 @@ fn test_modules(source: &Source) -> Vec<String> {
     declared.flat_map(|name| [format!("{folder}/{name}.rs"), format!("{folder}/{name}/mod.rs")]).collect()
 }
 
-/// The code without what follows `#[cfg(test)]`, which is one item: to its closing brace, or to its semicolon.
+/// The code without what follows `#[cfg(test)]`, which is one item: to its closing brace, or to its
+/// semicolon.
 fn without_tests(code: &str) -> String {
     let mut kept = String::with_capacity(code.len());
     let mut rest = code;
@@ -621,6 +638,8 @@ mod tester {
         assert_eq!(shape_faults(&Source::new("core/utils.rs", "fn f() {}")).len(), 2);
         let long = format!("//! Long.\n{}", "\n".repeat(FILE_LINES_MAX));
         assert_eq!(shape_faults(&Source::new("core/key.rs", &long)).len(), 1);
+        let wide = format!("//! {}\nlet text = \"{}\";", "w".repeat(107), "w".repeat(120));
+        assert_eq!(shape_faults(&Source::new("core/key.rs", &wide)).len(), 1);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The engine with the store in memory and a clock moved by hand: what is charged, what is answered, what is told on.
+//! The engine with the store in memory and a clock moved by hand: what is charged, what is answered, what is
+//! told on.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -349,8 +350,8 @@ fn what_a_worldwide_rule_did_is_told_on_once() {
     assert!(touched.is_empty());
 }
 
-/// Of many users whose logs grow, or who hold many places, no more is kept than the store has room for; one alone keeps all that its
-/// limit asks for.
+/// Of many users whose logs grow, or who hold many places, no more is kept than the store has room for; one
+/// alone keeps all that its limit asks for.
 #[test]
 fn what_buckets_keep_is_bounded_in_bytes() {
     const ROOM: usize = 1 << 20;

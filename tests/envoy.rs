@@ -347,7 +347,8 @@ fn what_a_response_used_is_charged_when_its_stream_is_done() {
 
 const MODES: [&str; 4] = ["local", "gossip", "split", "escrow"];
 
-/// A budget of 1,000 for each user in each mode, told apart by how the user's name begins; the share of `split` is a third.
+/// A budget of 1,000 for each user in each mode, told apart by how the user's name begins; the share of
+/// `split` is a third.
 fn budgets() -> String {
     let rules = MODES.map(|mode| {
         let limit = if mode == "split" { 3_000 } else { 1_000 };
@@ -393,8 +394,8 @@ fn three_regions(stores: [String; 3]) -> [Daemon; 3] {
     daemons.try_into().unwrap_or_else(|_| unreachable!("three are three"))
 }
 
-/// However a budget is held, the request after the one that used it up is denied. Under `escrow` the region gathers what the others
-/// hold before it admits again.
+/// However a budget is held, the request after the one that used it up is denied. Under `escrow` the region
+/// gathers what the others hold before it admits again.
 fn budgets_are_held_in_every_mode(stores: [String; 3]) {
     let daemons = three_regions(stores);
     let front = tokens_front(daemons[0].grpc);

@@ -1,5 +1,5 @@
-//! What regions admit together at the first instant of a bucket under `gossip`, before any daemon has looked at it. The stores are in
-//! memory; `tests/redis` has the same of Redis.
+//! What regions admit together at the first instant of a bucket under `gossip`, before any daemon has looked
+//! at it. The stores are in memory; `tests/redis` has the same of Redis.
 
 #![allow(
     missing_docs,

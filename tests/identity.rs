@@ -1,4 +1,5 @@
-//! Who is asking, with a database that the tests play: what is looked up, how long a decision waits, what is refused.
+//! Who is asking, with a database that the tests play: what is looked up, how long a decision waits, what is
+//! refused.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]

@@ -1,4 +1,5 @@
-//! A stock nginx enforces our limits with `auth_request`: the real program, with the file that `deploy/nginx` gives to users.
+//! A stock nginx enforces our limits with `auth_request`: the real program, with the file that `deploy/nginx`
+//! gives to users.
 //!
 //! `tests/run` installs nginx; without it these tests fail, they do not skip.
 

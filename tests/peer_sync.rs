@@ -326,7 +326,8 @@ async fn linked() -> (Region, Arc<Peers>, NodeName) {
     (eu, peers, NodeName { region: "eu".into(), node: "eu-1".into() })
 }
 
-/// A member with a good certificate sends what no honest one would: each is counted by its reason, and none of it counts.
+/// A member with a good certificate sends what no honest one would: each is counted by its reason, and none
+/// of it counts.
 #[tokio::test]
 async fn lies_of_a_member_are_refused_and_counted_by_reason() {
     let (eu, peers, to) = linked().await;
@@ -362,7 +363,8 @@ async fn lies_of_a_member_are_refused_and_counted_by_reason() {
     assert_eq!(eu.port.others(), 20);
     send(vec![report(us_region(), "search", 21, now())], Span::ZERO);
     eventually("the truth is still believed", || eu.port.others() == 21).await;
-    // What a region with a lost store may truly have done, or a lie: heard, and believed up to twice the limit.
+    // What a region with a lost store may truly have done, or a lie: heard, and believed up to twice the
+    // limit.
     send(vec![report(us_region(), "search", 1_000_000, now())], Span::ZERO);
     eu.port.refuses("beyond_limit").await;
     eventually("no more than twice the limit is believed", || eu.port.others() == 2_000).await;

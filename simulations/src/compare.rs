@@ -1,7 +1,8 @@
-//! `sim compare`: the tables of the design's results page, measured again, each figure beside the one given there.
+//! `sim compare`: the tables of the design's results page, measured again, each figure beside the one given
+//! there.
 //!
-//! The given figures are in `figures/`, as they were taken from that page. Conditions are its own: reports every 100 ms, jitter
-//! 10 %, loss 1 %, clocks up to 3 ms apart, the first two windows left out.
+//! The given figures are in `figures/`, as they were taken from that page. Conditions are its own: reports
+//! every 100 ms, jitter 10 %, loss 1 %, clocks up to 3 ms apart, the first two windows left out.
 
 use std::io::Write;
 
@@ -33,8 +34,9 @@ const SKEW: u64 = 3_000;
 /// What to measure again.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Settings {
-    /// Tables of these limits: 100/s, 1000/s, 100k/min, 100/h (takes long), and `buckets`; `moving` is 1000/s under demand that
-    /// moves in ways that the page does not have, and `logs` a `sliding_log` of 1000/s under all patterns.
+    /// Tables of these limits: 100/s, 1000/s, 100k/min, 100/h (takes long), and `buckets`; `moving` is 1000/s
+    /// under demand that moves in ways that the page does not have, and `logs` a `sliding_log` of 1000/s
+    /// under all patterns.
     #[arg(long, value_delimiter = ',', default_value = "100/s,1000/s,100k/min,buckets,moving,logs")]
     limits: Vec<String>,
     /// Only these ways.
@@ -397,7 +399,8 @@ fn print_patterns(rows: &[(Row, Measured, Vec<Outcome>)], out: &mut impl Write) 
 mod tests {
     use super::*;
 
-    /// Patterns that change, and one that does not. All of the table would take too long for every run of the tests.
+    /// Patterns that change, and one that does not. All of the table would take too long for every run of the
+    /// tests.
     const PATTERNS: [&str; 6] = ["bal2", "skew2", "mov0.9", "mov2", "onoff3", "walk1.5"];
 
     /// Twelve windows of 1000/s over three regions, 150 ms apart, with every pattern.
@@ -437,8 +440,9 @@ mod tests {
         assert!(mean(&figures, |one| one.over_mean) <= 0.05, "{figures:#?}");
     }
 
-    /// Demand that shifts all the time is where a limit is left unused: what one region does not need any more another can use only
-    /// once it has been told. Escrow uses as much on the same demand, so it is no more than the distance costs.
+    /// Demand that shifts all the time is where a limit is left unused: what one region does not need any
+    /// more another can use only once it has been told. Escrow uses as much on the same demand, so it is no
+    /// more than the distance costs.
     #[test]
     fn gossip_uses_the_limit_where_demand_moves_smoothly() {
         let rows = moving(MOVING_ROWS, Algorithm::FixedWindow);

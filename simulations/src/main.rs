@@ -1,7 +1,7 @@
 //! `sim`: the protocol between regions under virtual time, and a load generator for real daemons.
 //!
-//! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same seed prints
-//! the same bytes. Only `load` and `chaos` know sockets and a real clock.
+//! The very code of the daemon, a network that delays and loses, and demand from a seeded generator: the same
+//! seed prints the same bytes. Only `load` and `chaos` know sockets and a real clock.
 
 mod chaos;
 mod cluster;

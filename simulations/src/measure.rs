@@ -1,4 +1,5 @@
-//! What a run was like: admitted against the limit, window by window, or against one bucket for the whole world.
+//! What a run was like: admitted against the limit, window by window, or against one bucket for the whole
+//! world.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,10 +19,11 @@ const POINTS_MAX: u64 = 240;
 /// The figures of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// Worst window above the limit, in percent. Without windows: the deepest debt of one bucket for the whole world, in
-    /// percent of its burst.
+    /// Worst window above the limit, in percent. Without windows: the deepest debt of one bucket for the
+    /// whole world, in percent of its burst.
     pub(crate) over_max: f64,
-    /// Mean over all windows, clipped at zero. Without windows: admitted above burst and rate over the whole run.
+    /// Mean over all windows, clipped at zero. Without windows: admitted above burst and rate over the whole
+    /// run.
     pub(crate) over_mean: f64,
     /// What was admitted of what a perfect limiter would have admitted, in percent.
     pub(crate) used: f64,
@@ -84,7 +86,8 @@ const MET: Span = Span::from_secs(1);
 struct Log {
     /// When each permit was admitted.
     admitted: Vec<(Timestamp, u64)>,
-    /// One store that decides every request of the world, and how much it has admitted since the first windows were over.
+    /// One store that decides every request of the world, and how much it has admitted since the first
+    /// windows were over.
     perfect: State,
     perfect_admitted: u64,
 }
@@ -291,8 +294,8 @@ impl Measure {
         START + Span(self.limit.window.0 * SKIPPED)
     }
 
-    /// Of all intervals as long as the window that end with an admission: the worst and the mean above the limit, in percent. And
-    /// how much of what one log for the whole world would have admitted was.
+    /// Of all intervals as long as the window that end with an admission: the worst and the mean above the
+    /// limit, in percent. And how much of what one log for the whole world would have admitted was.
     fn of_logs(&self) -> (f64, f64, f64) {
         let begun = self.begun();
         let (mut worst, mut sum, mut intervals) = (0.0_f64, 0.0, 0.0);

@@ -82,7 +82,8 @@ impl<M: Clone> Network<M> {
         *last = now.max(*last);
     }
 
-    /// When the first message was lost after a time without losses that is so long that daemons forget the one before.
+    /// When the first message was lost after a time without losses that is so long that daemons forget the
+    /// one before.
     pub(crate) const fn first_loss(&self) -> Option<Timestamp> {
         self.losses.first
     }

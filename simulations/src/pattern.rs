@@ -31,8 +31,8 @@ pub(crate) struct Pattern {
     /// Windows between two moves, and windows of one on-period, on average.
     moves: f64,
     on_for: f64,
-    /// Where in its course a moving demand begins, as a part of it, and by how much faster than usual it goes. Drawn with the
-    /// first step.
+    /// Where in its course a moving demand begins, as a part of it, and by how much faster than usual it
+    /// goes. Drawn with the first step.
     course: Option<(f64, f64)>,
 }
 
@@ -52,9 +52,11 @@ enum Kind {
     Sync,
     /// Shares that wander.
     Walk,
-    /// Half the limit everywhere; in the middle third of every twelve windows the second region asks for all of `load`.
+    /// Half the limit everywhere; in the middle third of every twelve windows the second region asks for all
+    /// of `load`.
     Surge,
-    /// One region, long silent everywhere, asks for nine tenths of the limit within a tenth of a window, every five windows.
+    /// One region, long silent everywhere, asks for nine tenths of the limit within a tenth of a window,
+    /// every five windows.
     Lone,
     /// The same, each time in another region.
     Roam,
@@ -138,7 +140,8 @@ impl Pattern {
         matches!(self.kind, Kind::Balanced | Kind::One | Kind::Skewed)
     }
 
-    /// Whether demand comes and goes by itself, or all at once, instead of shifting in a way that can be followed.
+    /// Whether demand comes and goes by itself, or all at once, instead of shifting in a way that can be
+    /// followed.
     pub(crate) const fn jumps(&self) -> bool {
         match self.kind {
             Kind::Moving

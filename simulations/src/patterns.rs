@@ -57,7 +57,8 @@ pub(crate) struct Settings {
     /// Between two reports.
     #[arg(long, default_value = "50ms", value_parser = span)]
     pub(crate) interval: Span,
-    /// How the limit is held: gossip, gossip-cut, split, escrow, escrow-wait, central, naive-10s, naive-100ms.
+    /// How the limit is held: gossip, gossip-cut, split, escrow, escrow-wait, central, naive-10s,
+    /// naive-100ms.
     #[arg(long, default_value = "gossip", value_parser = way)]
     pub(crate) way: Way,
     /// The last region is cut off in the middle third of the run.

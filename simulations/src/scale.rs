@@ -1,9 +1,9 @@
 //! `sim scale`: what fifty regions and ten million keys cost in memory, bytes, CPU time and error.
 //!
-//! Ten million buckets in fifty daemons are not simulated one by one. By Zipf's law nearly all of them are asked for so
-//! rarely that they can never reach their limit: the most popular ranks, which can, are simulated as they are, and of the rest
-//! one in a thousand, each standing for a thousand like it. Memory and CPU time are measured on machines that really hold
-//! so many buckets.
+//! Ten million buckets in fifty daemons are not simulated one by one. By Zipf's law nearly all of them are
+//! asked for so rarely that they can never reach their limit: the most popular ranks, which can, are
+//! simulated as they are, and of the rest one in a thousand, each standing for a thousand like it. Memory and
+//! CPU time are measured on machines that really hold so many buckets.
 
 use std::io::Write;
 
@@ -87,7 +87,8 @@ fn plan(settings: &Settings, regions: usize) -> Plan {
     plan
 }
 
-/// One daemon that follows many buckets: bytes for each, and time for each decision that it is told of. Returns its world.
+/// One daemon that follows many buckets: bytes for each, and time for each decision that it is told of.
+/// Returns its world.
 fn weigh(settings: &Settings, way: Way, out: &mut impl Write) -> anyhow::Result<World> {
     let mut world = World::new(&plan(settings, settings.regions), way)?;
     let before = resident_bytes()?;

@@ -1,4 +1,5 @@
-//! `sim chaos --deployment`: a story on daemons that somebody else started, broken by commands of their operator.
+//! `sim chaos --deployment`: a story on daemons that somebody else started, broken by commands of their
+//! operator.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::net::{Ipv4Addr, TcpListener, UdpSocket};

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The client's address out of the values of `X-Forwarded-For`, in the order they came.
 ///
-/// The `trusted` rightmost hops were written by our own proxies, and the leftmost of those is the client; what stands
-/// further left is the client's own claim and is not read. With fewer hops than that the leftmost one counts. What is no
-/// address, like no hop at all, leaves `peer`: who connected to us.
+/// The `trusted` rightmost hops were written by our own proxies, and the leftmost of those is the client;
+/// what stands further left is the client's own claim and is not read. With fewer hops than that the leftmost
+/// one counts. What is no address, like no hop at all, leaves `peer`: who connected to us.
 pub(super) fn client<'a>(
     forwarded: impl DoubleEndedIterator<Item = &'a str>,
     trusted: u8,
@@ -32,8 +32,8 @@ fn parse(hop: &str) -> Option<IpAddr> {
     address.parse().ok().map(IpAddr::V4)
 }
 
-/// The address that a descriptor's own limit counts by: IPv4 as it is, also where it came mapped into IPv6; of IPv6 only the first `prefix`
-/// bits, since one client commands all that follow.
+/// The address that a descriptor's own limit counts by: IPv4 as it is, also where it came mapped into IPv6;
+/// of IPv6 only the first `prefix` bits, since one client commands all that follow.
 pub(super) fn grouped(address: IpAddr, prefix: u8) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

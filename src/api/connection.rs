@@ -1,14 +1,17 @@
-//! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a door holds.
+//! What a connection may cost: how long it may dawdle, and how many bytes of half-received requests a door
+//! holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// How often a connection looks at its own pulse. A request that is not there whole after two looks ends the connection.
+/// How often a connection looks at its own pulse. A request that is not there whole after two looks ends the
+/// connection.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// Looks without a request after which a connection is idle for too long: five minutes.
 const IDLE_LOOKS_MAX: u32 = 30;
-/// Bytes of bodies that arrive in pieces, over all connections of one door. Full: the next such request is refused.
+/// Bytes of bodies that arrive in pieces, over all connections of one door. Full: the next such request is
+/// refused.
 const BUDGET_BYTES: usize = 128 << 20;
 /// How long a connection that makes room for another may take to end.
 pub(super) const END_WITHIN: Duration = Duration::from_secs(1);
@@ -67,8 +70,8 @@ impl IdleDetection {
         self.answering.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether the connection should be closed: a request has been arriving since before the last look, or none has come
-    /// for too long.
+    /// Whether the connection should be closed: a request has been arriving since before the last look, or
+    /// none has come for too long.
     pub(super) fn stuck(&self, looks: &mut Looks) -> bool {
         let whole = self.whole.load(Ordering::Relaxed);
         let partial = self.received.load(Ordering::Relaxed) != self.at_whole.load(Ordering::Relaxed);

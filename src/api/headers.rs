@@ -1,8 +1,8 @@
 //! Rate-limit headers, wherever HTTP carries the answer.
 //!
 //! `X-RateLimit-*` as most clients know them, for the tightest rule; `RateLimit-Policy` and `RateLimit` as in
-//! draft-ietf-httpapi-ratelimit-headers-10, one item for each rule that is enforced. A request that no rule counted gets
-//! none.
+//! draft-ietf-httpapi-ratelimit-headers-10, one item for each rule that is enforced. A request that no rule
+//! counted gets none.
 
 use std::fmt::Write as _;
 
@@ -28,7 +28,8 @@ pub(super) const fn counted(ruled: &RuleOutcome) -> bool {
     !matches!(ruled.action, Action::Allow | Action::Block)
 }
 
-/// Whole seconds until a denied request may be tried again, at least 1; `None` when it may pass now or never can.
+/// Whole seconds until a denied request may be tried again, at least 1; `None` when it may pass now or never
+/// can.
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     if decision.allowed {
         return None;
@@ -71,7 +72,8 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     // Writing to a string cannot fail.
     let _ = write!(policy, ";q={}", ruled.limit);
     let window = ruled.window.micros();
-    // The draft's window is a whole number of seconds, and may be left out. What is held at once has none, and a unit.
+    // The draft's window is a whole number of seconds, and may be left out. What is held at once has none,
+    // and a unit.
     if window == 0 {
         policy.push_str(";qu=\"concurrent-requests\"");
     }

@@ -22,8 +22,8 @@ use crate::engine::names;
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// A failure to accept is said once in so many seconds.
 const SAY_EVERY_SECONDS: u32 = 60;
-/// Connections that may wait to be accepted: a burst beyond it waits a second for its next attempt. The system may allow
-/// fewer (`net.core.somaxconn`).
+/// Connections that may wait to be accepted: a burst beyond it waits a second for its next attempt. The
+/// system may allow fewer (`net.core.somaxconn`).
 const BACKLOG: u32 = 4_096;
 
 /// Longest wait for the address of a name to bind.
@@ -44,7 +44,8 @@ pub(super) struct Peer {
 /// A bound address that takes no connections yet.
 #[derive(Debug)]
 pub struct Listener {
-    /// `None` once it is closed. Whoever serves it holds it too, so that a task that fails leaves it open for the next.
+    /// `None` once it is closed. Whoever serves it holds it too, so that a task that fails leaves it open for
+    /// the next.
     kind: Mutex<Option<Arc<SocketKind>>>,
     address: Option<SocketAddr>,
     text: String,
@@ -114,7 +115,8 @@ impl Listener {
         Self { kind: Mutex::new(Some(Arc::new(kind))), address, text }
     }
 
-    /// The address that TCP is bound to, with the port that the system chose for port 0; `None` for a Unix socket.
+    /// The address that TCP is bound to, with the port that the system chose for port 0; `None` for a Unix
+    /// socket.
     #[must_use]
     pub const fn local_addr(&self) -> Option<SocketAddr> {
         self.address
@@ -279,7 +281,8 @@ impl Failing {
     }
 }
 
-/// Accepts until it is stopped, one task for each connection, then waits for them for as long as the settings allow.
+/// Accepts until it is stopped, one task for each connection, then waits for them for as long as the settings
+/// allow.
 pub(super) async fn serve<F>(
     listener: Arc<Listener>,
     doors: Arc<Servers>,

@@ -1,8 +1,10 @@
-//! What answers: Envoy's rate limit service over gRPC, and checks, forward-auth and a view of the daemon over HTTP.
+//! What answers: Envoy's rate limit service over gRPC, and checks, forward-auth and a view of the daemon over
+//! HTTP.
 //!
-//! A door reads bytes, makes a [`crate::core::request::Request`] of them or a refusal, asks the engine once and writes
-//! the answer. It decides nothing itself. Both doors share [`Doors`]; [`serve_http`] and [`serve_grpc`] run one listener
-//! each until they are told to drain. Status codes are named only in `error`, Envoy's messages only in `rls`.
+//! A door reads bytes, makes a [`crate::core::request::Request`] of them or a refusal, asks the engine once
+//! and writes the answer. It decides nothing itself. Both doors share [`Doors`]; [`serve_http`] and
+//! [`serve_grpc`] run one listener each until they are told to drain. Status codes are named only in `error`,
+//! Envoy's messages only in `rls`.
 
 mod address;
 mod admin;
@@ -44,8 +46,8 @@ const EXPLAINING_MAX: usize = 2;
 /// What an operator may set of the doors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost of them.
-    /// Zero reads no header and takes the peer's address.
+    /// How many hops of `X-Forwarded-For`, from the right, our own proxies wrote: the client is the leftmost
+    /// of them. Zero reads no header and takes the peer's address.
     pub trusted_proxies: u8,
     /// Addresses of IPv6 that share this many leading bits share a bucket.
     pub ipv6_prefix: u8,
@@ -55,7 +57,8 @@ pub struct Settings {
     pub record_queries: bool,
     /// Longest body of an HTTP request and longest gRPC message, in bytes. Longer ones are refused.
     pub body_bytes_max: usize,
-    /// Most open connections of one listener. Where they are all taken the longest idle one is closed for a new one.
+    /// Most open connections of one listener. Where they are all taken the longest idle one is closed for a
+    /// new one.
     pub connections_max: usize,
     /// Most open connections of one client address, loopback excepted; 0: any number.
     pub address_connections_max: usize,
@@ -115,8 +118,8 @@ impl std::fmt::Debug for Servers {
     }
 }
 
-/// The counters of one listener, and the room that it has: for connections, for bodies that arrive in pieces, for answers
-/// that are not read.
+/// The counters of one listener, and the room that it has: for connections, for bodies that arrive in pieces,
+/// for answers that are not read.
 struct ListenerLimits {
     rejected: Counter,
     places: Arc<places::Places>,
@@ -138,8 +141,8 @@ impl ListenerLimits {
 }
 
 impl Servers {
-    /// Doors to this engine. `readiness` is what `/readyz` and gRPC health tell, as long as its sender lives and after;
-    /// `admin` is what the admin routes work with.
+    /// Doors to this engine. `readiness` is what `/readyz` and gRPC health tell, as long as its sender lives
+    /// and after; `admin` is what the admin routes work with.
     #[must_use]
     pub fn new(
         engine: Arc<Engine>,
@@ -162,8 +165,8 @@ impl Servers {
         Self { tokens: Some(tokens), ..self }
     }
 
-    /// Refuses to decide before the first set of rules: "allowed" would be a guess, and the gateway's own setting for a
-    /// service that fails is its operator's answer.
+    /// Refuses to decide before the first set of rules: "allowed" would be a guess, and the gateway's own
+    /// setting for a service that fails is its operator's answer.
     fn knows_rules(&self) -> Result<(), error::Refusal> {
         if self.engine.awaits_rules() {
             let message = "no rules are known yet: PostgreSQL gives none, and none were saved";
@@ -186,8 +189,8 @@ impl Servers {
 /// How listeners end: first they ask clients to go elsewhere, then they stop.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown {
-    /// From now on every HTTP answer is the last of its connection, and gRPC clients are told to open no further calls.
-    /// Connections are still accepted and everything is answered.
+    /// From now on every HTTP answer is the last of its connection, and gRPC clients are told to open no
+    /// further calls. Connections are still accepted and everything is answered.
     pub closing: CancellationToken,
     /// Connections are no longer accepted; what is in flight is finished.
     pub stop: CancellationToken,

@@ -1,5 +1,6 @@
-//! The OpenAPI document: made from the tables of routes, so that no route is missing and none is invented. What a route
-//! asks and answers is said in [`DESCRIBED`] and in `openapi/schemas.json`; a test holds that no route is left out.
+//! The OpenAPI document: made from the tables of routes, so that no route is missing and none is invented.
+//! What a route asks and answers is said in [`DESCRIBED`] and in `openapi/schemas.json`; a test holds that no
+//! route is left out.
 
 use std::sync::LazyLock;
 

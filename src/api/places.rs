@@ -1,5 +1,5 @@
-//! The connections of one listener: how many there are, from which addresses, how long each has been idle, and which of
-//! them goes when the listener is full.
+//! The connections of one listener: how many there are, from which addresses, how long each has been idle,
+//! and which of them goes when the listener is full.
 //!
 //! A listener has places of its own, so that connections of one never take those of another.
 
@@ -16,13 +16,15 @@ use crate::telemetry::Metrics;
 
 /// Addresses of IPv6 that share so many bits are one client.
 const IPV6_PREFIX: u8 = 64;
-/// Of how many places one is freed at once when the listener is full: looking for the longest idle goes over all of them.
+/// Of how many places one is freed at once when the listener is full: looking for the longest idle goes over
+/// all of them.
 const FREED_AT_ONCE: usize = 64;
 /// Of how many places one may be used besides while those that were told to end do so.
 const ENDING: usize = 16;
 /// Seconds without a request after which a connection may go.
 const IDLE_SECONDS_MIN: u32 = 1;
-/// A client with fewer than this part of the places that the largest client has gets one, busy as all of them may be.
+/// A client with fewer than this part of the places that the largest client has gets one, busy as all of them
+/// may be.
 const FAIR_PART: usize = 4;
 /// A full listener says so once in so many seconds.
 const SAY_EVERY_SECONDS: u32 = 60;
@@ -140,7 +142,8 @@ impl Places {
         self.evict(&mut table, 0, now);
     }
 
-    /// Has the longest idle connections of the client with the most of them end. `own`: how many the newcomer has.
+    /// Has the longest idle connections of the client with the most of them end. `own`: how many the newcomer
+    /// has.
     fn evict(&self, table: &mut Table, own: usize, now: u32) -> bool {
         let largest = table.staying.iter().max_by_key(|(_, count)| **count);
         let Some((&largest, &count)) = largest else { return false };

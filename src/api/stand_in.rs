@@ -1,7 +1,8 @@
 //! What stands for texts that are too long to count by.
 //!
-//! A client chooses how long its path, its name or its key is. A text beyond [`TEXT_BYTES_MAX`] counts by a beginning and
-//! a hash, so that each has a bucket of its own and none costs more memory than another; globs still look at the text.
+//! A client chooses how long its path, its name or its key is. A text beyond [`TEXT_BYTES_MAX`] counts by a
+//! beginning and a hash, so that each has a bucket of its own and none costs more memory than another; globs
+//! still look at the text.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;

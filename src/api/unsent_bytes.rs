@@ -1,7 +1,7 @@
 //! Answers that a client does not read: how many bytes of them one connection and one listener may hold.
 //!
-//! A connection counts its own bytes. It tells its listener only in steps, so that small answers, which are sent at once,
-//! touch nothing that other connections use.
+//! A connection counts its own bytes. It tells its listener only in steps, so that small answers, which are
+//! sent at once, touch nothing that other connections use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -10,8 +10,8 @@ use bytes::{Buf, Bytes};
 
 /// Unsent bytes above which a connection's calls are not taken up any more until it has read some.
 const CONNECTION_BYTES_MAX: usize = 1 << 20;
-/// Unsent bytes of one listener, over all connections. Full: connections that have more than a step of their own wait,
-/// and long answers are refused.
+/// Unsent bytes of one listener, over all connections. Full: connections that have more than a step of their
+/// own wait, and long answers are refused.
 const LISTENER_BYTES_MAX: usize = 256 << 20;
 /// In what steps a connection tells its listener; what it holds below that nobody else hears of.
 const STEP_BYTES: usize = 32 << 10;

@@ -1,8 +1,8 @@
-//! The JSON of the HTTP interface, as it is written. Kept apart from the domain's own types, so that neither binds the
-//! other; the command line reads the same shapes.
+//! The JSON of the HTTP interface, as it is written. Kept apart from the domain's own types, so that neither
+//! binds the other; the command line reads the same shapes.
 //!
-//! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that long has
-//! waited long enough.
+//! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that
+//! long has waited long enough.
 
 use std::collections::BTreeMap;
 
@@ -79,7 +79,8 @@ pub fn read_lease(text: &str) -> Option<Lease> {
 pub struct RenewedJson {
     /// Whether all of it is held for another hold.
     pub renewed: bool,
-    /// Until the first of its places is free again without renewing once more; absent where not all were renewed.
+    /// Until the first of its places is free again without renewing once more; absent where not all were
+    /// renewed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
     /// Whether the store could not be asked for some of it.
@@ -286,7 +287,8 @@ pub struct ServerJson<'a> {
     pub address: &'a str,
     /// `primary`, `replica`, `sentinel` or `seed`.
     pub role: &'static str,
-    /// `closed`: it is asked; `half_open`: a little; `open`: it is not; null for servers that serve no decisions.
+    /// `closed`: it is asked; `half_open`: a little; `open`: it is not; null for servers that serve no
+    /// decisions.
     pub breaker: Option<&'static str>,
     /// The newest round trip, in milliseconds; null before the first.
     pub rtt_ms: Option<f64>,
@@ -360,7 +362,8 @@ pub struct PeerJson<'a> {
     pub rtt_ms: Option<u64>,
     /// Age of the newest frame heard from it; null before the first.
     pub lag_ms: Option<u64>,
-    /// How far its clock seems to be ahead of this daemon's, negative if it is behind; null before it is known.
+    /// How far its clock seems to be ahead of this daemon's, negative if it is behind; null before it is
+    /// known.
     pub clock_ahead_ms: Option<i64>,
     /// Bytes sent to it since the start.
     pub sent_bytes: u64,
@@ -399,9 +402,10 @@ pub struct ErrorBoundJson<'a> {
     pub rule: &'a str,
     /// In permits: the worst of its buckets.
     pub error_bound: u64,
-    /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too long),
-    /// `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions spend theirs untold),
-    /// `room` (more buckets are in use than `peers.max_keys`, so this region keeps to its share); `none` where nothing is known to be uncertain.
+    /// What most of it is due to: `lag` (news on its way), `stale` (a region has not been heard of it for too
+    /// long), `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions
+    /// spend theirs untold), `room` (more buckets are in use than `peers.max_keys`, so this region keeps to
+    /// its share); `none` where nothing is known to be uncertain.
     pub because: &'a str,
 }
 
@@ -412,7 +416,8 @@ pub struct RightsJson<'a> {
     pub rule: &'a str,
     /// Buckets counted here.
     pub buckets: usize,
-    /// Permits that this region mints for them in a window; of a bucket without windows, what its level holds at most.
+    /// Permits that this region mints for them in a window; of a bucket without windows, what its level holds
+    /// at most.
     pub minted: u64,
     /// Permits that could be spent at once.
     pub free: u64,
@@ -423,7 +428,8 @@ pub struct RightsJson<'a> {
     /// Why, if any are: `memory_lost` (the store began too late to know what was spent).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub because: Option<&'static str>,
-    /// Permits given to each region in the window; without windows, since the store began to follow the bucket.
+    /// Permits given to each region in the window; without windows, since the store began to follow the
+    /// bucket.
     pub given: &'a BTreeMap<String, u64>,
     /// Permits taken from each region, likewise.
     pub taken: &'a BTreeMap<String, u64>,
@@ -454,8 +460,8 @@ pub struct ChangingJson<'a> {
     pub rule: &'a str,
     /// Whether nothing is admitted meanwhile: these are the first weights that the regions agree on.
     pub first: bool,
-    /// Regions and daemons (`region/node`) that have not said that they hold them; at most eight. Empty: the larger share
-    /// begins as soon as what was spent of the old ones has faded.
+    /// Regions and daemons (`region/node`) that have not said that they hold them; at most eight. Empty: the
+    /// larger share begins as soon as what was spent of the old ones has faded.
     pub waiting_for: &'a [String],
 }
 
@@ -490,8 +496,8 @@ pub struct BucketWorldJson<'a> {
     pub budget: u32,
     /// Permits that the other regions are known to have admitted.
     pub others_used: u64,
-    /// The same by region, of the 64 buckets nearest to their limits; of a bucket without windows all that they are known to
-    /// have admitted since this daemon follows it.
+    /// The same by region, of the 64 buckets nearest to their limits; of a bucket without windows all that
+    /// they are known to have admitted since this daemon follows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_region: Option<&'a BTreeMap<String, u64>>,
     /// How far the worldwide count may lie above what is believed, in permits.

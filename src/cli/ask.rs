@@ -1,4 +1,5 @@
-//! `tidegate check` and `tidegate explain`: what a daemon answers to one request; acquisitions ask and are shown alike.
+//! `tidegate check` and `tidegate explain`: what a daemon answers to one request; acquisitions ask and are
+//! shown alike.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;

@@ -33,7 +33,8 @@ pub(super) struct Audit {
 
 #[derive(Debug, Subcommand)]
 enum AuditCommand {
-    /// Moves months that are older than audit.retain to the archive. Daemons do so by themselves; this does it now.
+    /// Moves months that are older than audit.retain to the archive. Daemons do so by themselves; this does
+    /// it now.
     Archive(Archive),
 }
 

@@ -9,7 +9,8 @@ use super::{Failure, Server};
 
 /// Longest wait for an answer to what a daemon does at once, and until it says anything at all.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Longest wait for what a daemon may take long over: a change of very many rules, a look at months of records.
+/// Longest wait for what a daemon may take long over: a change of very many rules, a look at months of
+/// records.
 const LONG_DEADLINE: Duration = Duration::from_secs(60);
 /// Routes that a daemon answers at once.
 const QUICK: [&str; 8] = [

@@ -12,7 +12,8 @@ use crate::telemetry::log;
 /// Looks at the daemon's configuration.
 #[derive(Debug, Subcommand)]
 pub(super) enum Config {
-    /// Prints what would run, or every problem with file:line:column (exit code 2). Reads the rules file as well.
+    /// Prints what would run, or every problem with file:line:column (exit code 2). Reads the rules file as
+    /// well.
     Check {
         #[command(flatten)]
         file: ConfigFile,

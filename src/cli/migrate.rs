@@ -8,7 +8,8 @@ use super::{ConfigFile, Ended, say, usage};
 use crate::config::{Config, Flags};
 use crate::daemon;
 
-/// Brings the schema of PostgreSQL to this version. Safe to run from many machines at once, and while daemons run.
+/// Brings the schema of PostgreSQL to this version. Safe to run from many machines at once, and while daemons
+/// run.
 #[derive(Debug, Args)]
 pub(super) struct Migrate {
     #[command(flatten)]

@@ -140,8 +140,8 @@ enum Command {
 /// Which daemon to speak to, and how to print.
 #[derive(Debug, Args)]
 pub(crate) struct Server {
-    /// The daemon's HTTP address: a URL, host:port or unix:/path. Without a token the admin socket of a daemon of this user is
-    /// used where there is one.
+    /// The daemon's HTTP address: a URL, host:port or unix:/path. Without a token the admin socket of a
+    /// daemon of this user is used where there is one.
     #[arg(long, env = "TIDEGATE_SERVER", default_value = "http://127.0.0.1:8080")]
     server: String,
     /// A token for the admin routes.
@@ -195,7 +195,8 @@ fn usage(problems: Vec<crate::config::Problem>) -> Failure {
     Failure::Usage(problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
 }
 
-/// The environment. A variable that is no UTF-8 is read as nearly as can be, so that it stops nothing it does not concern.
+/// The environment. A variable that is no UTF-8 is read as nearly as can be, so that it stops nothing it does
+/// not concern.
 fn environment() -> impl Iterator<Item = (String, String)> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os().map(move |(name, value)| (text(name), text(value)))

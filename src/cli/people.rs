@@ -12,7 +12,8 @@ use super::{Ended, Failure, Server, keys, say, tiers, users};
 /// Limits of somebody's own.
 #[derive(Debug, Args)]
 pub(super) struct OwnLimits {
-    /// A limit of its own for a rule, as RULE=LIMIT or RULE=LIMIT/BURST; an empty LIMIT takes it away. May be repeated.
+    /// A limit of its own for a rule, as RULE=LIMIT or RULE=LIMIT/BURST; an empty LIMIT takes it away. May be
+    /// repeated.
     #[arg(long = "limit", value_name = "RULE=LIMIT")]
     limits: Vec<String>,
 }

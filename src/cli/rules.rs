@@ -210,7 +210,8 @@ fn show(name: &str, server: &Server) -> Ended {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The rules go to standard output, what they lack to standard error; it ends as failed where they lack something.
+/// The rules go to standard output, what they lack to standard error; it ends as failed where they lack
+/// something.
 fn import(files: &[PathBuf]) -> Ended {
     let foreign = daemon::import_envoy(files).map_err(|problems| Failure::Usage(problems.join("\n")))?;
     say(foreign.toml.trim_end());

@@ -11,8 +11,8 @@ use crate::telemetry::log;
 
 /// Runs the daemon. Without any file it works in memory, on loopback, with no rules and no peers.
 ///
-/// SIGHUP reads the rules again; SIGTERM turns unready, serves until gateways have noticed (listen.drain), and leaves; a
-/// second one leaves at once.
+/// SIGHUP reads the rules again; SIGTERM turns unready, serves until gateways have noticed (listen.drain),
+/// and leaves; a second one leaves at once.
 #[derive(Debug, Args)]
 pub(super) struct Serve {
     #[command(flatten)]

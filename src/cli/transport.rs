@@ -28,7 +28,8 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// What `--server` means. Without a token a daemon of this user on this machine is asked through its admin socket.
+    /// What `--server` means. Without a token a daemon of this user on this machine is asked through its
+    /// admin socket.
     pub(super) fn of(server: &str, has_token: bool) -> Self {
         if let Some(path) = server.strip_prefix("unix:") {
             let admin = config::admin_beside(Path::new(path));

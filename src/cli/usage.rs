@@ -53,8 +53,8 @@ pub(super) struct Usage {
     /// What each row is the sum of.
     #[arg(long, value_enum, default_value = "time")]
     group: Group,
-    /// From when on: a moment such as 2026-12-01T00:00:00Z, or how long ago, such as 24h. Default: an hour, a day or 30 days
-    /// ago, by the step of time.
+    /// From when on: a moment such as 2026-12-01T00:00:00Z, or how long ago, such as 24h. Default: an hour, a
+    /// day or 30 days ago, by the step of time.
     #[arg(long)]
     from: Option<String>,
     /// Until when.

@@ -1,7 +1,7 @@
 //! Where a daemon's admin socket is, so that the command line of the same user finds it without being told.
 //!
-//! The socket is named after the address of the HTTP listener: several daemons may run on one machine, and a command that
-//! names one of them must never reach another.
+//! The socket is named after the address of the HTTP listener: several daemons may run on one machine, and a
+//! command that names one of them must never reach another.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -35,8 +35,8 @@ pub fn user_id() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// The folder in which a daemon of this user makes its socket: that of the service (`RUNTIME_DIRECTORY`, which systemd
-/// sets), of the session (`XDG_RUNTIME_DIR`), or one of its own.
+/// The folder in which a daemon of this user makes its socket: that of the service (`RUNTIME_DIRECTORY`,
+/// which systemd sets), of the session (`XDG_RUNTIME_DIR`), or one of its own.
 #[must_use]
 pub fn admin_folder() -> PathBuf {
     let of = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());

@@ -1,8 +1,9 @@
 //! What a daemon runs with. The doc comments of these types are the manual of `tidegate.toml`.
 //!
-//! A value is taken from the command line, else from the environment (`TIDEGATE_STORE__MAX_KEYS` is `max_keys` of
-//! `[store]`; lists are separated by commas), else from the file, else it is the default. Unknown keys are errors, and
-//! every problem is told at once. Rules are not configuration: they live in a file of their own.
+//! A value is taken from the command line, else from the environment (`TIDEGATE_STORE__MAX_KEYS` is
+//! `max_keys` of `[store]`; lists are separated by commas), else from the file, else it is the default.
+//! Unknown keys are errors, and every problem is told at once. Rules are not configuration: they live in a
+//! file of their own.
 
 mod address;
 mod admin_socket;
@@ -31,7 +32,8 @@ pub use crate::core::written::{Problem, TextPlace};
 /// Everything a daemon runs with, checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Config {
-    /// `region`: the region that this daemon counts for; letters, digits, `.`, `_` and `-`, at most 64. Default `"local"`.
+    /// `region`: the region that this daemon counts for; letters, digits, `.`, `_` and `-`, at most 64.
+    /// Default `"local"`.
     pub region: String,
     /// `node`: this daemon's own name, unique in its region; spelled like a region. Default: the host name.
     pub node: String,
@@ -60,29 +62,31 @@ pub struct Config {
 /// `[listen]`: addresses to listen on. Port 0 takes any free port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Listen {
-    /// `http`: checks, forward-auth, admin, metrics and health; an address with a port, or `unix:/path`. Default
-    /// `"127.0.0.1:8080"`.
+    /// `http`: checks, forward-auth, admin, metrics and health; an address with a port, or `unix:/path`.
+    /// Default `"127.0.0.1:8080"`.
     pub http: Listener,
-    /// `grpc`: the Envoy rate limit service; an address with a port, or `unix:/path`. Default `"127.0.0.1:8081"`.
+    /// `grpc`: the Envoy rate limit service; an address with a port, or `unix:/path`. Default
+    /// `"127.0.0.1:8081"`.
     pub grpc: Listener,
-    /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with `[peers.tls]`.
-    /// Default `"127.0.0.1:7946"`.
+    /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with
+    /// `[peers.tls]`. Default `"127.0.0.1:7946"`.
     pub peer: SocketAddr,
-    /// `drain`: how long the daemon serves on, unready, after SIGTERM, so that gateways notice before it stops accepting;
-    /// from 0ms to 10m. Longer than their health checks take to notice. Default `"5s"`.
+    /// `drain`: how long the daemon serves on, unready, after SIGTERM, so that gateways notice before it
+    /// stops accepting; from 0ms to 10m. Longer than their health checks take to notice. Default `"5s"`.
     #[serde(serialize_with = "as_text")]
     pub drain: Span,
-    /// `max_connections`: most open connections of `http` and as many of `grpc`, from 8 to 1,000,000; fewer where the limit
-    /// of open files allows no more. A new one that finds no place takes that of the longest idle. Default `10_000`.
+    /// `max_connections`: most open connections of `http` and as many of `grpc`, from 8 to 1,000,000; fewer
+    /// where the limit of open files allows no more. A new one that finds no place takes that of the longest
+    /// idle. Default `10_000`.
     pub max_connections: u32,
-    /// `max_connections_per_address`: most of them from one address, or one /64 of IPv6; loopback and Unix sockets are not
-    /// counted. Default `0`: any number.
+    /// `max_connections_per_address`: most of them from one address, or one /64 of IPv6; loopback and Unix
+    /// sockets are not counted. Default `0`: any number.
     pub max_connections_per_address: u32,
     /// `http_refunds`: whether HTTP clients may give back with a negative cost. Default `true`.
     pub http_refunds: bool,
-    /// `admin`: `unix:/path` of the socket on which the user of the daemon, and root, may change everything without a token,
-    /// or `"off"`. Default: a socket in `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/tidegate` or `/tmp/tidegate-UID`, named after
-    /// the address of `http`, where the command line looks for it.
+    /// `admin`: `unix:/path` of the socket on which the user of the daemon, and root, may change everything
+    /// without a token, or `"off"`. Default: a socket in `$RUNTIME_DIRECTORY`, `$XDG_RUNTIME_DIR/tidegate` or
+    /// `/tmp/tidegate-UID`, named after the address of `http`, where the command line looks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<AdminSocket>,
 }
@@ -92,14 +96,15 @@ pub struct Listen {
 pub struct Rules {
     /// `source`: `"file"` or `"postgres"`, which needs `[postgres]`. Default `"file"`.
     pub source: Source,
-    /// `file`: the rules, watched for changes. Relative paths begin at the configuration file's folder, those of flags and
-    /// variables at the working directory. Default `"rules.toml"`, which then may be missing: no rules.
+    /// `file`: the rules, watched for changes. Relative paths begin at the configuration file's folder, those
+    /// of flags and variables at the working directory. Default `"rules.toml"`, which then may be missing: no
+    /// rules.
     pub file: PathBuf,
     /// Whether `file` was asked for, so that it must be there.
     #[serde(skip)]
     pub file_required: bool,
-    /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away; written only with
-    /// `source = "postgres"`. Relative as `file`. Default `"rules.saved.json"`.
+    /// `saved`: where the last rule set from PostgreSQL is kept, to start from when the database is away;
+    /// written only with `source = "postgres"`. Relative as `file`. Default `"rules.saved.json"`.
     pub saved: PathBuf,
     /// `shadow`: no rule denies; what would have been denied is counted and reported. Default `false`.
     pub shadow: bool,
@@ -118,11 +123,12 @@ pub enum Source {
 /// `[store]`: where buckets are kept.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Store {
-    /// `backend`: `"memory"` or `"redis"`. Default `"memory"`, with which each daemon counts for itself: a region is then one
-    /// daemon.
+    /// `backend`: `"memory"` or `"redis"`. Default `"memory"`, with which each daemon counts for itself: a
+    /// region is then one daemon.
     pub backend: Backend,
-    /// `max_keys`: most buckets held in memory, from 1,000 to 4,000,000,000; with Redis, those kept in mind for when it is
-    /// away. Keys of more than 256 bytes on average take the room of several. Default `10_000_000`.
+    /// `max_keys`: most buckets held in memory, from 1,000 to 4,000,000,000; with Redis, those kept in mind
+    /// for when it is away. Keys of more than 256 bytes on average take the room of several. Default
+    /// `10_000_000`.
     pub max_keys: u32,
     /// `[store.redis]`: the region's Redis, read with `backend = "redis"`.
     pub redis: Redis,
@@ -133,24 +139,25 @@ pub struct Store {
 /// `[store.redis]`: the region's Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Redis {
-    /// `topology`: `"cluster"`, `"ring"` (independent servers, placed by a consistent-hash ring), `"sentinel"` or `"single"`.
-    /// Default `"cluster"`.
+    /// `topology`: `"cluster"`, `"ring"` (independent servers, placed by a consistent-hash ring),
+    /// `"sentinel"` or `"single"`. Default `"cluster"`.
     pub topology: Topology,
-    /// `nodes`: `redis://user:password@host:port`, or `rediss://` for TLS: some of the cluster's servers, all of the ring's,
-    /// the sentinels, or the one.
+    /// `nodes`: `redis://user:password@host:port`, or `rediss://` for TLS: some of the cluster's servers, all
+    /// of the ring's, the sentinels, or the one.
     #[serde(serialize_with = "without_passwords")]
     pub nodes: Vec<String>,
     /// `sentinel_master`: what the sentinels call the primary. Default `"tidegate"`.
     pub sentinel_master: String,
-    /// `max_keys`: most keys that one server holds before it takes no new ones, from 1,000; the keys that are there go on, new
-    /// ones follow `on_failure`. Default: as many as fit four fifths of the server's `maxmemory`.
+    /// `max_keys`: most keys that one server holds before it takes no new ones, from 1,000; the keys that are
+    /// there go on, new ones follow `on_failure`. Default: as many as fit four fifths of the server's
+    /// `maxmemory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_keys: Option<u64>,
     /// `timeout`: for one decision, all retries included, from 1ms to 60s. Default `"20ms"`.
     #[serde(serialize_with = "as_text")]
     pub timeout: Span,
-    /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`, `"open"` or
-    /// `"closed"`. Default `"local"`.
+    /// `on_failure`: what rules that do not say so themselves do while Redis does not answer: `"local"`,
+    /// `"open"` or `"closed"`. Default `"local"`.
     pub on_failure: OnFailure,
     /// `[store.redis.tls]`: for `rediss://`, where the system's certificate authorities are not enough.
     #[serde(skip_serializing_if = "RedisTls::is_empty")]
@@ -230,23 +237,23 @@ pub struct Peers {
     /// `interval`: how often counts go out, from 1ms to 10s. Default `"50ms"`.
     #[serde(serialize_with = "as_text")]
     pub interval: Span,
-    /// `regions`: every region that may hold a share of a limit, present or not; with this daemon's own. Default `[]`: those
-    /// that have been seen.
+    /// `regions`: every region that may hold a share of a limit, present or not; with this daemon's own.
+    /// Default `[]`: those that have been seen.
     pub regions: Vec<String>,
-    /// `max_keys`: most buckets of worldwide limits that are followed, in `gossip` and in `escrow` mode each, from 1,000 to
-    /// 10,000,000; about a kilobyte each. When more are in use, the region keeps to its share of the `gossip` rules concerned,
-    /// so use the same number in every region. Default `100_000`.
+    /// `max_keys`: most buckets of worldwide limits that are followed, in `gossip` and in `escrow` mode each,
+    /// from 1,000 to 10,000,000; about a kilobyte each. When more are in use, the region keeps to its share
+    /// of the `gossip` rules concerned, so use the same number in every region. Default `100_000`.
     pub max_keys: u32,
-    /// `shares`: where this daemon notes which weights of `split` rules it holds, so that a restart in the middle of a change
-    /// is safe. Relative as `rules.file`. Default: `shares.NODE.json`.
+    /// `shares`: where this daemon notes which weights of `split` rules it holds, so that a restart in the
+    /// middle of a change is safe. Relative as `rules.file`. Default: `shares.NODE.json`.
     pub shares: PathBuf,
     /// `[peers.tls]`: how daemons prove that they belong together. `tidegate cert` makes these files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<PeerTls>,
 }
 
-/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. All three are needed. Relative paths begin at the
-/// configuration file's folder, those of variables at the working directory.
+/// `[peers.tls]`: the files of mutual TLS between daemons, in PEM. All three are needed. Relative paths begin
+/// at the configuration file's folder, those of variables at the working directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PeerTls {
     /// `ca`: the authority that signed every daemon's certificate.
@@ -260,34 +267,38 @@ pub struct PeerTls {
 /// `[requests]`: how the values of a request are read, at every server.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Requests {
-    /// `normalize`: whether the attributes `path` and `host` are brought into one form before rules see them: the path without
-    /// query and `;parameters`, with percent-encoded letters decoded, slashes merged and dot segments removed; the host in
-    /// lower case, without port. Without it a client chooses the spelling, and rules compare it as it came. Default `true`.
+    /// `normalize`: whether the attributes `path` and `host` are brought into one form before rules see them:
+    /// the path without query and `;parameters`, with percent-encoded letters decoded, slashes merged and dot
+    /// segments removed; the host in lower case, without port. Without it a client chooses the spelling, and
+    /// rules compare it as it came. Default `true`.
     pub normalize: bool,
 }
 
 /// `[identity]`: who a request is from, where a gateway sends its headers rather than attributes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// `trusted_proxies`: how many `X-Forwarded-For` entries, from the right, were written by our own proxies; 0 to 64.
-    /// Default `1`.
+    /// `trusted_proxies`: how many `X-Forwarded-For` entries, from the right, were written by our own
+    /// proxies; 0 to 64. Default `1`.
     pub trusted_proxies: u8,
     /// `ipv6_prefix`: how many leading bits of an IPv6 address make one client; 1 to 128. Default `64`.
     pub ipv6_prefix: u8,
-    /// `default_tier`: the tier of requests that bring none, and of whose user and key no other is known. Default: none.
+    /// `default_tier`: the tier of requests that bring none, and of whose user and key no other is known.
+    /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub default_tier: Option<String>,
-    /// `source`: where users and API keys are looked up who are not in the rules file: `"postgres"`, or `"file"` for nowhere
-    /// else. Default: `"postgres"` where `[postgres]` is configured.
+    /// `source`: where users and API keys are looked up who are not in the rules file: `"postgres"`, or
+    /// `"file"` for nowhere else. Default: `"postgres"` where `[postgres]` is configured.
     pub source: Source,
-    /// `lookup_timeout`: longest time that a decision waits for a user or key that is not held in memory, from 0ms to 1s.
-    /// After it the request is decided as the default tier, and the answer is there for the next one. Default `"5ms"`.
+    /// `lookup_timeout`: longest time that a decision waits for a user or key that is not held in memory,
+    /// from 0ms to 1s. After it the request is decided as the default tier, and the answer is there for the
+    /// next one. Default `"5ms"`.
     #[serde(serialize_with = "as_text")]
     pub lookup_timeout: Span,
-    /// `cache_mib`: most memory for users and keys, in MiB; 1 to 65536. Default `64`, for about 150,000 of them.
+    /// `cache_mib`: most memory for users and keys, in MiB; 1 to 65536. Default `64`, for about 150,000 of
+    /// them.
     pub cache_mib: u32,
-    /// `cache_ttl`: how long they are used before they are looked up again, from 1s to 1d; changes are heard of at once.
-    /// Default `"5m"`.
+    /// `cache_ttl`: how long they are used before they are looked up again, from 1s to 1d; changes are heard
+    /// of at once. Default `"5m"`.
     #[serde(serialize_with = "as_text")]
     pub cache_ttl: Span,
     /// `[identity.jwt]`: JSON web tokens; absent: none are read.
@@ -298,8 +309,8 @@ pub struct Identity {
 /// `[identity.jwt]`: users out of JSON web tokens, signed with HS256, RS256, ES256 or EdDSA.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Jwt {
-    /// `keys`: a JWKS file with the keys that sign tokens, watched. Relative paths begin at the configuration file's folder,
-    /// those of variables at the working directory.
+    /// `keys`: a JWKS file with the keys that sign tokens, watched. Relative paths begin at the configuration
+    /// file's folder, those of variables at the working directory.
     pub keys: PathBuf,
     /// `user_claim`: the claim that names the user. Default `"sub"`.
     pub user_claim: String,
@@ -310,8 +321,8 @@ pub struct Jwt {
     /// `leeway`: how far clocks may differ, from 0ms to 10m. Default `"30s"`.
     #[serde(serialize_with = "as_text")]
     pub leeway: Span,
-    /// `on_invalid`: `"address"` counts a request with an invalid token by its address, `"refuse"` answers it with 401.
-    /// Default `"address"`.
+    /// `on_invalid`: `"address"` counts a request with an invalid token by its address, `"refuse"` answers it
+    /// with 401. Default `"address"`.
     pub on_invalid: OnInvalid,
 }
 
@@ -328,7 +339,8 @@ pub enum OnInvalid {
 /// `[postgres]`: the database. A daemon decides without it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Postgres {
-    /// `url`: `postgres://user:password@host:port/database`; `?sslmode=verify-full&sslrootcert=ca.pem` for TLS.
+    /// `url`: `postgres://user:password@host:port/database`; `?sslmode=verify-full&sslrootcert=ca.pem` for
+    /// TLS.
     #[serde(serialize_with = "without_password")]
     pub url: String,
     /// `timeout`: for one call, from 10ms to 60s. Default `"5s"`.
@@ -338,43 +350,44 @@ pub struct Postgres {
     pub connections: u8,
 }
 
-/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one and a sample of the allowed. Without
-/// `[postgres]` nothing is.
+/// `[audit]`: what is remembered of decisions, in PostgreSQL: every denied one and a sample of the allowed.
+/// Without `[postgres]` nothing is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Audit {
     /// `enabled`: whether decisions are recorded. Default `true`, if there is a database.
     pub enabled: bool,
-    /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded to one in a
-    /// whole number. Each such record counts for those it stands for. Default `0.01`.
+    /// `allowed_sample`: which part of the allowed decisions is recorded, from 0 (none) to 1 (all); rounded
+    /// to one in a whole number. Each such record counts for those it stands for. Default `0.01`.
     pub allowed_sample: Sample,
     /// `denied_sample`: which part of the denied decisions is recorded, alike. Default `1`.
     pub denied_sample: Sample,
-    /// `denied_rows_max`: most denied decisions that get a row of their own, of one rule and second, from 0 (no bound) to
-    /// 1,000,000; those beyond are told by one row twice a second. Default `1000`.
+    /// `denied_rows_max`: most denied decisions that get a row of their own, of one rule and second, from 0
+    /// (no bound) to 1,000,000; those beyond are told by one row twice a second. Default `1000`.
     pub denied_rows_max: u32,
-    /// `users_max`: how many users of one rule get sums of their own on one day, from 0 to 1,000,000; the rest shares `*`.
-    /// Default `100_000`.
+    /// `users_max`: how many users of one rule get sums of their own on one day, from 0 to 1,000,000; the
+    /// rest shares `*`. Default `100_000`.
     pub users_max: u32,
     /// `paths_max`: the same for paths. Default `1000`.
     pub paths_max: u32,
-    /// `queries`: whether paths are recorded as clients sent them, with their queries, which may hold secrets. Default `false`:
-    /// without, in normal form.
+    /// `queries`: whether paths are recorded as clients sent them, with their queries, which may hold
+    /// secrets. Default `false`: without, in normal form.
     pub queries: bool,
-    /// `spool`: the folder where records wait for the database. Relative paths begin at the configuration file's folder.
-    /// Default `"audit-spool"`.
+    /// `spool`: the folder where records wait for the database. Relative paths begin at the configuration
+    /// file's folder. Default `"audit-spool"`.
     pub spool: PathBuf,
-    /// `spool_max_bytes`: how much may wait there; what comes then is dropped and counted. Default `1_073_741_824`.
+    /// `spool_max_bytes`: how much may wait there; what comes then is dropped and counted. Default
+    /// `1_073_741_824`.
     pub spool_max_bytes: u64,
-    /// `retain`: how long decisions stay in the database before their month moves to the archive, from 1d to 3650d. Sums by
-    /// minute are kept as long. Default `"90d"`.
+    /// `retain`: how long decisions stay in the database before their month moves to the archive, from 1d to
+    /// 3650d. Sums by minute are kept as long. Default `"90d"`.
     #[serde(serialize_with = "as_text")]
     pub retain: Span,
     /// `retain_sums`: how long sums by hour and day stay, from 1d to 3650d. Default `"730d"`.
     #[serde(serialize_with = "as_text")]
     pub retain_sums: Span,
-    /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with `AWS_ACCESS_KEY_ID`,
-    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` in the environment). Default: nowhere, and every month stays in
-    /// the database.
+    /// `archive`: where old months go, as Parquet: `file:///folder` or `s3://bucket/prefix` (with
+    /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` in the environment).
+    /// Default: nowhere, and every month stays in the database.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
 }
@@ -392,12 +405,13 @@ impl Serialize for Sample {
 /// `[admin]`: who may look and change over HTTP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Admin {
-    /// `tokens`: the file of hashed tokens, watched; `tidegate admin token` adds to it. Relative paths begin at the
-    /// configuration file's folder. Default: none; then loopback may look, and only the admin socket may change.
+    /// `tokens`: the file of hashed tokens, watched; `tidegate admin token` adds to it. Relative paths begin
+    /// at the configuration file's folder. Default: none; then loopback may look, and only the admin socket
+    /// may change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tokens: Option<PathBuf>,
-    /// `local`: whoever connects from loopback may change everything without a token. So may then every user of this machine,
-    /// and everybody whom a proxy on it lets through. Default `false`.
+    /// `local`: whoever connects from loopback may change everything without a token. So may then every user
+    /// of this machine, and everybody whom a proxy on it lets through. Default `false`.
     pub local: bool,
 }
 

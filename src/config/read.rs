@@ -163,7 +163,8 @@ fn store(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) ->
     let backend = fields.word("backend", &backends, problems).unwrap_or(Backend::Memory);
     let max_keys = fields.integer("max_keys", 1_000, 4_000_000_000, problems);
     let max_keys = max_keys.and_then(|keys| u32::try_from(keys).ok()).unwrap_or(MAX_KEYS_DEFAULT);
-    // What only the Redis store reads may be written without it, so that a file can be prepared; it is checked all the same.
+    // What only the Redis store reads may be written without it, so that a file can be prepared; it is
+    // checked all the same.
     let redis = section(fields, "redis", problems, |fields, problems| redis(fields, folder, problems));
     if let (Backend::Redis, true, Some(entry)) = (backend, redis.nodes.is_empty(), fields.take("backend")) {
         let sentence = "backend \"redis\" needs servers: name at least one in store.redis.nodes";
@@ -382,8 +383,8 @@ fn postgres(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<Post
     })
 }
 
-/// The first option of a PostgreSQL URL that nobody reads. The driver passes over such, and a mistyped `sslmode` would leave
-/// TLS as it is by default.
+/// The first option of a PostgreSQL URL that nobody reads. The driver passes over such, and a mistyped
+/// `sslmode` would leave TLS as it is by default.
 fn unknown_option(url: &str) -> Option<String> {
     const KNOWN: [&str; 18] = [
         "sslmode",

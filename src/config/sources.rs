@@ -1,5 +1,5 @@
-//! Where values come from: the file, over it the environment, over that the command line. All become one tree, which is
-//! then read once, so that the same checks speak of lines, of variables and of flags.
+//! Where values come from: the file, over it the environment, over that the command line. All become one
+//! tree, which is then read once, so that the same checks speak of lines, of variables and of flags.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use crate::core::written::{At, Problems, TreeNode};
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// What every variable of the configuration begins with.
 const PREFIX: &str = "TIDEGATE_";
-/// Variables that are no configuration: those of the client commands and of the process, then those of the scripts beside
-/// it, which may be exported where a daemon is started.
+/// Variables that are no configuration: those of the client commands and of the process, then those of the
+/// scripts beside it, which may be exported where a daemon is started.
 const NOT_CONFIGURATION: [&str; 12] = [
     "SERVER",
     "TOKEN",

@@ -13,7 +13,8 @@ pub struct RuleOutcome {
     pub rule: std::sync::Arc<str>,
     /// What it does with requests.
     pub action: Action,
-    /// Whether the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and not count.
+    /// Whether the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
+    /// not count.
     pub allowed: bool,
     /// Whether its "no" is only logged.
     pub shadow: bool,
@@ -53,7 +54,8 @@ pub struct Decision {
     pub allowed: bool,
     /// What each deciding rule said, in order of precedence.
     pub rules: SmallVec<[RuleOutcome; 2]>,
-    /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`: no rule applied.
+    /// Index in `rules` of the tightest: the denying one if denied, else the one with the least left. `None`:
+    /// no rule applied.
     pub tightest: Option<usize>,
     /// HTTP status that the denying rule asks for; 200 when allowed.
     pub status: u16,

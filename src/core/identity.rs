@@ -5,7 +5,8 @@
 use super::rule::{User, UserLimit};
 use super::time::{Span, Timestamp};
 
-/// How a key's public name begins; see [`ApiKey::id`]. No attribute value that begins so is taken for anything but a key.
+/// How a key's public name begins; see [`ApiKey::id`]. No attribute value that begins so is taken for
+/// anything but a key.
 pub const KEY_PREFIX: &str = "tgk_";
 /// Letters of a key's name after [`KEY_PREFIX`]: 62 random bits, so that two keys never meet.
 pub const KEY_NAME_LEN: usize = 12;

@@ -66,7 +66,8 @@ pub(super) fn push_value(bytes: &mut SmallVec<[u8; 62]>, value: &str) {
     bytes.extend_from_slice(value.as_bytes());
 }
 
-/// Splits an identity into its values; `None` if the bytes are no identity. For showing and for checking what a peer sent.
+/// Splits an identity into its values; `None` if the bytes are no identity. For showing and for checking what
+/// a peer sent.
 #[must_use]
 pub fn identity_values(mut identity: &[u8]) -> Option<Vec<&str>> {
     let mut values = Vec::new();

@@ -1,7 +1,8 @@
 //! The pure middle: rules, algorithms and the protocol between regions.
 //!
-//! Nothing here waits, locks, logs, draws a random number or reads a clock. Time and messages come in as arguments and
-//! effects go out as values, so that tests and simulations run the very code that production runs.
+//! Nothing here waits, locks, logs, draws a random number or reads a clock. Time and messages come in as
+//! arguments and effects go out as values, so that tests and simulations run the very code that production
+//! runs.
 
 pub mod algorithm;
 pub mod audit;

@@ -1,7 +1,9 @@
-//! What an operator should know of the cluster as it stands: each told once when it begins and once when it ends.
+//! What an operator should know of the cluster as it stands: each told once when it begins and once when it
+//! ends.
 //!
-//! Whoever looks hands in everything that is so now ([`Notices::handle_look`]). What lasts longer than its kind's patience is told,
-//! and shown for as long as it lasts. One that comes and goes is told at most once in [`TOLD_AGAIN`].
+//! Whoever looks hands in everything that is so now ([`Notices::handle_look`]). What lasts longer than its
+//! kind's patience is told, and shown for as long as it lasts. One that comes and goes is told at most once
+//! in [`TOLD_AGAIN`].
 
 use std::collections::BTreeMap;
 
@@ -65,7 +67,8 @@ impl NoticeKind {
         }
     }
 
-    /// So long it may last before it is told: what passes by itself while daemons start or rules change is not worth a line.
+    /// So long it may last before it is told: what passes by itself while daemons start or rules change is
+    /// not worth a line.
     #[must_use]
     pub const fn patience(self) -> Span {
         match self {

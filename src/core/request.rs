@@ -21,8 +21,8 @@ pub enum Cost {
     Refund(u64),
     /// Says what was used already (at least 1 permit): charged in full, whatever is left.
     Report(ReportedCost),
-    /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an acquisition is a
-    /// charge of as many permits as it asks for places, and the other steps are nothing.
+    /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an
+    /// acquisition is a charge of as many permits as it asks for places, and the other steps are nothing.
     Hold(Hold),
 }
 
@@ -31,7 +31,8 @@ pub enum Cost {
 pub struct ReportedCost {
     /// Permits used; at least 1.
     pub permits: u64,
-    /// The most permits beyond the limit that a bucket owes. Each rule has its own, which the engine puts here.
+    /// The most permits beyond the limit that a bucket owes. Each rule has its own, which the engine puts
+    /// here.
     pub debt_max: u32,
 }
 
@@ -106,17 +107,18 @@ pub struct LimitOverride {
     pub window: Span,
 }
 
-/// Name and value pairs, in the order the gateway gave them. An attribute whose name repeats has several values: a
-/// condition holds if any of them meets it, and a bucket is named by all of them.
+/// Name and value pairs, in the order the gateway gave them. An attribute whose name repeats has several
+/// values: a condition holds if any of them meets it, and a bucket is named by all of them.
 pub type Attributes<'a> = SmallVec<[(&'a str, &'a str); 8]>;
 
 /// How the values of a request are read, besides what they say. By default as they stand.
 #[derive(Debug, Clone, Default)]
 pub struct Forms<'a> {
-    /// Addresses of IPv6 that share this many leading bits share a bucket; zero: each has its own. Matching looks at the
-    /// whole address.
+    /// Addresses of IPv6 that share this many leading bits share a bucket; zero: each has its own. Matching
+    /// looks at the whole address.
     pub ipv6_prefix: u8,
-    /// Values that stand for texts beyond [`TEXT_BYTES_MAX`], each with the text that globs look at in its place.
+    /// Values that stand for texts beyond [`TEXT_BYTES_MAX`], each with the text that globs look at in its
+    /// place.
     pub whole: Vec<(&'a str, &'a str)>,
     /// The path as the client sent it, query included, where that is to be remembered.
     pub target: Option<&'a str>,

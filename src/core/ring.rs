@@ -1,7 +1,8 @@
 //! Which daemon of a region owns a key: a consistent-hash ring with virtual nodes.
 //!
-//! All daemons of a cluster must agree, whatever their build, so what is hashed are bytes fixed here and pinned by a
-//! golden test, not what a derive happens to write. Knows nothing of who is alive: the caller lists the nodes.
+//! All daemons of a cluster must agree, whatever their build, so what is hashed are bytes fixed here and
+//! pinned by a golden test, not what a derive happens to write. Knows nothing of who is alive: the caller
+//! lists the nodes.
 
 use std::hash::{Hash, Hasher};
 
@@ -61,7 +62,8 @@ impl Ring {
         self.nodes.get(point.node).map(String::as_str)
     }
 
-    /// The node that owns what these bytes name; `None` if the ring is empty. The bytes are hashed as they are.
+    /// The node that owns what these bytes name; `None` if the ring is empty. The bytes are hashed as they
+    /// are.
     #[must_use]
     pub fn owner_of(&self, bytes: &[u8]) -> Option<&str> {
         let point = self.points.get(&RawBytes(bytes))?;

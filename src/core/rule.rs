@@ -1,7 +1,7 @@
 //! A rule as its operator writes it, already checked: the input of [`super::ruleset`].
 //!
-//! The texts of `rules.toml`, the API and the database are wire types elsewhere; they become these by a checked
-//! conversion, so that everything here may be trusted.
+//! The texts of `rules.toml`, the API and the database are wire types elsewhere; they become these by a
+//! checked conversion, so that everything here may be trusted.
 
 use super::algorithm::Algorithm;
 use super::identity::Block;
@@ -22,7 +22,8 @@ pub enum Action {
     Throttle,
     /// Counted and reported, never denied.
     LogOnly,
-    /// Passes without being counted. In a group it decides that group; without one it exempts from every counting rule.
+    /// Passes without being counted. In a group it decides that group; without one it exempts from every
+    /// counting rule.
     Allow,
     /// Always denied. Wins over `allow` unless that decides the same group before it.
     Block,
@@ -112,7 +113,8 @@ pub struct Global {
     pub minimums: Vec<(String, u32)>,
     /// While a region is cut off.
     pub on_partition: OnPartition,
-    /// How long a request that finds its region dry waits for rights of another; zero for not at all (`escrow`).
+    /// How long a request that finds its region dry waits for rights of another; zero for not at all
+    /// (`escrow`).
     pub wait: Span,
 }
 
@@ -198,8 +200,8 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// A rule that counts everything of the default domain in one bucket and refuses what is above `limit` permits a `window`.
-    /// All else is as where a rules file leaves it out.
+    /// A rule that counts everything of the default domain in one bucket and refuses what is above `limit`
+    /// permits a `window`. All else is as where a rules file leaves it out.
     #[must_use]
     pub fn new(name: impl Into<String>, algorithm: Algorithm, limit: u32, window: Span) -> Self {
         Self {
@@ -227,8 +229,8 @@ impl Rule {
         }
     }
 
-    /// The most that a bucket owes under `limit` permits, where `whole` is what the rule's own limit is in all regions: a
-    /// region that is held to a part of the limit owes the same part.
+    /// The most that a bucket owes under `limit` permits, where `whole` is what the rule's own limit is in
+    /// all regions: a region that is held to a part of the limit owes the same part.
     #[must_use]
     pub fn debt_max(&self, limit: u32, whole: u32) -> u32 {
         match self.debt {

@@ -1,7 +1,8 @@
 //! A compiled set of rules: which rules decide a request, in time that does not grow with their number.
 //!
-//! Compiling sorts the rules, gives each its shape and builds one index for each domain. Nothing is interpreted per
-//! request, and a set never changes: a reload makes another, which shares with it what stayed ([`RuleSet::changed`]).
+//! Compiling sorts the rules, gives each its shape and builds one index for each domain. Nothing is
+//! interpreted per request, and a set never changes: a reload makes another, which shares with it what stayed
+//! ([`RuleSet::changed`]).
 
 mod change;
 mod domain;
@@ -43,8 +44,8 @@ pub use self::warnings::Warning;
 pub struct Compiled {
     /// The rule as written.
     pub rule: Rule,
-    /// Its number, below [`RuleSet::numbers`]. It stays while the rule of this name does, from one set to the next that is
-    /// made of it by [`RuleSet::changed`].
+    /// Its number, below [`RuleSet::numbers`]. It stays while the rule of this name does, from one set to the
+    /// next that is made of it by [`RuleSet::changed`].
     pub number: u32,
     /// What its buckets are named by.
     pub shape: Shape,
@@ -70,8 +71,8 @@ impl Compiled {
 pub struct Match<'s> {
     /// The rule.
     pub rule: &'s Compiled,
-    /// Its bucket; `None` for `allow` and `block`, which count nothing. Its shape is the rule's, or another where the
-    /// request brings a limit with another window.
+    /// Its bucket; `None` for `allow` and `block`, which count nothing. Its shape is the rule's, or another
+    /// where the request brings a limit with another window.
     pub key: Option<Key>,
     /// The limit in force: the request's own, else the user's own, else the rule's.
     pub limit: Limit,
@@ -312,8 +313,8 @@ impl RuleSet {
 
     /// Which rules decide this request.
     ///
-    /// In a group the first rule by precedence that matches decides; a rule without a group decides by itself. Where an
-    /// `allow` without a group matches, only it and every deciding `block` are left.
+    /// In a group the first rule by precedence that matches decides; a rule without a group decides by
+    /// itself. Where an `allow` without a group matches, only it and every deciding `block` are left.
     #[must_use]
     pub fn matches(&self, request: &Request<'_>) -> Matches<'_> {
         self.matches_of(request, &self.who(request))
@@ -351,7 +352,8 @@ impl RuleSet {
         Some(Match { rule, key: Some(key), limit, whole: limit, own_limit: None })
     }
 
-    /// Every rule of the request's domain in order of precedence, and why it takes part or not. Not for the common path.
+    /// Every rule of the request's domain in order of precedence, and why it takes part or not. Not for the
+    /// common path.
     #[must_use]
     pub fn explain(&self, request: &Request<'_>) -> Vec<(&Compiled, Reason)> {
         self.explain_of(request, &self.who(request))
@@ -372,8 +374,8 @@ impl RuleSet {
         domain.selectors.iter().map(|selector| &*selector.compiled).zip(reasons).collect()
     }
 
-    /// The bucket of rule `name` for this request, whether or not the rule would decide it; `None` if there is no such
-    /// rule or the request lacks an attribute that its `per` names.
+    /// The bucket of rule `name` for this request, whether or not the rule would decide it; `None` if there
+    /// is no such rule or the request lacks an attribute that its `per` names.
     #[must_use]
     pub fn bucket(&self, name: &str, request: &Request<'_>) -> Option<Match<'_>> {
         self.bucket_of(name, request, &self.who(request))
@@ -417,8 +419,8 @@ impl RuleSet {
     }
 }
 
-/// What counts requests with a limit of their own where no rule does, as Envoy's reference service counts: one bucket for
-/// each domain and descriptor. Its domain is empty, as no rule's can be.
+/// What counts requests with a limit of their own where no rule does, as Envoy's reference service counts:
+/// one bucket for each domain and descriptor. Its domain is empty, as no rule's can be.
 fn unruled(shapes: &mut Shapes) -> Option<Arc<Compiled>> {
     let mut rule = Rule::new(UNRULED, Algorithm::FixedWindow, 1, Span::from_secs(1));
     rule.domain = String::new();
@@ -436,7 +438,8 @@ fn domains(rules: &[Arc<Compiled>]) -> Named<Arc<Domain>> {
     by_domain.into_iter().map(|(name, rules)| (name.into(), Arc::new(Domain::new(rules)))).collect()
 }
 
-/// The limit in the form that buckets check. A throttled rule queues what drains within its longest delay, at least one.
+/// The limit in the form that buckets check. A throttled rule queues what drains within its longest delay, at
+/// least one.
 fn limit_of(rule: &Rule, permits: u32, burst: u32, window: Span) -> Limit {
     let queue = match rule.action {
         Action::Throttle if permits > 0 => {

@@ -1,9 +1,10 @@
 //! How a limit is shared out over regions: whole permits that add up to it exactly.
 //!
-//! Every region works this out for itself from the same rule, so it is a pure function of weights, minimums and names: the
-//! divisor method of Jefferson (M. L. Balinski, H. P. Young: Fair Representation, 1982), ties to the name that sorts first.
-//! No region gets less than the whole part of its exact share, and none gets less for a larger limit. Largest remainders do
-//! not promise the second: while a limit grew from five to six, two regions could each hold the permit that changed hands.
+//! Every region works this out for itself from the same rule, so it is a pure function of weights, minimums
+//! and names: the divisor method of Jefferson (M. L. Balinski, H. P. Young: Fair Representation, 1982), ties
+//! to the name that sorts first. No region gets less than the whole part of its exact share, and none gets
+//! less for a larger limit. Largest remainders do not promise the second: while a limit grew from five to
+//! six, two regions could each hold the permit that changed hands.
 
 use smallvec::SmallVec;
 
@@ -23,8 +24,8 @@ struct WeightPart {
 }
 
 impl Weights {
-    /// The weights in `shares`, with `minimums` in percent of the limit. A region of `regions` that `shares` does not
-    /// name has none; if `shares` is empty all of `regions` weigh the same.
+    /// The weights in `shares`, with `minimums` in percent of the limit. A region of `regions` that `shares`
+    /// does not name has none; if `shares` is empty all of `regions` weigh the same.
     #[must_use]
     pub fn new(shares: &[(String, u32)], minimums: &[(String, u32)], regions: &[String]) -> Self {
         let mut parts: Vec<WeightPart> = Vec::new();
@@ -61,8 +62,8 @@ impl Weights {
         self.divide(total).get(place).copied().unwrap_or(0)
     }
 
-    /// All shares of `total` permits, in the order of [`Self::regions`]. They add up to `total` wherever there is a
-    /// region with a weight.
+    /// All shares of `total` permits, in the order of [`Self::regions`]. They add up to `total` wherever
+    /// there is a region with a weight.
     #[must_use]
     pub fn divide(&self, total: u64) -> SmallVec<[u64; 8]> {
         let parts = self.effective();
@@ -85,8 +86,8 @@ impl Weights {
         shares
     }
 
-    /// The weights with the minimums put in, which is the same for every limit: who weighs less than its minimum weighs just
-    /// that, and the others divide what remains. At most `100 x 2^32 x regions`.
+    /// The weights with the minimums put in, which is the same for every limit: who weighs less than its
+    /// minimum weighs just that, and the others divide what remains. At most `100 x 2^32 x regions`.
     fn effective(&self) -> SmallVec<[u128; 8]> {
         let mut held: SmallVec<[bool; 8]> = SmallVec::from_elem(false, self.parts.len());
         loop {

@@ -1,9 +1,11 @@
-//! A bounded table of what is kept by key: its entries, when each may be forgotten, and which one goes first when there is
-//! no room. It does not know what it keeps; buckets and views of them are two tables of the same kind.
+//! A bounded table of what is kept by key: its entries, when each may be forgotten, and which one goes first
+//! when there is no room. It does not know what it keeps; buckets and views of them are two tables of the
+//! same kind.
 //!
-//! An entry costs 40 bytes beside its key (with a [`super::algorithm::State`] in it) and 4 to 7 bytes of index. Entries lie in
-//! small chunks that never move and keys in pages, so growing copies nothing but the index, and one table is meant to hold thousands of keys,
-//! not millions: whoever needs more keeps many tables and picks one by the key's hash.
+//! An entry costs 40 bytes beside its key (with a [`super::algorithm::State`] in it) and 4 to 7 bytes of
+//! index. Entries lie in small chunks that never move and keys in pages, so growing copies nothing but the
+//! index, and one table is meant to hold thousands of keys, not millions: whoever needs more keeps many
+//! tables and picks one by the key's hash.
 
 use hashbrown::HashTable;
 
@@ -20,13 +22,13 @@ const CHUNK: usize = 32;
 const RECLAIM_STEP: usize = 4;
 /// Entries among which the least valuable one is sought when the table is full.
 const SAMPLE: usize = 32;
-/// Bytes that the keys of one table have on average at most. Where they are longer, fewer find room: a client that chooses long
-/// values takes no more memory than one that chooses short ones.
+/// Bytes that the keys of one table have on average at most. Where they are longer, fewer find room: a client
+/// that chooses long values takes no more memory than one that chooses short ones.
 const KEY_BYTES_MEAN_MAX: usize = 256;
 /// Bytes of keys that any table has room for: the longest key.
 const KEY_BYTES_LEAST: usize = 65_535;
-/// Bytes that the values of one table hold on the heap on average at most, and what any table has room for. A bucket that keeps
-/// more by itself is held all the same: its limit bounds it.
+/// Bytes that the values of one table hold on the heap on average at most, and what any table has room for. A
+/// bucket that keeps more by itself is held all the same: its limit bounds it.
 const HEAP_BYTES_MEAN_MAX: usize = 256;
 const HEAP_BYTES_LEAST: usize = 1 << 20;
 /// The weight of an entry that is not forgotten before it expires.
@@ -38,7 +40,8 @@ const NEVER: u32 = u32::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TablePlace(u16);
 
-/// There is no room: the table is full and every entry in the sample must be kept, or the key exceeds 65,535 bytes.
+/// There is no room: the table is full and every entry in the sample must be kept, or the key exceeds 65,535
+/// bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no entry in reach may be forgotten")]
 pub struct Full;
@@ -92,8 +95,8 @@ impl<T> TableEntry<T> {
     }
 }
 
-/// The 24 bits of a hash that the index reads: the lowest 17, which pick the bucket, and the topmost 7, which tell keys
-/// in one bucket apart.
+/// The 24 bits of a hash that the index reads: the lowest 17, which pick the bucket, and the topmost 7, which
+/// tell keys in one bucket apart.
 fn short(hash: u64) -> [u8; 3] {
     let [low, middle, upper, .., top] = hash.to_le_bytes();
     [low, middle, (upper & 1) | (top & 0xfe)]
@@ -148,9 +151,10 @@ impl<T> Table<T> {
         self.heap = self.heap.saturating_add(self.heap_at(place)).saturating_sub(before);
     }
 
-    /// Makes room on the heap for the value at `place`, or for a new one, to grow: the least valuable of a sample of those that hold
-    /// something there are forgotten, but none that is `pinned`, until all others hold no more than they may. Returns how many
-    /// went before their time; [`Full`] if all of those in reach must be kept.
+    /// Makes room on the heap for the value at `place`, or for a new one, to grow: the least valuable of a
+    /// sample of those that hold something there are forgotten, but none that is `pinned`, until all others
+    /// hold no more than they may. Returns how many went before their time; [`Full`] if all of those in reach
+    /// must be kept.
     pub fn make_heap(
         &mut self,
         place: Option<TablePlace>,
@@ -198,8 +202,8 @@ impl<T> Table<T> {
             + self.keys.overhead()
     }
 
-    /// Where `key` is kept. `hash` must be the same for the same key throughout the table's life; its lowest 17 and topmost 7
-    /// bits are read.
+    /// Where `key` is kept. `hash` must be the same for the same key throughout the table's life; its lowest
+    /// 17 and topmost 7 bits are read.
     #[must_use]
     pub fn find(&self, hash: u64, key: &[u8]) -> Option<TablePlace> {
         let same =
@@ -218,8 +222,8 @@ impl<T> Table<T> {
         self.entry_mut(place.0)?.value.as_mut()
     }
 
-    /// Says when the entry may be forgotten and how much it weighs until then: where there is no room the lowest weight goes
-    /// first, and [`WEIGHT_KEPT`] never does.
+    /// Says when the entry may be forgotten and how much it weighs until then: where there is no room the
+    /// lowest weight goes first, and [`WEIGHT_KEPT`] never does.
     pub fn rate(&mut self, place: TablePlace, expiry: Timestamp, weight: u8) {
         if let Some(entry) = self.entry_mut(place.0) {
             entry.expiry = u32::try_from(expiry.0.div_ceil(1_000_000)).unwrap_or(NEVER);
@@ -236,8 +240,8 @@ impl<T> Table<T> {
 
     /// Keeps `value` under a key that is not yet kept. It stays until [`Self::rate`] has said when it may go.
     ///
-    /// Looks for expired entries on the way. Where there is no room, the least valuable of a sample is forgotten, but none that
-    /// is `pinned`; [`Full`] if all of those must be kept.
+    /// Looks for expired entries on the way. Where there is no room, the least valuable of a sample is
+    /// forgotten, but none that is `pinned`; [`Full`] if all of those must be kept.
     pub fn insert(
         &mut self,
         hash: u64,
@@ -284,8 +288,8 @@ impl<T> Table<T> {
         Some(value)
     }
 
-    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. What lies empty as a
-    /// whole gives its memory back.
+    /// Looks at the next `entries_max` entries and forgets those that have expired. Returns how many. What
+    /// lies empty as a whole gives its memory back.
     pub fn sweep(&mut self, now: Timestamp, entries_max: usize) -> usize {
         let forgotten = self.sweep_but(now, entries_max.min(self.made), &|_| false);
         if self.is_empty() && self.made > 0 {

@@ -1,7 +1,7 @@
 //! Points in time and lengths of time, both in whole microseconds.
 //!
-//! Microseconds are what the region's store (`TIME` in Redis) and the protocol between regions count in. Both types
-//! saturate: no input makes them overflow.
+//! Microseconds are what the region's store (`TIME` in Redis) and the protocol between regions count in. Both
+//! types saturate: no input makes them overflow.
 
 use std::ops::{Add, Sub};
 
@@ -30,8 +30,8 @@ impl Timestamp {
         Span(self.0.saturating_sub(earlier.0))
     }
 
-    /// The index of the window of length `window` that contains this instant. Windows are aligned to the epoch, so that
-    /// every region counts the same ones.
+    /// The index of the window of length `window` that contains this instant. Windows are aligned to the
+    /// epoch, so that every region counts the same ones.
     #[must_use]
     pub const fn window_index(self, window: Span) -> u64 {
         match self.0.checked_div(window.0) {

@@ -1,12 +1,14 @@
-//! The one form of a path and of a host, so that every spelling of them meets the same rules and the same bucket.
+//! The one form of a path and of a host, so that every spelling of them meets the same rules and the same
+//! bucket.
 //!
-//! A client chooses the spelling and an origin undoes it: `//admin`, `/%61dmin` and `/x/../admin` all reach `/admin`.
+//! A client chooses the spelling and an origin undoes it: `//admin`, `/%61dmin` and `/x/../admin` all reach
+//! `/admin`.
 
 use std::borrow::Cow;
 
-/// The normal form of a request's path: without scheme and host, query, fragment and `;parameters`, with percent-encoded
-/// visible characters decoded, `\` read as `/`, neighbouring slashes merged and dot segments removed. The case of letters
-/// stays, since origins tell it apart.
+/// The normal form of a request's path: without scheme and host, query, fragment and `;parameters`, with
+/// percent-encoded visible characters decoded, `\` read as `/`, neighbouring slashes merged and dot segments
+/// removed. The case of letters stays, since origins tell it apart.
 #[must_use]
 pub fn path(text: &str) -> Cow<'_, str> {
     let text = path_of(text);
@@ -26,9 +28,9 @@ pub fn host(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(bare_host(text))
 }
 
-/// The same text with percent-encoded visible characters decoded and `\` as `/`. The characters that would change where a
-/// path ends (`%`, `?`, `#`, `;`) and control characters stay encoded, with digits in upper case; so do bytes that are
-/// not UTF-8.
+/// The same text with percent-encoded visible characters decoded and `\` as `/`. The characters that would
+/// change where a path ends (`%`, `?`, `#`, `;`) and control characters stay encoded, with digits in upper
+/// case; so do bytes that are not UTF-8.
 #[must_use]
 pub fn letters(text: &str) -> Cow<'_, str> {
     if !text.bytes().any(|byte| byte == b'%' || byte == b'\\') {

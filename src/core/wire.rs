@@ -1,5 +1,5 @@
-//! Every message between daemons, versioned. How they become bytes is the codec's business (`peer/codec.rs`), but for
-//! frames of counts: of those there are so many that every byte was weighed ([`compact`]).
+//! Every message between daemons, versioned. How they become bytes is the codec's business (`peer/codec.rs`),
+//! but for frames of counts: of those there are so many that every byte was weighed ([`compact`]).
 //!
 //! The sender's region and node are never in a message: they are read from its certificate.
 
@@ -24,8 +24,8 @@ pub const IDENTITY_BYTES_MAX: usize = 16 * 1_024;
 pub const COUNTS_MAX: usize = 64;
 /// Longest name of a region or node in a message, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// Largest demand that is believed, in millionths of a permit per second: about 1,100 million permits per second. A power
-/// of two, so that no demand below it is rounded to one above it.
+/// Largest demand that is believed, in millionths of a permit per second: about 1,100 million permits per
+/// second. A power of two, so that no demand below it is rounded to one above it.
 pub const DEMAND_MAX: u64 = 1 << 50;
 
 /// One frame from one node to another.
@@ -37,11 +37,11 @@ pub struct Frame {
     pub seq: u64,
     /// The sender's clock when it sent this.
     pub sent: Timestamp,
-    /// The newest `seq` received from the receiver, and when it arrived by the sender's clock minus that frame's `sent`
-    /// (one-way delay plus clock offset, in µs); `None` before the first.
+    /// The newest `seq` received from the receiver, and when it arrived by the sender's clock minus that
+    /// frame's `sent` (one-way delay plus clock offset, in µs); `None` before the first.
     pub seen: Option<Acknowledgement>,
-    /// The longest that a frame of another region lately took to the sender. Every node takes the worst of all, so that
-    /// all of them use a report at the same instant.
+    /// The longest that a frame of another region lately took to the sender. Every node takes the worst of
+    /// all, so that all of them use a report at the same instant.
     pub slowest: Span,
     /// What was admitted.
     pub reports: Vec<Report>,
@@ -123,7 +123,8 @@ impl OwnLimit {
 pub enum Scope {
     /// The sending daemon alone: told to the owner of the key inside its region.
     Node,
-    /// A whole region: its owner of the key tells the owner in each other region about its own, and its siblings about all.
+    /// A whole region: its owner of the key tells the owner in each other region about its own, and its
+    /// siblings about all.
     Region(String),
 }
 
@@ -132,8 +133,8 @@ pub enum Scope {
 pub struct Counter {
     /// The daemon.
     pub node: Arc<str>,
-    /// When it began this count, by its clock. A daemon that restarts, or that forgot the bucket, begins a new count at
-    /// zero; the last value of the old one stays counted.
+    /// When it began this count, by its clock. A daemon that restarts, or that forgot the bucket, begins a
+    /// new count at zero; the last value of the old one stays counted.
     pub since: Timestamp,
 }
 
@@ -146,8 +147,8 @@ pub struct Amount {
     pub returned: u64,
 }
 
-/// The demand that a frame carries for this one: rounded to eleven significant bits, so off by 0.05 % at most. A region
-/// divides by what it told, not by what it knows better, so that all divide alike.
+/// The demand that a frame carries for this one: rounded to eleven significant bits, so off by 0.05 % at
+/// most. A region divides by what it told, not by what it knows better, so that all divide alike.
 #[must_use]
 pub const fn rounded(demand: u64) -> u64 {
     let shift = u64::BITS.saturating_sub(demand.leading_zeros()).saturating_sub(compact::DEMAND_BITS);

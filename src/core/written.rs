@@ -1,7 +1,8 @@
-//! Texts that people write (`rules.toml`, `tidegate.toml`, JSON documents) as trees of values that know where they stand.
+//! Texts that people write (`rules.toml`, `tidegate.toml`, JSON documents) as trees of values that know where
+//! they stand.
 //!
-//! A reader of such a tree collects every problem before it gives up, each with the place to look at and what was
-//! expected. Nothing here reads files.
+//! A reader of such a tree collects every problem before it gives up, each with the place to look at and what
+//! was expected. Nothing here reads files.
 
 mod fields;
 mod moment;

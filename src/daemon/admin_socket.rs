@@ -1,4 +1,5 @@
-//! The admin socket: a Unix socket that only the user of the daemon can open. Whoever opens it may change everything.
+//! The admin socket: a Unix socket that only the user of the daemon can open. Whoever opens it may change
+//! everything.
 
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ impl AdminSocket {
         }
     }
 
-    /// Opens it for the daemon that serves HTTP there. One that was asked for must open; the usual one may be missing.
+    /// Opens it for the daemon that serves HTTP there. One that was asked for must open; the usual one may be
+    /// missing.
     pub(super) async fn open(&self, http: Option<&Bound>) -> anyhow::Result<Option<Listener>> {
         match self {
             Self::Off => Ok(None),

@@ -1,8 +1,8 @@
-//! Rules from PostgreSQL: loaded at the start, followed while the daemon runs, kept on disk for the day on which the
-//! database is away, and handed to peers whose database is.
+//! Rules from PostgreSQL: loaded at the start, followed while the daemon runs, kept on disk for the day on
+//! which the database is away, and handed to peers whose database is.
 //!
-//! The set in force only ever gives way to a newer one that is right in every part. Where none can be had the daemon goes
-//! on with what it has, for ever, and says so in `/readyz`, in the log and in metrics.
+//! The set in force only ever gives way to a newer one that is right in every part. Where none can be had the
+//! daemon goes on with what it has, for ever, and says so in `/readyz`, in the log and in metrics.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
@@ -71,7 +71,8 @@ pub(super) struct DatabaseRules {
 struct Refused {
     version: Version,
     problems: String,
-    /// The database holds it: it is not read again. What a peer gives says nothing of what the database will hold.
+    /// The database holds it: it is not read again. What a peer gives says nothing of what the database will
+    /// hold.
     by_database: bool,
 }
 
@@ -85,8 +86,8 @@ impl Refused {
 #[derive(Debug, Default)]
 pub(super) struct State {
     in_force: Option<Version>,
-    /// The texts of the set in force. Locked by whoever puts another in force until that is done, also where nobody waits
-    /// for it any more.
+    /// The texts of the set in force. Locked by whoever puts another in force until that is done, also where
+    /// nobody waits for it any more.
     held: Arc<std::sync::Mutex<Held>>,
     /// How many rules are in force.
     rules: usize,
@@ -122,7 +123,8 @@ impl DatabaseRules {
         }
     }
 
-    /// The first set: from the database, else the one that was kept. Without either the daemon is not ready yet.
+    /// The first set: from the database, else the one that was kept. Without either the daemon is not ready
+    /// yet.
     pub(super) async fn first(&self) {
         if let Err(failure) = self.database.check().await {
             let mut state = self.state.lock().await;
@@ -229,8 +231,8 @@ impl DatabaseRules {
         }
     }
 
-    /// Whether the database answers, asked only where it did not at the last look: who changes rules does not wait long
-    /// for one that is known to be away.
+    /// Whether the database answers, asked only where it did not at the last look: who changes rules does not
+    /// wait long for one that is known to be away.
     pub(super) async fn probe(&self) -> Result<(), Failure> {
         if self.is_reachable() {
             return Ok(());

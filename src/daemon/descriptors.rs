@@ -4,7 +4,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Listeners of gateways, which share what there is.
 const LISTENERS: u64 = 2;
-/// The part of all descriptors that connections leave for Redis, PostgreSQL, other daemons and files, and its bounds.
+/// The part of all descriptors that connections leave for Redis, PostgreSQL, other daemons and files, and its
+/// bounds.
 const RESERVED_PART: u64 = 4;
 const RESERVED_MIN: u64 = 64;
 const RESERVED_MAX: u64 = 512;

@@ -1,8 +1,8 @@
 //! The orderly end: unready first, then no calls that would have to be cut off, then everything else.
 //!
-//! A gateway hears that a daemon leaves when it next looks at its health, and sends requests until then. So a daemon turns
-//! unready at once and serves on for `listen.drain`. Then it asks clients to go elsewhere (`Connection: close`, GOAWAY), and
-//! only then stops accepting.
+//! A gateway hears that a daemon leaves when it next looks at its health, and sends requests until then. So a
+//! daemon turns unready at once and serves on for `listen.drain`. Then it asks clients to go elsewhere
+//! (`Connection: close`, GOAWAY), and only then stops accepting.
 
 use std::time::Duration;
 
@@ -28,16 +28,16 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How a daemon is asked to end.
 #[derive(Debug, Clone, Default)]
 pub struct Stopping {
-    /// It need not wait for gateways that are not there: without an open connection it stops at once. For a person at a
-    /// terminal; a supervisor's gateways may be between two connections.
+    /// It need not wait for gateways that are not there: without an open connection it stops at once. For a
+    /// person at a terminal; a supervisor's gateways may be between two connections.
     pub alone: bool,
     /// Cancelled: it stops without waiting for gateways any longer.
     pub hurry: CancellationToken,
 }
 
 impl Daemon {
-    /// Turns unready, serves until gateways have noticed, finishes what is in flight, tells the other daemons, and ends:
-    /// within `listen.drain` and ten seconds.
+    /// Turns unready, serves until gateways have noticed, finishes what is in flight, tells the other
+    /// daemons, and ends: within `listen.drain` and ten seconds.
     pub async fn drain(self) {
         self.stop(Stopping::default()).await;
     }

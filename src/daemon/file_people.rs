@@ -1,5 +1,5 @@
-//! Users, API keys and tiers in the rules file, changed through the daemon: the file is rewritten with every comment kept,
-//! and read again like after any other change.
+//! Users, API keys and tiers in the rules file, changed through the daemon: the file is rewritten with every
+//! comment kept, and read again like after any other change.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

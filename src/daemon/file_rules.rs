@@ -1,5 +1,5 @@
-//! Rules in a file, changed through the daemon: the file is rewritten, read again like after any other change, and its
-//! history kept beside it.
+//! Rules in a file, changed through the daemon: the file is rewritten, read again like after any other
+//! change, and its history kept beside it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -70,7 +70,8 @@ impl IdentitySetup {
     }
 }
 
-/// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules file.
+/// Where changes of everything but rules and quotas are recorded: in the database, else beside the rules
+/// file.
 pub(super) fn ledger(setup: &Setup, database: Option<&Database>) -> Arc<dyn Ledger> {
     match (database, &setup.rules) {
         (Some(database), _) => {
@@ -160,8 +161,8 @@ struct Keys {
 }
 
 impl Keys {
-    /// Follows it until `stop`. A file that cannot be used leaves the keys before it in force; one that was removed takes
-    /// them along.
+    /// Follows it until `stop`. A file that cannot be used leaves the keys before it in force; one that was
+    /// removed takes them along.
     async fn watch(mut self, stop: CancellationToken) {
         let (mut told, mut gone) = (false, 0);
         loop {

@@ -219,7 +219,8 @@ impl Daemon {
             Some(tokens) => shared.with_tokens(Arc::clone(tokens)),
             None => shared,
         });
-        // Of their own, since they end before the other tasks do; one that ends too early is missed like those.
+        // Of their own, since they end before the other tasks do; one that ends too early is missed like
+        // those.
         let doors = tasks.apart();
         let http = http.map(|listener| {
             let (bound, listener) = (Bound::of(&listener), Arc::new(listener));

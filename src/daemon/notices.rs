@@ -1,5 +1,5 @@
-//! Looks at the cluster as this daemon sees it, and tells its operator what is wrong: in the log once when it begins and once
-//! when it is over, in `/readyz` and `tidegate regions` for as long as it lasts.
+//! Looks at the cluster as this daemon sees it, and tells its operator what is wrong: in the log once when it
+//! begins and once when it is over, in `/readyz` and `tidegate regions` for as long as it lasts.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};

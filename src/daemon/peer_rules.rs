@@ -1,5 +1,5 @@
-//! Rules from and for peers: tells them which set is in force here, and takes a newer one from them where the own database
-//! is away or behind.
+//! Rules from and for peers: tells them which set is in force here, and takes a newer one from them where the
+//! own database is away or behind.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -20,7 +20,8 @@ const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Longest time for a set to come.
 const FETCH_DEADLINE: Duration = Duration::from_secs(30);
-/// Sets that are not asked for again, because what came was not right. More: all are forgotten, and may be tried once more.
+/// Sets that are not asked for again, because what came was not right. More: all are forgotten, and may be
+/// tried once more.
 const SHUNNED_MAX: usize = 256;
 
 /// Why a peer's set was not taken. The words are metric labels.
@@ -72,7 +73,8 @@ impl Unfit {
     }
 }
 
-/// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it elsewhere.
+/// What was not right when it came, by who gave it: a peer that lies about a set keeps nobody from taking it
+/// elsewhere.
 type Shunned = HashSet<(NodeName, [u8; 32])>;
 
 /// Both directions, until `stop`.
@@ -117,7 +119,8 @@ fn version(word: &RulesStatement) -> Version {
     Version { generation: word.generation, revision: word.revision }
 }
 
-/// Takes the newest set that a peer has, if it is newer than the own one; the next newest if that is not right.
+/// Takes the newest set that a peer has, if it is newer than the own one; the next newest if that is not
+/// right.
 async fn catch_up(rules: &DatabaseRules, peers: &Peers, members: &[Member], shunned: &mut Shunned) {
     let own = &rules.engine.name().region;
     let mut holders: Vec<(&Member, RulesStatement)> = members

@@ -93,7 +93,8 @@ impl Reloader {
         }
     }
 
-    /// Takes in a change that was seen, unless the file was written since: then what it holds once it stays the same.
+    /// Takes in a change that was seen, unless the file was written since: then what it holds once it stays
+    /// the same.
     async fn settled(&self, seen: file::Change) {
         let RulesSource::File(path) = &self.source else { return };
         let mut seen = seen;
@@ -259,7 +260,8 @@ pub struct Checked {
     pub warnings: Vec<String>,
 }
 
-/// Reads a rules file and checks it as a whole. `regions` are those that may hold shares; empty if they are not known.
+/// Reads a rules file and checks it as a whole. `regions` are those that may hold shares; empty if they are
+/// not known.
 ///
 /// # Errors
 /// Every problem, a line each.

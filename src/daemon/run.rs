@@ -17,7 +17,8 @@ pub enum RunError {
     Failed(anyhow::Error),
 }
 
-/// Runs a daemon until SIGTERM or SIGINT, a second of which ends it sooner; SIGHUP reads rules and certificates again.
+/// Runs a daemon until SIGTERM or SIGINT, a second of which ends it sooner; SIGHUP reads rules and
+/// certificates again.
 ///
 /// # Errors
 /// What kept it from starting.

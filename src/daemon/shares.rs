@@ -1,7 +1,8 @@
-//! Fixed shares across restarts and regions: notes on disk which weights are held, then says so to the others.
+//! Fixed shares across restarts and regions: notes on disk which weights are held, then says so to the
+//! others.
 //!
-//! In that order: a daemon that said it holds new weights and forgot it in a crash could take its old share again while
-//! others already spend the difference.
+//! In that order: a daemon that said it holds new weights and forgot it in a crash could take its old share
+//! again while others already spend the difference.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};

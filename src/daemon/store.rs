@@ -27,7 +27,8 @@ pub enum StoreSetup {
 pub(super) struct Opened {
     pub(super) store: Arc<dyn Store>,
     redis: Option<Arc<RedisStore>>,
-    /// Live daemons of this region, this one included: what a share of a limit is divided by while Redis is away.
+    /// Live daemons of this region, this one included: what a share of a limit is divided by while Redis is
+    /// away.
     pub(super) live: Arc<AtomicUsize>,
 }
 

@@ -39,8 +39,8 @@ fn read(path: &Path) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// Follows the file until `stop`. A file that cannot be used leaves the tokens before it in force; one that was removed
-/// takes them along, and nobody is let in until it is there again.
+/// Follows the file until `stop`. A file that cannot be used leaves the tokens before it in force; one that
+/// was removed takes them along, and nobody is let in until it is there again.
 pub(super) async fn watch(path: PathBuf, guard: Arc<Guard>, stop: CancellationToken) {
     // Unknown at first: what changed before this task began, or began again, is taken too.
     let mut last = None;

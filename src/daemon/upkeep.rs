@@ -13,7 +13,8 @@ use crate::engine::world::WorldPort;
 /// How often.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Runs until `stop`. `alone`: no task speaks with other daemons, so nobody else says how worldwide rules stand.
+/// Runs until `stop`. `alone`: no task speaks with other daemons, so nobody else says how worldwide rules
+/// stand.
 pub(super) async fn run(engine: Arc<Engine>, alone: bool, stop: CancellationToken) {
     let tasks = engine.metrics().plain_gauge("tasks");
     let mut ticks = interval(PERIOD);

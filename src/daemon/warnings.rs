@@ -1,4 +1,5 @@
-//! Looks for odd rules after every change of the rules, away from the threads that decide, and logs each once.
+//! Looks for odd rules after every change of the rules, away from the threads that decide, and logs each
+//! once.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -109,7 +109,8 @@ impl World {
         self.address
     }
 
-    /// Reads the certificates again; links made from then on use them. What is wrong is logged, and the old ones stay.
+    /// Reads the certificates again; links made from then on use them. What is wrong is logged, and the old
+    /// ones stay.
     pub(super) async fn reload_certificates(&self) {
         let Some(files) = self.tls_files.clone() else { return };
         let now = Clock::System.now();
@@ -193,7 +194,8 @@ impl Siblings {
                 .map(|member| member.name.node.clone())
                 .collect();
             self.live.store(siblings.len() + 1, Ordering::Relaxed);
-            // With buckets in memory each daemon counts for itself, so a second one admits the limit once more.
+            // With buckets in memory each daemon counts for itself, so a second one admits the limit once
+            // more.
             match siblings.first().filter(|_| !self.shared_store) {
                 Some(node) if !warned => {
                     let region = &self.region;

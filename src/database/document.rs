@@ -1,7 +1,7 @@
 //! Rules as they are written: one shape for `rules.toml` and for the JSON of the API.
 //!
-//! A document is read as a whole. Every problem is told at once, with its place and what was expected, and a document
-//! with any problem gives no rules at all.
+//! A document is read as a whole. Every problem is told at once, with its place and what was expected, and a
+//! document with any problem gives no rules at all.
 
 mod people;
 mod rule;

@@ -1,9 +1,10 @@
 //! Rules of the Envoy reference rate limit service, read as ours: `tidegate rules import --from envoy`.
 //!
-//! There a request's descriptor walks down a tree, at each level to the entry with its value, else to one whose value ends in
-//! `*` and fits, else to the entry without a value; the limit where it ends is the one that holds, if there is one. Here each
-//! such end is a rule with `exact`, the ends of one sequence of keys are a group in the order of that walk, and where the walk
-//! ends at an entry without a limit that stands before one with a limit, a rule that allows stands before it.
+//! There a request's descriptor walks down a tree, at each level to the entry with its value, else to one
+//! whose value ends in `*` and fits, else to the entry without a value; the limit where it ends is the one
+//! that holds, if there is one. Here each such end is a rule with `exact`, the ends of one sequence of keys
+//! are a group in the order of that walk, and where the walk ends at an entry without a limit that stands
+//! before one with a limit, a rule that allows stands before it.
 
 mod tree;
 
@@ -87,8 +88,8 @@ impl PathEntry {
     }
 }
 
-/// Reads files, each by the name that sentences give it and its text. Files of one domain are one tree, as the reference service
-/// merges them.
+/// Reads files, each by the name that sentences give it and its text. Files of one domain are one tree, as
+/// the reference service merges them.
 ///
 /// # Errors
 /// Every text that is no such file at all.

@@ -1,7 +1,8 @@
 //! `rules.toml` on disk: read it, and notice when it changes.
 //!
-//! What matters is the content, not who wrote it or how: editors replace files and orchestrators swap links, so the file is
-//! read again at every look. Whoever listens decides what to do with a file that has problems; none of it is kept here.
+//! What matters is the content, not who wrote it or how: editors replace files and orchestrators swap links,
+//! so the file is read again at every look. Whoever listens decides what to do with a file that has problems;
+//! none of it is kept here.
 
 pub mod changes;
 pub mod edit;
@@ -20,8 +21,8 @@ use crate::core::written::{Problem, TextPlace};
 pub const FILE_BYTES_MAX: u64 = 64 << 20;
 /// How often to look at the file, unless told otherwise: two looks, and so a change, fit in a second.
 pub const LOOK_INTERVAL: Duration = Duration::from_millis(400);
-/// Changes that may wait for whoever listens. Full: looking stops until there is room, and what happened meanwhile is then
-/// seen as one change.
+/// Changes that may wait for whoever listens. Full: looking stops until there is room, and what happened
+/// meanwhile is then seen as one change.
 const CHANGES_WAITING_MAX: usize = 1;
 
 /// What a change of the file brought: its rules, or what is wrong with it.
@@ -64,12 +65,12 @@ fn reason(error: &std::io::Error) -> String {
     }
 }
 
-/// Looks at the file every `interval` and tells each change of its content. `known` is the hash of the content that is
-/// already in use, if any. Ends when the receiver is dropped.
+/// Looks at the file every `interval` and tells each change of its content. `known` is the hash of the
+/// content that is already in use, if any. Ends when the receiver is dropped.
 ///
-/// New content is told once two looks in a row have found it: who writes a file in several steps may be halfway when one
-/// look comes. A file that cannot be read or has problems is told once; what comes after it is told again, even if it is
-/// the content from before.
+/// New content is told once two looks in a row have found it: who writes a file in several steps may be
+/// halfway when one look comes. A file that cannot be read or has problems is told once; what comes after it
+/// is told again, even if it is the content from before.
 #[must_use]
 pub fn watch(
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! A set of rules that is in force, held so that a change to a few of very many rules costs only those few: each rule's
-//! text apart, ready to be joined into the bytes that are saved and handed to peers.
+//! A set of rules that is in force, held so that a change to a few of very many rules costs only those few:
+//! each rule's text apart, ready to be joined into the bytes that are saved and handed to peers.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! Files and folders that only this daemon's user may read: they hold users, addresses and paths of other people.
+//! Files and folders that only this daemon's user may read: they hold users, addresses and paths of other
+//! people.
 
 use std::fs::{DirBuilder, File, Permissions};
 use std::io;
@@ -19,7 +20,8 @@ pub fn create(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a folder and those above it, unless they are there: their modes are then the operator's business. Blocks.
+/// Makes a folder and those above it, unless they are there: their modes are then the operator's business.
+/// Blocks.
 ///
 /// # Errors
 /// What the system says.

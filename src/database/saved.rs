@@ -1,6 +1,8 @@
-//! A set of rules as bytes: what a daemon keeps on its disk to start from, and what daemons hand to each other.
+//! A set of rules as bytes: what a daemon keeps on its disk to start from, and what daemons hand to each
+//! other.
 //!
-//! [`super::held`] writes it. Whoever reads one checks it like any other set before use: bytes on a disk rot, and peers may be of another version.
+//! [`super::held`] writes it. Whoever reads one checks it like any other set before use: bytes on a disk rot,
+//! and peers may be of another version.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
@@ -18,7 +20,8 @@ use crate::engine::rulebook::Quota;
 pub const SET_BYTES_MAX: usize = 64 << 20;
 pub(super) const FORMAT: u32 = 1;
 const DIGEST_BYTES: usize = 32;
-/// Largest generation and revision that are believed: databases count them in 63 bits, and need room to go on.
+/// Largest generation and revision that are believed: databases count them in 63 bits, and need room to go
+/// on.
 const NUMBER_MAX: u64 = 1 << 62;
 
 #[derive(Deserialize)]

@@ -1,5 +1,5 @@
-//! A whole set of rules as documents, with the regions' quotas: what an edit makes of it, whether it is right, and how it
-//! differs from another. The same for a file and for PostgreSQL.
+//! A whole set of rules as documents, with the regions' quotas: what an edit makes of it, whether it is
+//! right, and how it differs from another. The same for a file and for PostgreSQL.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,8 @@ impl RuleDocs {
         if problems.is_empty() { Ok(rules) } else { Err(problems) }
     }
 
-    /// The same as [`Self::read_beside`], compiled to see whether it holds together, and short enough to be handed on.
+    /// The same as [`Self::read_beside`], compiled to see whether it holds together, and short enough to be
+    /// handed on.
     ///
     /// # Errors
     /// As [`Self::read`].
@@ -154,8 +155,8 @@ impl RuleDocs {
         Ok(set)
     }
 
-    /// `after`, with this set's own text for every rule that means the same in both: who sends back what was shown, with
-    /// every default spelled out, changes nothing.
+    /// `after`, with this set's own text for every rule that means the same in both: who sends back what was
+    /// shown, with every default spelled out, changes nothing.
     #[must_use]
     pub fn keeping(&self, mut after: Self, regions: &[String]) -> Self {
         let read =
@@ -170,7 +171,8 @@ impl RuleDocs {
         after
     }
 
-    /// The edit that gives a rule these quotas by writing them into the rule itself, for a place that keeps no others.
+    /// The edit that gives a rule these quotas by writing them into the rule itself, for a place that keeps
+    /// no others.
     ///
     /// # Errors
     /// There is no such rule, or it is not worldwide.

@@ -107,8 +107,8 @@ pub const CHANGES_MAX: u32 = 1_000;
 
 /// Where changes of everything but rules and quotas are recorded, which keep a history of their own.
 pub trait Ledger: Send + Sync + 'static {
-    /// Records a change that has been made. A record that cannot be kept does not undo the change: whoever made it logs
-    /// the sentence that comes back.
+    /// Records a change that has been made. A record that cannot be kept does not undo the change: whoever
+    /// made it logs the sentence that comes back.
     fn record<'a>(&'a self, change: &'a Change) -> Later<'a, Result<(), String>>;
 
     /// Shows records, newest first; the sentence says why there is no answer.

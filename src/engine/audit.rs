@@ -1,9 +1,9 @@
 //! Where decisions leave their records: a bounded queue that a decision never waits for.
 //!
-//! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A record that
-//! finds its slot full is counted and dropped, which costs less than writing it: a storm of denials slows nothing down.
-//! Memory is made ready by who reads, as much as the last reading needed: a decision neither allocates nor touches a page
-//! for the first time.
+//! Each thread writes bytes into a slot that it shares with few others; what reads them takes whole slots. A
+//! record that finds its slot full is counted and dropped, which costs less than writing it: a storm of
+//! denials slows nothing down. Memory is made ready by who reads, as much as the last reading needed: a
+//! decision neither allocates nor touches a page for the first time.
 
 use std::cell::Cell;
 use std::hash::BuildHasher as _;
@@ -35,7 +35,8 @@ const UNLISTED_MAX: usize = 4_096;
 /// Bytes of a key's fingerprint, in hexadecimal digits.
 const FINGERPRINT_DIGITS: usize = 32;
 
-/// On cache lines of its own, two of them because they are fetched in pairs: threads of other slots do not slow it down.
+/// On cache lines of its own, two of them because they are fetched in pairs: threads of other slots do not
+/// slow it down.
 #[derive(Default)]
 #[repr(align(128))]
 struct OwnLine(Mutex<Slot>);
@@ -307,8 +308,8 @@ impl Queue {
         self.urgent.notified().await;
     }
 
-    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the rule of this
-    /// index.
+    /// Records what became of a request, if it is to be recorded. `used`: permits in use after it under the
+    /// rule of this index.
     pub(super) fn tell(
         &self,
         question: Question<'_, '_>,
@@ -390,8 +391,8 @@ impl KeyName<'_> {
     }
 }
 
-/// The public name of a key of ours and a fingerprint stay what they are; anything else may be the secret itself, and only
-/// its fingerprint is kept.
+/// The public name of a key of ours and a fingerprint stay what they are; anything else may be the secret
+/// itself, and only its fingerprint is kept.
 fn key_name(value: &str) -> KeyName<'_> {
     if is_key_name(value) {
         return KeyName::Given(value);
@@ -413,8 +414,8 @@ fn own_slot() -> usize {
     OWN.with(|own| *own)
 }
 
-/// A number below 2^32 from this thread's own sequence (xorshift): patterns of the traffic do not line up with it, as they
-/// would with every n-th decision.
+/// A number below 2^32 from this thread's own sequence (xorshift): patterns of the traffic do not line up
+/// with it, as they would with every n-th decision.
 fn draw() -> u64 {
     thread_local!(static STATE: Cell<u64> = Cell::new(0x9E37_79B9_7F4A_7C15 ^ (u64::try_from(own_slot()).unwrap_or(0) << 17)));
     let mut state = STATE.get();

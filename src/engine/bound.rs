@@ -1,4 +1,5 @@
-//! How far the worldwide use of a limit may lie above what a region believes: of one bucket, and of every worldwide rule.
+//! How far the worldwide use of a limit may lie above what a region believes: of one bucket, and of every
+//! worldwide rule.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -61,9 +62,9 @@ pub(super) const fn of_answer(elsewhere: OtherStores, degraded: bool) -> OtherSt
 }
 
 impl Engine {
-    /// Says that others may admit of the same limits before the protocol between regions has found anybody: only where this daemon
-    /// speaks with others. `forgets` is whether the store lives no longer than this process. To be called after
-    /// [`Self::sharing`].
+    /// Says that others may admit of the same limits before the protocol between regions has found anybody:
+    /// only where this daemon speaks with others. `forgets` is whether the store lives no longer than this
+    /// process. To be called after [`Self::sharing`].
     #[must_use]
     pub fn among_others(mut self, forgets: bool) -> Self {
         if forgets {
@@ -95,8 +96,9 @@ impl Engine {
     }
 }
 
-/// Permits by which a bucket's worldwide use may exceed what its region believes. `whole` is the limit in all regions, `own`
-/// what this region is held to, and `answered` what its store said, with what the protocol between regions worked out.
+/// Permits by which a bucket's worldwide use may exceed what its region believes. `whole` is the limit in all
+/// regions, `own` what this region is held to, and `answered` what its store said, with what the protocol
+/// between regions worked out.
 ///
 /// Never too small: rights that are on their way, or whose fate nobody knows, count as used by others.
 #[must_use]
@@ -116,18 +118,19 @@ pub(super) fn of_bucket(
         }
         // The others may have spent all that is not ours.
         Mode::Split => whole.capacity(algorithm).saturating_sub(own.capacity(algorithm)),
-        // What is used and what is left here are the rights that this region holds now, with any store; nobody else can
-        // have spent those.
+        // What is used and what is left here are the rights that this region holds now, with any store;
+        // nobody else can have spent those.
         Mode::Escrow => {
             whole.capacity(algorithm).saturating_sub(answered.used.saturating_add(answered.remaining))
         }
     }
 }
 
-/// The limit that an answer shows, in permits: as many as its bucket holds, so that no more than that is ever left.
+/// The limit that an answer shows, in permits: as many as its bucket holds, so that no more than that is ever
+/// left.
 ///
-/// `whole` is the limit in all regions, `own` what this region is held to. Beside its own share a region's bucket may
-/// hold rights of others under `escrow`, so there it is the whole limit.
+/// `whole` is the limit in all regions, `own` what this region is held to. Beside its own share a region's
+/// bucket may hold rights of others under `escrow`, so there it is the whole limit.
 #[must_use]
 pub(super) fn shown_limit(rule: &Rule, whole: &Limit, own: &Limit) -> u32 {
     let escrowed = rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
@@ -136,8 +139,8 @@ pub(super) fn shown_limit(rule: &Rule, whole: &Limit, own: &Limit) -> u32 {
 }
 
 /// Of every worldwide rule in force its name, the worst bound of its buckets, and what that is due to; see
-/// [`WorldStatus::error_bounds`]. `status` has those that the protocol between regions follows buckets of; of the others at most
-/// [`QUIET_MAX`] are told.
+/// [`WorldStatus::error_bounds`]. `status` has those that the protocol between regions follows buckets of; of
+/// the others at most [`QUIET_MAX`] are told.
 pub(super) fn of_rules(
     loaded: &Loaded,
     status: &WorldStatus,
@@ -191,8 +194,8 @@ fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> 
     }
 }
 
-/// What the gauges of single rules change to when `after` is published where `before` was: name of the gauge, rule and value.
-/// What a rule that is no longer there had comes first, as zero.
+/// What the gauges of single rules change to when `after` is published where `before` was: name of the gauge,
+/// rule and value. What a rule that is no longer there had comes first, as zero.
 pub(super) fn rule_gauges<'a>(
     before: &'a WorldStatus,
     after: &'a WorldStatus,

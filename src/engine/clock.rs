@@ -16,8 +16,8 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// Microseconds since the Unix epoch. May step back when the machine's clock is set: every algorithm is told so and
-    /// none minds.
+    /// Microseconds since the Unix epoch. May step back when the machine's clock is set: every algorithm is
+    /// told so and none minds.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         match self {

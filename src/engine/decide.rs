@@ -33,7 +33,8 @@ pub type Decisions = SmallVec<[Decision; 1]>;
 
 /// When to ask again where the regions have not agreed yet on what each may spend.
 const AGREED_SOON: Span = Span::from_secs(1);
-/// When to ask again where a region keeps to its first share until it has heard the others: a few ways between regions.
+/// When to ask again where a region keeps to its first share until it has heard the others: a few ways
+/// between regions.
 const HEARD_SOON: Span = Span::from_secs(1);
 /// Status of the answer to one who may not ask at all.
 const REFUSED_STATUS: u16 = 403;
@@ -50,8 +51,8 @@ struct TakenCost {
 impl Engine {
     /// Decides requests as one: all of them are charged, or none.
     ///
-    /// Never fails and never waits for another region, the database or a disk. With a store in memory the answer is
-    /// [`Answer::Now`].
+    /// Never fails and never waits for another region, the database or a disk. With a store in memory the
+    /// answer is [`Answer::Now`].
     pub fn decide<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Answer<'a, Decisions> {
         self.decide_with(requests, Intent::Charge, None)
     }
@@ -103,8 +104,8 @@ impl Engine {
         }))
     }
 
-    /// Decides requests that [`Self::decide`] has just answered with [`Answer::Later`], for a caller that could not keep that
-    /// answer. The store does not measure the requests again.
+    /// Decides requests that [`Self::decide`] has just answered with [`Answer::Later`], for a caller that
+    /// could not keep that answer. The store does not measure the requests again.
     pub async fn decide_later<'a, 'r: 'a>(&'a self, requests: &'a [Request<'r>]) -> Decisions {
         let timer = self.sample();
         let loaded = self.loaded.load_full();
@@ -240,7 +241,8 @@ impl Engine {
 
     fn tally(&self, found: &Match<'_>, key: &Key, taken: TakenCost, counted: &ChargeResult, now: Timestamp) {
         let TakenCost { cost, charged } = taken;
-        // A request's own limit with another window counts in buckets of its own, which no other region knows.
+        // A request's own limit with another window counts in buckets of its own, which no other region
+        // knows.
         if key.shape() != found.rule.shape {
             return;
         }
@@ -272,8 +274,8 @@ impl Engine {
     }
 }
 
-/// Permits that have to come from other regions before one is free here: what is owed, and that one. Where costs are charged
-/// afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
+/// Permits that have to come from other regions before one is free here: what is owed, and that one. Where
+/// costs are charged afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
 fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
     let algorithm = found.rule.rule.algorithm;
     let held = match counted.view {
@@ -296,7 +298,8 @@ fn is_held(found: &Match<'_>) -> bool {
     found.rule.rule.algorithm == Algorithm::Concurrency
 }
 
-/// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left but a look.
+/// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left
+/// but a look.
 fn cost_of(found: &Match<'_>, cost: Cost) -> Cost {
     match cost {
         Cost::Report(_) if is_held(found) => Cost::Peek,
@@ -475,7 +478,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             .map_or_else(|| found.rule.rule.name.as_str().into(), |side| side.name.clone())
     }
 
-    /// `allow` and `block` count nothing, nor does a rule whose weights the regions have not agreed on: it denies.
+    /// `allow` and `block` count nothing, nor does a rule whose weights the regions have not agreed on: it
+    /// denies.
     fn uncounted(&self, found: &Match<'_>, shadow: bool) -> RuleOutcome {
         let action = found.rule.rule.action;
         if action.counts() {
@@ -534,7 +538,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         })
     }
 
-    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends what is missing.
+    /// Whether a cost that was refused may pass later: where no other region knows the bucket, none sends
+    /// what is missing.
     fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
@@ -543,7 +548,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }
 
-    /// Whether a cost is refused by the region's first share alone: by no word of the others, and within the limit.
+    /// Whether a cost is refused by the region's first share alone: by no word of the others, and within the
+    /// limit.
     fn held_to_first_share(
         &self,
         found: &Match<'_>,

@@ -1,9 +1,10 @@
 //! Many requests of one call, each decided by itself, in their order.
 //!
-//! Where the store has to be waited for, many wait together: so a batch costs a few round trips, not one for each check.
-//! Each is answered as if they had gone one after the other. That needs no care where one step of the store decides a
-//! request; where it takes several (identities in different slots of a cluster), what is reserved and perhaps given back
-//! must not be seen by others of the batch, so whoever shares a bucket with such a request waits for it.
+//! Where the store has to be waited for, many wait together: so a batch costs a few round trips, not one for
+//! each check. Each is answered as if they had gone one after the other. That needs no care where one step of
+//! the store decides a request; where it takes several (identities in different slots of a cluster), what is
+//! reserved and perhaps given back must not be seen by others of the batch, so whoever shares a bucket with
+//! such a request waits for it.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
@@ -18,8 +19,8 @@ use super::port::{Answer, Charge, Intent};
 use crate::core::decision::Decision;
 use crate::core::request::Request;
 
-/// Requests of one call that wait for the store at once. The rest follows when those are answered, and has the whole
-/// timeout for itself.
+/// Requests of one call that wait for the store at once. The rest follows when those are answered, and has
+/// the whole timeout for itself.
 const AT_ONCE_MAX: usize = 256;
 
 /// The buckets that a decision touches, by hash: two that are alike by chance only wait needlessly.

@@ -1,15 +1,17 @@
 //! Whether an `escrow` window that was above its limit is an alarm.
 //!
-//! While a limit is being changed some regions hold the old one and some the new, and they may admit the larger of the two:
-//! that is as it should be. So a count is held against the largest limit in force here lately, and where another daemon
-//! is known to hold the rule otherwise, the difference itself is what its operator is told.
+//! While a limit is being changed some regions hold the old one and some the new, and they may admit the
+//! larger of the two: that is as it should be. So a count is held against the largest limit in force here
+//! lately, and where another daemon is known to hold the rule otherwise, the difference itself is what its
+//! operator is told.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use crate::core::time::{Span, Timestamp};
 
-/// A change counts for windows that end this long after it: what is final comes some ways between regions later.
+/// A change counts for windows that end this long after it: what is final comes some ways between regions
+/// later.
 const CHANGE_KNOWN: Span = Span::from_secs(10);
 /// Rules remembered; of more the oldest change is forgotten.
 const RULES_MAX: usize = 1_000;

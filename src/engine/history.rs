@@ -134,7 +134,8 @@ pub struct UsageAsked {
     pub path: Option<String>,
     /// In this region.
     pub region: Option<String>,
-    /// At most so many rows: the latest of time, else those with the most denials; users without any are left out.
+    /// At most so many rows: the latest of time, else those with the most denials; users without any are left
+    /// out.
     pub limit: u32,
 }
 

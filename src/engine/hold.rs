@@ -1,7 +1,9 @@
-//! Requests in flight: the lease of one who acquired places of `concurrency` rules, and what is done with it later.
+//! Requests in flight: the lease of one who acquired places of `concurrency` rules, and what is done with it
+//! later.
 //!
-//! Acquiring is a decision like any other ([`Engine::decide`]), so it is all or nothing together with every other rule.
-//! Renewing and giving back are steps of their own on each bucket that the lease names: each does what it can.
+//! Acquiring is a decision like any other ([`Engine::decide`]), so it is all or nothing together with every
+//! other rule. Renewing and giving back are steps of their own on each bucket that the lease names: each does
+//! what it can.
 
 use metrics::Counter;
 use ring::digest;
@@ -30,8 +32,8 @@ pub fn new_holder() -> Result<Holder, NoRandomness> {
     Ok(Holder(name))
 }
 
-/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. As hard to guess as
-/// the id is.
+/// The holder that a caller names by its own id: the same for the same id, and told apart from any other. As
+/// hard to guess as the id is.
 #[must_use]
 pub fn holder_of(id: &str) -> Holder {
     let digest = digest::digest(&digest::SHA256, id.as_bytes());
@@ -123,8 +125,8 @@ impl Leasing {
 }
 
 impl Engine {
-    /// Renews or releases what a lease names. What is no longer held, or whose rule is gone, stays as it is; doing so twice does
-    /// no harm.
+    /// Renews or releases what a lease names. What is no longer held, or whose rule is gone, stays as it is;
+    /// doing so twice does no harm.
     pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
         let (loaded, now) = (self.loaded.load_full(), self.clock.now());
         let mut named: Vec<(&Compiled, Key, Limit, Limit)> = Vec::new();

@@ -111,7 +111,8 @@ impl Loaded {
         loaded
     }
 
-    /// The same for a set that [`RuleSet::changed`] made of this one's by an exchange of the rules with these names.
+    /// The same for a set that [`RuleSet::changed`] made of this one's by an exchange of the rules with these
+    /// names.
     pub(super) fn changed(
         &self,
         set: RuleSet,
@@ -132,8 +133,8 @@ impl Loaded {
         Self { worldwide: worldwide(&set), sides, unmatched, set, revision, shadow }
     }
 
-    /// Holds `split` and `escrow` rules to this region's shares, and says what `gossip` rules may be held to. `regions` share
-    /// where a rule names none.
+    /// Holds `split` and `escrow` rules to this region's shares, and says what `gossip` rules may be held to.
+    /// `regions` share where a rule names none.
     pub(super) fn sharing(mut self, split: &Split, region: &str, regions: &[String], lends: bool) -> Self {
         let region: Arc<str> = region.into();
         for compiled in self.set.worldwide() {
@@ -145,8 +146,8 @@ impl Loaded {
         self
     }
 
-    /// Holds the `gossip` rules with these names, and no others, to this region's share: some of their buckets are in use and
-    /// not followed. `regions` is how many regions there are.
+    /// Holds the `gossip` rules with these names, and no others, to this region's share: some of their
+    /// buckets are in use and not followed. `regions` is how many regions there are.
     pub(super) fn crowd(&self, names: &[RuleName], regions: usize) {
         for compiled in self.set.worldwide() {
             let Some(alone) = self.side(compiled).and_then(|side| side.alone.as_ref()) else { continue };
@@ -162,11 +163,12 @@ impl Loaded {
         (alone.regions.load(Ordering::Relaxed) > 0).then(|| alone.of(rule.limit))
     }
 
-    /// What this region may use of a `gossip` rule's bucket while its store has no view that speaks of now, if that is less than
-    /// `limit`. `regions` is how many are known.
+    /// What this region may use of a `gossip` rule's bucket while its store has no view that speaks of now,
+    /// if that is less than `limit`. `regions` is how many are known.
     pub(super) fn first_of(&self, rule: &Compiled, limit: &Limit, regions: u64) -> Option<u32> {
         let alone = self.side(rule)?.alone.as_ref()?;
-        // A request's own window counts in a bucket that no other region knows, and one that is held to a share needs no less.
+        // A request's own window counts in a bucket that no other region knows, and one that is held to a
+        // share needs no less.
         if limit.window != rule.rule.window || alone.regions.load(Ordering::Relaxed) > 0 {
             return None;
         }

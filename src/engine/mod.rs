@@ -1,8 +1,8 @@
 //! Decisions under concurrency, the ports that the layers around it implement, and the only clock.
 //!
-//! The engine holds the rule set in force, matches each request, has its buckets charged in one atomic call to the
-//! store, and puts the outcome into words. What it counts for worldwide limits waits in [`world::Tallies`] until the
-//! protocol between regions asks for it; a decision never waits for that.
+//! The engine holds the rule set in force, matches each request, has its buckets charged in one atomic call
+//! to the store, and puts the outcome into words. What it counts for worldwide limits waits in
+//! [`world::Tallies`] until the protocol between regions asks for it; a decision never waits for that.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -145,7 +145,8 @@ impl Engine {
         }
     }
 
-    /// Looks people up from now on, rather than finding them beside the rules. Once; later calls change nothing.
+    /// Looks people up from now on, rather than finding them beside the rules. Once; later calls change
+    /// nothing.
     pub fn look_up_in(&self, lookups: Arc<Lookups>) {
         let _ = self.lookups.set(lookups);
     }
@@ -230,8 +231,8 @@ impl Engine {
         self
     }
 
-    /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that keep their
-    /// shape are kept. Returns the new revision.
+    /// Compiles `rules` and puts them in force at once for every following decision. Buckets of rules that
+    /// keep their shape are kept. Returns the new revision.
     ///
     /// # Errors
     /// What is wrong with the set as a whole; the set before stays in force.
@@ -239,7 +240,8 @@ impl Engine {
         self.load_as(rules, users, shadow, None)
     }
 
-    /// The same under a revision that the rules' source gave it; `None`: the next one. `people` may have API keys too.
+    /// The same under a revision that the rules' source gave it; `None`: the next one. `people` may have API
+    /// keys too.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -257,9 +259,9 @@ impl Engine {
         Ok(revision)
     }
 
-    /// Puts the set in force that has `put` besides the rules of today, but none of today's with a name in `names`: work
-    /// for those, and little for the others. Returns how many rules it has. Not for sets that have users or keys beside
-    /// them: those are not carried over.
+    /// Puts the set in force that has `put` besides the rules of today, but none of today's with a name in
+    /// `names`: work for those, and little for the others. Returns how many rules it has. Not for sets that
+    /// have users or keys beside them: those are not carried over.
     ///
     /// # Errors
     /// As [`Self::load`].
@@ -281,7 +283,8 @@ impl Engine {
         Ok(many)
     }
 
-    /// Puts a set in force. Whoever calls this holds the shapes, so that sets take force in the order they were made in.
+    /// Puts a set in force. Whoever calls this holds the shapes, so that sets take force in the order they
+    /// were made in.
     fn enforce(&self, set: RuleSet, load: impl FnOnce(RuleSet) -> Loaded) {
         let mut split = self.shares.machine();
         self.note_limits(&set);
@@ -376,8 +379,8 @@ impl Engine {
         self.world.store(Arc::new(status));
     }
 
-    /// Why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every rule of the domain: not
-    /// for threads that decide.
+    /// Why `request` is decided as it is, with at most so many rules. Charges nothing. Looks at every rule of
+    /// the domain: not for threads that decide.
     pub async fn explain(&self, request: &Request<'_>, rules_max: usize) -> Option<Explanation> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -407,8 +410,8 @@ impl Engine {
         persons.first().map_or(nobody, |person| person.who(self.tier_default()))
     }
 
-    /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or the
-    /// attributes lack one that its `per` names.
+    /// What the bucket of rule `name` for these attributes holds; `None` if there is no such counting rule or
+    /// the attributes lack one that its `per` names.
     pub async fn bucket(&self, name: &str, request: &Request<'_>) -> Option<BucketStatus> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -460,8 +463,8 @@ impl Engine {
         })
     }
 
-    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of a worldwide
-    /// limit only this region's counter is reset: what the others know of it stays counted.
+    /// Has the bucket of rule `name` for these attributes count from zero; `None` as for [`Self::bucket`]. Of
+    /// a worldwide limit only this region's counter is reset: what the others know of it stays counted.
     pub async fn reset(&self, name: &str, request: &Request<'_>) -> Option<BucketReset> {
         let loaded = self.loaded.load_full();
         let asked = std::slice::from_ref(request);
@@ -512,7 +515,8 @@ impl Engine {
         }
     }
 
-    /// Carries out a step on the rights of an `escrow` rule's bucket. `None`: the rule is gone, or the store has no answer.
+    /// Carries out a step on the rights of an `escrow` rule's bucket. `None`: the rule is gone, or the store
+    /// has no answer.
     pub fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
         let loaded = self.loaded.load_full();
         let now = self.clock.now();

@@ -1,8 +1,10 @@
-//! Names of hosts: looked up so that a name service that does not answer costs one thread for each name and nothing else.
+//! Names of hosts: looked up so that a name service that does not answer costs one thread for each name and
+//! nothing else.
 //!
-//! The system's look-up cannot be called off: one that is given up still holds its thread, for twenty seconds and more. So
-//! there is one look-up for a name at a time, in a thread of its own, and whoever asks waits only as long as he wants to. The
-//! last good addresses stay in use while no newer ones can be had, and a name that fails is looked up ever more rarely.
+//! The system's look-up cannot be called off: one that is given up still holds its thread, for twenty seconds
+//! and more. So there is one look-up for a name at a time, in a thread of its own, and whoever asks waits
+//! only as long as he wants to. The last good addresses stay in use while no newer ones can be had, and a
+//! name that fails is looked up ever more rarely.
 
 use std::collections::HashMap;
 use std::io;
@@ -97,7 +99,8 @@ impl Names {
         if state.known.is_empty() { Err(failed(host, &state)) } else { Ok(state.known.clone()) }
     }
 
-    /// Whether the host's addresses can be looked up just now: for who looks them up himself, and would block.
+    /// Whether the host's addresses can be looked up just now: for who looks them up himself, and would
+    /// block.
     ///
     /// # Errors
     /// They cannot, or no answer came within `longest`.

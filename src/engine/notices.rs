@@ -1,4 +1,5 @@
-//! What an operator should know of the cluster, as last looked at, and what the others are told so that they can look.
+//! What an operator should know of the cluster, as last looked at, and what the others are told so that they
+//! can look.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -46,7 +46,8 @@ pub struct Charge<'a> {
     pub limit: Limit,
     /// The same in all regions together; a worldwide rule may hold this one to less.
     pub whole: &'a Limit,
-    /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`: all of it.
+    /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`:
+    /// all of it.
     pub first: Option<u32>,
     /// What to charge.
     pub cost: Cost,
@@ -78,8 +79,8 @@ pub struct ChargeResult {
 /// What became of all charges of one decision, in their order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was but the reports, which
-    /// are charged always.
+    /// Whether every enforced charge fitted. If so each charge that fits was taken; if not, none was but the
+    /// reports, which are charged always.
     pub admitted: bool,
     /// One for each charge.
     pub counted: SmallVec<[ChargeResult; 2]>,
@@ -110,7 +111,8 @@ pub struct BucketInfo {
 }
 
 impl BucketInfo {
-    /// Where the view that was told does not speak of now, shows what is enforced instead. `first` is as in [`Charge`].
+    /// Where the view that was told does not speak of now, shows what is enforced instead. `first` is as in
+    /// [`Charge`].
     pub(super) fn hold_to(
         &mut self,
         first: Option<u32>,
@@ -130,7 +132,8 @@ impl BucketInfo {
     }
 }
 
-/// Where buckets are kept. One decision is atomic: all of its charges or none, reports aside, which are charged always.
+/// Where buckets are kept. One decision is atomic: all of its charges or none, reports aside, which are
+/// charged always.
 #[expect(
     clippy::len_without_is_empty,
     reason = "how full it is, for metrics; nobody asks whether it is empty"
@@ -139,12 +142,12 @@ pub trait Store: Send + Sync + 'static {
     /// Decides at once where nothing must be waited for; `None` asks the caller to use [`Self::decide`].
     fn try_decide(&self, charges: &[Charge<'_>], intent: Intent, now: Timestamp) -> Option<Outcome>;
 
-    /// Decides with at most one wait, which has a deadline. Never fails: what cannot be asked is answered by each rule's
-    /// failure policy.
+    /// Decides with at most one wait, which has a deadline. Never fails: what cannot be asked is answered by
+    /// each rule's failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
 
-    /// Whether these are decided in one step, so that decisions asked for after them, before they are answered, see all of
-    /// it or nothing.
+    /// Whether these are decided in one step, so that decisions asked for after them, before they are
+    /// answered, see all of it or nothing.
     fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
         let _ = charges;
         true
@@ -168,15 +171,16 @@ pub trait Store: Send + Sync + 'static {
         now: Timestamp,
     );
 
-    /// Forgets a bucket, so that it counts from zero. `false`: it was not there; `None`: the store could not be asked.
+    /// Forgets a bucket, so that it counts from zero. `false`: it was not there; `None`: the store could not
+    /// be asked.
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>>;
 
     /// Charges what another region admitted of a bucket with this `limit`.
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp);
 
-    /// Carries out a step on the rights of an `escrow` rule's bucket, atomically with decisions on it, and tells what they are
-    /// then. `limit` is what a charge would be given. `None`: its rights do not move, the store cannot be asked, or it has no
-    /// room to remember the step.
+    /// Carries out a step on the rights of an `escrow` rule's bucket, atomically with decisions on it, and
+    /// tells what they are then. `limit` is what a charge would be given. `None`: its rights do not move, the
+    /// store cannot be asked, or it has no room to remember the step.
     fn rights<'a>(
         &'a self,
         rule: &'a Compiled,

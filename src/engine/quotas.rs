@@ -20,9 +20,9 @@ pub struct Quotas {
 }
 
 impl Engine {
-    /// What every rule that counts by user alone leaves this user now. A rule that no request of this user can reach is
-    /// left out: another tier's, another user's, or one behind a rule of its group that always comes first. `domain` and
-    /// `only` choose a domain and a rule.
+    /// What every rule that counts by user alone leaves this user now. A rule that no request of this user
+    /// can reach is left out: another tier's, another user's, or one behind a rule of its group that always
+    /// comes first. `domain` and `only` choose a domain and a rule.
     pub async fn quotas(&self, user: &str, domain: Option<&str>, only: Option<&str>) -> Quotas {
         let loaded = self.loaded.load_full();
         let attributes: Attributes<'_> = [("user", user)].into_iter().collect();
@@ -73,7 +73,8 @@ fn holds(condition: &Condition, value: &str) -> bool {
     condition.any_of.iter().any(|pattern| pattern.matches_text(value))
 }
 
-/// Whether a rule that this user reaches decides its group for every request of the user that can count by user.
+/// Whether a rule that this user reaches decides its group for every request of the user that can count by
+/// user.
 fn decides_always(rule: &Rule) -> bool {
     let known = |name: &str| matches!(name, "user" | "tier");
     !rule.exact

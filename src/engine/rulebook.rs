@@ -1,4 +1,5 @@
-//! Where rules are kept and changed: the port between the admin routes and the file or the database that holds them.
+//! Where rules are kept and changed: the port between the admin routes and the file or the database that
+//! holds them.
 
 use serde_json::Value;
 
@@ -150,8 +151,8 @@ pub enum EditRefused {
 
 /// Where rules are kept and changed.
 pub trait RuleBook: Send + Sync + 'static {
-    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this returns, the
-    /// daemon decides by it.
+    /// Makes an edit: as a whole or not at all, and only if the set that comes of it is right. When this
+    /// returns, the daemon decides by it.
     fn edit(&self, asked: EditRequest) -> Later<'_, Result<Done, EditRefused>>;
 
     /// What became of the rules, newest first.
@@ -178,7 +179,8 @@ impl RuleBook for NoRuleBook {
 pub struct RulesStatus {
     /// `file`, `postgres`, or `none`.
     pub source: &'static str,
-    /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there is one.
+    /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there
+    /// is one.
     pub from: String,
     /// Whether the source answers; a file does while it can be read.
     pub reachable: bool,

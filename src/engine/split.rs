@@ -59,8 +59,8 @@ impl Share {
         self.part.load().part
     }
 
-    /// What this region may spend of `limit` at `now`. Where rights move, the store is given the whole limit and, as its burst, what
-    /// this region mints.
+    /// What this region may spend of `limit` at `now`. Where rights move, the store is given the whole limit
+    /// and, as its burst, what this region mints.
     pub(super) fn of(&self, limit: Limit, now: Timestamp) -> Limit {
         let part = self.part.load();
         let held = if limit == part.whole { part.part } else { part.in_force.part(limit, &part.region, now) };
@@ -133,15 +133,17 @@ pub(super) fn share_of(split: &Split, compiled: &Compiled, region: &Arc<str>, le
 }
 
 impl Engine {
-    /// Names the regions among which `split` rules share that name none, and what an earlier process of this daemon left.
+    /// Names the regions among which `split` rules share that name none, and what an earlier process of this
+    /// daemon left.
     #[must_use]
     pub fn sharing(mut self, regions: Vec<String>, saved: Option<Saved>) -> Self {
         self.shares = Shares::new(self.name.clone(), regions, saved);
         self
     }
 
-    /// Whether nothing of a rule is spent before every region has said the same list of regions and the same weights. To be
-    /// called after [`Self::sharing`], and only where [`Self::follow_shares`] is called as time passes.
+    /// Whether nothing of a rule is spent before every region has said the same list of regions and the same
+    /// weights. To be called after [`Self::sharing`], and only where [`Self::follow_shares`] is called as
+    /// time passes.
     #[must_use]
     pub fn agreeing(self, agrees: bool) -> Self {
         if agrees {
@@ -152,14 +154,16 @@ impl Engine {
         self
     }
 
-    /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks with others.
+    /// Whether places of `escrow` rules are lent, and large costs gathered for: only where a daemon speaks
+    /// with others.
     #[must_use]
     pub const fn lending(mut self, lends: bool) -> Self {
         self.shares.lends = lends;
         self
     }
 
-    /// Takes in what the other daemons say of the weights they hold, and puts the shares in force whose time has come.
+    /// Takes in what the other daemons say of the weights they hold, and puts the shares in force whose time
+    /// has come.
     pub fn follow_shares(&self, members: impl IntoIterator<Item = (NodeName, Option<WeightsStatement>)>) {
         let now = self.clock.now();
         let mut split = self.shares.machine();

@@ -39,8 +39,8 @@ pub struct BucketStatus {
     pub reset: Span,
     /// What the world leaves this region, for a worldwide rule that has heard of others.
     pub view: Option<Allowance>,
-    /// Permits that each other region is known to have admitted in the window (without windows: since the bucket is followed),
-    /// while it is one of [`WorldStatus::buckets`].
+    /// Permits that each other region is known to have admitted in the window (without windows: since the
+    /// bucket is followed), while it is one of [`WorldStatus::buckets`].
     pub by_region: Option<BTreeMap<String, u64>>,
     /// How far the worldwide count may lie above what is believed, in permits.
     pub error_bound: u64,
@@ -91,7 +91,8 @@ pub struct StoreHealth {
 pub struct ServerHealth {
     /// `host:port`.
     pub address: String,
-    /// What it is for: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are asked for the others.
+    /// What it is for: `primary` serves decisions; `replica` stands by; `sentinel` and `seed` are asked for
+    /// the others.
     pub role: &'static str,
     /// Whether it is asked: `closed` yes, `half_open` a little, `open` no; `None` if it never is.
     pub breaker: Option<&'static str>,
@@ -133,16 +134,18 @@ pub struct PeerStatus {
 pub struct WorldStatus {
     /// All others.
     pub peers: Vec<PeerStatus>,
-    /// Regions whose every daemon has been silent for too long: the limits that span them follow `on_partition`.
+    /// Regions whose every daemon has been silent for too long: the limits that span them follow
+    /// `on_partition`.
     pub cut_off: Vec<String>,
-    /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of its buckets;
-    /// and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other regions spend theirs),
-    /// `room` (not all buckets in use are followed), `start` (this daemon has just begun), `none`.
+    /// How far each global rule's worldwide total may lie above what is believed, in permits: the worst of
+    /// its buckets; and what most of that is due to: `lag`, `stale`, `partition`, `untold`, `shares` (other
+    /// regions spend theirs), `room` (not all buckets in use are followed), `start` (this daemon has just
+    /// begun), `none`.
     pub error_bounds: Vec<(String, u64, &'static str)>,
     /// Whether this daemon has just begun and waits to hear what it had admitted before.
     pub begins: bool,
-    /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their limits: at most
-    /// [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
+    /// What each other region is known to have admitted, of the buckets of `gossip` rules nearest to their
+    /// limits: at most [`STATUS_KEYS_MAX`](crate::core::regions::STATUS_KEYS_MAX).
     pub buckets: Vec<(WorldKey, BTreeMap<String, u64>)>,
     /// The rights of this region, for each `escrow` rule whose rights move.
     pub rights: Vec<EscrowRule>,

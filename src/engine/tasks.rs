@@ -1,7 +1,9 @@
-//! Background tasks that never end by themselves: each is watched, and one that ends all the same is started again.
+//! Background tasks that never end by themselves: each is watched, and one that ends all the same is started
+//! again.
 //!
-//! An end that nobody asked for (a return, a panic) is logged and counted by task, and the daemon turns unready until the
-//! task has run again for a while, so that gateways ask elsewhere as long as a part of this daemon is missing.
+//! An end that nobody asked for (a return, a panic) is logged and counted by task, and the daemon turns
+//! unready until the task has run again for a while, so that gateways ask elsewhere as long as a part of this
+//! daemon is missing.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -88,8 +90,8 @@ impl Tasks {
         Self { shared: Arc::new(Shared { metrics, tracker, missing, pace }) }
     }
 
-    /// Runs the task that `make` makes until `stop`, and makes it anew whenever it ends before. `name` is its metric label;
-    /// several tasks may share one. Must be called inside a tokio runtime.
+    /// Runs the task that `make` makes until `stop`, and makes it anew whenever it ends before. `name` is its
+    /// metric label; several tasks may share one. Must be called inside a tokio runtime.
     pub fn spawn<F, T>(&self, name: &'static str, stop: &CancellationToken, mut make: F)
     where
         F: FnMut() -> T + Send + 'static,

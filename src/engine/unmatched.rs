@@ -1,4 +1,5 @@
-//! Requests that no rule counted, by domain: a gateway that names a domain without rules is limited by nothing.
+//! Requests that no rule counted, by domain: a gateway that names a domain without rules is limited by
+//! nothing.
 
 use std::collections::HashMap;
 use std::sync::Arc;

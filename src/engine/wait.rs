@@ -1,8 +1,8 @@
 //! Waiting for rights on their way: `wait` of an `escrow` rule.
 //!
-//! A request that finds its region dry while another region is believed to hold rights is held back for a moment instead of
-//! being refused. The only wait of a decision that another region ends; it is off unless a rule asks for it, never longer
-//! than the rule says, and never where everyone is dry.
+//! A request that finds its region dry while another region is believed to hold rights is held back for a
+//! moment instead of being refused. The only wait of a decision that another region ends; it is off unless a
+//! rule asks for it, never longer than the rule says, and never where everyone is dry.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

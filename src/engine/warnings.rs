@@ -32,8 +32,8 @@ impl Engine {
         self.warnings.load_full()
     }
 
-    /// Looks for odd rules if the rules changed since the last look. Returns those that were not told before. Takes some
-    /// hundredths of a second for very large sets: not for a thread that decides.
+    /// Looks for odd rules if the rules changed since the last look. Returns those that were not told before.
+    /// Takes some hundredths of a second for very large sets: not for a thread that decides.
     pub fn look_for_warnings(&self) -> Vec<Warning> {
         let (loaded, before) = (self.loaded(), self.rule_warnings());
         if loaded.revision == before.revision && before.revision > 0 {

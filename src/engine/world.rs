@@ -41,8 +41,8 @@ pub struct Tally {
     pub is_own: bool,
 }
 
-/// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never waits here
-/// for longer than another decision's increment.
+/// Collects what decisions did to worldwide limits until the protocol asks for it. Bounded; a decision never
+/// waits here for longer than another decision's increment.
 #[derive(Debug)]
 pub struct Tallies {
     slots: Vec<Mutex<HashMap<Key, [Tally; 2], foldhash::fast::RandomState>>>,
@@ -126,7 +126,8 @@ pub trait WorldPort: Send + Sync + 'static {
     fn rules(&self) -> (u64, Vec<WorldRule>);
     /// The time.
     fn now(&self) -> Timestamp;
-    /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself knows what to say.
+    /// Makes known what is known of the others. Of worldwide rules without followed buckets the port itself
+    /// knows what to say.
     fn publish(&self, status: WorldStatus);
     /// Carries out a step on the rights of an `escrow` rule's bucket; see [`Store::rights`].
     fn rights<'a>(&'a self, ask: &'a StepRequest) -> Answer<'a, Option<StepResult>> {
@@ -147,11 +148,13 @@ pub trait WorldPort: Send + Sync + 'static {
     }
     /// Counts frames and connections that were refused. The reasons are few and fixed.
     fn refused(&self, reason: &'static str, times: u64);
-    /// Counts what was passed over as it should be: it came late, early or twice, or comes again. The reasons are few and fixed.
+    /// Counts what was passed over as it should be: it came late, early or twice, or comes again. The reasons
+    /// are few and fixed.
     fn passed_over(&self, reason: &'static str, times: u64) {
         let _ = (reason, times);
     }
-    /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and fixed.
+    /// Counts messages that were dropped because a queue was full or a peer away. The queues are few and
+    /// fixed.
     fn dropped(&self, queue: &'static str, times: u64);
     /// Counts bytes of messages to and from the daemons of a region.
     fn traffic(&self, region: &str, sent: u64, received: u64);
@@ -161,12 +164,13 @@ pub trait WorldPort: Send + Sync + 'static {
     fn late(&self, reports: u64) {
         let _ = reports;
     }
-    /// How many buckets are followed, of all modes, and how many more in use found no room since the last call.
+    /// How many buckets are followed, of all modes, and how many more in use found no room since the last
+    /// call.
     fn world_keys(&self, followed: usize, dropped: u64) {
         let _ = (followed, dropped);
     }
-    /// Holds the `gossip` rules with these names, and no others, to this region's share, one of `regions`: some of their
-    /// buckets are in use and find no room to be followed.
+    /// Holds the `gossip` rules with these names, and no others, to this region's share, one of `regions`:
+    /// some of their buckets are in use and find no room to be followed.
     fn crowded(&self, rules: &[RuleName], regions: usize) {
         let _ = (rules, regions);
     }
@@ -174,7 +178,8 @@ pub trait WorldPort: Send + Sync + 'static {
     fn elsewhere(&self, elsewhere: OtherStores) {
         let _ = elsewhere;
     }
-    /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the end.
+    /// Counts permits above the limit of a `gossip` rule in closed windows, by what all regions told in the
+    /// end.
     fn overshoot(&self, rule: &str, permits: u64);
 }
 
@@ -306,8 +311,8 @@ impl WorldPort for Engine {
     }
 }
 
-/// What is known of a region's daemons: links that are up, the shortest round trip, the age of the newest frame, and the clock
-/// that is farthest from ours, in microseconds.
+/// What is known of a region's daemons: links that are up, the shortest round trip, the age of the newest
+/// frame, and the clock that is farthest from ours, in microseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KnownRegion {
     connected: u32,

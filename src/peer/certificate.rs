@@ -1,4 +1,5 @@
-//! Certificates of a cluster: its private authority, and one for each node that names the node and its region.
+//! Certificates of a cluster: its private authority, and one for each node that names the node and its
+//! region.
 //!
 //! Nothing here reads a clock or checks a peer: time comes in, and TLS (`tls.rs`) does the checking.
 
@@ -19,11 +20,13 @@ use super::identity::{self, NAME_BYTES_MAX};
 use crate::core::regions::NodeName;
 use crate::core::time::{Span, Timestamp};
 
-/// The name every node's certificate carries beside its own, and the one that dialling asks for: addresses may change.
+/// The name every node's certificate carries beside its own, and the one that dialling asks for: addresses
+/// may change.
 pub const SERVER_NAME: &str = "peer.tidegate";
 /// How long an authority is valid unless another time is asked for.
 pub const CA_VALID: Span = Span::from_secs(10 * 365 * 24 * 3_600);
-/// How long a node's certificate is valid unless another time is asked for. Replace it before: a running daemon takes the new one without a restart.
+/// How long a node's certificate is valid unless another time is asked for. Replace it before: a running
+/// daemon takes the new one without a restart.
 pub const NODE_VALID: Span = Span::from_secs(365 * 24 * 3_600);
 /// Certificates begin this long before they are made, for nodes whose clocks are behind.
 const BACKDATED: Span = Span::from_secs(3_600);
@@ -176,7 +179,8 @@ pub fn issue_valid(
     Ok(Issued { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
 }
 
-/// Makes an authority and writes `ca.pem` and `ca.key` (mode 0600) into `dir`, which is made if it is missing.
+/// Makes an authority and writes `ca.pem` and `ca.key` (mode 0600) into `dir`, which is made if it is
+/// missing.
 ///
 /// # Errors
 /// As [`create_ca`], or if a file exists or cannot be written; an existing file is left as it was.
@@ -184,11 +188,12 @@ pub fn write_ca(dir: &Path, now: Timestamp, valid: Span) -> Result<[PathBuf; 2],
     write_pair(dir, ["ca.pem", "ca.key"], || create_ca_valid(now, valid).map(|ca| ca.0))
 }
 
-/// Reads `ca.pem` and `ca.key` from `ca_dir`, signs a certificate for `node` and writes `node.pem` and `node.key`
-/// (mode 0600) into `dir`, which is made if it is missing.
+/// Reads `ca.pem` and `ca.key` from `ca_dir`, signs a certificate for `node` and writes `node.pem` and
+/// `node.key` (mode 0600) into `dir`, which is made if it is missing.
 ///
 /// # Errors
-/// As [`issue`], or if a file cannot be read, exists or cannot be written; an existing file is left as it was.
+/// As [`issue`], or if a file cannot be read, exists or cannot be written; an existing file is left as it
+/// was.
 pub fn write_node(
     ca_dir: &Path,
     node: &NodeName,

@@ -1,8 +1,8 @@
 //! Carries `chitchat`'s messages over our links, and looks at them before `chitchat` does.
 //!
-//! `chitchat` trusts what it is sent: it adds up unbounded sizes and asserts what peers say. So a message is refused here
-//! unless it is bounded in every part and names only nodes that could exist. What a member of the cluster can still do is
-//! told in `membership.rs`.
+//! `chitchat` trusts what it is sent: it adds up unbounded sizes and asserts what peers say. So a message is
+//! refused here unless it is bounded in every part and names only nodes that could exist. What a member of
+//! the cluster can still do is told in `membership.rs`.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -21,7 +21,8 @@ use super::links::Links;
 
 /// Most nodes kept, old incarnations of the last minutes included. Gossip that names more is refused.
 pub(super) const NODES_MAX: usize = 512;
-/// Most bytes that all nodes may take in one digest: `chitchat` subtracts it from its message size without a check.
+/// Most bytes that all nodes may take in one digest: `chitchat` subtracts it from its message size without a
+/// check.
 const DIGEST_BYTES_MAX: usize = 40 * 1_024;
 /// What a digest says of each node beside its name: heartbeat and two versions.
 const NODE_DIGEST_BYTES: usize = 24;

@@ -1,8 +1,9 @@
-//! How messages between daemons become bytes: version, kind, body. Frames of counts have a format of their own
-//! ([`compact`]); for the rest this is the only user of bincode, so that another format is a change of this file.
+//! How messages between daemons become bytes: version, kind, body. Frames of counts have a format of their
+//! own ([`compact`]); for the rest this is the only user of bincode, so that another format is a change of
+//! this file.
 //!
-//! Bytes come from members of the cluster, and still nothing in them is trusted: every length is bounded before it is
-//! believed, and what is not exactly one message is refused with its reason.
+//! Bytes come from members of the cluster, and still nothing in them is trusted: every length is bounded
+//! before it is believed, and what is not exactly one message is refused with its reason.
 
 use std::net::SocketAddr;
 
@@ -52,8 +53,8 @@ pub enum Message {
 /// Writes a frame of counts.
 ///
 /// # Errors
-/// [`Refusal::Oversize`] if it would not be accepted on the other side: too many reports, too long a name or identity, or
-/// more bytes than [`MESSAGE_BYTES_MAX`].
+/// [`Refusal::Oversize`] if it would not be accepted on the other side: too many reports, too long a name or
+/// identity, or more bytes than [`MESSAGE_BYTES_MAX`].
 pub fn encode_frame(frame: &Frame) -> Result<Bytes, Refusal> {
     check_bounds(frame)?;
     let mut bytes = vec![VERSION, KIND_SYNC];
@@ -307,7 +308,8 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// If this fails the format has changed: nodes of the old and new build would refuse each other. Raise the version.
+    /// If this fails the format has changed: nodes of the old and new build would refuse each other. Raise
+    /// the version.
     #[test]
     fn the_bytes_of_version_three_are_pinned() {
         let reports = vec![report(b"u\0x"), known(700, 6), known(70_000, 1_000)];

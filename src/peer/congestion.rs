@@ -1,9 +1,10 @@
 //! How much may be under way on a link: CUBIC, but never less than reports need.
 //!
-//! Reports are few and small, so a link is almost never full, and CUBIC grows its window only where it is. Each lost packet shrinks it all
-//! the same: with one of a hundred lost it falls to two packets, less than what a long link carries in one round trip, and reports
-//! wait at their sender although the network is empty. A frame that waits is taken for lost and told again, so that more waits. What
-//! daemons send is bounded elsewhere: a link may always carry what its allowance of reports sends within a round trip.
+//! Reports are few and small, so a link is almost never full, and CUBIC grows its window only where it is.
+//! Each lost packet shrinks it all the same: with one of a hundred lost it falls to two packets, less than
+//! what a long link carries in one round trip, and reports wait at their sender although the network is
+//! empty. A frame that waits is taken for lost and told again, so that more waits. What daemons send is
+//! bounded elsewhere: a link may always carry what its allowance of reports sends within a round trip.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use quinn_proto::RttEstimator;
 
 use crate::core::regions::{BYTES_AT_ONCE, BYTES_PER_SECOND};
 
-/// Bytes that may be under way until a round trip is known: a few more than new connections may begin with (RFC 9002, section 7.2,
-/// 14,720), which no network takes for an attack.
+/// Bytes that may be under way until a round trip is known: a few more than new connections may begin with
+/// (RFC 9002, section 7.2, 14,720), which no network takes for an attack.
 const WINDOW_MIN: u64 = 16 * 1_024;
 /// Of every frame so much goes out for names, acknowledgements and QUIC itself, in percent.
 const OVERHEAD: u64 = 20;

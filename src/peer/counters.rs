@@ -1,8 +1,10 @@
-//! What went wrong between daemons, counted. Plain atomics: telemetry reads them, nothing here names a metric.
+//! What went wrong between daemons, counted. Plain atomics: telemetry reads them, nothing here names a
+//! metric.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why something from or for a peer was refused or dropped. The words are metric labels, so there are few and they are fixed.
+/// Why something from or for a peer was refused or dropped. The words are metric labels, so there are few and
+/// they are fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Refusal {
     /// A message of another version.

@@ -23,8 +23,8 @@ use crate::core::regions::NodeName;
 
 /// Longest handshake that others began.
 pub(super) const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(5);
-/// Longest handshake of ours. What was begun while nothing passed waits longer and longer between its packets: beginning anew is
-/// quicker.
+/// Longest handshake of ours. What was begun while nothing passed waits longer and longer between its
+/// packets: beginning anew is quicker.
 const DIAL_DEADLINE: Duration = Duration::from_secs(3);
 
 /// Why a peer could not be dialled.
@@ -71,8 +71,8 @@ pub(super) const UNNAMED: VarInt = VarInt::from_u32(1);
 /// How often to look whether a handshake is confirmed.
 const CONFIRMED_LOOK: Duration = Duration::from_millis(5);
 
-/// Waits until the other side has said that the handshake is complete: with TLS 1.3 whoever dials is done before its own
-/// certificate was looked at.
+/// Waits until the other side has said that the handshake is complete: with TLS 1.3 whoever dials is done
+/// before its own certificate was looked at.
 pub(super) async fn confirmed(connection: &Connection) {
     while connection.stats().frame_rx.handshake_done == 0 {
         sleep(CONFIRMED_LOOK).await;

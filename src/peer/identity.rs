@@ -1,7 +1,8 @@
 //! Who a peer is: read from its certificate, and from nothing it says.
 //!
-//! A certificate names a node by one URI among its subject alternative names, `tidegate://<region>/<node>`, both parts
-//! percent-encoded. The certificate's signature is not checked here: TLS did that before these bytes are seen.
+//! A certificate names a node by one URI among its subject alternative names, `tidegate://<region>/<node>`,
+//! both parts percent-encoded. The certificate's signature is not checked here: TLS did that before these
+//! bytes are seen.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};

@@ -26,8 +26,9 @@ use crate::engine::clock::Clock;
 
 /// Connections of others, handshakes included. More are refused and counted.
 pub(super) const CONNECTIONS_MAX: usize = 1_024;
-/// Handshakes under way. Past a quarter, an address must first show that it can be answered, which costs it a round trip and this
-/// side nothing (RFC 9000, 8.1.2). Past three quarters, only addresses of known daemons may begin one.
+/// Handshakes under way. Past a quarter, an address must first show that it can be answered, which costs it a
+/// round trip and this side nothing (RFC 9000, 8.1.2). Past three quarters, only addresses of known daemons
+/// may begin one.
 const HANDSHAKES_MAX: usize = 256;
 /// Longest time for one stream to arrive.
 const STREAM_DEADLINE: Duration = Duration::from_secs(5);
@@ -261,7 +262,8 @@ fn take(message: &Bytes, name: &NodeName, present: &Present, inbox: &Inbox) {
     }
 }
 
-/// Gossip is answered at the address that the sender claims, so nobody may claim an address where another answers.
+/// Gossip is answered at the address that the sender claims, so nobody may claim an address where another
+/// answers.
 fn take_gossip(
     from: SocketAddr,
     body: Bytes,

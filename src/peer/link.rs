@@ -1,7 +1,7 @@
 //! One address, and the one connection that we dial to it and send on.
 //!
-//! What a peer sends us comes on the connection that it dialled (`inbound.rs`). So each direction has one owner, and two
-//! peers that dial each other at once need no agreement.
+//! What a peer sends us comes on the connection that it dialled (`inbound.rs`). So each direction has one
+//! owner, and two peers that dial each other at once need no agreement.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -24,15 +24,16 @@ use crate::core::time::Span;
 pub(super) const BACKOFF_MIN: Duration = Duration::from_millis(50);
 /// The longest wait before dialling again.
 pub(super) const BACKOFF_MAX: Duration = Duration::from_secs(1);
-/// A connection that answers nothing for this many looks, two seconds, is given up and dialled anew, though a sign of life goes
-/// out every second. QUIC itself would wait much longer: after a cut its round trips look long, and it doubles its patience
-/// with every probe.
+/// A connection that answers nothing for this many looks, two seconds, is given up and dialled anew, though a
+/// sign of life goes out every second. QUIC itself would wait much longer: after a cut its round trips look
+/// long, and it doubles its patience with every probe.
 const SILENT_LOOKS: u32 = 8;
 /// How often that is looked at.
 const SILENCE_LOOK: Duration = Duration::from_millis(250);
 /// A connection that lived this long was good: dialling again begins at [`BACKOFF_MIN`].
 const STEADY: Duration = Duration::from_secs(1);
-/// An address that turned out to be our own is tried again after this long: its name may come to mean another.
+/// An address that turned out to be our own is tried again after this long: its name may come to mean
+/// another.
 const OWN_AGAIN: Duration = Duration::from_secs(60);
 /// Longest time to hand one message to the network.
 const SEND_DEADLINE: Duration = Duration::from_secs(2);

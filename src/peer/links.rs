@@ -1,5 +1,5 @@
-//! Every link of this node: one for each address, made when something is to be sent there, ended when nobody is there
-//! any more.
+//! Every link of this node: one for each address, made when something is to be sent there, ended when nobody
+//! is there any more.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
@@ -77,7 +77,8 @@ impl Links {
         self.by_address.lock().unwrap_or_else(PoisonError::into_inner).get(&address).cloned()
     }
 
-    /// The link to an address, begun if there is none yet; `None` for our own address, or if there are too many.
+    /// The link to an address, begun if there is none yet; `None` for our own address, or if there are too
+    /// many.
     pub(super) fn get_or_dial(&self, address: SocketAddr) -> Option<Arc<Link>> {
         if self.is_own(address) || self.stop.is_cancelled() {
             return None;

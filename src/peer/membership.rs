@@ -1,10 +1,10 @@
 //! Who is in the cluster: `chitchat`'s opinion, held against certificates.
 //!
-//! A node is listed once its certificate was seen, on a connection in either direction, and only while nobody with
-//! another certificate answers at the address it is said to have. So a member of the cluster cannot invent nodes or
-//! redirect them. What it can still do: gossip is not signed, so a member can repeat, delay or falsify the *facts* about a
-//! real node (that it drains, which of its processes it is, that it still lives). Counts are not facts of gossip: they come from the
-//! node itself, on its own connection.
+//! A node is listed once its certificate was seen, on a connection in either direction, and only while nobody
+//! with another certificate answers at the address it is said to have. So a member of the cluster cannot
+//! invent nodes or redirect them. What it can still do: gossip is not signed, so a member can repeat, delay
+//! or falsify the *facts* about a real node (that it drains, which of its processes it is, that it still
+//! lives). Counts are not facts of gossip: they come from the node itself, on its own connection.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::SocketAddr;
@@ -27,7 +27,8 @@ use crate::core::regions::NodeName;
 use crate::core::regions::compared::Digests;
 use crate::core::regions::split::{Phase, WeightsStatement};
 
-/// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions apart.
+/// The gossip of another cluster id is not answered. Certificates keep clusters apart; this keeps versions
+/// apart.
 const CLUSTER_ID: &str = "tidegate/1";
 /// A node is dead after this many mean intervals without a heartbeat.
 const PHI_THRESHOLD: f64 = 8.0;
@@ -158,7 +159,8 @@ impl Membership {
         chitchat::spawn_chitchat(config, facts, &self.carrier).await
     }
 
-    /// Keeps the list until `stop`, starting the gossip again should it die. `begun`: the gossip, if it goes on already.
+    /// Keeps the list until `stop`, starting the gossip again should it die. `begun`: the gossip, if it goes
+    /// on already.
     pub(super) async fn run(self: Arc<Self>, begun: Option<ChitchatHandle>, stop: CancellationToken) {
         let mut begun = begun.map(Gossip);
         loop {
@@ -209,7 +211,8 @@ impl Membership {
         self.publish(found, before);
     }
 
-    /// Puts our facts in, should they have changed or somebody else have changed them, and takes all others' out.
+    /// Puts our facts in, should they have changed or somebody else have changed them, and takes all others'
+    /// out.
     fn exchange_facts(&self, chitchat: &mut Chitchat) -> Vec<(ChitchatId, Option<Member>)> {
         let own = chitchat.self_node_state();
         for (key, value) in self.facts.pairs() {

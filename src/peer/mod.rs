@@ -1,9 +1,11 @@
 //! Everything between daemons on the network: who is there, and what is said.
 //!
-//! * One QUIC endpoint on one UDP socket dials and accepts; mutual TLS against the cluster's own authority keeps
-//!   everybody else out ([`tls`]), and a node is who its certificate says ([`identity`]).
-//! * Membership is gossiped by `chitchat` on the same connections; counts travel as [`codec`] frames beside it.
-//! * Each node dials every other one and sends only on what it dialled: two directions, two owners, no agreement needed.
+//! * One QUIC endpoint on one UDP socket dials and accepts; mutual TLS against the cluster's own authority
+//!   keeps everybody else out ([`tls`]), and a node is who its certificate says ([`identity`]).
+//! * Membership is gossiped by `chitchat` on the same connections; counts travel as [`codec`] frames beside
+//!   it.
+//! * Each node dials every other one and sends only on what it dialled: two directions, two owners, no
+//!   agreement needed.
 //! * Nothing here decides: a frame that is lost, late or refused costs accuracy, never an answer.
 //!
 //! [`Peers`] is the handle. Telemetry reads [`counters::Counters`]; nothing here names a metric.

@@ -25,8 +25,8 @@ impl Offset {
         self.least = Some(self.least.map_or(took, |least| least.min(took)));
     }
 
-    /// Microseconds by which its clock is ahead of ours, negative if it is behind. Off by as much as the two ways differ, so by
-    /// at most half of `rtt`, and by what the fastest frame waited.
+    /// Microseconds by which its clock is ahead of ours, negative if it is behind. Off by as much as the two
+    /// ways differ, so by at most half of `rtt`, and by what the fastest frame waited.
     pub(super) fn ahead(&self, rtt: Span) -> Option<i64> {
         let least = [self.before, self.least].into_iter().flatten().min()?;
         Some(signed(rtt.0 / 2).saturating_sub(least))

@@ -109,7 +109,8 @@ pub enum PeerEvent {
     Members(Vec<Member>),
 }
 
-/// This node among the others. Dropping it ends everything without a word to the peers; [`Self::stop`] tells them.
+/// This node among the others. Dropping it ends everything without a word to the peers; [`Self::stop`] tells
+/// them.
 pub struct Peers {
     ground: Ground,
     facts: Arc<Facts>,
@@ -222,8 +223,8 @@ impl Peers {
         Self::start_saying(tasks, config, said).await
     }
 
-    /// Starts on a wire of the caller's, among members that the caller names: for simulations, where nothing may depend on
-    /// chance that the seed does not choose. Nothing is gossiped.
+    /// Starts on a wire of the caller's, among members that the caller names: for simulations, where nothing
+    /// may depend on chance that the seed does not choose. Nothing is gossiped.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -313,8 +314,8 @@ impl Peers {
         Ok((Self { ground, facts, members, joins, gossip_interval }, events_receiver))
     }
 
-    /// Sends a frame to a node. Never waits and never fails: what cannot be sent is dropped and counted, and a later
-    /// frame carries its sums.
+    /// Sends a frame to a node. Never waits and never fails: what cannot be sent is dropped and counted, and
+    /// a later frame carries its sums.
     pub fn send(&self, to: &NodeName, frame: &Frame) {
         match codec::encode_frame(frame) {
             Ok(bytes) => {
@@ -437,16 +438,19 @@ impl Peers {
         self.facts.draining.load(Ordering::Relaxed)
     }
 
-    /// Tells the others that this node is about to go, so that it owns no keys any more, and gives them the time to
-    /// hear it, but no more than `deadline`. It still sends and receives afterwards, until [`Self::stop`].
+    /// Tells the others that this node is about to go, so that it owns no keys any more, and gives them the
+    /// time to hear it, but no more than `deadline`. It still sends and receives afterwards, until
+    /// [`Self::stop`].
     pub async fn leave(&self, deadline: Duration) {
         self.facts.draining.store(true, Ordering::Relaxed);
         self.facts.changed.notify_one();
-        // The news takes one round trip and a half to those who are asked at once, and spreads with the intervals after.
+        // The news takes one round trip and a half to those who are asked at once, and spreads with the
+        // intervals after.
         sleep(self.gossip_interval.saturating_mul(2).max(Duration::from_millis(300)).min(deadline)).await;
     }
 
-    /// Closes every connection, telling the peers, and waits for all of it to end, but no longer than `deadline`.
+    /// Closes every connection, telling the peers, and waits for all of it to end, but no longer than
+    /// `deadline`.
     pub async fn stop(&self, deadline: Duration) {
         self.ground.stop.cancel();
         self.ground.endpoint.close();

@@ -1,4 +1,5 @@
-//! Messages waiting for one peer: bounded, and full it forgets the oldest, since a newer message carries its sum.
+//! Messages waiting for one peer: bounded, and full it forgets the oldest, since a newer message carries its
+//! sum.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

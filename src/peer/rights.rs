@@ -1,7 +1,7 @@
 //! Drives `escrow` mode: asks the region's store what the machine wants to know, and carries its frames.
 //!
-//! A part of the task in [`super::sync`]. A store that answers at once is asked in place; one that must be waited for is
-//! asked in a task of its own, so nothing here waits.
+//! A part of the task in [`super::sync`]. A store that answers at once is asked in place; one that must be
+//! waited for is asked in a task of its own, so nothing here waits.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Whole sets of rules between daemons, for one whose own source of rules is behind.
 //!
-//! Each daemon gossips which set it decides by ([`RulesStatement`]) and keeps its bytes ready. Who wants them opens a stream on
-//! the connection that it dialled, names the digest, and reads. What comes is checked against the digest here, and like
-//! every other set by whoever asked: nothing a peer sends is used unread.
+//! Each daemon gossips which set it decides by ([`RulesStatement`]) and keeps its bytes ready. Who wants them
+//! opens a stream on the connection that it dialled, names the digest, and reads. What comes is checked
+//! against the digest here, and like every other set by whoever asked: nothing a peer sends is used unread.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,8 @@ use crate::core::wire::VERSION;
 pub const RULES_BYTES_MAX: usize = 64 << 20;
 /// Sets that a peer may be reading on one connection at once. More wait on its side.
 pub(super) const READERS_MAX: u32 = 2;
-/// Largest generation and revision that are believed: databases count them in 63 bits, and need room to go on.
+/// Largest generation and revision that are believed: databases count them in 63 bits, and need room to go
+/// on.
 pub(super) const NUMBER_MAX: u64 = 1 << 62;
 /// Longest time for a question to arrive, and for a set to be written.
 const ASK_DEADLINE: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
-//! The task that drives the protocol between regions: feeds a [`Replica`] with what happened, and carries out what it
-//! asks for. It decides nothing itself.
+//! The task that drives the protocol between regions: feeds a [`Replica`] with what happened, and carries out
+//! what it asks for. It decides nothing itself.
 //!
-//! One task owns the replica, so the pure machine needs no lock. Everything that comes in is taken in bounded parts, and
-//! no part of the loop waits for a peer.
+//! One task owns the replica, so the pure machine needs no lock. Everything that comes in is taken in bounded
+//! parts, and no part of the loop waits for a peer.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -61,8 +61,8 @@ pub async fn run(
     drive(driver, told, &mut events, &stop).await;
 }
 
-/// The same, watched among `tasks`. Should it end before its time it goes on as another incarnation, like a process that
-/// was started again: the others then do not take its counts for the earlier ones.
+/// The same, watched among `tasks`. Should it end before its time it goes on as another incarnation, like a
+/// process that was started again: the others then do not take its counts for the earlier ones.
 pub fn start(
     tasks: &Tasks,
     port: Arc<dyn WorldPort>,
@@ -436,7 +436,8 @@ fn begin_counting(port: &dyn WorldPort, config: &ReplicaConfig) {
     }
 }
 
-/// How much a count grew. A link that ended takes its count along: then nothing is told, and counting begins anew.
+/// How much a count grew. A link that ended takes its count along: then nothing is told, and counting begins
+/// anew.
 fn more(told: &mut u64, count: u64) -> u64 {
     count.saturating_sub(std::mem::replace(told, count))
 }

@@ -1,7 +1,8 @@
-//! Who may speak with us: mutual TLS 1.3 against the cluster's authority, the same on both sides of a connection.
+//! Who may speak with us: mutual TLS 1.3 against the cluster's authority, the same on both sides of a
+//! connection.
 //!
-//! One certificate serves dialling and accepting. Nothing of the process's default provider is used, so that several
-//! daemons with different authorities live in one process.
+//! One certificate serves dialling and accepting. Nothing of the process's default provider is used, so that
+//! several daemons with different authorities live in one process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ use crate::core::time::Timestamp;
 
 /// What a connection speaks. Another protocol is refused in the handshake.
 pub const ALPN: &[u8] = b"tidegate/1";
-/// A connection that others dialled is over without a sign of life for this long, or longer where answers were late (RFC 9000,
-/// 10.1).
+/// A connection that others dialled is over without a sign of life for this long, or longer where answers
+/// were late (RFC 9000, 10.1).
 pub const IDLE_TIMEOUT_MS: u32 = 5_000;
 /// A sign of life goes out at least this often, and is answered.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
@@ -185,8 +186,8 @@ pub(super) struct Sides {
     pub(super) lasting: Lasting,
 }
 
-/// By these a daemon knows that a packet belongs to a connection of the process before it, and says so in a way that the peer
-/// believes (RFC 9000, 10.3): it need not wait to find out.
+/// By these a daemon knows that a packet belongs to a connection of the process before it, and says so in a
+/// way that the peer believes (RFC 9000, 10.3): it need not wait to find out.
 pub(super) struct Lasting {
     /// Of the answers to such packets.
     pub(super) reset: hmac::Key,

@@ -1,6 +1,5 @@
-//! One decision over several buckets of the memory store: ask them all, make room for all, then charge all or none, but
-//! reports always. The slots
-//! it touches are locked before it begins and stay so until it has ended.
+//! One decision over several buckets of the memory store: ask them all, make room for all, then charge all or
+//! none, but reports always. The slots it touches are locked before it begins and stay so until it has ended.
 
 use std::sync::MutexGuard;
 
@@ -100,7 +99,8 @@ impl<'a, 's> Decision<'a, 's> {
         self.plans.iter().all(Plan::passes)
     }
 
-    /// Makes the buckets that are not yet there and will be charged. None of this decision's own is forgotten for it.
+    /// Makes the buckets that are not yet there and will be charged. None of this decision's own is forgotten
+    /// for it.
     fn make_room(&mut self, admitted: bool) {
         let mut pinned: SmallVec<[(usize, TablePlace); 4]> =
             self.plans.iter().filter_map(|plan| Some((plan.slot, plan.looked.place?))).collect();
@@ -158,7 +158,8 @@ fn charge(slot: &mut KeySlot, plan: &Plan<'_>) -> ChargeResult {
     slot.charged(plan.charge, &plan.looked, place, plan.named)
 }
 
-/// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was taken.
+/// The answer where nothing is charged: as it would be if only asked, else as it is now that nothing was
+/// taken.
 fn answer(slot: &mut KeySlot, plan: &Plan<'_>, admitted: bool) -> ChargeResult {
     if plan.without_room {
         return plan.looked.without_room(plan.charge);

@@ -1,7 +1,8 @@
 //! The memory store: every bucket of this daemon, in slots that are locked one decision at a time.
 //!
-//! A decision takes the locks of the slots it touches in ascending order, asks all its buckets, and then charges all or
-//! none. Nothing waits here but for another decision's few hundred nanoseconds, so [`Store::try_decide`] always answers.
+//! A decision takes the locks of the slots it touches in ascending order, asks all its buckets, and then
+//! charges all or none. Nothing waits here but for another decision's few hundred nanoseconds, so
+//! [`Store::try_decide`] always answers.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -19,8 +20,9 @@ use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, St
 
 /// Buckets in memory, bounded.
 ///
-/// When full, a new key takes the place of the least used bucket of a sample. A bucket at its limit is never forgotten before
-/// it expires; where a sample holds only such, the new key's charge is answered by its rule's `on_failure`.
+/// When full, a new key takes the place of the least used bucket of a sample. A bucket at its limit is never
+/// forgotten before it expires; where a sample holds only such, the new key's charge is answered by its
+/// rule's `on_failure`.
 #[derive(Debug)]
 pub struct MemoryStore {
     slots: Box<[Mutex<KeySlot>]>,
@@ -97,7 +99,8 @@ impl MemoryStore {
         tables + self.slots.len() * size_of::<Mutex<KeySlot>>()
     }
 
-    /// Bytes of the logs' entries and of the holders of places, in all buckets together. Bounded as the keys are.
+    /// Bytes of the logs' entries and of the holders of places, in all buckets together. Bounded as the keys
+    /// are.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.slots.iter().map(|slot| locked(slot).heap()).sum()

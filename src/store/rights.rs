@@ -1,7 +1,9 @@
-//! Rights in the memory store: what an `escrow` rule may admit here, and how that changes while a window runs.
+//! Rights in the memory store: what an `escrow` rule may admit here, and how that changes while a window
+//! runs.
 //!
-//! Its buckets are never forgotten before they end, what this process cannot know is not admitted, and a clock that steps
-//! back changes nothing. The steps themselves are the ledger's ([`Ledger`]), the same as in `lua/rights.lua`.
+//! Its buckets are never forgotten before they end, what this process cannot know is not admitted, and a
+//! clock that steps back changes nothing. The steps themselves are the ledger's ([`Ledger`]), the same as in
+//! `lua/rights.lua`.
 
 use std::borrow::Cow;
 
@@ -17,7 +19,8 @@ use crate::core::ruleset::Compiled;
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 
-/// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between regions.
+/// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between
+/// regions.
 pub(super) const GATHERING: Span = Span::from_secs(1);
 
 /// Whether rights of this rule are escrowed.
@@ -30,7 +33,8 @@ pub(super) fn has_rights(rule: &Compiled) -> bool {
     is_escrowed(rule) && can_move(rule.rule.algorithm)
 }
 
-/// The limit that says how long a bucket's debt lasts: where rights move, a window pays with what its region mints.
+/// The limit that says how long a bucket's debt lasts: where rights move, a window pays with what its region
+/// mints.
 pub(super) fn paying(rule: &Compiled, limit: &Limit) -> Limit {
     if has_rights(rule) && rule.rule.algorithm == Algorithm::FixedWindow && limit.burst > 0 {
         return Limit { permits: limit.burst.min(limit.permits), ..*limit };
@@ -48,8 +52,8 @@ fn has_places(rule: &Compiled) -> bool {
     is_escrowed(rule) && rule.rule.algorithm == Algorithm::Concurrency
 }
 
-/// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for all others. `whole`
-/// is the limit of all regions together.
+/// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for
+/// all others. `whole` is the limit of all regions together.
 pub(super) fn gathered(rule: &Compiled, limit: &Limit, whole: &Limit) -> u64 {
     if !has_level(rule) {
         return 0;
@@ -58,12 +62,14 @@ pub(super) fn gathered(rule: &Compiled, limit: &Limit, whole: &Limit) -> u64 {
     own.saturating_add(under_way_max(whole.saturating_sub(own)))
 }
 
-/// Whether nothing passes where there is no room, or nothing can be asked: whatever else is said, where rights are exact.
+/// Whether nothing passes where there is no room, or nothing can be asked: whatever else is said, where
+/// rights are exact.
 pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
     policy == Some(OnFailure::Closed) || is_escrowed(rule)
 }
 
-/// Whether places held under this limit are lent: a daemon that speaks with no other keeps its share of the `whole`.
+/// Whether places held under this limit are lent: a daemon that speaks with no other keeps its share of the
+/// `whole`.
 pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
     has_places(rule) && limit.permits == whole.permits
 }
@@ -165,7 +171,8 @@ impl KeySlot {
         places::PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
     }
 
-    /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not read it.
+    /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not
+    /// read it.
     fn minted(&self, limit: &Limit, window: u64) -> u64 {
         if is_known(window, limit.window, self.begun) { u64::from(limit.burst) } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to them. Whoever
-//! holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
+//! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to
+//! them. Whoever holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
 use super::rights::{is_closed, is_escrowed, paying};
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
@@ -95,7 +95,8 @@ impl Evaluation {
         }
     }
 
-    /// The answer to a report, of a bucket as it is after it: whether it fitted, and when one permit is free again.
+    /// The answer to a report, of a bucket as it is after it: whether it fitted, and when one permit is free
+    /// again.
     fn after_report(&self, after: &Verdict) -> Verdict {
         let admitted = self.verdict.admitted;
         let mut verdict = Verdict { admitted, delay: Span::ZERO, ..*after };
@@ -122,7 +123,8 @@ impl Evaluation {
     }
 }
 
-/// How much a bucket would be missed: the used part of its limit, and above all else if nothing more is admitted.
+/// How much a bucket would be missed: the used part of its limit, and above all else if nothing more is
+/// admitted.
 fn weight(limit: &Limit, remaining: u64) -> u8 {
     if remaining == 0 {
         return WEIGHT_KEPT;
@@ -159,7 +161,8 @@ impl KeySlot {
         self.views.get(self.views.find(named.hash, named.key.bytes())?)
     }
 
-    /// What the bucket would answer, if charges before this one in the same decision take `before` permits of it.
+    /// What the bucket would answer, if charges before this one in the same decision take `before` permits of
+    /// it.
     pub(super) fn look(
         &self,
         charge: &Charge<'_>,
@@ -238,8 +241,8 @@ impl KeySlot {
         }
     }
 
-    /// Whether a charge may have its bucket keep more: the entries of logs and the holders of places are bounded for all buckets
-    /// together.
+    /// Whether a charge may have its bucket keep more: the entries of logs and the holders of places are
+    /// bounded for all buckets together.
     pub(super) fn may_grow(
         &mut self,
         charge: &Charge<'_>,
@@ -277,8 +280,8 @@ impl KeySlot {
         self.buckets.remove(place);
     }
 
-    /// Charges what [`Self::look`] found to fit, and answers. Without a `place` a charge finds no room; a peek or a refund needs
-    /// none.
+    /// Charges what [`Self::look`] found to fit, and answers. Without a `place` a charge finds no room; a
+    /// peek or a refund needs none.
     pub(super) fn charged(
         &mut self,
         charge: &Charge<'_>,

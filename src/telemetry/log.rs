@@ -1,8 +1,9 @@
-//! Logs: facts with fields, on standard error. INFO is life-cycle, WARN degraded but correct, ERROR someone must act;
-//! nothing per request.
+//! Logs: facts with fields, on standard error. INFO is life-cycle, WARN degraded but correct, ERROR someone
+//! must act; nothing per request.
 //!
-//! A daemon outlives its log. Lines go through a bounded queue to a thread of their own, which alone writes: a disk that
-//! is full, a reader that is gone and a reader that does not read cost lines, which are counted, and nothing else.
+//! A daemon outlives its log. Lines go through a bounded queue to a thread of their own, which alone writes:
+//! a disk that is full, a reader that is gone and a reader that does not read cost lines, which are counted,
+//! and nothing else.
 
 use std::fmt::Display;
 use std::fs::File;
@@ -32,8 +33,8 @@ static QUEUE: OnceLock<Queue> = OnceLock::new();
 static UNWRITTEN: AtomicU64 = AtomicU64::new(0);
 static NO_ROOM: AtomicU64 = AtomicU64::new(0);
 
-/// Starts logging for this process. `TIDEGATE_LOG` filters (default `info`); `json` makes each line one JSON object.
-/// A second call changes nothing.
+/// Starts logging for this process. `TIDEGATE_LOG` filters (default `info`); `json` makes each line one JSON
+/// object. A second call changes nothing.
 ///
 /// # Errors
 /// `TIDEGATE_LOG` names a level that there is not.
@@ -57,7 +58,8 @@ pub fn start(json: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// Lines that were lost since the process began: those that could not be written, and those that found the queue full.
+/// Lines that were lost since the process began: those that could not be written, and those that found the
+/// queue full.
 #[must_use]
 pub fn lost() -> (u64, u64) {
     (UNWRITTEN.load(Ordering::Relaxed), NO_ROOM.load(Ordering::Relaxed))
@@ -72,7 +74,8 @@ pub fn flush() {
     }
 }
 
-/// Writes a line on standard error, after what was logged before. A standard error that takes none is no reason to fail.
+/// Writes a line on standard error, after what was logged before. A standard error that takes none is no
+/// reason to fail.
 pub fn say(text: impl Display) {
     let line = format!("{text}\n");
     match QUEUE.get() {
@@ -97,8 +100,8 @@ pub fn filter() -> Result<EnvFilter, String> {
     EnvFilter::try_new(directives(&asked)?).map_err(|error| format!("TIDEGATE_LOG: {error}"))
 }
 
-/// Checks what was asked for. A part that is for one module only stands beside the default, so that nothing else falls
-/// silent.
+/// Checks what was asked for. A part that is for one module only stands beside the default, so that nothing
+/// else falls silent.
 fn directives(asked: &str) -> Result<String, String> {
     let parts: Vec<&str> = asked.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
     let is_level = |word: &str| LEVELS.iter().any(|level| word.eq_ignore_ascii_case(level));
@@ -132,7 +135,8 @@ struct Queue {
 impl Queue {
     /// Starts the thread; `None` where the system gives no thread or no second handle.
     fn start() -> Option<Self> {
-        // A handle of its own: the process's is locked while it is written to, and others must not wait for that.
+        // A handle of its own: the process's is locked while it is written to, and others must not wait for
+        // that.
         let file = File::from(io::stderr().as_fd().try_clone_to_owned().ok()?);
         let (sender, items) = sync_channel(LINES_WAITING_MAX);
         let bytes = Arc::new(AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! Holds the manual to itself and to the code: every link leads somewhere, the index lists every page, and the reference names every
-//! metric and every command.
+//! Holds the manual to itself and to the code: every link leads somewhere, the index lists every page, and
+//! the reference names every metric and every command.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
@@ -47,7 +47,8 @@ fn prose(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// The anchors of a page's headings, as they are shown on the web: lower case, blanks as hyphens, without other signs.
+/// The anchors of a page's headings, as they are shown on the web: lower case, blanks as hyphens, without
+/// other signs.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for line in prose(text).lines() {

@@ -1,5 +1,5 @@
-//! Holds `docs/internals/protocol.md` to the code: whatever travels between daemons, each safety switch and each mutation is on
-//! the page, and what the page cites is there.
+//! Holds `docs/internals/protocol.md` to the code: whatever travels between daemons, each safety switch and
+//! each mutation is on the page, and what the page cites is there.
 //!
 //! Reading is textual, like that of the parent: declarations of the wire types are plain enough for it.
 

@@ -1,4 +1,5 @@
-//! How much is remembered: a part of the denials, so many rows a second, sums for so many users, sums for so long.
+//! How much is remembered: a part of the denials, so many rows a second, sums for so many users, sums for so
+//! long.
 
 use std::time::Instant;
 

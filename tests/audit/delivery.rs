@@ -245,7 +245,8 @@ fn a_connection_cut_at_any_moment_leaves_no_double_and_no_loss() {
     std::thread::scope(|scope| {
         let (server, stopped) = (&server, Arc::clone(&stop));
         scope.spawn(move || {
-            // So many cuts at pauses that never keep step with the batches; then all arrives, however slow the machine.
+            // So many cuts at pauses that never keep step with the batches; then all arrives, however slow
+            // the machine.
             for round in 0..25_u64 {
                 if stopped.load(Ordering::Relaxed) {
                     return;

@@ -1,5 +1,5 @@
-//! What is remembered of decisions, against a real PostgreSQL: exactly once wherever a process dies, kept through bad
-//! days, asked for, and archived.
+//! What is remembered of decisions, against a real PostgreSQL: exactly once wherever a process dies, kept
+//! through bad days, asked for, and archived.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,10 +1,13 @@
 //! What remembering costs and carries. Starts a PostgreSQL of its own.
 //!
-//! * `cargo bench --bench audit -- decide`: a decision without a log, with one, and with one whose database is away; in turns
-//!   within one run, so that the machine's moods meet all three.
-//! * `cargo bench --bench audit -- outside`: the same through HTTP, of three whole daemons; every call is denied.
-//! * `cargo bench --bench audit -- rows [MILLIONS]`: rows a second from the queue into the database, and from a full spool.
-//! * `cargo bench --bench audit -- query [MILLIONS|URL]`: what operators ask of a log of that size, or of one made before.
+//! * `cargo bench --bench audit -- decide`: a decision without a log, with one, and with one whose database
+//!   is away; in turns within one run, so that the machine's moods meet all three.
+//! * `cargo bench --bench audit -- outside`: the same through HTTP, of three whole daemons; every call is
+//!   denied.
+//! * `cargo bench --bench audit -- rows [MILLIONS]`: rows a second from the queue into the database, and from
+//!   a full spool.
+//! * `cargo bench --bench audit -- query [MILLIONS|URL]`: what operators ask of a log of that size, or of one
+//!   made before.
 
 #![expect(
     clippy::unwrap_used,
@@ -371,8 +374,8 @@ fn far_deadline(
 
 // --- query
 
-/// A log of so many rows in this month: a hundred rules, a million users, a tenth denied; and its sums.
-/// Rows of one day, and their sums. Indexes are made when the rows are there, as fits a log that is made at once.
+/// A log of so many rows in this month: a hundred rules, a million users, a tenth denied; and its sums. Rows
+/// of one day, and their sums. Indexes are made when the rows are there, as fits a log that is made at once.
 fn generate(sql: &dyn Fn(&str) -> String, rows: u64) {
     let indexes = |table: &str| {
         let list = sql(&format!(
@@ -402,8 +405,8 @@ fn generate(sql: &dyn Fn(&str) -> String, rows: u64) {
     for (table, step) in [("usage_minute", "minute"), ("usage_hour", "hour"), ("usage_day", "day")] {
         let of_table = indexes(table);
         for (user, path) in [("''", "''"), ("user_id", "''"), ("''", "path")] {
-            // A real log has minutes of every user and path, and hours and days of every user; here days of those who were
-            // denied and of some others will do, and hours of some.
+            // A real log has minutes of every user and path, and hours and days of every user; here days of
+            // those who were denied and of some others will do, and hours of some.
             let some = match (table, user, path) {
                 ("usage_minute", "user_id", _) | ("usage_minute", _, "path") => continue,
                 ("usage_hour", "user_id", _) => "WHERE user_id LIKE '%00'",

@@ -1,9 +1,10 @@
 //! What counting itself costs: the memory store behind its port, without matching, headers or doors.
 //!
-//! `cargo bench --bench counting` prints nanoseconds a decision (median of rounds) as time on the processor, which a busy
-//! machine distorts least: one hot key, then a million and ten million keys in an order that caches cannot foresee, on one
-//! thread and on two. `cargo bench --bench counting -- count N` takes N permits of one hot key, for callgrind.
-//! `cargo bench --bench counting -- memory [KEYS]` prints bytes a bucket beside its key, for each algorithm but the log.
+//! `cargo bench --bench counting` prints nanoseconds a decision (median of rounds) as time on the processor,
+//! which a busy machine distorts least: one hot key, then a million and ten million keys in an order that
+//! caches cannot foresee, on one thread and on two. `cargo bench --bench counting -- count N` takes N permits
+//! of one hot key, for callgrind. `cargo bench --bench counting -- memory [KEYS]` prints bytes a bucket
+//! beside its key, for each algorithm but the log.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark")]
 
@@ -87,7 +88,8 @@ fn measure(store: &MemoryStore, rule: &Compiled, keys: usize, threads: usize) ->
             let work = |thread: usize| {
                 let barrier = &barrier;
                 move || {
-                    // A stride that shares no factor with the number of keys visits them all in a scattered order.
+                    // A stride that shares no factor with the number of keys visits them all in a scattered
+                    // order.
                     let mut at = (round * 7_919 + thread * 104_729) % keys;
                     barrier.wait();
                     let begun = on_processor();

@@ -1,7 +1,8 @@
-//! A decision inside the process: match, bucket, decide, and put into words. Prints nanoseconds (median of rounds).
+//! A decision inside the process: match, bucket, decide, and put into words. Prints nanoseconds (median of
+//! rounds).
 //!
-//! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind, which runs this
-//! with `--count RULES N`.
+//! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind,
+//! which runs this with `--count RULES N`.
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
 

@@ -1,7 +1,9 @@
-//! Who is asking, at size: many users in a real PostgreSQL, some of them active. How long decisions take while the active ones
-//! are looked up and afterwards, how many are known at once, and what they take in memory.
+//! Who is asking, at size: many users in a real PostgreSQL, some of them active. How long decisions take
+//! while the active ones are looked up and afterwards, how many are known at once, and what they take in
+//! memory.
 //!
-//! `cargo bench --bench identity -- --users 10000000 --active 100000`. Without sizes it is quick, to see that it runs.
+//! `cargo bench --bench identity -- --users 10000000 --active 100000`. Without sizes it is quick, to see that
+//! it runs.
 
 #![allow(
     clippy::print_stdout,

@@ -1,8 +1,9 @@
-//! How long it takes to find the rules that decide a request, from one rule to ten thousand, for several kinds of rules.
+//! How long it takes to find the rules that decide a request, from one rule to ten thousand, for several
+//! kinds of rules.
 //!
-//! `cargo bench --bench matching` prints one line for each kind: nanoseconds a request, keys of buckets included, of a
-//! quiet pass. The rules of one set all differ, and requests go round through many of them, so that caches are as
-//! cold as they would be.
+//! `cargo bench --bench matching` prints one line for each kind: nanoseconds a request, keys of buckets
+//! included, of a quiet pass. The rules of one set all differ, and requests go round through many of them, so
+//! that caches are as cold as they would be.
 
 #![expect(
     clippy::print_stdout,

@@ -1,9 +1,11 @@
-//! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own script.
+//! The store in Redis beside the raw limit of the same server in the same run: `redis-benchmark` with our own
+//! script.
 //!
-//! `cargo bench --bench redis` prints tables; `-- latency`, `single`, `cluster`, `hot`, `doors`, `cpu` or `memory` only one of
-//! them. `doors` asks a whole daemon from outside, by the `sim` that lies beside it (`cargo build --release --workspace`).
-//! Raw and own runs alternate, and medians are printed, since everything, the server included, shares the machine's cores with
-//! whatever else runs there: read the ratios.
+//! `cargo bench --bench redis` prints tables; `-- latency`, `single`, `cluster`, `hot`, `doors`, `cpu` or
+//! `memory` only one of them. `doors` asks a whole daemon from outside, by the `sim` that lies beside it
+//! (`cargo build --release --workspace`). Raw and own runs alternate, and medians are printed, since
+//! everything, the server included, shares the machine's cores with whatever else runs there: read the
+//! ratios.
 
 #![allow(
     missing_docs,
@@ -58,8 +60,8 @@ const KEYS_MEASURED: usize = 1_000_000;
 /// A key that redis-benchmark draws at random.
 const RANDOM: &str = "tg:{user=__rand_int__}:b";
 
-/// The bucket of a bare call, as `lua/decide.lua` reads it: shape, limit, and flags that mean neither a view nor rights (zero
-/// would end the command line).
+/// The bucket of a bare call, as `lua/decide.lua` reads it: shape, limit, and flags that mean neither a view
+/// nor rights (zero would end the command line).
 const BARE_BUCKET: &[u8] =
     &[1, 0x41, 0x42, 0x43, 0x0f, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0x0f, 1, 1, 1, 1, 1, 1, 1, 4];
 

@@ -1,10 +1,12 @@
 //! What very many rules cost: inside the process part by part, and in real daemons on a real PostgreSQL.
 //!
-//! * `cargo bench --bench rules -- parts`: reading, compiling and writing out a set of 10,000 and of 100,000 rules.
-//! * `cargo bench --bench rules -- change`: a change committed by SQL until each of three daemons decides by it, among few
-//!   rules and among 10,000; and how long a daemon takes to start with those. Under three minutes.
-//! * `cargo bench --bench rules -- many`: 100,000 rules started with, changed one by one and by a file, started with from disk,
-//!   and handed to a peer.
+//! * `cargo bench --bench rules -- parts`: reading, compiling and writing out a set of 10,000 and of 100,000
+//!   rules.
+//! * `cargo bench --bench rules -- change`: a change committed by SQL until each of three daemons decides by
+//!   it, among few rules and among 10,000; and how long a daemon takes to start with those. Under three
+//!   minutes.
+//! * `cargo bench --bench rules -- many`: 100,000 rules started with, changed one by one and by a file,
+//!   started with from disk, and handed to a peer.
 
 #![allow(
     clippy::print_stdout,
@@ -58,7 +60,8 @@ fn main() {
     }
 }
 
-/// Prints how long it took, and the processor time of this thread: what it takes where nobody else wants the processor.
+/// Prints how long it took, and the processor time of this thread: what it takes where nobody else wants the
+/// processor.
 fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let (begin, used) = (Instant::now(), processor_time("/proc/thread-self/schedstat".as_ref()));
     let done = work();

@@ -1,8 +1,9 @@
 //! What worldwide limits cost: one division of a limit among regions, and telling the protocol of a decision.
 //!
-//! `cargo bench --bench worldwide` prints nanoseconds of a quiet pass for 3, 5 and 50 regions: a division where all wishes fit
-//! into the limit and one where they do not; and what a daemon spends on a hot bucket each time it is told of decisions on it,
-//! while all regions ask steadily, and while every other region has just told something new.
+//! `cargo bench --bench worldwide` prints nanoseconds of a quiet pass for 3, 5 and 50 regions: a division
+//! where all wishes fit into the limit and one where they do not; and what a daemon spends on a hot bucket
+//! each time it is told of decisions on it, while all regions ask steadily, and while every other region has
+//! just told something new.
 
 #![expect(
     clippy::print_stdout,

@@ -1,4 +1,5 @@
-//! The same history of holders through the store in memory and through real Redis servers: every answer must be equal.
+//! The same history of holders through the store in memory and through real Redis servers: every answer must
+//! be equal.
 
 use std::sync::Arc;
 
@@ -148,7 +149,8 @@ fn used(store: &dyn Store, rule: &Compiled, user: &str) -> u64 {
     runtime().block_on(store.bucket(rule, &key, Timestamp(START))).map_or(0, |info| info.used)
 }
 
-/// Over several slots it is reserved everywhere, and given back where another denies; who held before keeps its place.
+/// Over several slots it is reserved everywhere, and given back where another denies; who held before keeps
+/// its place.
 fn all_or_nothing(store: &dyn Store) {
     let rule = |name: &str, permits, shape| {
         let limit = Limit { permits, window: Span::from_secs(60), burst: permits, queue: 0 };

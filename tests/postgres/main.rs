@@ -1,6 +1,7 @@
 //! PostgreSQL under the daemon: its schema, rules that live in it, and the days on which it is not well.
 //!
-//! Every test starts a real server and the real binary, and knows only the contract with users: SQL, routes, commands.
+//! Every test starts a real server and the real binary, and knows only the contract with users: SQL, routes,
+//! commands.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,5 @@
-//! Very many rules: carried, changed one by one and by file, kept on disk and handed to a peer. With ten times as many, and
-//! with times, in `cargo bench --bench rules -- many`.
+//! Very many rules: carried, changed one by one and by file, kept on disk and handed to a peer. With ten
+//! times as many, and with times, in `cargo bench --bench rules -- many`.
 
 use serde_json::json;
 use tempfile::TempDir;

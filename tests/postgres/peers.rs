@@ -187,7 +187,8 @@ fn what_a_hostile_member_offers_is_refused_with_the_reason_and_hides_no_honest_s
     assert_eq!(victim.get("/readyz").json()["rules"]["refused_revision"], 14);
     assert!(victim.log().contains("us/liar") && victim.log().contains("r.colour"), "{}", victim.log());
 
-    // Who is in no region of its certificate is not heard at all: here another's address is said to be the own one.
+    // Who is in no region of its certificate is not heard at all: here another's address is said to be the
+    // own one.
     let mallory = Liar::join(&ca, "ap", "mallory", eu, Some(liar.peers.bound().unwrap()));
     mallory.offer_honestly(5_000, set_of(5_000, &[rule("r", 100)]));
     eventually("the impostor is counted", || {

@@ -1,4 +1,5 @@
-//! Users, API keys and tiers in the database: how soon a change takes effect, and that none of it holds up a decision.
+//! Users, API keys and tiers in the database: how soon a change takes effect, and that none of it holds up a
+//! decision.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,8 @@ window = "1h"
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
 fn daemon(url: &str) -> Daemon {
-    // A generous timeout, so that a busy machine does not decide as the default what these tests are not about.
+    // A generous timeout, so that a busy machine does not decide as the default what these tests are not
+    // about.
     let config = format!(
         "[postgres]\nurl = {url:?}\ntimeout = \"2s\"\n[identity]\ndefault_tier = \"free\"\nlookup_timeout = \"500ms\"\n"
     );
@@ -253,7 +255,8 @@ fn a_database_that_hangs_or_goes_delays_no_decision() {
     until("the block, after the database was away", || rule(&daemon, &[("user", "new")]) == "user_blocked");
 }
 
-/// A server that crashes forgets what was committed without waiting for the disk, and numbers transactions from there on.
+/// A server that crashes forgets what was committed without waiting for the disk, and numbers transactions
+/// from there on.
 #[test]
 fn a_crash_that_takes_transactions_back_hides_no_change() {
     // Nothing is written to the disk but by what waits for it.
@@ -268,11 +271,13 @@ fn a_crash_that_takes_transactions_back_hides_no_change() {
         server.sql(&database, "SELECT pg_snapshot_xmin(pg_current_snapshot())").parse::<u64>().unwrap()
     };
     let many = "INSERT INTO forgotten VALUES (1); COMMIT; BEGIN;".repeat(20);
-    // Whoever commits and waits for the disk, as the daemon does with its records, writes what came before as well.
+    // Whoever commits and waits for the disk, as the daemon does with its records, writes what came before as
+    // well.
     let forgotten = (0..8).any(|_| {
         server.sql(&database, &format!("SET synchronous_commit = off; {many}"));
         let before = number(&server);
-        // It looks twice a second, and what it sees now will not have been. The change comes before it looks again.
+        // It looks twice a second, and what it sees now will not have been. The change comes before it looks
+        // again.
         std::thread::sleep(Duration::from_millis(1_000));
         daemon.process.signal("STOP");
         server.kill();

@@ -1,4 +1,5 @@
-//! Rules that live in PostgreSQL: changed by SQL, by the API and by the command line, while daemons decide by them.
+//! Rules that live in PostgreSQL: changed by SQL, by the API and by the command line, while daemons decide by
+//! them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! Who may use Redis, over what, and which Redis is enough: TLS, ACL users, the files in `deploy/redis`, versions.
+//! Who may use Redis, over what, and which Redis is enough: TLS, ACL users, the files in `deploy/redis`,
+//! versions.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

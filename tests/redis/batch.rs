@@ -1,4 +1,5 @@
-//! Many checks of one call on Redis: they share round trips, and are answered as if they had gone one after the other.
+//! Many checks of one call on Redis: they share round trips, and are answered as if they had gone one after
+//! the other.
 
 use std::sync::Arc;
 

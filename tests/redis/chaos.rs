@@ -1,5 +1,5 @@
-//! Bad days of a real Redis, with load running: in each of them answers keep coming in time, what is admitted stays within a
-//! stated bound, and Redis enforces again soon after it can.
+//! Bad days of a real Redis, with load running: in each of them answers keep coming in time, what is admitted
+//! stays within a stated bound, and Redis enforces again soon after it can.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! The same histories through the store in memory and through real Redis servers: every answer must be equal, and so must
-//! what the buckets hold afterwards.
+//! The same histories through the store in memory and through real Redis servers: every answer must be equal,
+//! and so must what the buckets hold afterwards.
 
 use std::sync::Arc;
 
@@ -129,8 +129,8 @@ fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compile
     }
 }
 
-/// Where a decision charges one bucket twice, what each charge says was used depends on whether the bucket was there before.
-/// What is used afterwards does not, and is compared too.
+/// Where a decision charges one bucket twice, what each charge says was used depends on whether the bucket
+/// was there before. What is used afterwards does not, and is compared too.
 fn worded(mut outcome: Outcome, charges: &[(usize, Cost, bool)]) -> Outcome {
     for (counted, (rule, _, _)) in outcome.counted.iter_mut().zip(charges) {
         if charges.iter().filter(|(other, _, _)| other == rule).count() > 1 {
@@ -155,8 +155,9 @@ fn play(
         })
         .collect();
     let mut now = 1_790_000_000_000_000_u64;
-    // What has expired may be forgotten, which the one store does when it makes a bucket and the other here does not. A clock
-    // that steps back, or a rate that falls, would tell the two apart. So histories with such steps begin with all buckets.
+    // What has expired may be forgotten, which the one store does when it makes a bucket and the other here
+    // does not. A clock that steps back, or a rate that falls, would tell the two apart. So histories with
+    // such steps begin with all buckets.
     if *filled {
         fill(redis, &memory, clock, &rules, now);
     }

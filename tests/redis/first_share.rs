@@ -1,4 +1,5 @@
-//! What regions with a Redis each admit together at the first instant of a bucket under `gossip`: the same as with stores in memory.
+//! What regions with a Redis each admit together at the first instant of a bucket under `gossip`: the same as
+//! with stores in memory.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! The region's Redis: counting in it, its bad days, and what it takes to be let in. Every test starts real servers.
+//! The region's Redis: counting in it, its bad days, and what it takes to be let in. Every test starts real
+//! servers.
 
 #![allow(
     missing_docs,

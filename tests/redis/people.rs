@@ -1,5 +1,5 @@
-//! Redis, PostgreSQL and daemons together: who is asking is kept in memory, then in the region's Redis, then in the
-//! database; a change is known everywhere at once; and what was decided says whose key it was.
+//! Redis, PostgreSQL and daemons together: who is asking is kept in memory, then in the region's Redis, then
+//! in the database; a change is known everywhere at once; and what was decided says whose key it was.
 
 use std::time::{Duration, Instant};
 

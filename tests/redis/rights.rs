@@ -1,5 +1,5 @@
-//! Rights in both stores: the same steps do the same in memory, in a real Redis and in the smallest store there can be, and
-//! what a store has forgotten it burns.
+//! Rights in both stores: the same steps do the same in memory, in a real Redis and in the smallest store
+//! there can be, and what a store has forgotten it burns.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -222,8 +222,8 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
     result.unwrap();
 }
 
-/// A report burns the rights that the region has. The rest is paid with what comes or is minted next, before anything is admitted
-/// again, and nothing goes to others meanwhile.
+/// A report burns the rights that the region has. The rest is paid with what comes or is minted next, before
+/// anything is admitted again, and nothing goes to others meanwhile.
 #[test]
 fn what_is_owed_is_paid_with_the_next_rights_in_memory_and_in_redis() {
     let server = Server::start(&[]);

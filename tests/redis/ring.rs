@@ -1,4 +1,5 @@
-//! Independent servers on a consistent-hash ring: who joins or leaves moves its own share, and nobody else's counters.
+//! Independent servers on a consistent-hash ring: who joins or leaves moves its own share, and nobody else's
+//! counters.
 
 use crate::redis_servers::Server;
 use crate::redis_store::{compiled, key, runtime, settings, store};

@@ -1,4 +1,5 @@
-//! Redis behind sentinels: what is refused at the start, what is told while it lasts, and a failover that somebody planned.
+//! Redis behind sentinels: what is refused at the start, what is told while it lasts, and a failover that
+//! somebody planned.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -84,9 +85,9 @@ fn sentinels_that_are_away_are_told_until_they_answer() {
     eventually("it heals", || (daemon.get("/readyz").json()["store"] == "ok").then_some(()));
 }
 
-/// The old primary goes on answering while the replica already is one. Two daemons ask all the time; what they would have charged to
-/// the wrong server must not be admitted twice: one permit too many for any user. A starved machine may hear of a failover late, so
-/// each direction has another try.
+/// The old primary goes on answering while the replica already is one. Two daemons ask all the time; what
+/// they would have charged to the wrong server must not be admitted twice: one permit too many for any user.
+/// A starved machine may hear of a failover late, so each direction has another try.
 #[test]
 fn a_planned_failover_loses_next_to_nothing() {
     const USERS: usize = 10;

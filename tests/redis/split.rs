@@ -55,8 +55,8 @@ const ALGORITHMS: [Algorithm; 5] = [
     Algorithm::Gcra,
 ];
 
-/// With the clock standing still: whatever is asked, at most the limit is admitted, and what a request of cost `c` is denied
-/// for is less than `c` permits in each part.
+/// With the clock standing still: whatever is asked, at most the limit is admitted, and what a request of
+/// cost `c` is denied for is less than `c` permits in each part.
 #[test]
 fn a_split_key_never_admits_more_than_its_limit_and_strands_less_than_a_cost_in_each_part() {
     let server = Server::start(&[]);
@@ -236,7 +236,8 @@ fn a_split_key_outlives_one_of_its_servers() {
     rule.rule.on_failure = Some(tidegate::core::rule::OnFailure::Closed);
     assert!(ask_now(&store, &rule, Cost::Take(1)).admitted);
     let holds = |server: &Server| server.command(&["KEYS", "*"]).is_some_and(|keys| keys.contains("tg:"));
-    // Which part lies where depends on the ports that were free, so a few dozen may be needed to reach every server.
+    // Which part lies where depends on the ports that were free, so a few dozen may be needed to reach every
+    // server.
     for _ in 0..300 {
         ask_now(&store, &rule, Cost::Take(1));
         if servers.iter().all(holds) {

@@ -1,5 +1,5 @@
-//! What the store in Redis promises beyond equal answers: several identities as one, coalescing, leases, expiry, size,
-//! topologies, and clear words at the start.
+//! What the store in Redis promises beyond equal answers: several identities as one, coalescing, leases,
+//! expiry, size, topologies, and clear words at the start.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;

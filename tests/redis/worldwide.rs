@@ -78,7 +78,8 @@ fn what_any_daemon_of_a_region_admits_is_counted_once_everywhere() {
     // Each of the four admits its own number, so that a count that is missing or doubled can be told.
     let mut all = 0;
     for (daemon, times) in world.daemons.iter().zip([3, 7, 20, 50]) {
-        // A region that a bucket is new to gets what is not its share only when it knows that nobody else needs it.
+        // A region that a bucket is new to gets what is not its share only when it knows that nobody else
+        // needs it.
         let mut admitted = 0;
         eventually("all of them are admitted", || {
             admitted += daemon.admitted(ANN, times - admitted);
@@ -119,7 +120,8 @@ fn four_daemons_of_two_regions_hold_one_limit() {
 fn a_daemon_that_is_killed_takes_no_count_along() {
     let mut world = World::start();
     assert_eq!(world.daemons[3].admitted(ANN, 40), 40);
-    // What is not told within an interval dies with who admitted it, for the other region: its own has it in Redis.
+    // What is not told within an interval dies with who admitted it, for the other region: its own has it in
+    // Redis.
     for daemon in [0, 2].map(|place| &world.daemons[place]) {
         eventually("the other region has heard of it", || (believed(daemon) == 40).then_some(()));
     }

@@ -1,4 +1,5 @@
-//! Who may change something: the user of the daemon, on a socket that only that user can open; nobody else without a token.
+//! Who may change something: the user of the daemon, on a socket that only that user can open; nobody else
+//! without a token.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -156,8 +157,8 @@ fn worked(daemon: &Daemon) -> std::collections::BTreeMap<String, u64> {
         .collect()
 }
 
-/// On the one thread that decides an explanation would stand before every decision. Who does the work is told by the processor
-/// time of threads, which a busy machine does not change.
+/// On the one thread that decides an explanation would stand before every decision. Who does the work is told
+/// by the processor time of threads, which a busy machine does not change.
 #[test]
 fn explanations_are_made_beside_the_thread_that_decides() {
     let many: String = (0..3_000)

@@ -1,4 +1,5 @@
-//! Clients that hang up, hold on, or do not read: they cost the daemon a bounded amount, and nobody else anything.
+//! Clients that hang up, hold on, or do not read: they cost the daemon a bounded amount, and nobody else
+//! anything.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -177,7 +178,8 @@ fn the_soft_limit_of_open_files_is_raised_to_the_hard_one() {
     assert!(values[0] == values[1] && values[0] != "100", "{line}");
 }
 
-/// A daemon that does not accept for a moment lets connections wait, instead of having each of them try again a second later.
+/// A daemon that does not accept for a moment lets connections wait, instead of having each of them try again
+/// a second later.
 #[test]
 fn a_burst_of_connections_waits_for_a_daemon_that_stands_still() {
     // More than the usual 1,024.

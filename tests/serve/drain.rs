@@ -1,4 +1,5 @@
-//! How a daemon ends: unready first, serving until gateways have noticed, then asking clients to go, then gone.
+//! How a daemon ends: unready first, serving until gateways have noticed, then asking clients to go, then
+//! gone.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

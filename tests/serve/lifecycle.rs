@@ -164,7 +164,8 @@ fn keep_alive_and_pipelined_requests_are_answered_in_order() {
     assert_eq!(allowed, [true, true, false]);
 }
 
-/// Calls gRPC health over a Unix socket with this `:authority`, in bytes: client libraries refuse to send some that others send.
+/// Calls gRPC health over a Unix socket with this `:authority`, in bytes: client libraries refuse to send
+/// some that others send.
 fn is_healthy(socket: &Path, authority: &[u8]) -> bool {
     fn frame(kind: u8, flags: u8, stream: u8, body: &[u8]) -> Vec<u8> {
         [&[0, 0, u8::try_from(body.len()).unwrap(), kind, flags, 0, 0, 0, stream], body].concat()

@@ -1,6 +1,7 @@
 //! The daemon from outside: what its doors answer, how it reloads, drains, and meets other daemons.
 //!
-//! Every test starts the real binary and knows only the contract with users: flags, files, routes, exit codes.
+//! Every test starts the real binary and knows only the contract with users: flags, files, routes, exit
+//! codes.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,5 +1,6 @@
-//! Who is in the cluster: regions that are added in the wrong order, daemons that hold other rules, certificates that are not
-//! accepted, and regions that are away. Each is told in words, and exact limits hold meanwhile.
+//! Who is in the cluster: regions that are added in the wrong order, daemons that hold other rules,
+//! certificates that are not accepted, and regions that are away. Each is told in words, and exact limits
+//! hold meanwhile.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

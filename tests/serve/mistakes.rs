@@ -1,4 +1,5 @@
-//! Mistakes that a gateway or an operator makes are said where they look: by the command, the log, `/readyz` and a metric.
+//! Mistakes that a gateway or an operator makes are said where they look: by the command, the log, `/readyz`
+//! and a metric.
 
 use serde_json::json;
 

@@ -1,4 +1,5 @@
-//! A name service that does not answer: Redis, PostgreSQL and peers are named, and a daemon waits for one look-up of each.
+//! A name service that does not answer: Redis, PostgreSQL and peers are named, and a daemon waits for one
+//! look-up of each.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};

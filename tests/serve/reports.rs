@@ -208,7 +208,8 @@ fn regions_charge_what_is_reported_and_leave_the_others_no_more_than_theirs() {
         }
         for user in 0..5 {
             let user = format!("u{user}");
-            // Each region denies after the response that exceeds what it may use: no more than three pass here.
+            // Each region denies after the response that exceeds what it may use: no more than three pass
+            // here.
             let passed = until_denied(&daemons[0], &user);
             assert!((1..=3).contains(&passed), "{mode} {algorithm}: {passed}");
         }

@@ -45,7 +45,8 @@ pub(crate) struct Launch {
     pub(crate) clock_ahead: Option<&'static str>,
     /// Threads that decide.
     pub(crate) threads: Option<u32>,
-    /// Whether only the daemon's user may change anything, as it is without configuration; tests that ask over TCP may.
+    /// Whether only the daemon's user may change anything, as it is without configuration; tests that ask
+    /// over TCP may.
     pub(crate) guarded: bool,
 }
 

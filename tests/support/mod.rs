@@ -1,5 +1,5 @@
-//! What tests need that look at the daemon from outside: real processes, a small HTTP client, a gRPC client, a service
-//! behind a gateway.
+//! What tests need that look at the daemon from outside: real processes, a small HTTP client, a gRPC client,
+//! a service behind a gateway.
 //!
 //! Nothing here knows how the daemon works inside: only `tidegate --help`, its ports and its files.
 

@@ -1,5 +1,5 @@
-//! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500. What follows
-//! `/tokens/` in a path is told in a header.
+//! The service behind a gateway: answers every request with 200 and its path, except `/fail`, which gets 500.
+//! What follows `/tokens/` in a path is told in a header.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Below the ports that the kernel gives to clients, so that no connection takes one between choosing and binding it.
+/// Below the ports that the kernel gives to clients, so that no connection takes one between choosing and
+/// binding it.
 const FIRST: u16 = 2_000;
 /// Tests that run at once are processes of their own: each begins at another place of the range.
 const PLACES: u16 = 500;

@@ -1,5 +1,5 @@
-//! A real PostgreSQL for tests: one server where a test asks for one, in a temporary folder, on a Unix socket and a free port, with a
-//! database of its own for each test. Stopped, by its own id, when dropped.
+//! A real PostgreSQL for tests: one server where a test asks for one, in a temporary folder, on a Unix socket
+//! and a free port, with a database of its own for each test. Stopped, by its own id, when dropped.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 

@@ -155,8 +155,8 @@ impl Load {
         self.fault.store(lasts, Ordering::Relaxed);
     }
 
-    /// Ends it, and holds what was answered against the bounds that the manual states. Gives back how many answers were
-    /// degraded.
+    /// Ends it, and holds what was answered against the bounds that the manual states. Gives back how many
+    /// answers were degraded.
     pub fn finish(self, story: Story) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let mut all: [Seen; 3] = Default::default();

@@ -1,4 +1,5 @@
-//! Real Redis servers for tests: started on free ports with their files in a temporary directory, killed when dropped.
+//! Real Redis servers for tests: started on free ports with their files in a temporary directory, killed when
+//! dropped.
 
 #![allow(
     dead_code,
@@ -104,8 +105,8 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    /// Starts it anew on the same port and with the same folder: without counters, since it saves none, but with what a member
-    /// of a cluster knows of the others.
+    /// Starts it anew on the same port and with the same folder: without counters, since it saves none, but
+    /// with what a member of a cluster knows of the others.
     pub fn restart_in_place(mut self) -> Self {
         self.kill();
         let (port, args, program) = (self.port, self.args.clone(), self.program.clone());
@@ -128,7 +129,8 @@ impl Drop for Server {
     }
 }
 
-/// Another server program than the installed one, if it is there: `tests/run` fetches them into `target/`. Says so if not.
+/// Another server program than the installed one, if it is there: `tests/run` fetches them into `target/`.
+/// Says so if not.
 pub fn other_program(path: &str) -> Option<String> {
     let program = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("target").join(path);
     if !program.exists() {
@@ -236,8 +238,8 @@ impl Cluster {
         Self::start_with("1000")
     }
 
-    /// One in which nobody takes over from a primary that only waits for its processor: what is not yet with the replica would
-    /// be lost.
+    /// One in which nobody takes over from a primary that only waits for its processor: what is not yet with
+    /// the replica would be lost.
     pub fn start_patient() -> Self {
         Self::start_with("60000")
     }

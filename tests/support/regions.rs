@@ -1,5 +1,5 @@
-//! Regions of one daemon each in time that only the test moves: whole engines over stores of any kind, and between them the protocol
-//! over a network that always takes one way.
+//! Regions of one daemon each in time that only the test moves: whole engines over stores of any kind, and
+//! between them the protocol over a network that always takes one way.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -115,7 +115,8 @@ impl World {
         (!decisions[0].allowed).then(|| decisions[0].rules[0].retry)
     }
 
-    /// The same in every region before any daemon looks at it. Returns how often it was admitted in all of them.
+    /// The same in every region before any daemon looks at it. Returns how often it was admitted in all of
+    /// them.
     pub fn burst(&self, times: u32) -> u32 {
         (0..self.regions.len()).map(|region| self.ask(region, times)).sum()
     }
@@ -169,8 +170,8 @@ impl World {
     }
 }
 
-/// Five regions that ask at one instant for what nobody used for long are admitted the limit at most, and once more after some
-/// windows without any request.
+/// Five regions that ask at one instant for what nobody used for long are admitted the limit at most, and
+/// once more after some windows without any request.
 pub fn burst_together(world: &mut World, limit: u32) {
     let most = limit.max(5);
     let first = world.burst(50);
@@ -181,7 +182,8 @@ pub fn burst_together(world: &mut World, limit: u32) {
     assert!(again <= most, "{again} of {limit} after five windows");
 }
 
-/// Where one region alone used a bucket, it finds nine tenths of what is free at once, after some windows without any request too.
+/// Where one region alone used a bucket, it finds nine tenths of what is free at once, after some windows
+/// without any request too.
 pub fn burst_at_home(world: &mut World, limit: u32) {
     for _ in 0..160 {
         world.ask(2, limit / 10);
@@ -194,8 +196,8 @@ pub fn burst_at_home(world: &mut World, limit: u32) {
     assert!(home + others <= limit, "{home} at home and {others} elsewhere");
 }
 
-/// Who is refused by a region's first share alone is told to ask again soon, and is admitted then, however long the window is. What
-/// the limit can never admit is refused for good.
+/// Who is refused by a region's first share alone is told to ask again soon, and is admitted then, however
+/// long the window is. What the limit can never admit is refused for good.
 pub fn asks_again_soon(world: &mut World, limit: u32) {
     let soon = Some(Some(Span::from_secs(1)));
     let whole = u64::from(limit);

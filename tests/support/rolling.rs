@@ -13,8 +13,8 @@ const RESTARTS: usize = 2;
 const CLIENTS: usize = 4;
 const REST: Duration = Duration::from_millis(10);
 
-/// Restarts the daemons one after the other while clients ask through the gateway; `settle` waits until the gateway asks the
-/// new daemon again.
+/// Restarts the daemons one after the other while clients ask through the gateway; `settle` waits until the
+/// gateway asks the new daemon again.
 ///
 /// # Panics
 /// When a request was not decided: a decided one carries the limit in its headers.

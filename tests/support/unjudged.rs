@@ -1,4 +1,5 @@
-//! Where a test could not judge what it is for, it says so: aloud, and in the list that `tests/run` shows at its end.
+//! Where a test could not judge what it is for, it says so: aloud, and in the list that `tests/run` shows at
+//! its end.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
-//! What a `gossip` rule's `on_partition` promises while a region is cut off: one region has all of the demand when it comes, and
-//! later the region that was cut off wants as much.
+//! What a `gossip` rule's `on_partition` promises while a region is cut off: one region has all of the demand
+//! when it comes, and later the region that was cut off wants as much.
 
 use std::time::Duration;
 

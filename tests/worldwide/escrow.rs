@@ -62,7 +62,8 @@ fn rights_follow_demand_between_regions_that_count_in_redis() {
     follows_demand(plan(5, 20, Store::Redis));
 }
 
-/// A cost for which a region has not enough, which the others have: who asks again as it is told to finds it gathered.
+/// A cost for which a region has not enough, which the others have: who asks again as it is told to finds it
+/// gathered.
 fn large_costs_gather(store: Store) {
     let plan = Plan { limit: 12, ..plan(3, 80, store) };
     let rule = rules(plan, "token_bucket").replace("window", "burst = 120\nwindow");
@@ -73,7 +74,8 @@ fn large_costs_gather(store: Store) {
             .post("/v1/check", &json!({ "attributes": { "who": "one" }, "cost": cost }))
             .json()
     };
-    // In the first minute a region holds at most a quarter of its forty, as another memory may have forwarded the rest.
+    // In the first minute a region holds at most a quarter of its forty, as another memory may have forwarded
+    // the rest.
     std::thread::sleep(Duration::from_secs(8));
     let mut admitted = 0;
     for place in [2, 0] {
@@ -169,7 +171,8 @@ fn a_request_waits_for_rights_on_their_way_and_not_where_everyone_is_dry() {
         let admitted = seen.iter().filter(|(_, allowed, _)| *allowed).count();
         assert!(admitted <= 30, "{admitted}");
         let last = seen.iter().rposition(|(_, allowed, _)| *allowed).unwrap_or(0);
-        // The others release the last of their rights only towards the end of the window: a wait may end before that.
+        // The others release the last of their rights only towards the end of the window: a wait may end
+        // before that.
         let at_once = |(_, allowed, took): &&(u64, bool, Duration)| !allowed && *took < wait / 2;
         let before = seen[..last].iter().copied().any(|answer| at_once(&answer));
         let after = seen[last..].iter().copied().any(|answer| at_once(&answer));
@@ -184,8 +187,8 @@ fn a_request_waits_for_rights_on_their_way_and_not_where_everyone_is_dry() {
     assert!(daemon.metric("tidegate_rights_waits_total{outcome=\"admitted\"}") > Some(0.0));
 }
 
-/// Of a limit of a few permits each region's share is one or none: the region that is asked gathers all of them, and nobody has one
-/// more.
+/// Of a limit of a few permits each region's share is one or none: the region that is asked gathers all of
+/// them, and nobody has one more.
 fn the_last_permits_arrive(regions: usize) {
     const LIMIT: u64 = 3;
     const SECONDS: u64 = 4;
@@ -213,7 +216,8 @@ fn the_last_permits_arrive(regions: usize) {
         // Most of a window its own region asks alone, and then all others try as well.
         let is_late = window() % SECONDS == SECONDS - 1;
         for nth in 0..USERS {
-            // Others in each window: where the rest asked late in the one before, its region would not be asked alone.
+            // Others in each window: where the rest asked late in the one before, its region would not be
+            // asked alone.
             let who = format!("w{nth}-{now}");
             for place in (0..regions).filter(|place| is_late || *place == nth % regions) {
                 let (window, allowed) = ask(place, &who);

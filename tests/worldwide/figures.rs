@@ -1,7 +1,7 @@
-//! How exactly real daemons hold a limit under demand that moves, as figures to read: nothing is judged, so it runs only when
-//! asked for, on a quiet machine and best against an optimised build:
-//! `cargo test --workspace --profile quick --test worldwide figures -- --ignored --nocapture`. `TIDEGATE_FIGURES` may narrow it
-//! to some patterns (`anti saw`), `TIDEGATE_FIGURES_RUNS` says how many runs of each (3).
+//! How exactly real daemons hold a limit under demand that moves, as figures to read: nothing is judged, so
+//! it runs only when asked for, on a quiet machine and best against an optimised build: `cargo test
+//! --workspace --profile quick --test worldwide figures -- --ignored --nocapture`. `TIDEGATE_FIGURES` may
+//! narrow it to some patterns (`anti saw`), `TIDEGATE_FIGURES_RUNS` says how many runs of each (3).
 
 use std::f64::consts::TAU;
 use std::time::{Duration, Instant};
@@ -82,8 +82,8 @@ pub(super) fn run(world: &World, demand: Demand, algorithm: Algorithm, measured:
     }
 }
 
-/// Of every interval as long as the window: what was surely admitted in it, asked and answered. And how much of what one log for
-/// the whole world would have admitted was.
+/// Of every interval as long as the window: what was surely admitted in it, asked and answered. And how much
+/// of what one log for the whole world would have admitted was.
 fn of_intervals(loads: &[Load], first: u64, permits: u64) -> Run {
     let mut asks: Vec<Ask> = loads.iter().flat_map(Load::asks).collect();
     asks.sort_by_key(|ask| ask.sent);

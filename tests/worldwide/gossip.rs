@@ -208,8 +208,8 @@ fn a_limit_follows_demand_that_moves() {
     assert!(held.over_mean <= 1.5 && held.over_max <= 12.0 && held.used >= 95.0, "{held:?}");
 }
 
-/// What was surely used in a window is never more than `daemon` says: what it believes, and its error bound. Asks until the window
-/// is over.
+/// What was surely used in a window is never more than `daemon` says: what it believes, and its error bound.
+/// Asks until the window is over.
 fn says_no_less_than_was_used(
     daemon: &Daemon,
     loads: &[Load],

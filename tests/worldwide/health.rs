@@ -1,4 +1,5 @@
-//! In health nothing is an alarm: many users, every mode, and each counter that somebody would be woken for stays at 0.
+//! In health nothing is an alarm: many users, every mode, and each counter that somebody would be woken for
+//! stays at 0.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! Worldwide limits from outside: real daemons, each a region of its own, an ocean between them that delays, loses and cuts,
-//! load on their gRPC ports, and every admission counted here, by the window that the daemon's answer names.
+//! Worldwide limits from outside: real daemons, each a region of its own, an ocean between them that delays,
+//! loses and cuts, load on their gRPC ports, and every admission counted here, by the window that the
+//! daemon's answer names.
 
 #![allow(
     clippy::unwrap_used,

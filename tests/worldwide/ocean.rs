@@ -1,5 +1,5 @@
-//! A wide-area network on one machine: every daemon is reached only through a relay that holds datagrams back, loses some,
-//! and can be cut.
+//! A wide-area network on one machine: every daemon is reached only through a relay that holds datagrams
+//! back, loses some, and can be cut.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};

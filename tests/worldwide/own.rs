@@ -18,8 +18,8 @@ const fn plan(store: Store, limit: u64, global: &'static str) -> Plan {
     Plan { regions: 3, rtt: Duration::from_millis(20), store, limit, global }
 }
 
-/// Asks for twice the limit, in one region and in all: it is never above the limit by more than `over` percent, and `used` of it
-/// are used.
+/// Asks for twice the limit, in one region and in all: it is never above the limit by more than `over`
+/// percent, and `used` of it are used.
 fn is_held(world: &World, over: f64, used: f64) {
     for weights in [[1, 0, 0], [1, 1, 1]] {
         let loads = world.load(2.0, &weights);

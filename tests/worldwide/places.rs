@@ -1,5 +1,5 @@
-//! Places of a `concurrency` rule under `escrow`: lent to where they are wanted, and never more holders than places, by the
-//! books of those who hold.
+//! Places of a `concurrency` rule under `escrow`: lent to where they are wanted, and never more holders than
+//! places, by the books of those who hold.
 
 use std::time::{Duration, Instant};
 

@@ -54,8 +54,8 @@ fn believes(daemon: &Daemon, user: &str, used: u64) {
     });
 }
 
-/// What is left for this user in all regions, asked for in small parts and everywhere alike: `gossip` overshoots where
-/// demand moves, and that is not what is judged here.
+/// What is left for this user in all regions, asked for in small parts and everywhere alike: `gossip`
+/// overshoots where demand moves, and that is not what is judged here.
 fn rest(world: &World, user: &str) -> u64 {
     let mut taken = 0;
     for _ in 0..6 {
@@ -86,8 +86,8 @@ fn used_once(algorithm: &str, end: impl Fn(&mut Daemon)) {
     assert!(!takes(&world.daemons[0], "all", 150), "{algorithm}: it was used before");
     for (user, used) in [("all", 400), ("half", 250)] {
         let all = used + rest(&world, user);
-        // What was used before would be there twice: 250 and 400 more. Several daemons that ask at the same instant may
-        // be a request of each above the limit.
+        // What was used before would be there twice: 250 and 400 more. Several daemons that ask at the same
+        // instant may be a request of each above the limit.
         assert!((LIMIT * 9 / 10..=LIMIT + 15).contains(&all), "{algorithm}: {all} of {LIMIT} for {user}");
     }
 }

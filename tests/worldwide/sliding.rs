@@ -1,4 +1,5 @@
-//! A `sliding_log` under `gossip`: its limit holds in every interval as long as its window, by what was asked and answered here.
+//! A `sliding_log` under `gossip`: its limit holds in every interval as long as its window, by what was asked
+//! and answered here.
 
 use std::time::Duration;
 
@@ -7,7 +8,8 @@ use tidegate::core::algorithm::Algorithm;
 use super::figures::{PATTERNS, run};
 use super::world::{Plan, Store, World, rules};
 
-/// Windows that a run measures, and runs of which one must hold: a machine that stands still tells nobody anything in time.
+/// Windows that a run measures, and runs of which one must hold: a machine that stands still tells nobody
+/// anything in time.
 const MEASURED: u64 = 8;
 const RUNS: usize = 3;
 

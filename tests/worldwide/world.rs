@@ -191,8 +191,9 @@ pub(crate) struct Held {
     pub(crate) used: f64,
 }
 
-/// Judges windows. Those in which this machine stood still for longer than `patience` are not judged: what could not be told in
-/// time says nothing of the protocol. Where that is most of them nothing is judged at all, and the test says so. Both are printed.
+/// Judges windows. Those in which this machine stood still for longer than `patience` are not judged: what
+/// could not be told in time says nothing of the protocol. Where that is most of them nothing is judged at
+/// all, and the test says so. Both are printed.
 pub(crate) fn judge(windows: &[Window], limit: u64, patience: Duration) -> Held {
     let (judged, left): (Vec<_>, Vec<_>) = windows.iter().partition(|window| window.stall <= patience);
     eprintln!("judged: {judged:?}\nnot judged: {left:?}");

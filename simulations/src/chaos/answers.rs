@@ -76,7 +76,8 @@ pub(super) fn limit_of(answer: &Value) -> Option<(u64, String)> {
     Some((rule.get("limit")?.as_u64()?, mode.unwrap_or("none").to_owned()))
 }
 
-/// Reads one whole answer of a gateway: whether it closes the connection after it, and what became of the request.
+/// Reads one whole answer of a gateway: whether it closes the connection after it, and what became of the
+/// request.
 pub(super) async fn of_gateway(
     socket: &mut TcpStream,
     buffer: &mut BytesMut,
@@ -125,7 +126,8 @@ fn head_of(head: &str) -> anyhow::Result<Head> {
     let length = length.filter(|length| *length <= BYTES_MAX).context("an answer without content-length")?;
     let closes = header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
     let decided = |admitted: bool| {
-        // A reset beyond a day is a moment of the epoch: nginx shows what the daemon says, Envoy the seconds until then.
+        // A reset beyond a day is a moment of the epoch: nginx shows what the daemon says, Envoy the seconds
+        // until then.
         let reset = number("x-ratelimit-reset").filter(|seconds| *seconds <= 86_400).unwrap_or_default();
         let retry_after = number("retry-after").filter(|_| !admitted).map(Duration::from_secs);
         let reset = Duration::from_secs(reset);

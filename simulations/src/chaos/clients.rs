@@ -61,7 +61,8 @@ impl Target {
         Self { http, door, ready: AtomicBool::new(true) }
     }
 
-    /// Follows `/readyz` until the clients stop. A gateway is always asked: it looks itself which daemons are ready.
+    /// Follows `/readyz` until the clients stop. A gateway is always asked: it looks itself which daemons are
+    /// ready.
     pub(super) async fn follow(self: Arc<Self>, stop: Arc<AtomicBool>) {
         if self.door != Door::Direct {
             return;
@@ -171,7 +172,8 @@ impl Clients {
     }
 }
 
-/// True where the server has closed a connection on which nothing is asked. A gateway sees that, too, and takes another one.
+/// True where the server has closed a connection on which nothing is asked. A gateway sees that, too, and
+/// takes another one.
 fn is_closed(socket: &TcpStream) -> bool {
     !matches!(socket.try_read(&mut [0]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
 }

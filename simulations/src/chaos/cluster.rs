@@ -11,7 +11,8 @@ use super::process::{PATIENCE, Process, free_port};
 
 const SERVERS: usize = 6;
 const LOOK: Duration = Duration::from_millis(50);
-/// As in `deploy/redis/local-cluster`: a replica takes over when its primary was silent for so many milliseconds.
+/// As in `deploy/redis/local-cluster`: a replica takes over when its primary was silent for so many
+/// milliseconds.
 const NODE_TIMEOUT: &str = "2000";
 
 /// Six servers. Each keeps its folder, in which it knows the others, and nothing of what it counted.

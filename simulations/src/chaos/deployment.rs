@@ -1,4 +1,5 @@
-//! Daemons that somebody else started: where they answer, and the commands by which their operator breaks them.
+//! Daemons that somebody else started: where they answer, and the commands by which their operator breaks
+//! them.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::Path;
@@ -112,7 +113,8 @@ impl Deployment {
         Ok(self)
     }
 
-    /// Waits until every daemon answers and hears all other regions, and makes sure that they hold the story's rule.
+    /// Waits until every daemon answers and hears all other regions, and makes sure that they hold the
+    /// story's rule.
     pub(super) async fn start(&self, plan: &Plan, way: Way) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         for (region, daemon) in self.daemons() {

@@ -19,7 +19,8 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Mounts one at this folder, which is made. The inner error says why this machine allows none: only root may mount.
+    /// Mounts one at this folder, which is made. The inner error says why this machine allows none: only root
+    /// may mount.
     pub(super) fn mount(folder: PathBuf) -> anyhow::Result<Result<Self, String>> {
         fs::create_dir_all(&folder)?;
         let mut command = Command::new("mount");

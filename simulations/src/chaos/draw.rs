@@ -92,7 +92,8 @@ pub(super) fn story(seed: u64, can_be_moved: bool) -> String {
     text + &faults
 }
 
-/// A region whose clock is wrong from the start, and one that is set while all runs, as a scenario file has them.
+/// A region whose clock is wrong from the start, and one that is set while all runs, as a scenario file has
+/// them.
 #[derive(Debug, Default)]
 struct WrongClocks {
     ahead: Option<(usize, String)>,
@@ -140,15 +141,15 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// Up to three faults, and the second in which the last one is over. A fault begins before the one before is over, or when
-    /// regions had time to recover.
+    /// Up to three faults, and the second in which the last one is over. A fault begins before the one before
+    /// is over, or when regions had time to recover.
     fn faults(&mut self) -> (String, u64) {
         let (mut text, mut at, mut ends) = (String::new(), QUIET, QUIET);
         for _ in 0..self.dice.between(1, 3) {
             let lasts = self.dice.between(2, 5);
             let Some((fault, takes)) = self.fault(lasts) else { continue };
-            // A daemon that stands still cannot be restarted in order, nor one be started with a certificate that has ended, so
-            // nothing else happens meanwhile.
+            // A daemon that stands still cannot be restarted in order, nor one be started with a certificate
+            // that has ended, so nothing else happens meanwhile.
             let alone = fault.contains("roll") || fault.contains("certificates-end");
             if alone && at < ends {
                 continue;
@@ -160,7 +161,8 @@ impl Drawn {
         (text, ends)
     }
 
-    /// A fault without its beginning, and the seconds that it takes; `None` where this world knows nothing like it.
+    /// A fault without its beginning, and the seconds that it takes; `None` where this world knows nothing
+    /// like it.
     fn fault(&mut self, lasts: u64) -> Option<(String, u64)> {
         let kind = self.dice.pick(&FAULTS).copied().unwrap_or_default();
         let region = self.dice.below(self.regions);

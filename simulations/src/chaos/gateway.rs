@@ -1,4 +1,5 @@
-//! A stock gateway before the daemons of a region: Envoy or nginx, by the file that `deploy/` gives to users, with other ports.
+//! A stock gateway before the daemons of a region: Envoy or nginx, by the file that `deploy/` gives to users,
+//! with other ports.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,8 @@ use crate::plan::Door;
 
 const ENVOY: &str = include_str!("../../../deploy/envoy/envoy.yaml");
 const NGINX: &str = include_str!("../../../deploy/nginx/tidegate.conf");
-/// How long a gateway waits for a decision. All regions share one machine here, so it waits longer than users should.
+/// How long a gateway waits for a decision. All regions share one machine here, so it waits longer than users
+/// should.
 const DECIDED_WITHIN: &str = "1s";
 /// nginx asks a server again that did not answer when `fail_timeout` is over.
 const FAIL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -135,7 +137,8 @@ impl Gateway {
     }
 }
 
-/// A text of a file of ours is exchanged. It must be there once, so that what is played is what users are given.
+/// A text of a file of ours is exchanged. It must be there once, so that what is played is what users are
+/// given.
 fn exchange(file: &str, from: &str, to: &str) -> anyhow::Result<String> {
     ensure!(file.matches(from).count() == 1, "the file in deploy/ says {from:?} once");
     Ok(file.replace(from, to))

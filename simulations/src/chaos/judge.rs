@@ -1,8 +1,8 @@
-//! Judges real daemons by what their clients saw and what is public: answers, `/metrics` and logs. It knows nothing of what
-//! happens inside.
+//! Judges real daemons by what their clients saw and what is public: answers, `/metrics` and logs. It knows
+//! nothing of what happens inside.
 //!
-//! A request counts for a window only if it was sent and answered within it, so what is found is a lower bound: a slow machine
-//! makes the judge see less, and it says how much it could not judge.
+//! A request counts for a window only if it was sent and answered within it, so what is found is a lower
+//! bound: a slow machine makes the judge see less, and it says how much it could not judge.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -220,7 +220,8 @@ impl Evidence<'_> {
         })
     }
 
-    /// True where the machine stood still for so long between two instants. Promises about time cannot be judged then.
+    /// True where the machine stood still for so long between two instants. Promises about time cannot be
+    /// judged then.
     fn stalled(&self, longest: Duration, (from, until): (Duration, Duration)) -> bool {
         self.stalls.iter().any(|stall| {
             let end = self.since(stall.until);
@@ -260,7 +261,8 @@ impl Evidence<'_> {
     fn highest(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
         match self.plan.rule.algorithm {
             Algorithm::FixedWindow => self.fullest_window(judged),
-            // Without fixed windows a clock that is set forward admits early what it would have admitted later.
+            // Without fixed windows a clock that is set forward admits early what it would have admitted
+            // later.
             _ if any_is_wrong(self.plan) => None,
             Algorithm::SlidingLog => self.fullest_interval(judged),
             algorithm if !windowed(algorithm) => self.highest_level(judged),
@@ -302,8 +304,8 @@ impl Evidence<'_> {
         Some((above == 0, found))
     }
 
-    /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers may be as late as the slowest,
-    /// so what refills meanwhile is allowed as well.
+    /// Of algorithms without windows: never more than the burst, and what refills, in any interval. Answers
+    /// may be as late as the slowest, so what refills meanwhile is allowed as well.
     fn highest_level(&self, judged: impl Fn(Duration, Duration) -> bool) -> Option<(bool, String)> {
         let rate = |from, until| float(self.limit_between(from, until)) / self.window().as_secs_f64();
         let burst = float(u64::from(self.plan.rule.burst));
@@ -362,7 +364,8 @@ impl Evidence<'_> {
         others.into_iter().any(|other| other.from <= until && other.until + NOTICED >= from)
     }
 
-    /// The part of what could be admitted that was, before the first fault: of demand that moves not all can be used.
+    /// The part of what could be admitted that was, before the first fault: of demand that moves not all can
+    /// be used.
     fn used_before(&self, seconds: &[(u64, u64)]) -> f64 {
         let rate = float(u64::from(self.plan.rule.limit)) / self.window().as_secs_f64();
         let first = self.told.faults.iter().map(|fault| fault.from.as_secs()).min().unwrap_or_default();

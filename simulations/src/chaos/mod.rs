@@ -1,4 +1,5 @@
-//! `sim chaos`: a scenario on real daemons, with real stores and real packets, broken on purpose and judged by what clients saw.
+//! `sim chaos`: a scenario on real daemons, with real stores and real packets, broken on purpose and judged
+//! by what clients saw.
 //!
 //! It reads the files that `sim run` reads, so the same story can be told in virtual time and by processes.
 #![allow(clippy::disallowed_methods, reason = "real processes live in real time")]
@@ -71,8 +72,8 @@ pub(crate) struct Settings {
     /// Scenario files, or names of stories in simulations/stories/; `all` plays every one of those.
     #[arg(required_unless_present = "draw")]
     scenarios: Vec<String>,
-    /// Draws so many stories besides, from this seed (`--seed`, 1 unless given) and those that follow; each is printed, and kept
-    /// as a file beside its page. One that cannot be played does not stop the others.
+    /// Draws so many stories besides, from this seed (`--seed`, 1 unless given) and those that follow; each
+    /// is printed, and kept as a file beside its page. One that cannot be played does not stop the others.
     #[arg(long)]
     draw: Option<u32>,
     /// Only these ways (comma-separated) of gossip, split and escrow instead of the file's.
@@ -81,8 +82,8 @@ pub(crate) struct Settings {
     /// Another seed than the file's: for demand and network.
     #[arg(long)]
     seed: Option<u64>,
-    /// Plays the story on daemons that are there: a file with their addresses and the commands that break them. Give the one way
-    /// that they hold the rule by.
+    /// Plays the story on daemons that are there: a file with their addresses and the commands that break
+    /// them. Give the one way that they hold the rule by.
     #[arg(long, conflicts_with = "draw")]
     deployment: Option<PathBuf>,
     /// The daemon's program; without it the one beside this program.
@@ -223,8 +224,8 @@ fn system(plan: &Plan, way: Way, settings: &Settings, program: &Path) -> anyhow:
     Ok(System::Deployed(Deployment::read(file, plan)?))
 }
 
-/// Plays a story in one way. Where it breaks a promise or cannot be played, the logs of its processes stay in a folder below
-/// this one.
+/// Plays a story in one way. Where it breaks a promise or cannot be played, the logs of its processes stay in
+/// a folder below this one.
 fn play(plan: &Plan, way: Way, mut system: System, broken: (&Path, &str)) -> anyhow::Result<Shown> {
     // The relays have a runtime of their own, and drop it: not within this one.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -354,8 +355,8 @@ async fn pace(plan: Plan, begun: Duration, queues: Vec<mpsc::Sender<Due>>, book:
     }
 }
 
-/// Carries out the faults in time, and notes when each truly began and was over. It looks at `/metrics` before the first, before
-/// one is put right, and at the end.
+/// Carries out the faults in time, and notes when each truly began and was over. It looks at `/metrics`
+/// before the first, before one is put right, and at the end.
 async fn break_things(plan: &Plan, system: &mut System, begun: Duration) -> anyhow::Result<Told> {
     let both = plan.faults.iter().enumerate().flat_map(|(fault, planned)| {
         let ends = planned.at + planned.lasts;

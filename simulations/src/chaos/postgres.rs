@@ -100,7 +100,8 @@ impl Postgres {
         }
     }
 
-    /// It answers whoever asks, and takes nothing, or takes it again. Connections that are open end, so that all daemons notice.
+    /// It answers whoever asks, and takes nothing, or takes it again. Connections that are open end, so that
+    /// all daemons notice.
     pub(super) fn set_read_only(&self, read_only: bool) -> anyhow::Result<()> {
         let alter = format!(
             "ALTER DATABASE {DATABASE} SET default_transaction_read_only = {}",
@@ -162,8 +163,8 @@ fn binary(name: &str) -> PathBuf {
     folder.map_or_else(|| PathBuf::from(name), |folder| folder.join(name))
 }
 
-/// A command as the user `postgres`, where this is root: PostgreSQL refuses to run as root. `setpriv` becomes the command, so
-/// that the process's id is the server's.
+/// A command as the user `postgres`, where this is root: PostgreSQL refuses to run as root. `setpriv` becomes
+/// the command, so that the process's id is the server's.
 fn as_postgres(program: &Path) -> Command {
     let is_root =
         Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");

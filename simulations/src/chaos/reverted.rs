@@ -1,8 +1,9 @@
 //! Judges the judge: repairs of the daemon are reverted one at a time, and a story has to notice each.
 //!
-//! Each file in `simulations/reverted/` is a patch of the daemon, which brings an old fault back, under a head that names the story
-//! and the promise that it breaks. The sources are copied to a folder of their own, where one patch after the other is applied
-//! and the daemon built; the working tree stays as it is. At the end the daemon without any patch has to pass the same stories.
+//! Each file in `simulations/reverted/` is a patch of the daemon, which brings an old fault back, under a
+//! head that names the story and the promise that it breaks. The sources are copied to a folder of their own,
+//! where one patch after the other is applied and the daemon built; the working tree stays as it is. At the
+//! end the daemon without any patch has to pass the same stories.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +23,8 @@ const PATCHES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/reverted");
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// This very program, as it was when it began.
 const SIM: &str = "sim";
-/// The machine may stand still while a story is told, and then little can be judged. So a story is told again, up to so many times in all.
+/// The machine may stand still while a story is told, and then little can be judged. So a story is told
+/// again, up to so many times in all.
 const TIMES: u32 = 2;
 
 /// Which repairs to revert, and how to build the daemon without them.
@@ -90,8 +92,8 @@ impl Reverted {
     /// Reverts each repair in turn.
     ///
     /// # Errors
-    /// A story that does not notice, one that the daemon without a patch does not pass, a patch that does not apply, or a
-    /// daemon that cannot be built.
+    /// A story that does not notice, one that the daemon without a patch does not pass, a patch that does not
+    /// apply, or a daemon that cannot be built.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let all = repairs()?;
         if let Some(name) = self.names.iter().find(|name| !all.iter().any(|known| known.name == **name)) {
@@ -154,8 +156,9 @@ impl Reverted {
         Ok(())
     }
 
-    /// Builds the daemon from the copy, and nothing of it is shared with usual builds: Cargo takes two workspaces with packages of the
-    /// same names for one, and would hand a daemon with an old fault to whoever builds next.
+    /// Builds the daemon from the copy, and nothing of it is shared with usual builds: Cargo takes two
+    /// workspaces with packages of the same names for one, and would hand a daemon with an old fault to
+    /// whoever builds next.
     fn build(&self, copy: &Path, folder: &Path) -> anyhow::Result<PathBuf> {
         let into = folder.join("built");
         let mut command = Command::new("cargo");
@@ -182,7 +185,8 @@ struct Sources {
 }
 
 impl Sources {
-    /// Makes the copy like the working tree. Files that are alike stay untouched, so that Cargo builds only what differs.
+    /// Makes the copy like the working tree. Files that are alike stay untouched, so that Cargo builds only
+    /// what differs.
     fn copy(&self) -> anyhow::Result<()> {
         let listed =
             self.git(&self.root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;

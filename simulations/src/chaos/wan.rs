@@ -1,5 +1,5 @@
-//! The network between real daemons: each is reached only through a relay, which holds datagrams back, loses, doubles and
-//! reorders them, and can be cut.
+//! The network between real daemons: each is reached only through a relay, which holds datagrams back, loses,
+//! doubles and reorders them, and can be cut.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -181,7 +181,8 @@ async fn answers(
     }
 }
 
-/// Sends each datagram when it is due. They lie in order of arrival, so one that was delayed further waits aside.
+/// Sends each datagram when it is due. They lie in order of arrival, so one that was delayed further waits
+/// aside.
 async fn deliver(mut parcels: mpsc::Receiver<(Instant, Vec<u8>)>, send: impl Fn(&[u8])) {
     let mut waiting: Vec<(Instant, Vec<u8>)> = Vec::new();
     loop {

@@ -469,7 +469,8 @@ pub(super) fn where_they_differ(shares: Vec<(&str, u32)>) -> Vec<(&str, u32)> {
     if shares.iter().any(|(_, weight)| Some(*weight) != first) { shares } else { Vec::new() }
 }
 
-/// The rules file that holds a plan's limit by this mode, with this limit and these weights of regions; none: all the same.
+/// The rules file that holds a plan's limit by this mode, with this limit and these weights of regions; none:
+/// all the same.
 pub(super) fn rules_of(plan: &Plan, way: Way, limit: u32, shares: &[(&str, u32)]) -> String {
     let rule = &plan.rule;
     let algorithm = serde_json::json!(rule.algorithm);

@@ -1,8 +1,9 @@
-//! `sim cluster`: the daemon's own network code (`tidegate::peer` with quinn, TLS, the codec and the driver of the protocol) on a
-//! simulated UDP network, run twice: the same seed must send the same packets at the same instants.
+//! `sim cluster`: the daemon's own network code (`tidegate::peer` with quinn, TLS, the codec and the driver
+//! of the protocol) on a simulated UDP network, run twice: the same seed must send the same packets at the
+//! same instants.
 //!
-//! Membership is scripted, since chitchat draws from the machine's randomness; so do TLS's keys, which change bytes but no
-//! lengths: certificates are Ed25519, whose signatures are all equally long.
+//! Membership is scripted, since chitchat draws from the machine's randomness; so do TLS's keys, which change
+//! bytes but no lengths: certificates are Ed25519, whose signatures are all equally long.
 
 mod port;
 mod socket;

@@ -1,4 +1,5 @@
-//! What the task that speaks with other daemons asks of the engine, on a simulated host: the store and the tallies alone.
+//! What the task that speaks with other daemons asks of the engine, on a simulated host: the store and the
+//! tallies alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,5 @@
-//! Servers that answer every request with the same "OK": what the transport alone costs, to read other figures against.
+//! Servers that answer every request with the same "OK": what the transport alone costs, to read other
+//! figures against.
 
 use std::net::SocketAddr;
 use std::time::Duration;

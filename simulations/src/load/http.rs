@@ -35,7 +35,8 @@ pub(super) async fn ask(plan: Arc<Plan>, addr: SocketAddr, connections: u16, scr
     tally.take()
 }
 
-/// One request after another; ends with the plan, or at the first failure, after which the connection is of no use.
+/// One request after another; ends with the plan, or at the first failure, after which the connection is of
+/// no use.
 async fn keep_asking(
     plan: &Plan,
     addr: SocketAddr,
@@ -61,8 +62,8 @@ async fn answer(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result
     verdict(&body(socket, buffer).await?.1)
 }
 
-/// Reads one whole answer of status 200 and takes it out of the buffer: whether the server closes the connection after it, and
-/// its body.
+/// Reads one whole answer of status 200 and takes it out of the buffer: whether the server closes the
+/// connection after it, and its body.
 pub(crate) async fn body(socket: &mut TcpStream, buffer: &mut BytesMut) -> anyhow::Result<(bool, BytesMut)> {
     let mut whole = None;
     loop {

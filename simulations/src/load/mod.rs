@@ -1,9 +1,9 @@
 //! `sim load`: asks a running daemon as fast as it answers, and says what that cost.
 //!
-//! For capacity figures that others can repeat: `rls` speaks Envoy's protocol, `http` the check route, and `floor` serves
-//! a constant on both, so that a figure can be read against what the transport alone takes. It measures; it does not
-//! judge whether the answers are right. Client and server usually share a machine, so compare ratios, and CPU per request
-//! before requests per second.
+//! For capacity figures that others can repeat: `rls` speaks Envoy's protocol, `http` the check route, and
+//! `floor` serves a constant on both, so that a figure can be read against what the transport alone takes. It
+//! measures; it does not judge whether the answers are right. Client and server usually share a machine, so
+//! compare ratios, and CPU per request before requests per second.
 
 mod floor;
 mod histogram;

@@ -2,7 +2,8 @@
 
 use anyhow::Context as _;
 
-/// Clock ticks a second in `/proc`: fixed at 100 by the kernel's interface, whatever the kernel's own rate is.
+/// Clock ticks a second in `/proc`: fixed at 100 by the kernel's interface, whatever the kernel's own rate
+/// is.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// CPU time and memory of a process.

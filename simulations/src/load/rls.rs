@@ -79,7 +79,8 @@ async fn connect(addr: SocketAddr, drivers: &mut JoinSet<()>) -> anyhow::Result<
     Ok(sender)
 }
 
-/// One request after another; ends with the plan, or at the first failure, after which the connection may be of no use.
+/// One request after another; ends with the plan, or at the first failure, after which the connection may be
+/// of no use.
 async fn keep_asking(
     plan: Arc<Plan>,
     addr: SocketAddr,

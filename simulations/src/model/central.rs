@@ -12,8 +12,8 @@ use crate::plan::{FaultKind, Plan};
 /// What a question or an answer takes, with the connection's share.
 const MESSAGE_BYTES: usize = 90;
 
-/// One store; everyone else asks it over the network. A question or answer that is lost is sent again by TCP after two
-/// delays.
+/// One store; everyone else asks it over the network. A question or answer that is lost is sent again by TCP
+/// after two delays.
 #[derive(Debug)]
 pub(crate) struct Central {
     now: Timestamp,

@@ -1,4 +1,5 @@
-//! The product: daemons on one virtual clock, each with the machines of a daemon, a store, and a network between them.
+//! The product: daemons on one virtual clock, each with the machines of a daemon, a store, and a network
+//! between them.
 
 use anyhow::Context;
 use tidegate::core::algorithm::Limit;
@@ -150,7 +151,8 @@ impl World {
         self.daemons.iter_mut().for_each(|daemon| daemon.node.replica.set_care(care));
     }
 
-    /// Daemons keep to their shares as the engine has them do, where the protocol says so: also those that begin from now on.
+    /// Daemons keep to their shares as the engine has them do, where the protocol says so: also those that
+    /// begin from now on.
     pub(crate) fn keep_to_shares(&mut self) {
         self.keeps_to_shares = true;
         self.daemons.iter_mut().for_each(|daemon| daemon.node.keep_to_shares());
@@ -229,8 +231,8 @@ impl World {
         self.meet();
     }
 
-    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there. Whether a store was
-    /// lost with it.
+    /// Starts a daemon anew, with nothing in memory. What it had written to its disk it finds there. Whether
+    /// a store was lost with it.
     pub(crate) fn restart(&mut self, at: usize) -> bool {
         let noted = self.daemons.get(at).and_then(|old| old.node.saved());
         self.restart_with(at, noted)
@@ -381,7 +383,8 @@ impl World {
         daemon.node.decide(user, cost, now)
     }
 
-    /// A request that was refused before, and has waited since. The window that it was admitted in, if it was.
+    /// A request that was refused before, and has waited since. The window that it was admitted in, if it
+    /// was.
     pub(crate) fn ask_again(&mut self, at: usize, user: u64, cost: u64) -> Option<u64> {
         let now = self.daemons.get(at).map(|daemon| self.clock(daemon.region))?;
         let daemon = self.daemons.get_mut(at).filter(|daemon| daemon.alive)?;

@@ -1,5 +1,6 @@
-//! A daemon's whole engine with its store in memory, where it matters how the engine reads rules, whom it takes for the regions,
-//! what it does where there is no room, and what is reported afterwards. The few lines around it are the peer task's in the daemon.
+//! A daemon's whole engine with its store in memory, where it matters how the engine reads rules, whom it
+//! takes for the regions, what it does where there is no room, and what is reported afterwards. The few lines
+//! around it are the peer task's in the daemon.
 
 use std::sync::Arc;
 

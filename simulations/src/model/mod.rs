@@ -1,7 +1,8 @@
-//! The ways to hold a limit over regions, each a whole world that is asked, moved on in time and made to suffer.
+//! The ways to hold a limit over regions, each a whole world that is asked, moved on in time and made to
+//! suffer.
 //!
-//! [`daemons`] is the product: stores and replicas as in the daemon. The others are the textbook baselines it is
-//! measured against.
+//! [`daemons`] is the product: stores and replicas as in the daemon. The others are the textbook baselines it
+//! is measured against.
 
 pub(crate) mod central;
 pub(crate) mod daemons;

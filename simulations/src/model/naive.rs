@@ -1,5 +1,5 @@
-//! The baseline that many build first: every region decides on its own count plus the last known counts of the others,
-//! which all tell each other now and then.
+//! The baseline that many build first: every region decides on its own count plus the last known counts of
+//! the others, which all tell each other now and then.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +30,8 @@ type Report = Vec<(u64, u64, u64)>;
 
 #[derive(Debug)]
 struct Region {
-    /// Of each user: the window, and the own count in it. Without windows: a bucket that the others' counts are
-    /// charged to as they are heard of.
+    /// Of each user: the window, and the own count in it. Without windows: a bucket that the others' counts
+    /// are charged to as they are heard of.
     own: BTreeMap<u64, (u64, u64)>,
     levels: BTreeMap<u64, State>,
     /// By region and user: what it last said.

@@ -1,5 +1,5 @@
-//! One daemon without its sockets: the machines of all three modes and the store they speak for. The few lines between
-//! them are the engine's and the peer task's in the daemon.
+//! One daemon without its sockets: the machines of all three modes and the store they speak for. The few
+//! lines between them are the engine's and the peer task's in the daemon.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -86,7 +86,8 @@ pub(crate) struct Node {
     pub(crate) books: Books,
     pub(crate) tallies: Tallies,
     next_sweep: Timestamp,
-    /// The last state of the other stores that the engine has, and when the own store began if it ends with its process.
+    /// The last state of the other stores that the engine has, and when the own store began if it ends with
+    /// its process.
     elsewhere: (OtherStores, Timestamp),
     own_store: OwnStore,
     /// The region's share of a `gossip` rule, and whether the protocol holds the region to it now.
@@ -109,8 +110,8 @@ impl Books {
         Self { store, ..self }
     }
 
-    /// The window in which the store counted what it admitted in `window` by the clock: one that went back does not bring
-    /// back a window of a bucket.
+    /// The window in which the store counted what it admitted in `window` by the clock: one that went back
+    /// does not bring back a window of a bucket.
     fn counted_in(&self, user: u64, window: u64) -> u64 {
         let mut newest = self.newest.borrow_mut();
         let newest = newest.entry(user).or_default();
@@ -334,8 +335,8 @@ impl Node {
         admitted
     }
 
-    /// Decides again on a request that was refused and waits. It was offered once, so the others are told of it only if it is
-    /// admitted.
+    /// Decides again on a request that was refused and waits. It was offered once, so the others are told of
+    /// it only if it is admitted.
     pub(crate) fn decide_again(&mut self, user: u64, cost: u64, now: Timestamp) -> Option<u64> {
         let admitted = self.charge(user, cost, now)?;
         let own = self.own.get(&user).copied();

@@ -1,5 +1,5 @@
-//! The rights of one region or daemon, bucket by bucket: the ledger that every store keeps for `escrow`, without a way to
-//! lose or share it. The stores of daemons are tested against it.
+//! The rights of one region or daemon, bucket by bucket: the ledger that every store keeps for `escrow`,
+//! without a way to lose or share it. The stores of daemons are tested against it.
 
 use std::collections::BTreeMap;
 
@@ -47,8 +47,8 @@ impl Vaults {
         vault
     }
 
-    /// Decides one request by a daemon for which this `part` of the limit is in force. The window that it was admitted in,
-    /// if it was.
+    /// Decides one request by a daemon for which this `part` of the limit is in force. The window that it was
+    /// admitted in, if it was.
     pub(crate) fn decide(&mut self, key: &WorldKey, now: Timestamp, cost: u64, part: Limit) -> Option<u64> {
         self.vault(key, now, part).decide(now, cost)
     }

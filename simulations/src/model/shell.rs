@@ -1,5 +1,5 @@
-//! One daemon without its sockets: the store that decides and the replica that speaks with the others, both the very code
-//! of the product, and the few lines between them that the engine has in the daemon.
+//! One daemon without its sockets: the store that decides and the replica that speaks with the others, both
+//! the very code of the product, and the few lines between them that the engine has in the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -110,7 +110,8 @@ impl RuleInForce {
         })
     }
 
-    /// What `region` may use of a `gossip` limit while its store has no view that speaks of now, as the engine works it out.
+    /// What `region` may use of a `gossip` limit while its store has no view that speaks of now, as the
+    /// engine works it out.
     pub(crate) fn first_of(&self, limit: Limit, region: &str, regions: u64) -> Option<u32> {
         let rule = &self.compiled.rule;
         let global = rule.global.as_ref().filter(|global| global.mode == Mode::Gossip)?;

@@ -113,7 +113,8 @@ pub(crate) struct Demand {
     pub(crate) zipf: f64,
     /// Permits that one request asks for.
     pub(crate) cost: u64,
-    /// Whether a client of real daemons that is denied asks once more when it has waited as long as it was told.
+    /// Whether a client of real daemons that is denied asks once more when it has waited as long as it was
+    /// told.
     pub(crate) retry: bool,
 }
 
@@ -168,11 +169,13 @@ pub(crate) enum FaultKind {
     LogLost { region: usize, daemon: usize },
     /// Every daemon is given another certificate of the same authority. Real daemons only.
     Certificates,
-    /// The daemons of a region are given certificates that end so soon, and others when the fault is over. Real daemons only.
+    /// The daemons of a region are given certificates that end so soon, and others when the fault is over.
+    /// Real daemons only.
     CertificatesEnd { region: usize, after: Span },
     /// A region is removed for good, as the manual says. Real daemons only.
     Leave { region: usize },
-    /// A region that was not there is added, in the manual's order or before the others list it. Real daemons only.
+    /// A region that was not there is added, in the manual's order or before the others list it. Real daemons
+    /// only.
     Join { region: usize, listed: bool },
     /// A daemon ends, and begins again under another name. Real daemons only.
     Renamed { region: usize, daemon: usize },

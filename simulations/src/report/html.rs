@@ -1,4 +1,5 @@
-//! One page for one scenario: what it is, the figures, and a picture for each way. Nothing is loaded from anywhere.
+//! One page for one scenario: what it is, the figures, and a picture for each way. Nothing is loaded from
+//! anywhere.
 
 use std::fmt::Write;
 
@@ -10,7 +11,8 @@ const STYLE: &str = "body{font:16px/1.5 sans-serif;max-width:62rem;margin:2rem a
 table{border-collapse:collapse;width:100%;font-size:14px}td,th{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd}\
 td:first-child,th:first-child{text-align:left}svg{width:100%;height:auto}.bad{color:#b00;font-weight:bold}.small{font-size:14px;color:#555}.wide td{text-align:left}h2{margin-top:2.5rem}";
 
-/// The page. `pictures` in the order of `outcomes`, as SVG; `sections` come between table and pictures, as HTML.
+/// The page. `pictures` in the order of `outcomes`, as SVG; `sections` come between table and pictures, as
+/// HTML.
 pub(crate) fn page(plan: &Plan, outcomes: &[Outcome], pictures: &[String], sections: &str) -> String {
     let mut page = String::new();
     let name = escaped(&plan.name);

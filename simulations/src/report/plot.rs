@@ -1,4 +1,5 @@
-//! One picture for each way to hold the limit: admitted per region and worldwide against the limit, overshoot, and lag.
+//! One picture for each way to hold the limit: admitted per region and worldwide against the limit,
+//! overshoot, and lag.
 
 use std::path::Path;
 
@@ -183,7 +184,8 @@ where
     Ok(())
 }
 
-/// What goes wrong, from when until when: as it happened where daemons are real, and as it is planned otherwise.
+/// What goes wrong, from when until when: as it happened where daemons are real, and as it is planned
+/// otherwise.
 fn faults(plan: &Plan, outcome: &Outcome) -> Vec<(&'static str, f64, f64)> {
     if let Some(observed) = &outcome.observed {
         return observed.faults.clone();

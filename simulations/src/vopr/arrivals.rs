@@ -1,5 +1,5 @@
-//! Who asks when: sums of waves, handovers, ramps and bursts whose periods and phases a seed draws, from users of whom few ask for
-//! most.
+//! Who asks when: sums of waves, handovers, ramps and bursts whose periods and phases a seed draws, from
+//! users of whom few ask for most.
 
 use std::f64::consts::TAU;
 

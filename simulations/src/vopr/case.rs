@@ -120,8 +120,8 @@ impl Case {
         let reloads = way != Way::Escrow && !calm && dice.chance(0.8);
         let clock_max = match way {
             _ if calm || bucket => 0,
-            // Nothing about exactness depends on clocks, but for one margin: a memory that is lost must not have been ahead
-            // of the next one by more than a second.
+            // Nothing about exactness depends on clocks, but for one margin: a memory that is lost must not
+            // have been ahead of the next one by more than a second.
             Way::Escrow if forgets => 400_000,
             // And another: a share that grows takes clocks for less than two seconds apart.
             Way::Split if reloads => 900_000,
@@ -162,7 +162,8 @@ impl Case {
             liveness_steps: match way {
                 // A share that grows waits for a window that no clock has reached.
                 Way::Split => 1_100,
-                // A memory that begins while its clock is ahead burns for that much longer once the clock is set right.
+                // A memory that begins while its clock is ahead burns for that much longer once the clock is
+                // set right.
                 Way::Escrow if forgets && !bucket => 800,
                 _ => 600,
             },
@@ -185,8 +186,8 @@ impl Case {
         }
     }
 
-    /// With what is drawn since the first of the seeds were kept: shares and limits that change under `escrow`, clocks that are
-    /// off where there are no windows, and buckets of which little is told.
+    /// With what is drawn since the first of the seeds were kept: shares and limits that change under
+    /// `escrow`, clocks that are off where there are no windows, and buckets of which little is told.
     fn with_more(mut self) -> Self {
         let mut dice = Dice::new(self.seed, 13);
         let bucket = !windowed(self.plan.rule.algorithm);
@@ -218,8 +219,8 @@ impl Case {
         self
     }
 
-    /// With what is drawn since the second: users with limits of their own, which change while all runs. Without windows a curve is
-    /// judged that does not change, but under `gossip`.
+    /// With what is drawn since the second: users with limits of their own, which change while all runs.
+    /// Without windows a curve is judged that does not change, but under `gossip`.
     fn with_own(mut self) -> Self {
         let mut dice = Dice::new(self.seed, 17);
         if dice.chance(0.5) {
@@ -237,8 +238,9 @@ impl Case {
         self
     }
 
-    /// With what is drawn since the third: demand that comes and goes by families of patterns, sliding algorithms where regions have
-    /// shares, requests that wait for rights, and regions that deny all while one is cut off.
+    /// With what is drawn since the third: demand that comes and goes by families of patterns, sliding
+    /// algorithms where regions have shares, requests that wait for rights, and regions that deny all while
+    /// one is cut off.
     fn with_shapes(mut self, focus: Focus) -> Self {
         let mut dice = Dice::new(self.seed, 19);
         if dice.chance(0.6) {
@@ -267,8 +269,8 @@ impl Case {
     fn slide(&mut self, dice: &mut Dice) {
         let algorithms = [Algorithm::SlidingWindow, Algorithm::SlidingLog];
         self.plan.rule.algorithm = dice.pick(&algorithms).copied().unwrap_or(Algorithm::SlidingLog);
-        // A larger share waits for two windows by a clock that is not set meanwhile. Under `split` a store may forget what was over
-        // when its clock goes back.
+        // A larger share waits for two windows by a clock that is not set meanwhile. Under `split` a store
+        // may forget what was over when its clock goes back.
         if self.way == Way::Split || self.faults.reload > 0.0 {
             self.faults.clock = 0.0;
         }

@@ -49,7 +49,8 @@ pub(crate) struct Books {
     pub(crate) truth: Truth,
     /// By daemon: what may be untold yet.
     untold: BTreeMap<(usize, u64, u64), (usize, u64)>,
-    /// By user and window: what all stores remember to have admitted, and the largest limit that was in force.
+    /// By user and window: what all stores remember to have admitted, and the largest limit that was in
+    /// force.
     world: BTreeMap<(u64, u64), (u64, u64)>,
     /// What stores forgot, by region, user and window.
     forgotten: BTreeMap<(usize, u64, u64), u64>,
@@ -60,8 +61,8 @@ pub(crate) struct Books {
     intervals: Option<Intervals>,
 }
 
-/// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books cannot tell from an
-/// error: `split` without windows.
+/// Whether a bucket that is lost begins full again, so that a lost store is a burst more that the books
+/// cannot tell from an error: `split` without windows.
 pub(crate) fn starts_full(case: &Case) -> bool {
     case.way == Way::Split && !windowed(case.plan.rule.algorithm)
 }
@@ -148,7 +149,8 @@ impl Books {
         Ok(())
     }
 
-    /// The operators gave a user another limit. A region that is not asked may not have heard of it, and goes by the rule's.
+    /// The operators gave a user another limit. A region that is not asked may not have heard of it, and goes
+    /// by the rule's.
     pub(crate) fn gave(&mut self, world: &World, user: u64) {
         self.given.insert(user, world.now);
         self.before.push((world.now, user, world.largest_limit(NOBODY)));
@@ -174,8 +176,8 @@ impl Books {
         if self.limits.contains_key(&user) { user } else { NOBODY }
     }
 
-    /// The largest limit that was held for a user at any time since an instant by any region's clock: rights that were minted under
-    /// it are there until their window ends.
+    /// The largest limit that was held for a user at any time since an instant by any region's clock: rights
+    /// that were minted under it are there until their window ends.
     fn largest_since(&self, user: u64, start: Timestamp) -> u64 {
         let user = self.known(user);
         let since = Timestamp(start.0.saturating_sub(self.clock_max.0 * 2 + self.lasts.0));
@@ -189,8 +191,8 @@ impl Books {
         self.curves.get(&self.known(user)).copied().unwrap_or_default()
     }
 
-    /// A region's store forgot everything: what it had admitted of its share it may admit again, except where rights are
-    /// burnt instead.
+    /// A region's store forgot everything: what it had admitted of its share it may admit again, except where
+    /// rights are burnt instead.
     pub(crate) fn lost_store(&mut self, case: &Case, region: usize) {
         if case.way == Way::Split {
             self.forgets(region, u64::MAX);
@@ -207,8 +209,8 @@ impl Books {
         }
     }
 
-    /// A region's clock goes ahead: of a bucket without windows it has now what would have refilled in that time, its whole
-    /// share of it at most.
+    /// A region's clock goes ahead: of a bucket without windows it has now what would have refilled in that
+    /// time, its whole share of it at most.
     pub(crate) fn clock_ahead(&mut self, by: Span) {
         if self.windowed {
             return;
@@ -283,8 +285,8 @@ pub(crate) fn at_a_step(game: &mut Game<'_>, step: u64) -> Result<(), String> {
     Ok(())
 }
 
-/// No right is created or doubled: what was taken was given, and all that may be spent in a window fits its limit. Without
-/// windows, all that lies in levels and may be under way fits the burst.
+/// No right is created or doubled: what was taken was given, and all that may be spent in a window fits its
+/// limit. Without windows, all that lies in levels and may be under way fits the burst.
 fn rights(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let names: Vec<&str> = world.plan.regions.iter().map(|region| region.name.as_str()).collect();
@@ -304,8 +306,8 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
         for (one, balance) in balances.iter().enumerate() {
             let Some(balance) = balance else { continue };
             budgets += match balance.ledger.window == newest {
-                // What one keeps of another's is charged there. Of what was under way when a share shrank the others take no more
-                // than the share at once.
+                // What one keeps of another's is charged there. Of what was under way when a share shrank the
+                // others take no more than the share at once.
                 true if level => {
                     let charged = balance.ledger.charged();
                     let charged = if changes { charged.min(balance.ledger.minted) } else { charged };
@@ -415,10 +417,11 @@ fn horizons_agree(game: &Game<'_>) -> bool {
     (1..world.daemons.len()).all(|at| horizon(at) == first)
 }
 
-/// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted before anyone
-/// could know (Lemma 1). Each region acts on a cut at a tick of its own, so between two ticks those of before and after may stand
-/// beside each other: what is too much at one look must be gone at the next. For a `sliding_log` each region reckons what still
-/// counts of the window before by what it has heard by then, so there they may differ by a twentieth.
+/// Where every report came in time, the budgets of a window add up to the limit, or to what was admitted
+/// before anyone could know (Lemma 1). Each region acts on a cut at a tick of its own, so between two ticks
+/// those of before and after may stand beside each other: what is too much at one look must be gone at the
+/// next. For a `sliding_log` each region reckons what still counts of the window before by what it has heard
+/// by then, so there they may differ by a twentieth.
 fn budgets(game: &mut Game<'_>) -> Result<(), String> {
     let before = std::mem::take(&mut game.over_budget);
     let world = &game.world;
@@ -485,8 +488,8 @@ fn all_are_heard(game: &Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Everyone believes the same of every region, and that is the truth: exactly, but for what a crash may have taken along, and
-/// where little is told within the error bound.
+/// Everyone believes the same of every region, and that is the truth: exactly, but for what a crash may have
+/// taken along, and where little is told within the error bound.
 fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
     let world = &game.world;
     let names: BTreeMap<&str, usize> =
@@ -533,16 +536,17 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// A bucket without windows that had time to refill many times over serves every region again, whatever was lost: under
-/// `gossip` where no region was cut off, as debts are bounded by what the stores that were lost let through.
+/// A bucket without windows that had time to refill many times over serves every region again, whatever was
+/// lost: under `gossip` where no region was cut off, as debts are bounded by what the stores that were lost
+/// let through.
 fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
     let case = game.case;
     if windowed(case.plan.rule.algorithm) || (case.way == Way::Gossip && case.faults.cut > 0.0) {
         return Ok(());
     }
     let quiet = STEP.0 * case.liveness_steps * 2 / 3;
-    // Where daemons that share a store hold different shares for a while, what one with a larger share keeps as in doubt of a
-    // lost memory may be all that a smaller one has: so those with smaller shares ask first.
+    // Where daemons that share a store hold different shares for a while, what one with a larger share keeps
+    // as in doubt of a lost memory may be all that a smaller one has: so those with smaller shares ask first.
     let mut order: Vec<usize> = (0..game.world.daemons.len()).collect();
     let burst = |at: &usize| game.world.daemons.get(*at)?.node.share().map(|share| share.burst);
     order.sort_by_key(burst);
@@ -578,8 +582,9 @@ fn daemons(game: &Game<'_>) -> u64 {
     place(game.world.daemons.len())
 }
 
-/// Eighths of a window within which somebody serves a user whose own limit has no whole permit for every region. Not halves: whoever
-/// asks in all regions twice a window, while their clocks differ by half of one, may find the only permit on its way each time.
+/// Eighths of a window within which somebody serves a user whose own limit has no whole permit for every
+/// region. Not halves: whoever asks in all regions twice a window, while their clocks differ by half of one,
+/// may find the only permit on its way each time.
 const EIGHTHS: u32 = 16;
 
 fn served_by_anybody(game: &mut Game<'_>, user: u64) -> Result<bool, String> {
@@ -590,8 +595,8 @@ fn served_by_anybody(game: &mut Game<'_>, user: u64) -> Result<bool, String> {
     Ok(served)
 }
 
-/// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit, and all others somewhere
-/// once their windows are over, whatever moved in them.
+/// A user whom nobody has seen yet is served by every daemon whose region holds a share of the limit, and all
+/// others somewhere once their windows are over, whatever moved in them.
 fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
     let plan: &Plan = &game.world.plan;
     let weights: u64 = plan.regions.iter().map(|region| u64::from(region.weight)).sum();
@@ -624,8 +629,9 @@ fn everyone_serves(game: &mut Game<'_>) -> Result<(), String> {
         if own && clocks_apart(game).0 > game.world.plan.rule.window.0 / 4 {
             continue;
         }
-        // Its rights may lie wherever it was asked for last. Of a user's own limit the last permit may be under way when all are
-        // asked at once, as of a rule's that is too small; and one that has just grown counts by what it was before.
+        // Its rights may lie wherever it was asked for last. Of a user's own limit the last permit may be
+        // under way when all are asked at once, as of a rule's that is too small; and one that has just grown
+        // counts by what it was before.
         let mut served = served_by_anybody(game, user)?;
         let eighths = if own { EIGHTHS } else { 0 };
         for _ in 0..eighths {

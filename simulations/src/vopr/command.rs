@@ -29,13 +29,15 @@ pub(crate) struct Vopr {
     /// The first of them, or with `--seeds 1` the one to repeat.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Worlds of holders alone, whose places are lent between regions; their seeds draw other worlds, as those of all further kinds.
+    /// Worlds of holders alone, whose places are lent between regions; their seeds draw other worlds, as
+    /// those of all further kinds.
     #[arg(long, group = "kind")]
     places: bool,
     /// Worlds with one cut, of buckets under `gossip` and each `on_partition`.
     #[arg(long, group = "kind")]
     cuts: bool,
-    /// Worlds that are quiet for long before anything happens, for what answers say of the others' use under `gossip`.
+    /// Worlds that are quiet for long before anything happens, for what answers say of the others' use under
+    /// `gossip`.
     #[arg(long, group = "kind")]
     bounds: bool,
     /// Worlds under `gossip` whose daemons count in memory and begin again within a window.

@@ -1,5 +1,6 @@
-//! Worlds with one cut: a bucket under `gossip` and each `on_partition`, asked for more than there is. What is judged is what clients
-//! see: how much is admitted by the clock on the wall, in the cut and after it, and what each answer says of the whole world.
+//! Worlds with one cut: a bucket under `gossip` and each `on_partition`, asked for more than there is. What
+//! is judged is what clients see: how much is admitted by the clock on the wall, in the cut and after it, and
+//! what each answer says of the whole world.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -317,8 +318,8 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// What a bucket of such a size would have given these regions in a time, had it been empty when that began: what it holds
-    /// while more is asked of it later cannot be asked for now.
+    /// What a bucket of such a size would have given these regions in a time, had it been empty when that
+    /// began: what it holds while more is asked of it later cannot be asked for now.
     fn due(&self, (from, to): (u64, u64), regions: std::ops::Range<usize>, limit: f64, burst: f64) -> f64 {
         let (mut level, mut given) = (0.0_f64, 0.0);
         for (step, asked) in (0..to).zip(&self.asked).skip(index(from)) {

@@ -1,10 +1,10 @@
-//! What is admitted under `on_partition = "deny"` by regions that are cut off, held against what the network let through: nothing, once
-//! a region could know.
+//! What is admitted under `on_partition = "deny"` by regions that are cut off, held against what the network
+//! let through: nothing, once a region could know.
 //!
-//! A region takes another one for cut off when it has heard nothing of it for half a second or eight intervals and the slowest way,
-//! or no answer for two intervals more. The manual excepts windows that began before that, and the first moment of a bucket in
-//! which its region has not looked at it yet, or in which regions held different limits of it. Nor is a store judged that has lost
-//! what it was told.
+//! A region takes another one for cut off when it has heard nothing of it for half a second or eight
+//! intervals and the slowest way, or no answer for two intervals more. The manual excepts windows that began
+//! before that, and the first moment of a bucket in which its region has not looked at it yet, or in which
+//! regions held different limits of it. Nor is a store judged that has lost what it was told.
 
 use std::collections::BTreeMap;
 
@@ -73,7 +73,8 @@ impl Denial {
         }
     }
 
-    /// A daemon of a region began again or ended, or its store was lost: others may speak for its buckets now.
+    /// A daemon of a region began again or ended, or its store was lost: others may speak for its buckets
+    /// now.
     pub(super) fn began(&mut self, world: &World, region: usize) {
         for (at, daemon) in world.daemons.iter().enumerate() {
             if daemon.region == region {
@@ -90,8 +91,8 @@ impl Denial {
         let interval = world.plan.interval;
         let silence = Span(interval.0 * 8).max(Span::from_millis(450));
         let weather = &world.plan.weather;
-        // What was on its way comes first, by whatever detour, and what it answers: that with one of the next heartbeats that is not
-        // lost.
+        // What was on its way comes first, by whatever detour, and what it answers: that with one of the next
+        // heartbeats that is not lost.
         let way = part(weather.longest(), 2.0 * (4.0 + weather.jitter));
         let heartbeat = Span(interval.0 * 2).max(Span::from_millis(50));
         let answers = if weather.loss > 0.0 { SELDOM.ln() / weather.loss.ln() } else { 0.0 };
@@ -125,7 +126,8 @@ impl Denial {
             return Ok(());
         };
         let Some(daemon) = world.daemons.get(at) else { return Ok(()) };
-        // A bucket that is decided by several limits goes by the largest for two seconds, and by what others say of it.
+        // A bucket that is decided by several limits goes by the largest for two seconds, and by what others
+        // say of it.
         if self.differed.get(&user).is_some_and(|at| world.now.since(*at) < ONE_LIMIT) {
             return Ok(());
         }

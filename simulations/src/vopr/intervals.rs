@@ -1,9 +1,9 @@
-//! What all regions together admit of sliding buckets under `split` and `escrow`, judged at each admission, each region by its own
-//! clock: never above the limit in any interval of a window, or by the estimate of `sliding_window`, and there less than twice the
-//! limit in any interval.
+//! What all regions together admit of sliding buckets under `split` and `escrow`, judged at each admission,
+//! each region by its own clock: never above the limit in any interval of a window, or by the estimate of
+//! `sliding_window`, and there less than twice the limit in any interval.
 //!
-//! A clock that is set forward lets a region use again what it had used, as the manual says. So an admission counts from what the
-//! clock showed until a window after that by the latest that it ever showed.
+//! A clock that is set forward lets a region use again what it had used, as the manual says. So an admission
+//! counts from what the clock showed until a window after that by the latest that it ever showed.
 
 use std::collections::{BTreeMap, VecDeque};
 

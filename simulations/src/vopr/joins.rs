@@ -1,6 +1,7 @@
-//! Worlds in which regions are added, removed and given other weights, daemon by daemon, in the order of the manual and in others.
-//! What is judged is what clients see: `split` and `escrow` are never above the limit, a daemon without a memory of an agreement
-//! spends nothing before every region that it lists has said the same, and in the end all are served.
+//! Worlds in which regions are added, removed and given other weights, daemon by daemon, in the order of the
+//! manual and in others. What is judged is what clients see: `split` and `escrow` are never above the limit,
+//! a daemon without a memory of an agreement spends nothing before every region that it lists has said the
+//! same, and in the end all are served.
 
 use std::collections::BTreeSet;
 
@@ -352,7 +353,8 @@ impl Game<'_> {
         }
     }
 
-    /// Starts a daemon, again with what it noted or for the first time. With rules that it refuses it does not begin.
+    /// Starts a daemon, again with what it noted or for the first time. With rules that it refuses it does
+    /// not begin.
     fn start(&mut self, at: usize, again: bool) {
         let world = &mut self.play.world;
         if again {
@@ -413,8 +415,9 @@ impl Game<'_> {
         }
     }
 
-    /// All who run, and whose share holds a permit, serve somebody whom nobody has seen yet. Where a region went in another order than the manual's, shares may
-    /// wait for it for ever; without windows they wait for longer than is played.
+    /// All who run, and whose share holds a permit, serve somebody whom nobody has seen yet. Where a region
+    /// went in another order than the manual's, shares may wait for it for ever; without windows they wait
+    /// for longer than is played.
     fn judge(&mut self) -> Result<(), String> {
         let waits = self.case.kind == Kind::Leave && !self.case.ordered;
         if waits || self.case.held.algorithm.is_level() {

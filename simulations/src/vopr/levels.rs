@@ -1,6 +1,7 @@
-//! Buckets without windows that hold much and refill slowly, or fast: limits and bursts of up to four thousand million permits, windows
-//! of up to a month, in all three modes and by whole engines. What is judged is what clients see: all regions together stay below the
-//! arrival curve, exactly under `split` and `escrow`, and where all are asked alike they use what it lets flow.
+//! Buckets without windows that hold much and refill slowly, or fast: limits and bursts of up to four
+//! thousand million permits, windows of up to a month, in all three modes and by whole engines. What is
+//! judged is what clients see: all regions together stay below the arrival curve, exactly under `split` and
+//! `escrow`, and where all are asked alike they use what it lets flow.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::escrow::EscrowSafety;
@@ -18,7 +19,8 @@ use crate::plan::{Plan, Way};
 const STEPS: u64 = 8 * SECOND;
 /// So many requests reach a region in a step, on average.
 const REQUESTS: f64 = 1.0;
-/// Of its burst a `gossip` bucket may be in debt, beside what refills while news is on its way and a request of each region.
+/// Of its burst a `gossip` bucket may be in debt, beside what refills while news is on its way and a request
+/// of each region.
 const DEBT: f64 = 0.1;
 /// Where all regions are asked alike so much of what the curve lets flow is used.
 const USED: f64 = 0.9;
@@ -199,7 +201,8 @@ impl Game<'_> {
     /// Where nothing breaks and all are asked alike what flows is used.
     fn judge(&self) -> Result<(), String> {
         let way = seconds(self.case.plan.weather.longest());
-        // A burst that refills before the next request comes, or before permits have come from afar, is not used whole.
+        // A burst that refills before the next request comes, or before permits have come from afar, is not
+        // used whole.
         let lasts = self.case.rate() * (4.0 * way + 0.2) <= f64::from(self.case.held.burst);
         if self.case.arrivals.is_some() || self.case.fault != Fault::Nothing || !lasts {
             return Ok(());

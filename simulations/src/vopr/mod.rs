@@ -1,7 +1,8 @@
-//! Random worlds under random faults, then peace: a safety phase and a liveness phase for each seed, with the invariants
-//! checked at every step.
+//! Random worlds under random faults, then peace: a safety phase and a liveness phase for each seed, with the
+//! invariants checked at every step.
 //!
-//! A seed chooses everything ([`case`]). A failure names the seed and the commit, and with both it happens again exactly.
+//! A seed chooses everything ([`case`]). A failure names the seed and the commit, and with both it happens
+//! again exactly.
 
 mod arrivals;
 mod bounds;

@@ -1,4 +1,5 @@
-//! Each rule that keeps a promise is switched off in turn: something must go wrong, or no judge looks at what it is for.
+//! Each rule that keeps a promise is switched off in turn: something must go wrong, or no judge looks at what
+//! it is for.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -129,8 +130,8 @@ fn noticed() -> anyhow::Result<BTreeMap<String, u64>> {
 }
 
 impl Mutate {
-    /// The first seed in which something goes wrong, and what. A few at once, in order: a core that began in the middle of
-    /// all would play seeds that no one needs.
+    /// The first seed in which something goes wrong, and what. A few at once, in order: a core that began in
+    /// the middle of all would play seeds that no one needs.
     fn first(&self, mutation: &Mutation) -> Option<(u64, String)> {
         let at_once = u64::try_from(rayon::current_num_threads()).unwrap_or(1).max(1) * 8;
         (0..self.seeds.div_ceil(at_once)).find_map(|turn| {
@@ -140,8 +141,8 @@ impl Mutate {
         })
     }
 
-    /// Switches off each safety rule in turn: something must go wrong. In the world of the kept seed, or else in that of any
-    /// other.
+    /// Switches off each safety rule in turn: something must go wrong. In the world of the kept seed, or else
+    /// in that of any other.
     pub(crate) fn run(&self, out: &mut impl Write) -> anyhow::Result<()> {
         let mutations: Vec<Mutation> =
             mutations().into_iter().filter(|mutation| mutation.places || !self.places).collect();

@@ -1,7 +1,9 @@
-//! Worlds of holders: places of a `concurrency` rule under `escrow`, lent between regions whose memories, clocks and links fail.
+//! Worlds of holders: places of a `concurrency` rule under `escrow`, lent between regions whose memories,
+//! clocks and links fail.
 //!
-//! The machine and the store's steps are the daemon's. A holder counts until it has given back or its hold is over by the clock
-//! of its region, also when the store that admitted it has forgotten: what is checked at every step is how many there are.
+//! The machine and the store's steps are the daemon's. A holder counts until it has given back or its hold is
+//! over by the clock of its region, also when the store that admitted it has forgotten: what is checked at
+//! every step is how many there are.
 
 use std::fmt::Write as _;
 
@@ -32,12 +34,13 @@ use crate::number::{index, place};
 const STEP: Span = Span::from_millis(10);
 /// Steps of peace: longer than any memory is in doubt.
 const PEACE_STEPS: u64 = 1_250;
-/// Of these the last, in which nobody asks but one region at a time: two seconds until borrowed places go home by themselves, and
-/// some round trips until they are where they are asked for.
+/// Of these the last, in which nobody asks but one region at a time: two seconds until borrowed places go
+/// home by themselves, and some round trips until they are where they are asked for.
 const PROOF_STEPS: u64 = 400;
 /// Steps between two looks at what is dear to look at.
 const LOOK_STEPS: u64 = 10;
-/// Farthest that a clock is ever off: two of them, one back and one ahead, must stay within the margin of a second.
+/// Farthest that a clock is ever off: two of them, one back and one ahead, must stay within the margin of a
+/// second.
 const CLOCK_MAX: u64 = 200_000;
 const FLYING_MAX: usize = 20_000;
 

@@ -1,6 +1,7 @@
-//! Worlds in which costs are reported after the response, by one region alone, by fixed shares, and worldwide. What is judged is what
-//! clients see: each report is charged once and in full up to what a bucket may owe, nothing is admitted while it owes, and what all
-//! regions admitted and charged together is what the limit lets flow.
+//! Worlds in which costs are reported after the response, by one region alone, by fixed shares, and
+//! worldwide. What is judged is what clients see: each report is charged once and in full up to what a bucket
+//! may owe, nothing is admitted while it owes, and what all regions admitted and charged together is what the
+//! limit lets flow.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +110,8 @@ struct Owing {
     at: Timestamp,
 }
 
-/// What a bucket must have in use now, the most that it admits, and the most beyond that that it owes, each as [`Owing`] has it.
+/// What a bucket must have in use now, the most that it admits, and the most beyond that that it owes, each
+/// as [`Owing`] has it.
 type Known = Option<[u64; 3]>;
 
 struct Game<'c> {
@@ -266,7 +268,8 @@ impl Game<'_> {
         }
     }
 
-    /// All debts are paid: what was admitted and what was charged is what the limit let flow in so many windows.
+    /// All debts are paid: what was admitted and what was charged is what the limit let flow in so many
+    /// windows.
     fn judge(&self, windows: u64) -> Result<(), String> {
         if !matches!(self.case.held.way, Some(Way::Gossip | Way::Escrow)) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Worlds whose daemons count in memory under `gossip` and end and begin again within one window. What is judged is what clients see:
-//! how much all lives of all regions admit together, beside what nobody can know.
+//! Worlds whose daemons count in memory under `gossip` and end and begin again within one window. What is
+//! judged is what clients see: how much all lives of all regions admit together, beside what nobody can know.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -143,7 +143,8 @@ struct Game<'c> {
     case: &'c RestartsCase,
     world: World,
     dice: Dice,
-    /// By region: what all its lives admitted, and what the present one did before it had heard of the others.
+    /// By region: what all its lives admitted, and what the present one did before it had heard of the
+    /// others.
     admitted: Vec<u64>,
     unheard: Vec<u64>,
     asked: u64,

@@ -1,5 +1,6 @@
-//! Worlds with fewer places in their tables than buckets in use, in all three modes. What is judged is what clients see: what all
-//! regions admit together, what one that has no room is held to, and that a bucket at its limit is never forgotten.
+//! Worlds with fewer places in their tables than buckets in use, in all three modes. What is judged is what
+//! clients see: what all regions admit together, what one that has no room is held to, and that a bucket at
+//! its limit is never forgotten.
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::GossipSafety;
@@ -215,7 +216,8 @@ impl Game<'_> {
         Ok(())
     }
 
-    /// Where tables fill alike all regions together keep the limit, although they cannot tell each other of all buckets.
+    /// Where tables fill alike all regions together keep the limit, although they cannot tell each other of
+    /// all buckets.
     fn judge(&self) -> Result<(), String> {
         let window = self.case.held.window;
         let begun = self.begun + Span(NOTICED * STEP.0);

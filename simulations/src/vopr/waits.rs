@@ -1,8 +1,9 @@
-//! Requests that wait for rights on their way, as `wait` of an `escrow` rule has them: asked again each hundredth of a second until
-//! they are admitted, the time is over, or the daemon knows that no region has rights left.
+//! Requests that wait for rights on their way, as `wait` of an `escrow` rule has them: asked again each
+//! hundredth of a second until they are admitted, the time is over, or the daemon knows that no region has
+//! rights left.
 //!
-//! Whoever waits is admitted or told to go in the time that was promised, and nobody waits where all regions have been dry for longer
-//! than the news of it takes.
+//! Whoever waits is admitted or told to go in the time that was promised, and nobody waits where all regions
+//! have been dry for longer than the news of it takes.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Worlds of daemons with whole engines, and the books of what they admitted: shared by the kinds of worlds that judge what
-//! clients see of tables that fill, regions that join, and costs that are reported.
+//! Worlds of daemons with whole engines, and the books of what they admitted: shared by the kinds of worlds
+//! that judge what clients see of tables that fill, regions that join, and costs that are reported.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,8 @@ impl Held {
         rule
     }
 
-    /// What a region has of so many permits, where so many regions weigh the same: what does not divide goes to the first names.
+    /// What a region has of so many permits, where so many regions weigh the same: what does not divide goes
+    /// to the first names.
     pub(super) fn part(&self, permits: u32, region: usize, regions: usize) -> u64 {
         let (each, left) = (u64::from(permits) / place(regions), u64::from(permits) % place(regions));
         each + u64::from(place(region) < left)
@@ -186,7 +187,8 @@ impl Play {
         self.admitted.get(&(user, window)).map_or(&[], Vec::as_slice)
     }
 
-    /// How far all regions together went above a user's limit: in a window, or above the curve at this instant.
+    /// How far all regions together went above a user's limit: in a window, or above the curve at this
+    /// instant.
     pub(super) fn above(&self, user: u64, window: u64) -> f64 {
         if windowed(self.held.algorithm) {
             let sum: u64 = self.of_window(user, window).iter().sum();

@@ -1,9 +1,10 @@
-//! What all regions really used of each bucket, held against what every daemon would answer at that instant: under `gossip` never
-//! more than it believes and its error bound together.
+//! What all regions really used of each bucket, held against what every daemon would answer at that instant:
+//! under `gossip` never more than it believes and its error bound together.
 //!
-//! Not held against it are what the manual excepts: a time in which regions held other limits, a Redis that lost its data, a daemon
-//! that began again with its memory until the others have heard it, one with Redis that began again while regions did not hear
-//! each other, half a second after the first loss in ten seconds, and regions of several daemons with a memory each.
+//! Not held against it are what the manual excepts: a time in which regions held other limits, a Redis that
+//! lost its data, a daemon that began again with its memory until the others have heard it, one with Redis
+//! that began again while regions did not hear each other, half a second after the first loss in ten seconds,
+//! and regions of several daemons with a memory each.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +18,8 @@ use crate::plan::Plan;
 
 /// Clocks differ by no more than this where windows are compared.
 const CLOCKS: Span = Span::from_millis(50);
-/// So long after the first loss in ten seconds a region may not know of it, and so not know what another one gave itself.
+/// So long after the first loss in ten seconds a region may not know of it, and so not know what another one
+/// gave itself.
 const UNNOTICED: Span = Span::from_millis(500);
 /// The bound of a daemon that was just started allows for a silence of this length before its start.
 const HEARD_WITHIN: Span = Span::from_secs(1);
@@ -34,7 +36,8 @@ pub(crate) struct Witness {
     levels: BTreeMap<u64, (f64, Timestamp)>,
     /// By region: when a daemon with a store in its memory began again.
     restarted: Vec<Vec<Timestamp>>,
-    /// By region: when a daemon with Redis began again last while another region was silent. It does not know for how long.
+    /// By region: when a daemon with Redis began again last while another region was silent. It does not know
+    /// for how long.
     began_in_silence: Vec<Option<Timestamp>>,
     /// When something happened last in which the manual promises nothing.
     excepted: Option<Timestamp>,
@@ -95,7 +98,8 @@ impl Witness {
         }
     }
 
-    /// A region's clock was set back: its store may have forgotten what it admitted in a window that it had left.
+    /// A region's clock was set back: its store may have forgotten what it admitted in a window that it had
+    /// left.
     pub(crate) fn clock_set_back(&mut self, world: &World) {
         if windowed(self.algorithm) {
             self.excepted = Some(world.now);

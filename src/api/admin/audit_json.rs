@@ -1,4 +1,5 @@
-//! The JSON of the past: decisions as they are remembered, and sums of them. Field order is the order on the wire.
+//! The JSON of the past: decisions as they are remembered, and sums of them. Field order is the order on the
+//! wire.
 
 use serde::Serialize;
 

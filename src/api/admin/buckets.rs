@@ -1,5 +1,5 @@
-//! `/v1/buckets?rule=…&user=…`: what one bucket holds, here and by what is known of the world; `DELETE` has it count from
-//! zero.
+//! `/v1/buckets?rule=…&user=…`: what one bucket holds, here and by what is known of the world; `DELETE` has
+//! it count from zero.
 
 use std::sync::Arc;
 
@@ -39,7 +39,8 @@ async fn show(call: AdminCall<'_>) -> Answered {
     Ok(reply::json(&BucketJson::new(&bucket)))
 }
 
-/// Has that bucket count from zero. A store that does not answer is a refusal: nothing is known to have changed.
+/// Has that bucket count from zero. A store that does not answer is a refusal: nothing is known to have
+/// changed.
 async fn reset(call: AdminCall<'_>) -> Answered {
     let asked = BucketQuery::read(&call)?;
     let asker = ClientIdentity::read(call.doors, &[asked.request()?]);

@@ -1,4 +1,5 @@
-//! `GET /v1/changes`: what operators changed besides rules and quotas, newest first: users, keys, tiers, resets of buckets.
+//! `GET /v1/changes`: what operators changed besides rules and quotas, newest first: users, keys, tiers,
+//! resets of buckets.
 
 use serde_json::json;
 

@@ -1,6 +1,8 @@
-//! Who may use the admin routes: the holders of tokens, and the user of the daemon on a socket that only that user can open.
+//! Who may use the admin routes: the holders of tokens, and the user of the daemon on a socket that only that
+//! user can open.
 //!
-//! Whoever comes from loopback may be anybody: proxies, sidecars and other users do. Without configured tokens they may look.
+//! Whoever comes from loopback may be anybody: proxies, sidecars and other users do. Without configured
+//! tokens they may look.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,14 +21,15 @@ use crate::core::time::{Span, Timestamp};
 use crate::engine::admin::{Actor, Role};
 use crate::telemetry::Metrics;
 
-/// Wrong tokens that one client may try in [`FAILURES_WINDOW`] before further wrong ones are answered with 429. A right token
-/// is never held to what others tried: it has 256 random bits, so there is nothing to guess, and many may share an address.
+/// Wrong tokens that one client may try in [`FAILURES_WINDOW`]; further wrong ones are answered with 429. A
+/// right token is never held to what others tried: it has 256 random bits, so there is nothing to guess, and
+/// many may share an address.
 const FAILURES_MAX: u32 = 10;
 /// Wrong tokens that are logged one by one in [`FAILURES_WINDOW`]; the rest are a number.
 const LOGGED_MAX: u32 = 5;
 const FAILURES_WINDOW: Span = Span::from_secs(60);
-/// Clients whose failures are remembered. Full: those whose time is up are forgotten; if there are none, all new clients
-/// count as one.
+/// Clients whose failures are remembered. Full: those whose time is up are forgotten; if there are none, all
+/// new clients count as one.
 const CLIENTS_MAX: usize = 4_096;
 /// Clients of IPv6 are told apart by this many leading bits.
 const IPV6_PREFIX: u8 = 64;
@@ -90,7 +93,8 @@ impl Guard {
         }
     }
 
-    /// The same; `local`: whoever comes from loopback may do everything. `socket`: where the daemon's own user is let in.
+    /// The same; `local`: whoever comes from loopback may do everything. `socket`: where the daemon's own
+    /// user is let in.
     #[must_use]
     pub fn with(self, local: bool, socket: Option<String>) -> Self {
         Self { local, socket, ..self }
@@ -229,7 +233,8 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 
 /// Why a request without any token is not from an operator at this machine; `None` if it is.
 ///
-/// A request that a proxy passed on is not, and neither is one that a page of a foreign site made a local browser send.
+/// A request that a proxy passed on is not, and neither is one that a page of a foreign site made a local
+/// browser send.
 fn refuse_remote(headers: &HeaderMap, source: Option<IpAddr>) -> Option<&'static str> {
     const FORWARDED: [HeaderName; 2] = [http::header::FORWARDED, HeaderName::from_static("x-forwarded-for")];
     if source.is_some_and(|address| !address.is_loopback()) {

@@ -1,5 +1,5 @@
-//! The admin routes: what operators look at and change. One table says for each route its method, its path and the role it
-//! needs; the guard is asked before anything of the request is read.
+//! The admin routes: what operators look at and change. One table says for each route its method, its path
+//! and the role it needs; the guard is asked before anything of the request is read.
 //!
 //! A module brings its own routes in a `ROUTES` of its own, which [`TABLES`] lists.
 

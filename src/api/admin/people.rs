@@ -1,4 +1,5 @@
-//! What the routes of users, keys and tiers have in common: reading what operators write, and telling what went wrong.
+//! What the routes of users, keys and tiers have in common: reading what operators write, and telling what
+//! went wrong.
 
 use std::collections::BTreeMap;
 

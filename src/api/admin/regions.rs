@@ -15,7 +15,8 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
     handler: |call| Box::pin(async move { Ok(show(call.doors)) }),
 }];
 
-/// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule may be off.
+/// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule
+/// may be off.
 fn show(doors: &Servers) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();

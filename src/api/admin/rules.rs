@@ -1,7 +1,8 @@
-//! `/v1/rules…`: what is in force, in order of precedence; changes to it, each as a whole or not at all; and its history.
+//! `/v1/rules…`: what is in force, in order of precedence; changes to it, each as a whole or not at all; and
+//! its history.
 //!
-//! Every answer carries `revision`, and the same as `ETag`. A change with `If-Match`, or with `revision` in its body, is
-//! refused if the rules have changed since.
+//! Every answer carries `revision`, and the same as `ETag`. A change with `If-Match`, or with `revision` in
+//! its body, is refused if the rules have changed since.
 
 use http::HeaderValue;
 use http::header::{ETAG, IF_MATCH};

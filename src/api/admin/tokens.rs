@@ -1,4 +1,5 @@
-//! `tokens.toml`: who may use the admin routes. Only hashes are kept; a token itself is shown once, when it is made.
+//! `tokens.toml`: who may use the admin routes. Only hashes are kept; a token itself is shown once,
+//! when it is made.
 //!
 //! ```toml
 //! [[tokens]]
@@ -6,7 +7,8 @@
 //! role = "operator"
 //! hash = "hmac-sha256:<salt>:<digest>"
 //! ```
-//! A token has 256 random bits, so a plain keyed hash cannot be turned back; the salt keeps equal tokens from showing.
+//! A token has 256 random bits, so a plain keyed hash cannot be turned back; the salt keeps equal tokens
+//! from showing.
 
 use std::fmt::Write as _;
 
@@ -65,7 +67,8 @@ impl Tokens {
         }
     }
 
-    /// Whose token this is. Every token is tried, each in constant time, so that the time taken tells nothing.
+    /// Whose token this is. Every token is tried, each in constant time, so that the time taken tells
+    /// nothing.
     #[must_use]
     pub fn find(&self, token: &str) -> Option<(&str, Role)> {
         let mut found = None;

@@ -51,7 +51,8 @@ pub(super) const ROUTES: &[AdminRoute] = &[
     },
 ];
 
-/// A user as an operator writes one. What is absent stays with `PATCH` and goes with `PUT`; a block stays with both.
+/// A user as an operator writes one. What is absent stays with `PATCH` and goes with `PUT`; a block stays
+/// with both.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct UserBody {

@@ -10,8 +10,9 @@
 //! | `api_key` | `X-Api-Key`, else the credentials in `Authorization`: a key of ours by its public name, any other by its [`fingerprint`], never the secret itself |
 //! | any other `<name>` | `X-Tidegate-<Name>`, for gateways that know more; the name in lower case |
 //!
-//! The query of the route itself may say `domain` and `cost`. The gateway must set these headers or remove what a client
-//! sent under their names; where two that mean the same disagree the request is refused, since one of them is a client's.
+//! The query of the route itself may say `domain` and `cost`. The gateway must set these headers or remove
+//! what a client sent under their names; where two that mean the same disagree the request is refused, since
+//! one of them is a client's.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -93,7 +94,8 @@ impl ConnectionContext<'_> {
         Ok(attributes)
     }
 
-    /// Whether the request brings a JSON web token where these are configured, and the user whom a valid one names.
+    /// Whether the request brings a JSON web token where these are configured, and the user whom a valid one
+    /// names.
     fn token_user(self, headers: &HeaderMap) -> Result<Option<Option<Arc<str>>>, Refusal> {
         let Some(tokens) = self.doors.tokens.as_deref() else { return Ok(None) };
         let Some(text) = text(headers, AUTHORIZATION.as_str()) else { return Ok(None) };
@@ -114,8 +116,8 @@ impl ConnectionContext<'_> {
     }
 }
 
-/// Refuses to give back for a page of another site, which can have a browser fetch any address. A gateway, which passes on the
-/// headers of such pages too, says what it asks about.
+/// Refuses to give back for a page of another site, which can have a browser fetch any address. A gateway,
+/// which passes on the headers of such pages too, says what it asks about.
 fn refuse_page(head: &Parts, cost: Cost) -> Result<(), Refusal> {
     const OF_GATEWAYS: [&str; 5] =
         ["x-forwarded-for", "x-forwarded-uri", "x-original-uri", "x-forwarded-method", "x-original-method"];
@@ -183,8 +185,8 @@ fn bounded(attributes: &Attributes<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The text of a header; the first where it repeats. Bytes that are not UTF-8 are spelled as in a path: they are a client's
-/// choice, and counted.
+/// The text of a header; the first where it repeats. Bytes that are not UTF-8 are spelled as in a path: they
+/// are a client's choice, and counted.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
     headers.get(name).map(|value| escaped(value.as_bytes()))
 }
@@ -220,8 +222,8 @@ fn name_user(attributes: &mut Attributes<'_>, user: &str) -> Result<(), Refusal>
     }
 }
 
-/// What stands for the secret: a key of ours itself, since the engine knows it and keeps its name alone; of any other a
-/// fingerprint.
+/// What stands for the secret: a key of ours itself, since the engine knows it and keeps its name alone; of
+/// any other a fingerprint.
 fn shown(key: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(key) {
         Ok(text) if is_key_like(text) => text.into(),
@@ -229,8 +231,8 @@ fn shown(key: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// The secret that the client shows: `X-Api-Key`, else what stands in `Authorization` after the scheme, unless that is a
-/// token.
+/// The secret that the client shows: `X-Api-Key`, else what stands in `Authorization` after the scheme,
+/// unless that is a token.
 fn api_key(headers: &HeaderMap, is_token: bool) -> Option<&[u8]> {
     if let Some(key) = headers.get("x-api-key") {
         return Some(key.as_bytes().trim_ascii()).filter(|key| !key.is_empty());
@@ -243,8 +245,8 @@ fn api_key(headers: &HeaderMap, is_token: bool) -> Option<&[u8]> {
     credentials.get(scheme..).map(<[u8]>::trim_ascii).filter(|key| !key.is_empty())
 }
 
-/// The name that limits know a foreign secret by: the first 128 bits of its SHA-256, in hexadecimal. A rule matches such a
-/// key by this; `printf %s KEY | sha256sum | cut -c1-32` prints it.
+/// The name that limits know a foreign secret by: the first 128 bits of its SHA-256, in hexadecimal. A rule
+/// matches such a key by this; `printf %s KEY | sha256sum | cut -c1-32` prints it.
 #[must_use]
 pub fn fingerprint(secret: &[u8]) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, secret);

@@ -14,8 +14,8 @@ use crate::core::uri::escaped;
 /// How much of a body that is too long is read and thrown away, so that its sender gets to read why.
 const DISCARD_BYTES_MAX: usize = 64 << 20;
 
-/// Reads the whole body of a request that should bring JSON. Bytes that are not UTF-8 count as they do at every server: a gateway
-/// that pasted a header's value into its JSON is answered by the rule.
+/// Reads the whole body of a request that should bring JSON. Bytes that are not UTF-8 count as they do at
+/// every server: a gateway that pasted a header's value into its JSON is answered by the rule.
 pub(super) async fn read(doors: &Servers, headers: &HeaderMap, body: Incoming) -> Result<Bytes, Refusal> {
     check_type(headers)?;
     let body = read_up_to(doors, headers, body, doors.settings.body_bytes_max).await?;

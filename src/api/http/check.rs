@@ -1,5 +1,5 @@
-//! `POST /v1/check`: may this pass? One question, or a batch that is decided in its order, each on its own. `POST /v1/report`:
-//! this was used.
+//! `POST /v1/check`: may this pass? One question, or a batch that is decided in its order, each on its own.
+//! `POST /v1/report`: this was used.
 
 use http::Request;
 use http::request::Parts;

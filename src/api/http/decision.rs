@@ -1,7 +1,7 @@
 //! Writes a decision's JSON, the one text that is written for every request.
 //!
-//! Says exactly what [`DecisionJson`] says when serde writes it, which a property test holds; but in a few long pieces
-//! instead of a hundred short ones, since a batch spends most of its time here.
+//! Says exactly what [`DecisionJson`] says when serde writes it, which a property test holds; but in a few
+//! long pieces instead of a hundred short ones, since a batch spends most of its time here.
 
 use crate::api::wire::{DecisionJson, GlobalJson, RuleOutcomeJson};
 use crate::core::rule::Mode;

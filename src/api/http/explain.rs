@@ -1,6 +1,7 @@
 //! `POST /v1/explain`: what would be decided, and why. Charges nothing.
 //!
-//! It looks at every rule of the domain, so it is for operators, away from the threads that decide, and two at a time.
+//! It looks at every rule of the domain, so it is for operators, away from the threads that decide, and two
+//! at a time.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Heads that are no request: answered, so that a proxy in between does not take silence for a server that is away and let
-//! the client's request pass; then the connection is closed.
+//! Heads that are no request: answered, so that a proxy in between does not take silence for a server that is
+//! away and let the client's request pass; then the connection is closed.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::api::error::{Code, Refusal};
 use crate::api::listener::Socket;
 
-/// Longest time for the answer and for what the client still sends. Closing a socket with unread bytes would throw the
-/// answer away.
+/// Longest time for the answer and for what the client still sends. Closing a socket with unread bytes would
+/// throw the answer away.
 const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Most bytes that are read and thrown away meanwhile.
 const DISCARD_BYTES_MAX: usize = 1 << 20;

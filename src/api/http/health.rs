@@ -11,8 +11,8 @@ use crate::api::{Readiness, Servers};
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
 
-/// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no reason to
-/// ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
+/// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no
+/// reason to ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
 pub(super) fn ready(doors: &Servers) -> Reply {
     let readiness = doors.readiness();
     let state = match readiness {

@@ -1,7 +1,7 @@
 //! The HTTP door: one connection, and which route answers what.
 //!
-//! HTTP/1.1 with keep-alive, straight on hyper: the common question is read, decided and answered without a task, a
-//! timer or a copy of its own.
+//! HTTP/1.1 with keep-alive, straight on hyper: the common question is read, decided and answered without a
+//! task, a timer or a copy of its own.
 
 mod authorize;
 mod body;
@@ -47,7 +47,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1_024;
 pub(super) type Reply = Response<Full<Bytes>>;
 pub(super) type Answered = Result<Reply, Refusal>;
 
-/// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight is answered.
+/// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight
+/// is answered.
 pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
     let Accepted { socket, peer, shutdown, place } = accepted;
     let pulse = Arc::new(IdleDetection::default());
@@ -280,7 +281,8 @@ impl ConnectionContext<'_> {
         Ok(reply.map(|body| Sending { body, unsent: Arc::clone(self.unsent) }))
     }
 
-    /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own user.
+    /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
+    /// user.
     fn may_ask(self, cost: Cost) -> Result<(), Refusal> {
         if !matches!(cost, Cost::Refund(_)) || self.doors.settings.http_refunds || self.peer.is_owner {
             return Ok(());

@@ -1,7 +1,8 @@
 //! Requests that a browser sends because a page of another site asked it to.
 //!
-//! A browser asks first before it sends JSON to another site, and nothing here agrees. It does not ask before it sends a form
-//! or a body without a type, which `curl -d` sends as well: those are told apart by the headers that only browsers send.
+//! A browser asks first before it sends JSON to another site, and nothing here agrees. It does not ask before
+//! it sends a form or a body without a type, which `curl -d` sends as well: those are told apart by the
+//! headers that only browsers send.
 
 use http::header::{HOST, HeaderMap, ORIGIN};
 

@@ -1,7 +1,7 @@
 //! The JSON of a check, read in one pass without copying what needs no unescaping.
 //!
-//! Strict: an unknown field, a value that is no string, a name given twice are refused, with the path to the culprit.
-//! Nothing that was not understood may read as allowed.
+//! Strict: an unknown field, a value that is no string, a name given twice are refused, with the path to the
+//! culprit. Nothing that was not understood may read as allowed.
 
 use std::borrow::Cow;
 use std::cell::RefCell;

@@ -1,7 +1,7 @@
 //! Envoy's `RateLimitResponse`, written straight into one buffer.
 //!
-//! Only what Envoy reads: the codes, the tightest rule of each descriptor, and for a denial `retry-after` and the rule's
-//! text as the body. Envoy makes the `x-ratelimit-*` headers of it by itself.
+//! Only what Envoy reads: the codes, the tightest rule of each descriptor, and for a denial `retry-after` and
+//! the rule's text as the body. Envoy makes the `x-ratelimit-*` headers of it by itself.
 
 use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};

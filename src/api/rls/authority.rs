@@ -1,9 +1,9 @@
 //! Calls over a Unix socket whose `:authority` is a percent-encoded path.
 //!
-//! gRPC's C core, and with it Python, Ruby and PHP, names the server of a Unix socket so, and an HTTP/2 server has to refuse the
-//! name: `%` stands in no authority (RFC 3986, 3.2). Nothing here looks at an authority. So in what a Unix socket brings, each `%`
-//! of that one value becomes `-`, before HTTP/2 is read. The value keeps its length, so both tables of header compression agree
-//! (RFC 7541).
+//! gRPC's C core, and with it Python, Ruby and PHP, names the server of a Unix socket so, and an HTTP/2
+//! server has to refuse the name: `%` stands in no authority (RFC 3986, 3.2). Nothing here looks at an
+//! authority. So in what a Unix socket brings, each `%` of that one value becomes `-`, before HTTP/2 is read.
+//! The value keeps its length, so both tables of header compression agree (RFC 7541).
 
 use std::io;
 use std::pin::Pin;
@@ -85,7 +85,8 @@ enum At {
     Skip(u32),
     /// A frame's head, of which so many bytes are there.
     Head([u8; HEAD_LEN], usize),
-    /// The length of the padding at the end, then `skipped` bytes, then `block`, of which the padding is no part.
+    /// The length of the padding at the end, then `skipped` bytes, then `block`, of which the padding is no
+    /// part.
     Padding { skipped: u32, block: u32 },
     /// Bytes before a block of headers.
     Before { skipped: u32, block: u32, padding: u32 },

@@ -1,7 +1,8 @@
 //! Envoy's rate limit service, and beside it gRPC health and reflection.
 //!
-//! Straight on HTTP/2: all calls that one read from the socket brought are decided one after the other and leave in one
-//! write. A call gets a task of its own only where its message is still arriving or the store has to be waited for.
+//! Straight on HTTP/2: all calls that one read from the socket brought are decided one after the other and
+//! leave in one write. A call gets a task of its own only where its message is still arriving or the store
+//! has to be waited for.
 
 mod answer;
 mod authority;
@@ -90,8 +91,8 @@ impl Line {
     }
 }
 
-/// Serves one connection until its client closes it, it falls silent, or the door drains and what is in flight is
-/// answered.
+/// Serves one connection until its client closes it, it falls silent, or the door drains and what is in
+/// flight is answered.
 pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
     let Accepted { socket, shutdown, place, .. } = accepted;
     let mut builder = h2::server::Builder::new();
@@ -355,8 +356,8 @@ fn deny(mut decisions: Decisions, denied: &[usize], message: Option<Arc<str>>) -
     decisions
 }
 
-/// Whether some descriptors peek while others take. A peek that finds nothing left denies the call, which then must not
-/// charge the others; to the engine a peek always passes.
+/// Whether some descriptors peek while others take. A peek that finds nothing left denies the call, which
+/// then must not charge the others; to the engine a peek always passes.
 fn mixed(questions: &[Question<'_>]) -> bool {
     let peeks = questions.iter().filter(|question| question.cost == Cost::Peek).count();
     peeks > 0 && peeks < questions.len()

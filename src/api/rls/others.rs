@@ -1,7 +1,7 @@
 //! The other services of the gRPC listener: health and reflection, which tonic serves.
 //!
-//! Rarely asked, so nothing here is fast; it only carries requests and answers between HTTP/2 streams and tonic. A call
-//! ends when its client resets it or its connection ends, and only so many may be open.
+//! Rarely asked, so nothing here is fast; it only carries requests and answers between HTTP/2 streams and
+//! tonic. A call ends when its client resets it or its connection ends, and only so many may be open.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -34,8 +34,8 @@ use crate::telemetry::Metrics;
 
 /// What health knows besides the empty name, which is the daemon.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
-/// A single question about health, which is answered at once. It has places of its own, so that open watches never keep
-/// a gateway from finding this daemon healthy.
+/// A single question about health, which is answered at once. It has places of its own, so that open watches
+/// never keep a gateway from finding this daemon healthy.
 const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
 /// Calls besides decisions that one connection may have open.
 const CONNECTION_CALLS_MAX: usize = 64;
@@ -86,7 +86,8 @@ impl Others {
         }
     }
 
-    /// A place for a call to this path; `None` where the connection or the listener has as many open as it may.
+    /// A place for a call to this path; `None` where the connection or the listener has as many open as it
+    /// may.
     pub(super) fn place(&self, share: &Share, path: &str) -> Option<CallPlace> {
         let shared = if path == HEALTH_CHECK { &self.checks } else { &self.streams };
         let own = Arc::clone(&share.0).try_acquire_owned().ok()?;

@@ -15,7 +15,8 @@ pub(super) type Questions<'b> = SmallVec<[Request<'b>; 1]>;
 pub(super) struct RateLimitCall<'b> {
     /// One for each descriptor.
     pub(super) questions: Questions<'b>,
-    /// Places of descriptors that cannot be judged. They are denied: to Envoy an error would mean that all may pass.
+    /// Places of descriptors that cannot be judged. They are denied: to Envoy an error would mean that all
+    /// may pass.
     pub(super) denied: SmallVec<[usize; 1]>,
 }
 
@@ -77,7 +78,8 @@ fn check_domain(asked: &wire::RequestMessage<'_>) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A descriptor's own hits, where it says them, also zero: that is a peek. Else the request's, where zero means one.
+/// A descriptor's own hits, where it says them, also zero: that is a peek. Else the request's, where zero
+/// means one.
 fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
     match (
         descriptor.hits_addend.unwrap_or_else(|| u64::from(request_hits.max(1))),
@@ -89,7 +91,8 @@ fn cost(descriptor: &Descriptor<'_>, request_hits: u32) -> Cost {
     }
 }
 
-/// The limit that stands in for the rule's; `None` for a unit that is unknown. Months have 30 days and years 365.
+/// The limit that stands in for the rule's; `None` for a unit that is unknown. Months have 30 days and years
+/// 365.
 fn limit((permits, unit): (u32, i32)) -> Option<LimitOverride> {
     let window = match unit {
         1 => Span::from_secs(1),

@@ -1,7 +1,8 @@
 //! What gRPC reflection tells of the service, so that `grpcurl` and its kind need no files.
 //!
-//! `descriptors.bin` is Envoy's own description of its rate limit service with all that it imports (Apache-2.0), without
-//! comments. It is made from the files that the crate `envoy-types` ships, in its folder `proto`, by
+//! `descriptors.bin` is Envoy's own description of its rate limit service with all that it imports
+//! (Apache-2.0), without comments. It is made from the files that the crate `envoy-types` ships, in its folder
+//! `proto`, by
 //!
 //! ```text
 //! protoc --include_imports --descriptor_set_out=descriptors.bin \
@@ -61,7 +62,8 @@ mod tests {
         set.file.iter().find_map(in_file).unwrap_or_else(|| panic!("{name} is not described"))
     }
 
-    /// Reads bytes by the description alone: every field must be described as it was written. Returns how many fields there were.
+    /// Reads bytes by the description alone: every field must be described as it was written. Returns how
+    /// many fields there were.
     fn read(set: &FileDescriptorSet, name: &str, mut bytes: &[u8]) -> usize {
         let message = described(set, name);
         let mut fields = 0;

@@ -207,7 +207,8 @@ struct Bytes<'b> {
     bytes: &'b [u8],
 }
 
-/// Copies fields as they are up to one that holds bytes, and gives that one; `None` at the end of the message.
+/// Copies fields as they are up to one that holds bytes, and gives that one; `None` at the end of the
+/// message.
 fn copied<'b>(message: &mut &'b [u8], whole: &mut Vec<u8>) -> Decoded<Option<Bytes<'b>>> {
     loop {
         let before = *message;

@@ -1,4 +1,5 @@
-//! A token among the attributes: a gateway that knows no better may pass on the client's `authorization` as it came.
+//! A token among the attributes: a gateway that knows no better may pass on the client's `authorization` as
+//! it came.
 //!
 //! The attribute never goes further than here: it becomes the user whom it names, or nothing.
 

@@ -1,8 +1,9 @@
 //! JSON web tokens: who a request is from, where its client shows a token that somebody we trust has signed.
 //!
-//! Signatures are checked with the keys of a JWKS file, each of which stands for one algorithm: what the token's header
-//! claims only chooses among them, so neither `none` nor a public key taken for a secret gets through. A token that was
-//! checked once is remembered, since a signature costs more than a decision; its times are looked at every time.
+//! Signatures are checked with the keys of a JWKS file, each of which stands for one algorithm: what the
+//! token's header claims only chooses among them, so neither `none` nor a public key taken for a secret gets
+//! through. A token that was checked once is remembered, since a signature costs more than a decision; its
+//! times are looked at every time.
 
 mod attribute;
 mod claims;

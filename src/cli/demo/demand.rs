@@ -1,17 +1,20 @@
 //! Where the demand of the demo is: nearly all of it in one region, and after a while in the next.
 //!
-//! Demand that is the same everywhere would make all ways of holding a limit look alike: fixed shares are the right ones then.
+//! Demand that is the same everywhere would make all ways of holding a limit look alike: fixed shares are the
+//! right ones then.
 
 use crate::core::time::{Span, Timestamp};
 
 /// The part of the demand that comes to the busy region; the others have the rest in equal parts.
 const BUSY: f64 = 0.95;
-/// Windows for which one region is the busy one, within these bounds: a change is to be seen, and to be waited for.
+/// Windows for which one region is the busy one, within these bounds: a change is to be seen, and to be
+/// waited for.
 const STAY_WINDOWS: u64 = 5;
 const STAY_MIN: Span = Span::from_secs(2);
 const STAY_MAX: Span = Span::from_secs(20);
 
-/// The demand on all regions. All that it says follows from the clock, so that regions agree on it without being told.
+/// The demand on all regions. All that it says follows from the clock, so that regions agree on it without
+/// being told.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Demand {
     /// Requests per second worldwide.

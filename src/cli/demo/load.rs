@@ -131,7 +131,8 @@ impl Load {
 
     fn count(&self, answer: &Answer, now: Timestamp) {
         for decided in &answer.decisions {
-            // The window that a decision fell into is the one whose end it names; the answer took less than half a window.
+            // The window that a decision fell into is the one whose end it names; the answer took less than
+            // half a window.
             let end = now + Span::from_millis(decided.reset_ms);
             let window = (end.micros() + self.window.micros() / 2) / self.window.micros().max(1);
             let believed = decided
@@ -144,7 +145,8 @@ impl Load {
         }
     }
 
-    /// How many arrive where `mean` are expected (Knuth's product of uniforms, in parts so that it never underflows).
+    /// How many arrive where `mean` are expected (Knuth's product of uniforms, in parts so that it never
+    /// underflows).
     fn poisson(&mut self, mean: f64) -> u64 {
         let mut left = mean;
         let mut arrivals = 0;

@@ -1,7 +1,8 @@
 //! `tidegate demo`: three regions on this machine hold one worldwide limit, live.
 //!
-//! Nothing in it is pretended: every region is a complete daemon with its own store, HTTP and gRPC ports, QUIC endpoint
-//! and certificate; the load comes in through the HTTP ports; only the ocean is a relay that holds datagrams back.
+//! Nothing in it is pretended: every region is a complete daemon with its own store, HTTP and gRPC ports,
+//! QUIC endpoint and certificate; the load comes in through the HTTP ports; only the ocean is a relay that
+//! holds datagrams back.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -33,8 +34,8 @@ use screen::{History, Phase, Picture, Row, Screen};
 /// Regions of the demo, in order.
 const REGIONS: [&str; 8] =
     ["eu-west", "us-east", "ap-south", "sa-east", "us-west", "ap-north", "af-south", "me-central"];
-/// From the start until everyone knows everyone. Under `escrow` also until a memory that has just begun trusts itself: rights
-/// of windows that began earlier are burnt.
+/// From the start until everyone knows everyone. Under `escrow` also until a memory that has just begun
+/// trusts itself: rights of windows that began earlier are burnt.
 const GREETING: Span = Span::from_millis(700);
 const GREETING_ESCROW: Span = Span(RECOVERY_MARGIN.0 + 500_000);
 /// Windows longer than this are shown while they run.
@@ -60,7 +61,8 @@ pub(super) struct Demo {
     /// How the limit is held: gossip, split or escrow.
     #[arg(long, default_value = "gossip")]
     mode: String,
-    /// Requests per window worldwide, as a multiple of the limit; nearly all of them in one region, and then in another.
+    /// Requests per window worldwide, as a multiple of the limit; nearly all of them in one region, and then
+    /// in another.
     #[arg(long, default_value_t = 3.0)]
     load: f64,
     /// Ends after this many seconds; without it, with Ctrl-C.
@@ -146,7 +148,8 @@ impl Demo {
             };
             let first = index == 0;
             let started = match Daemon::start(setup(first)?).await {
-                // Someone may have taken a usual port since it was found free, as another demo that begins now does.
+                // Someone may have taken a usual port since it was found free, as another demo that begins
+                // now does.
                 Err(_) if first => Box::pin(Daemon::start(setup(false)?)).await,
                 started => started,
             };

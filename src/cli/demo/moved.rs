@@ -59,8 +59,8 @@ impl Movements {
         window != self.window
     }
 
-    /// Takes in what has been moved since the start, while `window` runs. What was moved since the last time belongs to the
-    /// window that ran then.
+    /// Takes in what has been moved since the start, while `window` runs. What was moved since the last time
+    /// belongs to the window that ran then.
     pub(super) fn take(&mut self, window: u64, totals: HashMap<String, Moved>) {
         let since = |(region, moved): (&String, &Moved)| {
             let before = self.before.get(region).copied().unwrap_or_default();

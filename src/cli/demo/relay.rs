@@ -1,6 +1,7 @@
 //! A wide-area network on one machine: a UDP relay that holds every datagram back for a while.
 //!
-//! Each daemon is reached only through a relay of its own, whose address it advertises. No kernel support is needed.
+//! Each daemon is reached only through a relay of its own, whose address it advertises. No kernel support is
+//! needed.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -140,7 +140,8 @@ fn sums(picture: &Picture) -> (u64, u64) {
     (asked, admitted)
 }
 
-/// What a daemon says was used of the limit: in the world under `gossip`; in the other modes a region knows only its own use.
+/// What a daemon says was used of the limit: in the world under `gossip`; in the other modes a region knows
+/// only its own use.
 const fn used_heading(mode: Mode) -> &'static str {
     match mode {
         Mode::Gossip => "believes the world used",

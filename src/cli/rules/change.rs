@@ -129,7 +129,8 @@ pub(in crate::cli) fn finish(reply: &crate::cli::client::Reply, server: &Server,
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fields by their whole name: those of tables, such as `global`, one by one, so that a line shows what differs and no more.
+/// Fields by their whole name: those of tables, such as `global`, one by one, so that a line shows what
+/// differs and no more.
 fn flat(fields: &Map<String, Value>) -> Map<String, Value> {
     fn add(into: &mut Map<String, Value>, name: String, value: &Value) {
         match value {

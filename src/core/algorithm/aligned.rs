@@ -1,5 +1,5 @@
-//! Where an instant lies among the windows aligned to the epoch, and what a view says of that window. Shared by the three
-//! machines that count by windows; it keeps no state.
+//! Where an instant lies among the windows aligned to the epoch, and what a view says of that window. Shared
+//! by the three machines that count by windows; it keeps no state.
 
 use super::{Allowance, Limit};
 use crate::time::{Span, Timestamp};
@@ -54,8 +54,8 @@ pub(super) struct WindowShare {
 }
 
 impl WindowShare {
-    /// A view speaks of its own window and, less surely, of the next one. Of any other window it says nothing here: what a region
-    /// keeps to then is worked out before, in [`Allowance::in_force`].
+    /// A view speaks of its own window and, less surely, of the next one. Of any other window it says nothing
+    /// here: what a region keeps to then is worked out before, in [`Allowance::in_force`].
     pub(super) fn of(limit: &Limit, view: Option<&Allowance>, index: u64) -> Self {
         match view {
             Some(view) if view.window == index => Self {
@@ -86,8 +86,8 @@ impl WindowAccount {
         u64::from(self.count) + u64::from(self.debt)
     }
 
-    /// Counts `cost` more permits. What finds no `room` in the window is owed, up to `debt_max` in all. Returns the permits that
-    /// were charged. A debt that is larger already is paid, not forgiven.
+    /// Counts `cost` more permits. What finds no `room` in the window is owed, up to `debt_max` in all.
+    /// Returns the permits that were charged. A debt that is larger already is paid, not forgiven.
     pub(super) fn report(&mut self, room: u64, cost: u64, debt_max: u32) -> u64 {
         // More than any bucket holds, and far from overflowing.
         let cost = cost.min(1 << 40);
@@ -111,12 +111,14 @@ pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&Allowance>) -> u64 {
     u64::from(view.map_or(limit.permits, |view| view.next_budget.min(limit.permits)))
 }
 
-/// What a window at its end has still room for. What a region was left of it is no longer known once it is over.
+/// What a window at its end has still room for. What a region was left of it is no longer known once it is
+/// over.
 fn room_at_the_end(limit: &Limit, view: Option<&Allowance>, count: u32) -> u64 {
     if view.is_some() { 0 } else { u64::from(limit.permits.saturating_sub(count)) }
 }
 
-/// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing else came.
+/// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing
+/// else came.
 pub(super) fn carried(limit: &Limit, view: Option<&Allowance>, account: WindowAccount, windows: u64) -> u32 {
     let between = paid_by_a_window(limit, view).saturating_mul(windows.saturating_sub(1));
     let paid = room_at_the_end(limit, view, account.count).saturating_add(between);
@@ -133,7 +135,8 @@ pub(super) fn windows_to_pay(limit: &Limit, view: Option<&Allowance>, owed: u32,
     needed.div_ceil(each.max(1)).saturating_sub(1)
 }
 
-/// `amount` scaled by `left / length`, rounded up: what is left of a window's count when only that part still matters.
+/// `amount` scaled by `left / length`, rounded up: what is left of a window's count when only that part still
+/// matters.
 pub(super) fn faded(amount: u64, left: u64, length: u64) -> u64 {
     if amount == 0 {
         return 0;

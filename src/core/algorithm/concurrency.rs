@@ -1,9 +1,10 @@
-//! `concurrency`: who holds places now. A place is free again when its holder gives it back, or a hold (the limit's `window`)
-//! after it was acquired or last renewed.
+//! `concurrency`: who holds places now. A place is free again when its holder gives it back, or a hold (the
+//! limit's `window`) after it was acquired or last renewed.
 //!
-//! Bound: at no instant do more than `limit` places have holders. A clock that steps back frees none early and keeps none for
-//! longer than a hold from then on: whoever would end later ends then. What is held above a lowered limit is not renewed, so
-//! a hold later it is no more. Memory: at most about 120 bytes for each place of the limit.
+//! Bound: at no instant do more than `limit` places have holders. A clock that steps back frees none early
+//! and keeps none for longer than a hold from then on: whoever would end later ends then. What is held above
+//! a lowered limit is not renewed, so a hold later it is no more. Memory: at most about 120 bytes for each
+//! place of the limit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -111,7 +112,8 @@ impl Concurrency {
         self.holders.as_ref()?.held(holder, now)
     }
 
-    /// How long until `needed` places are free, at most a hold: nobody who is there now stays longer without renewing.
+    /// How long until `needed` places are free, at most a hold: nobody who is there now stays longer without
+    /// renewing.
     fn free_in(&self, needed: u64, limit: &Limit, now: Timestamp) -> Span {
         let ends = self.holders.as_ref().map_or(now, |holders| holders.freed(needed, now));
         ends.since(now).min(limit.window)
@@ -140,7 +142,8 @@ impl Concurrency {
 
     /// What a holder's step would be answered at `now`. Changes nothing.
     ///
-    /// Who holds already may acquire again, or renew, unless more is held than the limit allows since it was lowered.
+    /// Who holds already may acquire again, or renew, unless more is held than the limit allows since it was
+    /// lowered.
     pub(super) fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
         let held = self.held(hold.holder, now).is_some();
         if hold.step == HoldStep::Acquire && !held {
@@ -165,7 +168,8 @@ impl Concurrency {
         self.held(holder, now).is_some()
     }
 
-    /// Carries out a step that [`Self::check_hold`] has just admitted. Returns the places that it newly took, kept or gave back.
+    /// Carries out a step that [`Self::check_hold`] has just admitted. Returns the places that it newly took,
+    /// kept or gave back.
     pub(super) fn step(&mut self, limit: &Limit, now: Timestamp, hold: &Hold) -> u64 {
         let held = self.held(hold.holder, now);
         let holders = self.holders.get_or_insert_default();

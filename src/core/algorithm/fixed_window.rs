@@ -1,8 +1,8 @@
 //! `fixed_window`: one count for each window aligned to the epoch.
 //!
-//! Bound: in any aligned window at most `limit` permits are admitted. An interval of a window's length that straddles an
-//! edge may see up to twice that: half before the edge and half after it. A report is charged beyond the limit; what exceeds
-//! it is owed, and the windows after it begin with that already used.
+//! Bound: in any aligned window at most `limit` permits are admitted. An interval of a window's length that
+//! straddles an edge may see up to twice that: half before the edge and half after it. A report is charged
+//! beyond the limit; what exceeds it is owed, and the windows after it begin with that already used.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,8 @@ use super::{Allowance, Limit, Verdict};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
-/// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that is.
+/// The count of one window, what is owed beyond it, and the newest instant seen, which says which window that
+/// is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FixedWindow {
     at: Timestamp,
@@ -107,7 +108,8 @@ impl FixedWindow {
         charged
     }
 
-    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later one now.
+    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
+    /// one now.
     pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let before = self.at.window_index(limit.window);
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });

@@ -1,13 +1,14 @@
-//! `gcra`: the generic cell rate algorithm (ITU-T I.371), virtual scheduling. A bucket has a theoretical arrival time
-//! (TAT): when its next permit is due if they came evenly. A request of cost c conforms while
+//! `gcra`: the generic cell rate algorithm (ITU-T I.371), virtual scheduling. A bucket has a theoretical
+//! arrival time (TAT): when its next permit is due if they came evenly. A request of cost c conforms while
 //! `TAT + c * T - burst * T <= now`, where `T = window / permits` is the time one permit is worth.
 //!
 //! Bound: as a token bucket of the same burst, decision for decision: in any interval of length t at most
 //! `burst + permits * t / window`.
 //!
-//! T is rarely a whole number of microseconds, so times are counted here in 1/permits of one, where it is exactly
-//! `window`. The TAT itself is kept as its distance from the newest instant seen, and that in permits: a time would
-//! overflow at the longest windows and would misstate what is used once the rate changes.
+//! T is rarely a whole number of microseconds, so times are counted here in 1/permits of one, where it is
+//! exactly `window`. The TAT itself is kept as its distance from the newest instant seen, and that in
+//! permits: a time would overflow at the longest windows and would misstate what is used once the rate
+//! changes.
 
 use super::level::{Level, LevelAmount, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
 use super::{Allowance, Limit, Verdict};
@@ -23,7 +24,8 @@ impl Gcra {
         Self(level)
     }
 
-    /// The present and the theoretical arrival time, which is never in the past, both in 1/permits microseconds.
+    /// The present and the theoretical arrival time, which is never in the past, both in 1/permits
+    /// microseconds.
     fn schedule(&self, limit: &Limit, now: Timestamp) -> (LevelAmount, LevelAmount) {
         let present = u128::from(self.0.instant(now).0) * u128::from(limit.permits);
         (present, present + self.0.amount(limit, now))

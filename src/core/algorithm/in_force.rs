@@ -1,10 +1,13 @@
-//! What a region keeps to while no view speaks of now: nobody used the bucket for long, or its daemon has not looked at it yet.
+//! What a region keeps to while no view speaks of now: nobody used the bucket for long, or its daemon has not
+//! looked at it yet.
 //!
-//! A daemon looks at a bucket some milliseconds after its first request. Until then its store keeps to what the last view gave the
-//! region, and where there is none to the region's first share: what all regions may use unheard adds up to the limit.
+//! A daemon looks at a bucket some milliseconds after its first request. Until then its store keeps to what
+//! the last view gave the region, and where there is none to the region's first share: what all regions may
+//! use unheard adds up to the limit.
 //!
-//! Regions do not forget at the same instant. So a region that the last view gave more than its first share keeps to the share two
-//! windows before a region that was given less: in between all of them together are given less than the limit, and never more.
+//! Regions do not forget at the same instant. So a region that the last view gave more than its first share
+//! keeps to the share two windows before a region that was given less: in between all of them together are
+//! given less than the limit, and never more.
 
 use super::{Algorithm, Allowance, Limit};
 use crate::time::{Span, Timestamp};
@@ -36,7 +39,8 @@ fn windows_spoken_of(window: Span) -> u64 {
 }
 
 impl Allowance {
-    /// For how long a store keeps a view that was told now. `window` is the bucket's, where it counts by windows.
+    /// For how long a store keeps a view that was told now. `window` is the bucket's, where it counts by
+    /// windows.
     #[must_use]
     pub fn kept_for(window: Option<Span>) -> Span {
         // A window longer than it is spoken of, for clocks that differ.
@@ -44,8 +48,8 @@ impl Allowance {
         window.map_or(LEVEL_KEPT, windows)
     }
 
-    /// What is enforced at `now`: the view that was told while it speaks of now, and else what stands for it. `first` is the
-    /// region's first share; where there is none, only what was told is enforced.
+    /// What is enforced at `now`: the view that was told while it speaks of now, and else what stands for it.
+    /// `first` is the region's first share; where there is none, only what was told is enforced.
     #[must_use]
     pub fn in_force(
         told: Option<&Self>,
@@ -73,15 +77,16 @@ impl Allowance {
         Some(Self { window, budget, next_budget: budget, ..Self::default() })
     }
 
-    /// Whether what is enforced is what was told, and not what stands for it while nothing that was told speaks of now.
+    /// Whether what is enforced is what was told, and not what stands for it while nothing that was told
+    /// speaks of now.
     #[must_use]
     pub fn is_told(enforced: Option<&Self>, told: Option<&Self>) -> bool {
         enforced.map(|view| view.window) == told.map(|view| view.window)
     }
 
-    /// The same part of a bucket without windows for a request whose own limit makes it hold more or less than the one that was
-    /// divided: regions that each hold back the part of the others admit no more than `capacity` together, and none is left
-    /// without anything.
+    /// The same part of a bucket without windows for a request whose own limit makes it hold more or less
+    /// than the one that was divided: regions that each hold back the part of the others admit no more than
+    /// `capacity` together, and none is left without anything.
     fn of_capacity(self, capacity: u64) -> Self {
         let divided = u64::from(self.capacity);
         if divided == 0 || divided == capacity {

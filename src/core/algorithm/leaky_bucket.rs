@@ -1,9 +1,9 @@
-//! `leaky_bucket`: a queue of `burst` permits that drains at a constant pace. A request waits until everything before it
-//! has drained, so what leaves is evenly spaced however it arrived.
+//! `leaky_bucket`: a queue of `burst` permits that drains at a constant pace. A request waits until
+//! everything before it has drained, so what leaves is evenly spaced however it arrived.
 //!
-//! Bound: a request that follows one of cost c leaves at least `c * window / permits` after it (to the microsecond), so
-//! departures never exceed the rate; arrivals are admitted while the queue holds at most its capacity. With a `queue`
-//! (the `throttle` action's longest delay) the capacity is the smaller of the two.
+//! Bound: a request that follows one of cost c leaves at least `c * window / permits` after it (to the
+//! microsecond), so departures never exceed the rate; arrivals are admitted while the queue holds at most its
+//! capacity. With a `queue` (the `throttle` action's longest delay) the capacity is the smaller of the two.
 
 use super::level::{Level, amount_of, counts_in_level, permits_in, time_to_drain};
 use super::{Allowance, Limit, Verdict};

@@ -1,14 +1,17 @@
-//! An exact level that rises by what is taken and drains at `permits` a window: what `token_bucket`, `leaky_bucket` and
-//! `gcra` count with. It knows how much is used and when; what that means for a request is theirs to say.
+//! An exact level that rises by what is taken and drains at `permits` a window: what `token_bucket`,
+//! `leaky_bucket` and `gcra` count with. It knows how much is used and when; what that means for a request is
+//! theirs to say.
 //!
-//! It is kept as usage, not as what is left, so that a changed limit or burst takes effect at once, and in permits, not in
-//! time, so that a changed rate neither forgives nor invents usage. Fractions are whole numbers of 1/window permits:
-//! draining for `t` microseconds takes exactly `t * permits` of them, so nothing drifts however often it is done.
+//! It is kept as usage, not as what is left, so that a changed limit or burst takes effect at once, and in
+//! permits, not in time, so that a changed rate neither forgives nor invents usage. Fractions are whole
+//! numbers of 1/window permits: draining for `t` microseconds takes exactly `t * permits` of them, so nothing
+//! drifts however often it is done.
 
 use super::Limit;
 use crate::time::{Span, Timestamp};
 
-/// Usage as of the newest instant seen. Bytes rather than wide integers: the state beside its tag must fit 24 bytes.
+/// Usage as of the newest instant seen. Bytes rather than wide integers: the state beside its tag must fit 24
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Level {
     at: [u8; 8],
@@ -25,8 +28,8 @@ pub(super) fn amount_of(permits: u64, limit: &Limit) -> LevelAmount {
     u128::from(permits) * u128::from(limit.window.0.max(1))
 }
 
-/// Permits that `token_bucket` and `gcra` hold at most. A limit of zero admits nothing, whatever its burst, and no level
-/// counts beyond `u32::MAX`.
+/// Permits that `token_bucket` and `gcra` hold at most. A limit of zero admits nothing, whatever its burst,
+/// and no level counts beyond `u32::MAX`.
 pub(super) fn capacity(limit: &Limit) -> u64 {
     if limit.permits == 0 { 0 } else { u64::from(limit.burst.saturating_add(limit.queue)) }
 }
@@ -79,7 +82,8 @@ impl Level {
 
     fn held(&self, limit: &Limit) -> LevelAmount {
         let window = limit.window.0.max(1);
-        // Where a bucket is read with another window than it was written with, a part stays less than one permit.
+        // Where a bucket is read with another window than it was written with, a part stays less than one
+        // permit.
         let part = u64::from_ne_bytes(self.part).min(window - 1);
         u128::from(self.whole) * u128::from(window) + u128::from(part)
     }
@@ -140,7 +144,8 @@ impl Level {
         permits_in_up(self.amount(limit, now), limit)
     }
 
-    /// From when on it is empty. With a limit of zero it never drains, but then nothing is admitted either way.
+    /// From when on it is empty. With a limit of zero it never drains, but then nothing is admitted either
+    /// way.
     pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
         self.at() + time_to_drain(self.held(limit), limit)
     }

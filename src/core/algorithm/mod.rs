@@ -1,8 +1,9 @@
 //! The seven ways to count. Each file is one pure state machine on integer time and exact integer amounts.
 //!
-//! All of them share these promises. A denied check consumes nothing. A report is charged whatever is left, up to a bound. A cost of zero (a peek) changes nothing. A refund
-//! stops at zero usage. A `now` before an earlier call's is read as that earlier instant: nothing refills twice and
-//! nothing is forgotten. No limit, cost, window or instant makes the arithmetic overflow or drift.
+//! All of them share these promises. A denied check consumes nothing. A report is charged whatever is left,
+//! up to a bound. A cost of zero (a peek) changes nothing. A refund stops at zero usage. A `now` before an
+//! earlier call's is read as that earlier instant: nothing refills twice and nothing is forgotten. No limit,
+//! cost, window or instant makes the arithmetic overflow or drift.
 
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
@@ -61,7 +62,8 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Whether it counts by a level that rises by what is taken and drains at the limit's rate, without windows.
+    /// Whether it counts by a level that rises by what is taken and drains at the limit's rate, without
+    /// windows.
     #[must_use]
     pub const fn is_level(self) -> bool {
         matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
@@ -73,18 +75,20 @@ impl Algorithm {
 pub struct Limit {
     /// Permits per window; of `concurrency` places that may be held at once.
     pub permits: u32,
-    /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`]. Of `concurrency` the hold: how long places are kept without renewing.
+    /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`]. Of `concurrency` the hold: how long places are kept
+    /// without renewing.
     pub window: Span,
-    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read it. Of an
-    /// `escrow` rule with windows the store finds here how many of `permits` its region mints.
+    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read
+    /// it. Of an `escrow` rule with windows the store finds here how many of `permits` its region mints.
     pub burst: u32,
-    /// Permits that `token_bucket`, `leaky_bucket` and `gcra` may admit beyond `burst`, with the delay that keeps the rate
-    /// (the `throttle` action); zero for none.
+    /// Permits that `token_bucket`, `leaky_bucket` and `gcra` may admit beyond `burst`, with the delay that
+    /// keeps the rate (the `throttle` action); zero for none.
     pub queue: u32,
 }
 
 impl Limit {
-    /// Permits that one bucket holds at most, as this algorithm counts: those of a window, or of a full bucket.
+    /// Permits that one bucket holds at most, as this algorithm counts: those of a window, or of a full
+    /// bucket.
     #[must_use]
     pub fn capacity(&self, algorithm: Algorithm) -> u64 {
         match algorithm {
@@ -98,11 +102,12 @@ impl Limit {
     }
 }
 
-/// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by [`super::regions`].
+/// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by
+/// [`super::regions`].
 ///
-/// For `token_bucket`, `leaky_bucket` and `gcra`, which have no windows, it says what is held back for the others:
-/// `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window from then on, and at
-/// most `budget`: of a bucket that holds `capacity`.
+/// For `token_bucket`, `leaky_bucket` and `gcra`, which have no windows, it says what is held back for the
+/// others: `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window
+/// from then on, and at most `budget`: of a bucket that holds `capacity`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowance {
     /// The window that `budget` and `others` speak of.
@@ -115,7 +120,8 @@ pub struct Allowance {
     pub others: u64,
     /// What the other regions admitted in the window before (`sliding_window` only).
     pub others_before: u64,
-    /// What the bucket holds by the limit that was divided, in permits, where there are no windows; zero: not known.
+    /// What the bucket holds by the limit that was divided, in permits, where there are no windows; zero: not
+    /// known.
     pub capacity: u32,
     /// Permits of other regions that may be in use here beyond the capacity, where there are no windows: see
     /// [`super::regions::escrow::level`].
@@ -143,7 +149,8 @@ impl Allowance {
         level::permits_in_up(self.held(limit, now), limit)
     }
 
-    /// What the other regions are known to have admitted in window `window`; zero once this view is too old to say.
+    /// What the other regions are known to have admitted in window `window`; zero once this view is too old
+    /// to say.
     #[must_use]
     pub const fn others_at(&self, window: u64) -> u64 {
         if self.window == window { self.others } else { 0 }
@@ -157,8 +164,8 @@ pub struct Verdict {
     pub admitted: bool,
     /// Permits that would still be admitted at once, after this one if it is admitted.
     pub remaining: u64,
-    /// Until the bucket is unused again if nothing more comes. `fixed_window`: until the window ends. `sliding_window`: until
-    /// as much may be asked for again; the window's end where that may be at once.
+    /// Until the bucket is unused again if nothing more comes. `fixed_window`: until the window ends.
+    /// `sliding_window`: until as much may be asked for again; the window's end where that may be at once.
     pub reset: Span,
     /// When denied: until this cost would be admitted if nothing else comes; `None` if it never can be.
     pub retry: Option<Span>,
@@ -217,14 +224,15 @@ impl State {
 
     /// What a check of `cost` permits (zero: a peek) would be answered at `now`. Changes nothing.
     ///
-    /// `view` narrows the limit to what a worldwide rule leaves this region; `None` is a limit of this region alone.
+    /// `view` narrows the limit to what a worldwide rule leaves this region; `None` is a limit of this region
+    /// alone.
     #[must_use]
     pub fn check(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
         each!(self, machine => machine.check(limit, view, now, cost))
     }
 
-    /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to them an acquisition
-    /// is a charge.
+    /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to
+    /// them an acquisition is a charge.
     #[must_use]
     pub fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
         match self {
@@ -233,8 +241,8 @@ impl State {
         }
     }
 
-    /// Carries out a step that [`Self::check_hold`] has just admitted with the same arguments. Returns the places that it newly
-    /// took, kept or gave back.
+    /// Carries out a step that [`Self::check_hold`] has just admitted with the same arguments. Returns the
+    /// places that it newly took, kept or gave back.
     pub fn step(&mut self, limit: &Limit, now: Timestamp, hold: &Hold) -> u64 {
         match self {
             Self::Concurrency(machine) => machine.step(limit, now, hold),
@@ -256,10 +264,11 @@ impl State {
         each!(self, machine => machine.take(limit, now, cost));
     }
 
-    /// Charges what was used already, whatever is left. What exceeds the limit is owed: a window begins with it already used, a
-    /// level drains it, and the log's entries leave as usual. What exceeds [`ReportedCost::debt_max`] beyond the limit is not charged.
-    /// Returns the permits charged. `concurrency` charges nothing: its places are held by somebody. So does a limit of zero,
-    /// which admits nothing that could pay.
+    /// Charges what was used already, whatever is left. What exceeds the limit is owed: a window begins with
+    /// it already used, a level drains it, and the log's entries leave as usual. What exceeds
+    /// [`ReportedCost::debt_max`] beyond the limit is not charged. Returns the permits charged. `concurrency`
+    /// charges nothing: its places are held by somebody. So does a limit of zero, which admits nothing that
+    /// could pay.
     pub fn report(
         &mut self,
         limit: &Limit,
@@ -281,8 +290,9 @@ impl State {
         }
     }
 
-    /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of `now`. Only windows
-    /// keep what is owed apart. Returns what of earlier windows is counted in a later one now.
+    /// Before a bucket that owes is charged or given back to: pays from what `view` leaves in the window of
+    /// `now`. Only windows keep what is owed apart. Returns what of earlier windows is counted in a later one
+    /// now.
     pub fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         match self {
             Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
@@ -296,8 +306,8 @@ impl State {
         each!(self, machine => machine.refund(limit, now, cost))
     }
 
-    /// Charges what another region admitted, beyond the limit if need be. Only `token_bucket`, `leaky_bucket` and `gcra`
-    /// take such debts (they pay them back with time); the others are told by their [`Allowance`].
+    /// Charges what another region admitted, beyond the limit if need be. Only `token_bucket`, `leaky_bucket`
+    /// and `gcra` take such debts (they pay them back with time); the others are told by their [`Allowance`].
     pub fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
         match self {
             Self::TokenBucket(machine) => machine.debit(limit, now, cost),
@@ -317,7 +327,8 @@ impl State {
         }
     }
 
-    /// The index of the window that a charge at `now` counts in: for `fixed_window` never one before a charge's already made.
+    /// The index of the window that a charge at `now` counts in: for `fixed_window` never one before a
+    /// charge's already made.
     #[must_use]
     pub fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
         match self {
@@ -326,8 +337,8 @@ impl State {
         }
     }
 
-    /// What of a region's `budget` in a window is used, what is owed included. Only of `fixed_window`, whose rights move by the
-    /// window.
+    /// What of a region's `budget` in a window is used, what is owed included. Only of `fixed_window`, whose
+    /// rights move by the window.
     #[must_use]
     pub fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
         match self {

@@ -1,5 +1,6 @@
-//! A naive judge for all six machines: it keeps every event and counts anew from the definition each time, in exact wide
-//! integers. Random histories are played to a machine and to the judge, and every answer is compared. Tests only.
+//! A naive judge for all six machines: it keeps every event and counts anew from the definition each time, in
+//! exact wide integers. Random histories are played to a machine and to the judge, and every answer is
+//! compared. Tests only.
 
 use proptest::prelude::*;
 
@@ -44,7 +45,8 @@ impl Judge {
         matches!(self.algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow)
     }
 
-    /// The same at `now`, if nothing came meanwhile: window after window has paid what it could of what is owed.
+    /// The same at `now`, if nothing came meanwhile: window after window has paid what it could of what is
+    /// owed.
     fn caught_up(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> Self {
         let mut judge = self.clone();
         let (window, permits) = (limit.window.0, i128::from(limit.permits));
@@ -506,7 +508,8 @@ fn assert_retry(judge: &Judge, asked: &Asked<'_>, verdict: &Verdict, context: &s
         assert!(judge.fits(limit, view, now + retry, asked), "too early: {context}");
     }
     assert!(latest.is_none_or(|latest| retry <= latest), "{context}");
-    // A view of a window to come may take back what fits now; the log promises only that the instant before does not fit.
+    // A view of a window to come may take back what fits now; the log promises only that the instant before
+    // does not fit.
     let samples = if judge.algorithm == Algorithm::SlidingLog && view.is_some() { 0 } else { 16 };
     for sample in 0..samples {
         let earlier = now + u64::try_from(u128::from(retry) * sample / 16).unwrap();

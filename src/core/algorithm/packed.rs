@@ -1,5 +1,5 @@
-//! A bucket as bytes, for a store outside this process: what `lua/bucket.lua` writes and this reads. Logs are not bytes but
-//! lists, and holders a sorted set: both are read where they lie.
+//! A bucket as bytes, for a store outside this process: what `lua/bucket.lua` writes and this reads. Logs are
+//! not bytes but lists, and holders a sorted set: both are read where they lie.
 
 use super::level::Level;
 use super::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingWindow, State, TokenBucket};
@@ -22,10 +22,10 @@ impl Algorithm {
 }
 
 impl State {
-    /// Reads a bucket from bytes: the newest instant seen (7 bytes), then for `fixed_window` its count (4), for
-    /// `sliding_window` this window's count and the one's before (4, 4), for both what is owed (4) where something is, for the
-    /// others whole permits and the part of one (4, 6), all big-endian. `None` if the length is another, and always for a
-    /// `sliding_log` and for `concurrency`.
+    /// Reads a bucket from bytes: the newest instant seen (7 bytes), then for `fixed_window` its count (4),
+    /// for `sliding_window` this window's count and the one's before (4, 4), for both what is owed (4) where
+    /// something is, for the others whole permits and the part of one (4, 6), all big-endian. `None` if the
+    /// length is another, and always for a `sliding_log` and for `concurrency`.
     #[must_use]
     pub fn unpack(algorithm: Algorithm, bytes: &[u8]) -> Option<Self> {
         let (at, rest) = number(bytes, 7)?;

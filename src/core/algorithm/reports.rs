@@ -1,4 +1,5 @@
-//! Reports, seen from outside: whatever comes in whatever order, no permit that was reported is lost. Tests only.
+//! Reports, seen from outside: whatever comes in whatever order, no permit that was reported is lost. Tests
+//! only.
 
 use proptest::prelude::*;
 
@@ -33,7 +34,8 @@ fn drain(state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
     left
 }
 
-/// What an algorithm lets flow until `end`, to one who always takes what is left and began at `begin`: the whole sum is known.
+/// What an algorithm lets flow until `end`, to one who always takes what is left and began at `begin`: the
+/// whole sum is known.
 fn flow(algorithm: Algorithm, limit: &Limit, begin: u64, end: u64) -> u64 {
     let permits = u64::from(limit.permits);
     match algorithm {
@@ -43,9 +45,9 @@ fn flow(algorithm: Algorithm, limit: &Limit, begin: u64, end: u64) -> u64 {
 }
 
 proptest! {
-    /// Somebody takes whatever is left at every step, so that nothing lapses unused. What is admitted and what is charged must
-    /// then be what flows, once the last debt is paid: a report that was lost would show as permits too many, one that was
-    /// charged twice as permits too few.
+    /// Somebody takes whatever is left at every step, so that nothing lapses unused. What is admitted and
+    /// what is charged must then be what flows, once the last debt is paid: a report that was lost would show
+    /// as permits too many, one that was charged twice as permits too few.
     #[test]
     fn what_is_reported_is_paid_to_the_permit(
         permits in 1_u32..200,
@@ -85,7 +87,8 @@ proptest! {
         }
     }
 
-    /// When a report does not fit, the answer says when one permit is free again: then one is, and not a microsecond before.
+    /// When a report does not fit, the answer says when one permit is free again: then one is, and not a
+    /// microsecond before.
     #[test]
     fn the_retry_after_a_report_is_true(
         permits in 1_u32..100,

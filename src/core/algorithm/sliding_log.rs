@@ -1,7 +1,9 @@
-//! `sliding_log`: the time and cost of every admission that still lies in the window, so that nothing is estimated.
+//! `sliding_log`: the time and cost of every admission that still lies in the window, so that nothing is
+//! estimated.
 //!
-//! Bound: no interval `(t - W, t]` of the window's length ever holds more than `limit` admitted permits. Its memory is at
-//! most 32 bytes for each permit of the limit and of the largest debt, and is given back as the log empties.
+//! Bound: no interval `(t - W, t]` of the window's length ever holds more than `limit` admitted permits. Its
+//! memory is at most 32 bytes for each permit of the limit and of the largest debt, and is given back as the
+//! log empties.
 
 use std::collections::VecDeque;
 
@@ -32,8 +34,8 @@ struct Entries {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LogEntry {
     at: u64,
-    /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies between two
-    /// instants is then found by halving, however long the log.
+    /// The running total up to and with this entry; it wraps, and only differences mean anything. What lies
+    /// between two instants is then found by halving, however long the log.
     total: u64,
 }
 
@@ -98,8 +100,9 @@ impl SlidingLog {
         u64::from(limit.permits).saturating_sub(used)
     }
 
-    /// What the region's budget leaves at `now`: what it may use while others use theirs unheard. Budgets add up to the limit,
-    /// so while each region keeps to its own in the whole interval that ends now, all of them keep to the limit in it.
+    /// What the region's budget leaves at `now`: what it may use while others use theirs unheard. Budgets add
+    /// up to the limit, so while each region keeps to its own in the whole interval that ends now, all of
+    /// them keep to the limit in it.
     fn budgeted_at(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
         if view.is_none() {
             return u64::from(limit.permits);
@@ -154,7 +157,8 @@ impl SlidingLog {
         let end = own.max(place.start.saturating_add(place.length.saturating_mul(3)));
         let is_left = |at: u64| asked <= self.left_at(limit, Some(view), at);
         let from = if view.window > place.index {
-            // What fits now may not fit in the window that the view speaks of: any instant that fits after one that does not.
+            // What fits now may not fit in the window that the view speaks of: any instant that fits after
+            // one that does not.
             halved(now, end, |at| is_left(at) && asked <= self.budgeted_at(limit, Some(view), at))
         } else {
             // Own use falls in steps and the others' fades, so the instant is halved upon.
@@ -164,8 +168,8 @@ impl SlidingLog {
         Some(Span(from - now))
     }
 
-    /// From when on a budget has room for `asked`, not before `from`: in this window, the next, or the one of which no budget
-    /// is known.
+    /// From when on a budget has room for `asked`, not before `from`: in this window, the next, or the one of
+    /// which no budget is known.
     fn budgeted_from(&self, limit: &Limit, view: &Allowance, now: u64, from: u64, asked: u64) -> u64 {
         let place = WindowPlace::of(limit.window, Timestamp(now));
         let next = place.start.saturating_add(place.length);
@@ -207,8 +211,8 @@ impl SlidingLog {
         }
     }
 
-    /// Charges `cost` whatever is left. What exceeds the limit is an entry like any other, and leaves the window as usual.
-    /// Returns the permits charged.
+    /// Charges `cost` whatever is left. What exceeds the limit is an entry like any other, and leaves the
+    /// window as usual. Returns the permits charged.
     pub(super) fn report(&mut self, limit: &Limit, now: Timestamp, report: &ReportedCost) -> u64 {
         let most = u64::from(limit.permits) + u64::from(report.debt_max);
         let charged = report.permits.min(most.saturating_sub(self.used(limit, now)));
@@ -257,7 +261,8 @@ impl SlidingLog {
     }
 }
 
-/// The first instant that fits after the last one before it that does not, where `now` does not and `end` does.
+/// The first instant that fits after the last one before it that does not, where `now` does not and `end`
+/// does.
 fn halved(now: u64, end: u64, fits: impl Fn(u64) -> bool) -> u64 {
     let (mut too_early, mut enough) = (now, end);
     while enough - too_early > 1 {
@@ -289,7 +294,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever else the world leaves: the budgets of all regions add up to the limit only if each is kept.
+        /// Whatever else the world leaves: the budgets of all regions add up to the limit only if each is
+        /// kept.
         #[test]
         fn no_window_admits_more_than_its_budget_and_a_retry_is_admitted(
             permits in 1_u32..50,

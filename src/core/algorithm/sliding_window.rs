@@ -1,9 +1,9 @@
-//! `sliding_window`: the running window's count plus the part of the one before that has not yet slid out, taken as spread
-//! evenly: `previous * (W - elapsed) / W + current <= limit`, compared exactly.
+//! `sliding_window`: the running window's count plus the part of the one before that has not yet slid out,
+//! taken as spread evenly: `previous * (W - elapsed) / W + current <= limit`, compared exactly.
 //!
-//! Bound: that estimate never exceeds `limit`; no aligned window admits more than `limit`; and any interval of length W
-//! admits less than twice `limit`, however unevenly the window before was used. A report is charged beyond the limit; what
-//! exceeds it is owed, and the windows after it begin with that already used.
+//! Bound: that estimate never exceeds `limit`; no aligned window admits more than `limit`; and any interval
+//! of length W admits less than twice `limit`, however unevenly the window before was used. A report is
+//! charged beyond the limit; what exceeds it is owed, and the windows after it begin with that already used.
 
 use super::aligned::{
     WindowAccount, WindowPlace, WindowShare, carried, faded, paid_by_a_window, windows_to_pay,
@@ -12,8 +12,8 @@ use super::{Allowance, Limit, Verdict};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
-/// The counts of two neighbouring windows, what is owed beyond them, and the newest instant seen, which says which windows they
-/// are. Bytes rather than a wide integer: the state beside its tag must fit 24 bytes.
+/// The counts of two neighbouring windows, what is owed beyond them, and the newest instant seen, which says
+/// which windows they are. Bytes rather than a wide integer: the state beside its tag must fit 24 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SlidingWindow {
     at: [u8; 8],
@@ -70,7 +70,8 @@ impl SlidingWindow {
         Timestamp(u64::from_ne_bytes(self.at))
     }
 
-    /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how fast a debt is paid.
+    /// Where `now` lies, what is counted and owed there, and the count of the window before. `view` says how
+    /// fast a debt is paid.
     fn place(
         &self,
         limit: &Limit,
@@ -179,7 +180,8 @@ impl SlidingWindow {
         charged
     }
 
-    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later one now.
+    /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
+    /// one now.
     pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
         let before = self.at().window_index(limit.window);
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
@@ -224,8 +226,8 @@ impl SlidingWindow {
     }
 }
 
-/// Until `asked` permits fit if nothing else comes: in this window, in the next, or at the end of that at the latest, unless a
-/// debt has to be paid before.
+/// Until `asked` permits fit if nothing else comes: in this window, in the next, or at the end of that at the
+/// latest, unless a debt has to be paid before.
 fn until_fits(
     limit: &Limit,
     view: Option<&Allowance>,
@@ -297,7 +299,8 @@ mod tests {
         assert_eq!(verdict.reset, Span::from_secs(6), "who waits for the reset is admitted");
         let last = state.check(&limit, None, half, 5);
         assert!(last.admitted);
-        // Five more pass once five are left of the ten before: at the end of this window, where five of now remain.
+        // Five more pass once five are left of the ten before: at the end of this window, where five of now
+        // remain.
         assert_eq!((last.remaining, last.reset), (0, Span::from_secs(30)));
         assert_eq!(state.check(&limit, None, half, 2).reset, Span::from_secs(30), "two more pass at once");
     }

@@ -1,8 +1,10 @@
-//! `token_bucket`: `burst` permits that refill at exactly `permits` a window. Counted as what is taken and not yet refilled.
+//! `token_bucket`: `burst` permits that refill at exactly `permits` a window. Counted as what is taken and
+//! not yet refilled.
 //!
-//! Bound: in any interval of length t at most `burst + permits * t / window` permits are admitted (a worldwide limit's
-//! debts come on top of the interval they fall in, and out of later ones). With a `queue`, up to that many permits more
-//! are admitted ahead, each with the delay after which it would have conformed to `burst`.
+//! Bound: in any interval of length t at most `burst + permits * t / window` permits are admitted (a
+//! worldwide limit's debts come on top of the interval they fall in, and out of later ones). With a `queue`,
+//! up to that many permits more are admitted ahead, each with the delay after which it would have conformed
+//! to `burst`.
 
 use super::level::{Level, amount_of, capacity, counts_in_level, permits_in, time_to_drain};
 use super::{Allowance, Limit, Verdict};

@@ -1,4 +1,5 @@
-//! A bound on the users and paths that get sums of their own: who asks chooses their number, and sums stay for long.
+//! A bound on the users and paths that get sums of their own: who asks chooses their number, and sums stay
+//! for long.
 
 use std::hash::BuildHasher as _;
 

@@ -1,8 +1,8 @@
 //! How long decisions took, in a form that adds up: counts by log-linear buckets.
 //!
-//! The average of two percentiles is no percentile; the sum of two of these is what one histogram over everything would
-//! have been. Values are microseconds: 0 to 3 exactly, then four buckets to each doubling, up to 16 s. A percentile read
-//! from it is at most an eighth off.
+//! The average of two percentiles is no percentile; the sum of two of these is what one histogram over
+//! everything would have been. Values are microseconds: 0 to 3 exactly, then four buckets to each doubling,
+//! up to 16 s. A percentile read from it is at most an eighth off.
 
 /// Buckets in all; the last also holds everything longer.
 pub const BUCKETS: usize = 4 + 4 * 22;
@@ -36,8 +36,9 @@ fn floor(bucket: usize) -> u64 {
 }
 
 impl Histogram {
-    /// Reads what [`Self::packed`] wrote, in any order and any number of times: equal places add up. A number without a
-    /// place has the one it stands at, as histograms of an older form do; places beyond the last are the last.
+    /// Reads what [`Self::packed`] wrote, in any order and any number of times: equal places add up. A number
+    /// without a place has the one it stands at, as histograms of an older form do; places beyond the last
+    /// are the last.
     #[must_use]
     pub fn from_packed(packed: impl IntoIterator<Item = u64>) -> Self {
         let mut histogram = Self::default();
@@ -51,8 +52,8 @@ impl Histogram {
         histogram
     }
 
-    /// One number for each count that is not zero, as the database keeps them: its place, from 1, above 48 bits of
-    /// the count.
+    /// One number for each count that is not zero, as the database keeps them: its place, from 1, above 48
+    /// bits of the count.
     pub fn packed(&self) -> impl Iterator<Item = u64> {
         let counts = (1..).zip(&self.0).filter(|(_, count)| **count > 0);
         counts.map(|(place, count): (u64, _)| (place << COUNT_BITS) | (*count).min(COUNT_MAX))
@@ -86,7 +87,8 @@ impl Histogram {
         &self.0
     }
 
-    /// The value that `per_mille` of a thousand do not exceed, in microseconds: the middle of its bucket. `None` if empty.
+    /// The value that `per_mille` of a thousand do not exceed, in microseconds: the middle of its bucket.
+    /// `None` if empty.
     #[must_use]
     pub fn percentile(&self, per_mille: u16) -> Option<u64> {
         let total: u128 = self.0.iter().map(|count| u128::from(*count)).sum();

@@ -1,7 +1,8 @@
 //! One decision as it is remembered, and its bytes.
 //!
-//! The bytes are this daemon's own, kept in memory and in its spool: they begin with a length, so that a reader of
-//! another version could skip what it does not know, and a damaged one ends the reading instead of inventing rows.
+//! The bytes are this daemon's own, kept in memory and in its spool: they begin with a length, so that a
+//! reader of another version could skip what it does not know, and a damaged one ends the reading instead of
+//! inventing rows.
 
 use std::borrow::Cow;
 

@@ -1,7 +1,7 @@
 //! Sums of records by minute: per rule and region in all, and of that per user and per path.
 //!
-//! Three kinds of rows instead of one for each combination: a rule's total (no user, no path), a user's share of it and a
-//! path's share of it. They grow with users plus paths, not with users times paths.
+//! Three kinds of rows instead of one for each combination: a rule's total (no user, no path), a user's share
+//! of it and a path's share of it. They grow with users plus paths, not with users times paths.
 
 use foldhash::fast::RandomState;
 use hashbrown::{Equivalent, HashMap, HashSet};
@@ -10,7 +10,8 @@ use super::histogram::Histogram;
 use super::record::{Outcome, Record, storable};
 use crate::time::{Span, Timestamp};
 
-/// Most paths that get sums of their own among those that are added up together; the rest share [`OTHER_PATHS`].
+/// Most paths that get sums of their own among those that are added up together; the rest share
+/// [`OTHER_PATHS`].
 pub const PATHS_MAX: usize = 256;
 /// What the paths beyond [`PATHS_MAX`] are called.
 pub const OTHER_PATHS: &str = "*";
@@ -131,7 +132,8 @@ impl Sums {
         self.sums.is_empty()
     }
 
-    /// The sums, in the order of their keys: writers of several daemons then never wait for each other in a circle.
+    /// The sums, in the order of their keys: writers of several daemons then never wait for each other in a
+    /// circle.
     #[must_use]
     pub fn into_sorted(self) -> Vec<(UsageKey, Usage)> {
         let mut sorted: Vec<_> = self.sums.into_iter().collect();

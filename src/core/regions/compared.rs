@@ -1,7 +1,8 @@
 //! Whether regions hold the same rules: a short digest of each worldwide rule, told with the membership.
 //!
-//! A digest names a rule by a hash and its settings by another, so it takes seventeen bytes of text. Two different rules that
-//! share both hashes would look the same; nothing depends on it but what operators are told.
+//! A digest names a rule by a hash and its settings by another, so it takes seventeen bytes of text. Two
+//! different rules that share both hashes would look the same; nothing depends on it but what operators are
+//! told.
 
 use std::hash::Hasher;
 

@@ -1,8 +1,9 @@
 //! How much is asked of one bucket: a smoothed rate that jumps when the demand does.
 //!
-//! A slow average is told to others; a fast one beside it notices when the two differ by more than chance, and then the
-//! slow one takes the fast one's value. Without the jump every onset would be believed seconds too late. A third one between
-//! the two notices smaller changes, less soon: a demand that rises and falls all the time is followed by it.
+//! A slow average is told to others; a fast one beside it notices when the two differ by more than chance,
+//! and then the slow one takes the fast one's value. Without the jump every onset would be believed seconds
+//! too late. A third one between the two notices smaller changes, less soon: a demand that rises and falls
+//! all the time is followed by it.
 
 use super::super::time::{Span, Timestamp};
 
@@ -70,7 +71,8 @@ impl Demand {
         }
     }
 
-    /// Whether an average over `span` is more than so many tenths of a standard deviation away from the slow one.
+    /// Whether an average over `span` is more than so many tenths of a standard deviation away from the slow
+    /// one.
     fn differs(&self, average: u64, span: Span, tenths: u64) -> bool {
         let larger = self.slow.max(average).max(part(self.cost, span));
         average.abs_diff(self.slow) > noise(larger, self.cost, span).saturating_mul(tenths) / 10
@@ -121,7 +123,8 @@ fn faded(rate: u64, step: Span, span: Span) -> u64 {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// Standard deviation of an average over `span` of Poisson arrivals at `rate`, each of which asks for `cost` permits.
+/// Standard deviation of an average over `span` of Poisson arrivals at `rate`, each of which asks for `cost`
+/// permits.
 fn noise(rate: u64, cost: u64, span: Span) -> u64 {
     let squared = u128::from(rate).saturating_mul(u128::from(cost)).saturating_mul(MILLION * MILLION);
     let variance = squared / (2 * u128::from(span.0.max(1)));

@@ -1,5 +1,5 @@
-//! Divides a limit among regions: a pure function that every region evaluates on the same reports and gets the same
-//! answer from, so that what they may admit adds up to the limit without a vote.
+//! Divides a limit among regions: a pure function that every region evaluates on the same reports and gets
+//! the same answer from, so that what they may admit adds up to the limit without a vote.
 //!
 //! Exact integers throughout: permits in millionths, time in microseconds. No floats, on any machine.
 
@@ -74,11 +74,11 @@ pub fn common_cut(start: Timestamp, horizon: Span, stakes: &[RegionInput]) -> Ti
     stamps.fold(start, Timestamp::max)
 }
 
-/// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is known to have
-/// been admitted already.
+/// What each region may admit in the whole window, in whole permits. The sum is the limit, unless more is
+/// known to have been admitted already.
 ///
-/// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it is the weighted
-/// max-min division over the whole window, never below what was probably used.
+/// While all wishes fit, everyone gets its wish and a part of the rest by its reserve. When they do not, it
+/// is the weighted max-min division over the whole window, never below what was probably used.
 pub fn budgets(estate: DivisionInput, stakes: &[RegionInput]) -> Budgets {
     let limit = i128::from(estate.limit) * UNIT;
     let claims: SmallVec<[Projection; 8]> = stakes.iter().map(|stake| claim(estate, stake)).collect();
@@ -134,8 +134,8 @@ fn with_reserve(rest: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
 /// A point at which the level meets a region's use or wish: the level is the first divided by the second.
 type LevelPoint = (i128, i128);
 
-/// The weighted max-min division: a level that rises over all alike until the limit is reached. Exact: the sum is
-/// piecewise linear in the level and bends only at the points.
+/// The weighted max-min division: a level that rises over all alike until the limit is reached. Exact: the
+/// sum is piecewise linear in the level and bends only at the points.
 fn levelled(limit: i128, claims: &[Projection]) -> SmallVec<[i128; 8]> {
     let at = |claim: &Projection, (num, den): LevelPoint| {
         claim.used.max(claim.wanted.min(num * claim.weight / den))

@@ -6,15 +6,19 @@ use super::{Member, NodeName, WorldKey};
 
 /// Most regions of a cluster.
 pub const REGIONS_MAX: usize = 64;
-/// A delay counts for at least this long and at most twice as long: the clocks and routes of today, not of last week.
+/// A delay counts for at least this long and at most twice as long: the clocks and routes of today, not of
+/// last week.
 const DELAY_MEMORY: Span = Span::from_secs(10);
-/// No delay above this is believed: a clock that is so wrong, or a link that is so slow, counts as cut off sooner.
+/// No delay above this is believed: a clock that is so wrong, or a link that is so slow, counts as cut off
+/// sooner.
 const DELAY_MAX: Span = Span::from_secs(1);
 
-/// The shortest round trip of the last one to two times as long is the way's: a longer one waited for a daemon that stood still.
+/// The shortest round trip of the last one to two times as long is the way's: a longer one waited for a
+/// daemon that stood still.
 const TRIP_MEMORY: Span = Span::from_secs(3);
 
-/// So much longer the first answer to this daemon may take: a link must be there first, and a round trip be over.
+/// So much longer the first answer to this daemon may take: a link must be there first, and a round trip be
+/// over.
 const FIRST_ANSWER: Span = Span::from_secs(1);
 
 /// A region's place in [`Regions`]; it never changes.
@@ -182,7 +186,8 @@ impl Regions {
         owner.is_none_or(|owner| owner == node)
     }
 
-    /// A frame from this region took `delay` (clock offset included); `None` where it may have waited for this daemon.
+    /// A frame from this region took `delay` (clock offset included); `None` where it may have waited for
+    /// this daemon.
     pub(super) fn heard(&mut self, id: RegionId, now: Timestamp, delay: Option<Span>) {
         if let Some(region) = self.list.get_mut(id) {
             region.heard = Some(now);
@@ -199,7 +204,8 @@ impl Regions {
         }
     }
 
-    /// A daemon of this region began anew at `begun`: it is there again. Last words of one that ends are no such thing.
+    /// A daemon of this region began anew at `begun`: it is there again. Last words of one that ends are no
+    /// such thing.
     pub(super) fn began_again(&mut self, id: RegionId, begun: Timestamp) {
         if let Some(region) = self.list.get_mut(id) {
             region.left = false;
@@ -225,9 +231,10 @@ impl Regions {
         self.list.iter().skip(1).map(|region| region.delay.longest(now)).max().unwrap_or(Span::ZERO)
     }
 
-    /// Marks regions that were silent for longer than `patience` allows, and those that speak again: `mending` later all that they
-    /// admitted meanwhile has been heard. A region that does not hear this daemon takes it for cut off, so it is taken for that too:
-    /// else the two would divide by different rules. Whether any changed.
+    /// Marks regions that were silent for longer than `patience` allows, and those that speak again:
+    /// `mending` later all that they admitted meanwhile has been heard. A region that does not hear this
+    /// daemon takes it for cut off, so it is taken for that too: else the two would divide by different
+    /// rules. Whether any changed.
     pub(super) fn judge(&mut self, now: Timestamp, patience: Patience, mending: Span) -> bool {
         let mut changed = false;
         for region in self.list.iter_mut().skip(1) {
@@ -292,7 +299,8 @@ impl Region {
         patience.unanswered.map_or(silent, |patience| silent.min(answered + patience + Span(1)))
     }
 
-    /// When news last went both ways: since then either side may have used what refilled without a word of it.
+    /// When news last went both ways: since then either side may have used what refilled without a word of
+    /// it.
     pub(super) fn spoken_with(&self) -> Timestamp {
         self.heard.unwrap_or(self.expected).min(self.answered.unwrap_or(self.expected))
     }

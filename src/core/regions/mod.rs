@@ -1,8 +1,8 @@
 //! How regions agree on one limit: counters that merge, budgets that add up, what to tell whom and when.
 //!
-//! A [`Replica`] is one daemon's side of the protocol: a state machine that takes what happened (`handle_*`) and hands out
-//! what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the [`super::algorithm::Allowance`]
-//! that the region's store enforces.
+//! A [`Replica`] is one daemon's side of the protocol: a state machine that takes what happened (`handle_*`)
+//! and hands out what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the
+//! [`super::algorithm::Allowance`] that the region's store enforces.
 
 use super::algorithm::{Algorithm, Allowance, Limit};
 use super::rule::Global;

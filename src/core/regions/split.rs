@@ -1,21 +1,23 @@
 //! Fixed shares of a limit, changed while all regions admit: `split` mode.
 //!
-//! Each region enforces its own share and asks nobody. Only when an operator changes the weights do regions have to know
-//! of each other, since for a while some hold the old weights and some the new. So a daemon that loads new weights takes
-//! at once the *smaller* of its old and its new share, and the larger one only when every other daemon has said that it
-//! holds the same weights too: shrink before grow. A word that is missing keeps the smaller share in force, which is safe.
+//! Each region enforces its own share and asks nobody. Only when an operator changes the weights do regions
+//! have to know of each other, since for a while some hold the old weights and some the new. So a daemon that
+//! loads new weights takes at once the *smaller* of its old and its new share, and the larger one only when
+//! every other daemon has said that it holds the same weights too: shrink before grow. A word that is missing
+//! keeps the smaller share in force, which is safe.
 //!
-//! What a daemon says is one number for all of its weights, the *digest*, and a *stamp* that orders what is said (Lamport
-//! 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to it only with the same
-//! digest and no smaller stamp, so a word from before an earlier change of mind never counts.
-//! `docs/concepts/split.md` has the proof.
+//! What a daemon says is one number for all of its weights, the *digest*, and a *stamp* that orders what is
+//! said (Lamport 1978). Loading weights takes a stamp above all that were seen; a word counts as an answer to
+//! it only with the same digest and no smaller stamp, so a word from before an earlier change of mind never
+//! counts. `docs/concepts/split.md` has the proof.
 //!
-//! A share grows when what was spent of the rule's limit counts no longer. A limit of a user's own may count for longer: of that
-//! the least share is in force that the region had since, until what was spent of it counts no longer either.
+//! A share grows when what was spent of the rule's limit counts no longer. A limit of a user's own may count
+//! for longer: of that the least share is in force that the region had since, until what was spent of it
+//! counts no longer either.
 //!
-//! A daemon that has no memory of an agreement, as at its first start, cannot know whether the others list its region. It
-//! spends nothing until a daemon of every listed region has said the same list of regions and the same weights
-//! ([`Split::among`]).
+//! A daemon that has no memory of an agreement, as at its first start, cannot know whether the others list
+//! its region. It spends nothing until a daemon of every listed region has said the same list of regions and
+//! the same weights ([`Split::among`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::Hasher;
@@ -29,13 +31,14 @@ use super::super::time::{Span, Timestamp};
 use super::super::wire::RuleName;
 use super::NodeName;
 
-/// So far apart the clocks of two regions may be: a share of windows grows in one that nobody's clock has reached, since
-/// what others spent of their larger shares there counts by their clocks.
+/// So far apart the clocks of two regions may be: a share of windows grows in one that nobody's clock has
+/// reached, since what others spent of their larger shares there counts by their clocks.
 const CLOCKS_APART: Span = Span::from_secs(2);
-/// Most weights that one rule may have pending at once. With more the rule's share is nothing until the others agree.
+/// Most weights that one rule may have pending at once. With more the rule's share is nothing until the
+/// others agree.
 pub const PENDING_MAX: usize = 8;
-/// Most changes of one rule's weights that are remembered for limits that count for longer than the rule's. Of more the two oldest
-/// count as one.
+/// Most changes of one rule's weights that are remembered for limits that count for longer than the rule's.
+/// Of more the two oldest count as one.
 pub const FORMER_MAX: usize = 8;
 /// Most rules remembered after they were removed, in case they come back with other weights.
 pub const REMOVED_MAX: usize = 1_000;
@@ -51,7 +54,8 @@ pub struct SplitRule {
     pub algorithm: Algorithm,
     /// What it admits worldwide.
     pub limit: Limit,
-    /// How long others may still use what a region lent, or forwarded, of a larger share; zero where nothing is.
+    /// How long others may still use what a region lent, or forwarded, of a larger share; zero where nothing
+    /// is.
     pub recall: Span,
 }
 
@@ -119,8 +123,8 @@ fn least(weights: &[Weights], total: u64, region: &str) -> u64 {
 }
 
 impl InForce {
-    /// Whether nothing may be spent because the regions have not agreed yet. Then the store is not to be asked at all: it
-    /// would remember a share of nothing.
+    /// Whether nothing may be spent because the regions have not agreed yet. Then the store is not to be
+    /// asked at all: it would remember a share of nothing.
     #[must_use]
     pub const fn waits(&self) -> bool {
         self.waits
@@ -132,8 +136,8 @@ impl InForce {
         least(&self.weights, total, region)
     }
 
-    /// The part that `region` may spend at `now` of any limit, the rule's or another: of one that counts for longer the least that
-    /// it had since.
+    /// The part that `region` may spend at `now` of any limit, the rule's or another: of one that counts for
+    /// longer the least that it had since.
     #[must_use]
     pub fn part(&self, limit: Limit, region: &str, now: Timestamp) -> Limit {
         let counts_still = |former: &&EarlierShare| {
@@ -201,9 +205,11 @@ struct RuleShares {
     weights: Vec<Weights>,
     /// More were pending than [`PENDING_MAX`].
     overrun: bool,
-    /// The target may be taken alone from here on, as long as everybody still agrees; and since when they have.
+    /// The target may be taken alone from here on, as long as everybody still agrees; and since when they
+    /// have.
     from: Option<(Timestamp, Timestamp)>,
-    /// From when the share in force was taken, and what it was held to before, in case the clock goes back behind that.
+    /// From when the share in force was taken, and what it was held to before, in case the clock goes back
+    /// behind that.
     grown: Option<(Timestamp, Vec<Weights>)>,
     /// No share grows before this.
     earliest: Timestamp,
@@ -271,7 +277,8 @@ impl RuleShares {
         }
     }
 
-    /// A clock that went back is in windows again of which others may have spent their larger shares. Whether it did.
+    /// A clock that went back is in windows again of which others may have spent their larger shares. Whether
+    /// it did.
     fn shrink_back(&mut self, now: Timestamp) -> bool {
         let Some((from, before)) = self.grown.take_if(|(from, _)| now < *from) else { return false };
         let missing = before.iter().filter(|weights| !self.weights.contains(weights));
@@ -314,8 +321,8 @@ pub struct Split {
 }
 
 impl Split {
-    /// A daemon that begins, with what an earlier process of it has left, if anything. Without it the first rules that are
-    /// loaded are trusted as they are.
+    /// A daemon that begins, with what an earlier process of it has left, if anything. Without it the first
+    /// rules that are loaded are trusted as they are.
     #[must_use]
     pub fn new(name: NodeName, saved: Option<Saved>) -> Self {
         let saved = saved.unwrap_or_default();
@@ -335,9 +342,9 @@ impl Split {
         }
     }
 
-    /// The same for a daemon that speaks with daemons of these regions: it spends nothing of a rule that it loads before all
-    /// of them have said the same list and the same weights. An agreement on the same list that an earlier process has
-    /// left holds.
+    /// The same for a daemon that speaks with daemons of these regions: it spends nothing of a rule that it
+    /// loads before all of them have said the same list and the same weights. An agreement on the same list
+    /// that an earlier process has left holds.
     #[must_use]
     pub fn among(mut self, regions: impl IntoIterator<Item = String>) -> Self {
         let mut regions: BTreeSet<String> = regions.into_iter().collect();
@@ -399,8 +406,8 @@ impl Split {
         self.agree(now);
     }
 
-    /// Takes the shares whose time has come, and gives back those whose time is to come again. `true`: some share is
-    /// another than before.
+    /// Takes the shares whose time has come, and gives back those whose time is to come again. `true`: some
+    /// share is another than before.
     pub fn handle_timeout(&mut self, now: Timestamp) -> bool {
         let mut moved = false;
         for held in self.held.values_mut() {
@@ -414,8 +421,8 @@ impl Split {
         moved
     }
 
-    /// This is safe on disk: what waited for that may be spent, if it is still what must be there. `true`: some share is
-    /// another than before.
+    /// This is safe on disk: what waited for that may be spent, if it is still what must be there. `true`:
+    /// some share is another than before.
     pub fn handle_saved(&mut self, saved: &Saved) -> bool {
         let waiting = self.held.values().any(|held| held.start == Start::Agreed);
         if !waiting || self.saved() != *saved {
@@ -490,7 +497,8 @@ impl Split {
         if !self.has_agreed() && self.missing_at_start().next().is_none() {
             self.agreed.clone_from(&self.regions);
         }
-        // Where nobody's share has shrunk lately, nothing was spent that a first share could count together with.
+        // Where nobody's share has shrunk lately, nothing was spent that a first share could count together
+        // with.
         let calm = self.others.values().flatten().all(|word| word.phase != Phase::Changing);
         let pending: Vec<RuleName> =
             self.held.iter().filter(|(_, held)| !held.settled()).map(|(name, _)| name.clone()).collect();
@@ -528,8 +536,8 @@ impl Split {
         if held.start == Start::Waits {
             return Box::new(self.missing_at_start());
         }
-        // A region without a part by any of the weights has nothing that could count together with what grows. Of more
-        // weights than are kept it is not known who had one.
+        // A region without a part by any of the weights has nothing that could count together with what
+        // grows. Of more weights than are kept it is not known who had one.
         let parts = held.weights.iter().flat_map(Weights::parts);
         let regions: BTreeSet<&str> = parts
             .filter(|(_, weight, minimum)| *weight > 0 || *minimum > 0)
@@ -546,8 +554,8 @@ impl Split {
         Box::new(self.absent(regions).chain(silent.map(|(name, _)| path(name))))
     }
 
-    /// Whose word is missing before anything is spent at the first start: every listed region's and that of all of its
-    /// daemons. A daemon of a region that is not listed must not have spent anything.
+    /// Whose word is missing before anything is spent at the first start: every listed region's and that of
+    /// all of its daemons. A daemon of a region that is not listed must not have spent anything.
     fn missing_at_start(&self) -> impl Iterator<Item = String> + '_ {
         let rules = self.held.values().filter_map(|held| held.rule.as_ref());
         let named = rules.flat_map(|rule| rule.weights.regions());
@@ -612,8 +620,8 @@ impl Split {
     }
 }
 
-/// From when a larger share of a limit may be spent, if everybody agrees at `now`: not before what others spent of their larger
-/// shares can no longer count together with ours.
+/// From when a larger share of a limit may be spent, if everybody agrees at `now`: not before what others
+/// spent of their larger shares can no longer count together with ours.
 fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Timestamp) -> Timestamp {
     let Limit { permits, window, burst, queue } = limit;
     match algorithm {
@@ -622,9 +630,11 @@ fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Timestamp) -> T
             Timestamp::window_start(reached.saturating_add(1), window)
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
-        // What was held before the shares changed is given back by then, or ends: above a share nothing is renewed.
+        // What was held before the shares changed is given back by then, or ends: above a share nothing is
+        // renewed.
         Algorithm::Concurrency => now + times(window, 2) + recall,
-        // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as long.
+        // What a full bucket takes to drain; shares are whole, so a small one's may take nearly twice as
+        // long.
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra => {
             let fill = u64::from(burst).saturating_add(u64::from(queue)).div_ceil(u64::from(permits.max(1)));
             now + times(window, fill.saturating_mul(2).saturating_add(1)) + recall

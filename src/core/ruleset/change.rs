@@ -1,7 +1,8 @@
-//! A set made of another by exchanging a few rules: the same as compiling all of them, at the cost of those few.
+//! A set made of another by exchanging a few rules: the same as compiling all of them, at the cost of those
+//! few.
 //!
-//! What did not change is shared or copied as it is. Each domain keeps its index and finds rules that came later in a
-//! second, small one, until those are many enough to be worth an index of all again.
+//! What did not change is shared or copied as it is. Each domain keeps its index and finds rules that came
+//! later in a second, small one, until those are many enough to be worth an index of all again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +20,8 @@ struct Exchange<'a> {
 }
 
 impl RuleSet {
-    /// The set that has `put` besides the rules of this one, but none of this one's with a name in `names`. Users and keys
-    /// are not carried over.
+    /// The set that has `put` besides the rules of this one, but none of this one's with a name in `names`.
+    /// Users and keys are not carried over.
     ///
     /// # Errors
     /// As [`Self::compile`]. This set stays as it is.
@@ -114,7 +115,8 @@ mod tests {
     use crate::ruleset::tests::{ATTRIBUTES, any_rules, any_value, request, rule};
     use proptest::prelude::*;
 
-    /// One change: rules that go, by number of name, and rules that come, each in place of the one of its name.
+    /// One change: rules that go, by number of name, and rules that come, each in place of the one of its
+    /// name.
     type Change = (Vec<usize>, Vec<Rule>);
 
     fn any_change(names: usize) -> impl Strategy<Value = Change> {

@@ -18,8 +18,8 @@ use crate::key::{Key, Shape};
 use crate::request::LimitOverride;
 use crate::rule::{Action, Condition, Rule};
 
-/// Rules that came after the index was made, from so many on, are worth an index of all again. A greater set may have more:
-/// its index costs more, and the second one is made anew at each such change.
+/// Rules that came after the index was made, from so many on, are worth an index of all again. A greater set
+/// may have more: its index costs more, and the second one is made anew at each such change.
 const LATER_MIN: usize = 64;
 const LATER_PER_RULES: usize = 16;
 const LATER_MAX: usize = 2_048;
@@ -383,8 +383,8 @@ impl Selector {
         Key::new(shape, values.chain(further.iter().map(|value| &**value)))
     }
 
-    /// What tells apart the buckets of requests whose attributes have several values: behind the first ones, each further
-    /// one with its place in `per`.
+    /// What tells apart the buckets of requests whose attributes have several values: behind the first ones,
+    /// each further one with its place in `per`.
     fn further<'r>(&self, seen: &SeenAttributes<'r>) -> Vec<Cow<'r, str>> {
         let mut further = Vec::new();
         if !seen.repeats() {

@@ -1,8 +1,8 @@
 //! Finds the few rules that may match a request without looking at the others.
 //!
-//! Each rule waits at its anchor: the condition whose value the fewest rules share. Where many rules share even that
-//! (a hundred users times a hundred paths), what they wait at is again such an index, by their other conditions. What is
-//! found is a superset, to be verified.
+//! Each rule waits at its anchor: the condition whose value the fewest rules share. Where many rules share
+//! even that (a hundred users times a hundred paths), what they wait at is again such an index, by their
+//! other conditions. What is found is a superset, to be verified.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -20,8 +20,8 @@ use super::trie::Trie;
 
 /// Rules at one place up to this many are verified one by one; more are indexed again.
 const LIST_LEN_MAX: usize = 6;
-/// Places that rules may take for each condition's anchor that they have, and in all. Rules that list many values in
-/// several conditions come there; beyond it places keep plain lists: slower, never wrong.
+/// Places that rules may take for each condition's anchor that they have, and in all. Rules that list many
+/// values in several conditions come there; beyond it places keep plain lists: slower, never wrong.
 const PLACES_PER_ANCHOR: usize = 16;
 const PLACES_MAX: usize = 4_000_000;
 
@@ -239,8 +239,8 @@ fn count<'r>(rules: &[Anchored<'r>]) -> Shared<'r> {
     shared
 }
 
-/// Takes the rule's most selective condition out of it: what remains of the rule, and that condition's anchors. There are
-/// none if the rule has no condition left.
+/// Takes the rule's most selective condition out of it: what remains of the rule, and that condition's
+/// anchors. There are none if the rule has no condition left.
 fn choose<'r>(mut rule: Anchored<'r>, shared: &Shared<'r>) -> (Anchored<'r>, Vec<Anchor<'r>>) {
     let score = |anchors: &[Anchor<'r>]| {
         let most = anchors.iter().filter_map(|anchor| shared.get(anchor)).max().copied().unwrap_or(0);

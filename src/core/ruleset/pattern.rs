@@ -44,7 +44,8 @@ impl Glob {
         self.parts().2
     }
 
-    /// Takes the earliest place for each part in turn: where any placing works this one does, so nothing is tried twice.
+    /// Takes the earliest place for each part in turn: where any placing works this one does, so nothing is
+    /// tried twice.
     #[inline]
     pub(super) fn matches(&self, text: &str) -> bool {
         let (prefix, middle, suffix) = self.parts();
@@ -63,7 +64,8 @@ impl Glob {
 }
 
 impl Pattern {
-    /// Whether a text is what the pattern asks for; a network asks for no text. For questions beside the common path.
+    /// Whether a text is what the pattern asks for; a network asks for no text. For questions beside the
+    /// common path.
     #[must_use]
     pub fn matches_text(&self, text: &str) -> bool {
         match self {
@@ -132,7 +134,8 @@ impl Test {
         seen.more(self.attribute).any(|value| self.wanted.admits(value, seen.written(value)))
     }
 
-    /// Whether the condition is a list in which every value of the request's is: all that an exact rule lets repeat.
+    /// Whether the condition is a list in which every value of the request's is: all that an exact rule lets
+    /// repeat.
     pub(super) fn lists_all(&self, seen: &SeenAttributes<'_>) -> bool {
         let admits = |value| self.wanted.admits(value, seen.written(value));
         matches!(self.wanted, Wanted::AnyOf(_))
@@ -153,8 +156,8 @@ impl Wanted {
     }
 }
 
-/// The patterns of a condition and, for the path and the host, those that mean the same in the form that requests have: a
-/// rule may say `/caf%C3%A9` or `Shop.Example`.
+/// The patterns of a condition and, for the path and the host, those that mean the same in the form that
+/// requests have: a rule may say `/caf%C3%A9` or `Shop.Example`.
 fn spelled_as_requests_are(condition: &Condition) -> Cow<'_, [Pattern]> {
     let normal: fn(&Pattern) -> Option<Pattern> = match condition.attribute.as_str() {
         "path" => |pattern| {

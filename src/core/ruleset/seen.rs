@@ -69,7 +69,8 @@ impl Names {
         }
     }
 
-    /// Notes that a rule which named these is gone. A name that no rule is left to name has no number any more.
+    /// Notes that a rule which named these is gone. A name that no rule is left to name has no number any
+    /// more.
     pub(super) fn let_go(&mut self, numbers: &[u32]) {
         for number in numbers {
             let Some(name) = self.at_mut(*number) else { continue };
@@ -228,8 +229,9 @@ pub(super) enum Surplus<'r> {
     Foreign(&'r str),
 }
 
-/// One spelling for all addresses that share a bucket: IPv4 as it is, also where it came mapped into IPv6; of IPv6 the
-/// first `prefix` bits, since one client commands all that follow (zero: all bits). Any other text as it is.
+/// One spelling for all addresses that share a bucket: IPv4 as it is, also where it came mapped into IPv6; of
+/// IPv6 the first `prefix` bits, since one client commands all that follow (zero: all bits). Any other text
+/// as it is.
 pub(super) fn bucket_address<'a>(text: &'a str, prefix: u8, buffer: &'a mut AddressText) -> &'a str {
     match text.parse::<IpAddr>().map(|address| address.to_canonical()) {
         Ok(IpAddr::V6(address)) => {

@@ -11,8 +11,8 @@ use crate::time::Span;
 
 const DAY: u64 = 24 * 3_600;
 
-/// The windows that a request may put in place of a rule's: those that Envoy's units name. Any other length is read as the
-/// next longer one of these, which is stricter and never looser.
+/// The windows that a request may put in place of a rule's: those that Envoy's units name. Any other length
+/// is read as the next longer one of these, which is stricter and never looser.
 pub const OVERRIDE_WINDOWS: [Span; 7] = [
     Span::from_secs(1),
     Span::from_secs(60),
@@ -25,8 +25,8 @@ pub const OVERRIDE_WINDOWS: [Span; 7] = [
 
 /// Numbers that one rule takes: its own and one for each window that a request may override.
 const NUMBERS_PER_RULE: u32 = 8;
-/// Shapes remembered that the newest rule set does not use, so that a rule that comes back finds its buckets again. More:
-/// all unused ones are forgotten.
+/// Shapes remembered that the newest rule set does not use, so that a rule that comes back finds its buckets
+/// again. More: all unused ones are forgotten.
 const UNUSED_MAX: usize = 100_000;
 
 /// Gives every shape its number, for as long as the process lives. Numbers are never used again.

@@ -1,4 +1,5 @@
-//! A list in order of precedence with a few members exchanged, at the cost of copying it and not of sorting it.
+//! A list in order of precedence with a few members exchanged, at the cost of copying it and not of sorting
+//! it.
 
 use super::Compiled;
 use crate::rule::Rule;
@@ -18,8 +19,8 @@ pub(super) struct Splice {
 }
 
 impl Splice {
-    /// What makes of `old` the list without `gone` and with `put`, all three in order of precedence. What `old` has not
-    /// cannot go.
+    /// What makes of `old` the list without `gone` and with `put`, all three in order of precedence. What
+    /// `old` has not cannot go.
     pub(super) fn new<T>(
         old: &[T],
         compiled: impl Fn(&T) -> &Compiled,

@@ -1,4 +1,5 @@
-//! Texts by what they begin with: a radix tree over bytes, walked once per value whatever the number of entries.
+//! Texts by what they begin with: a radix tree over bytes, walked once per value whatever the number of
+//! entries.
 
 use smallvec::SmallVec;
 
@@ -51,7 +52,8 @@ impl<T> Trie<T> {
         self.nodes[at].entry = Some(entry);
     }
 
-    /// Cuts a node's edge in two, so that a node stands after its first `len` bytes. That node keeps the number.
+    /// Cuts a node's edge in two, so that a node stands after its first `len` bytes. That node keeps the
+    /// number.
     fn split(&mut self, node: usize, len: usize) {
         let edge = std::mem::take(&mut self.nodes[node].edge);
         let (upper, lower) = edge.split_at(len);
@@ -85,8 +87,8 @@ impl<T> Trie<T> {
             .and_then(|(_, child)| usize::try_from(*child).ok())
     }
 
-    /// Visits the entry of every key that a text begins with, shortest first. `byte(n)` is the text's byte `n`; the text may
-    /// be read backwards that way.
+    /// Visits the entry of every key that a text begins with, shortest first. `byte(n)` is the text's byte
+    /// `n`; the text may be read backwards that way.
     pub(super) fn walk(&self, len: usize, byte: impl Fn(usize) -> u8, mut visit: impl FnMut(&T)) {
         let (mut at, mut read) = (0, 0);
         loop {

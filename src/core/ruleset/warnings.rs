@@ -1,6 +1,8 @@
-//! Mistakes that a set of rules may hold and still be valid: a rule that no request can reach, an option without effect.
+//! Mistakes that a set of rules may hold and still be valid: a rule that no request can reach, an option
+//! without effect.
 //!
-//! A set with warnings takes effect. They are told by `tidegate rules validate`, the log, `/readyz` and a metric.
+//! A set with warnings takes effect. They are told by `tidegate rules validate`, the log, `/readyz` and a
+//! metric.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -10,8 +12,8 @@ use super::pattern::Glob;
 use crate::algorithm::Algorithm;
 use crate::rule::{Action, Condition, Mode, Pattern, Rule};
 
-/// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set of a hundred
-/// thousand rules is looked at in some hundredths of a second.
+/// Most pairs of rules that are compared in one set. Beyond it rules are taken to be reachable, so that a set
+/// of a hundred thousand rules is looked at in some hundredths of a second.
 const PAIRS_MAX: usize = 2_000_000;
 
 /// Something that its operator can hardly have meant.
@@ -139,7 +141,8 @@ fn implied(condition: &Condition, rule: &Rule) -> bool {
 fn holds_for(wide: &Pattern, narrow: &Pattern) -> bool {
     match (wide, narrow) {
         (Pattern::Glob(wide), _) if wide == "*" => true,
-        // A star of `narrow` can only be matched by a star of `wide`, which also matches whatever stands there instead.
+        // A star of `narrow` can only be matched by a star of `wide`, which also matches whatever stands
+        // there instead.
         (Pattern::Glob(wide), Pattern::Exact(text) | Pattern::Glob(text)) => Glob::new(wide).matches(text),
         (Pattern::Network(wide), Pattern::Network(narrow)) => wide.contains(narrow),
         (wide, narrow) => wide == narrow,

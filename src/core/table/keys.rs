@@ -1,4 +1,5 @@
-//! The key bytes of one table, packed into pages: an allocation for each key would cost more than many keys themselves.
+//! The key bytes of one table, packed into pages: an allocation for each key would cost more than many keys
+//! themselves.
 //!
 //! What is forgotten leaves a gap; its table packs the keys anew once gaps are a quarter of what is kept.
 

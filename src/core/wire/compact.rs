@@ -1,17 +1,20 @@
-//! Frames of counts as bytes. Ten thousand hot buckets are told of many times a second, so a report takes about eight
-//! bytes: a number for its subject, how far the count has come, and the demand.
+//! Frames of counts as bytes. Ten thousand hot buckets are told of many times a second, so a report takes
+//! about eight bytes: a number for its subject, how far the count has come, and the demand.
 //!
-//! Numbers are LEB128; signed ones zigzag. Bytes come from members of the cluster, and still nothing in them is trusted:
-//! every length is bounded before it is believed.
+//! Numbers are LEB128; signed ones zigzag. Bytes come from members of the cluster, and still nothing in them
+//! is trusted: every length is bounded before it is believed.
 //!
 //! ```text
 //! frame   := incarnation seq sent slowest seen? count report*     seen? := 0 | 1 incarnation seq before
 //! report  := flags label [subject] [stamp±] [window] amounts demand
-//! subject := domain name identity (0 | 1 region) count (node since±)* own?   text := length bytes; since against sent
+//! subject := domain name identity (0 | 1 region) count (node since±)* own?
+//! text    := length bytes; since against sent
 //! own     := permits burst queue, where the flags say so
-//! amounts := one admitted | count (admitted returned)*            demand := two bytes, eleven significant bits
+//! amounts := one admitted | count (admitted returned)*
+//! demand  := two bytes, eleven significant bits
 //! ```
-//! A stamp is told as the time from there to `sent`, and left out with the window where both are as in the report before.
+//! A stamp is told as the time from there to `sent`, and left out with the window where both are as in
+//! the report before.
 
 use std::sync::Arc;
 
@@ -284,7 +287,8 @@ const fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -((number & 1).cast_signed())
 }
 
-/// Below 2,048 itself; above it five or six bits for the exponent and ten for the mantissa, whose first bit is known.
+/// Below 2,048 itself; above it five or six bits for the exponent and ten for the mantissa, whose first bit
+/// is known.
 fn demand_code(demand: u64) -> u16 {
     let demand = super::rounded(demand);
     let shift = u64::BITS.saturating_sub(demand.leading_zeros()).saturating_sub(DEMAND_BITS);

@@ -1,7 +1,7 @@
 //! Messages of `escrow` mode: what regions tell of their rights, and rights on their way.
 //!
-//! Everything in them is cumulative and carries its window and its sessions, so that loss, duplication, reordering and
-//! any delay do nothing.
+//! Everything in them is cumulative and carries its window and its sessions, so that loss, duplication,
+//! reordering and any delay do nothing.
 
 use super::{OwnLimit, RuleName};
 use crate::time::Timestamp;
@@ -22,7 +22,8 @@ pub struct RightsFrame {
     pub transfers: Vec<Transfer>,
 }
 
-/// What a region holds of one bucket in one window, and what it is asked for. It is request and acknowledgement in one.
+/// What a region holds of one bucket in one window, and what it is asked for. It is request and
+/// acknowledgement in one.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Statement {
     /// The rule's domain and name.
@@ -41,11 +42,11 @@ pub struct Statement {
     pub demand: u64,
     /// The largest cost that was refused in this window; zero if none was.
     pub wanted: u64,
-    /// Rights received in this window, by region and session of the giver. Without windows those that are kept beyond the
-    /// capacity are not among them yet.
+    /// Rights received in this window, by region and session of the giver. Without windows those that are
+    /// kept beyond the capacity are not among them yet.
     pub taken: Vec<Total>,
-    /// Rights given in this window, by region and session of the receiver. Without windows those received that are kept beyond the
-    /// capacity, by region and session of the giver; they are part of `free`.
+    /// Rights given in this window, by region and session of the receiver. Without windows those received
+    /// that are kept beyond the capacity, by region and session of the giver; they are part of `free`.
     pub given: Vec<Total>,
     /// What was admitted in the window before, once that is over: its index and the count.
     pub closed: Option<(u64, u64)>,
@@ -54,7 +55,8 @@ pub struct Statement {
     pub limit: CountedLimit,
 }
 
-/// By which limit a bucket counts. It follows the statements and transfers of a frame, where any is not the usual.
+/// By which limit a bucket counts. It follows the statements and transfers of a frame, where any is not the
+/// usual.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct CountedLimit {
     /// The bucket's own, in place of the rule's.
@@ -74,7 +76,8 @@ pub struct Total {
     pub permits: u64,
 }
 
-/// Rights on their way to the receiver's region. Sent again until they are acknowledged or their window is over.
+/// Rights on their way to the receiver's region. Sent again until they are acknowledged or their window is
+/// over.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Transfer {
     /// The rule's domain and name.

@@ -5,14 +5,16 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::time::Timestamp;
 
-/// Reads `2026-12-01T00:00:00Z`, with any offset and fraction; `None` if it is no such text or lies before 1970.
+/// Reads `2026-12-01T00:00:00Z`, with any offset and fraction; `None` if it is no such text or lies before
+/// 1970.
 #[must_use]
 pub fn parse_moment(text: &str) -> Option<Timestamp> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
     u64::try_from(at.unix_timestamp_nanos() / 1_000).ok().map(Timestamp)
 }
 
-/// Writes a point in time in UTC so that [`parse_moment`] reads the same back; what lies beyond the year 9999 is its end.
+/// Writes a point in time in UTC so that [`parse_moment`] reads the same back; what lies beyond the year 9999
+/// is its end.
 #[must_use]
 pub fn format_moment(at: Timestamp) -> String {
     let at = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.micros()) * 1_000);

@@ -19,7 +19,8 @@ pub struct TreeNode {
 pub enum Value {
     /// A text.
     Text(String),
-    /// A text from the environment or the command line, which may stand for a number, a truth value or a list.
+    /// A text from the environment or the command line, which may stand for a number, a truth value or a
+    /// list.
     Loose(String),
     /// A whole number.
     Integer(i64),

@@ -79,7 +79,8 @@ fn text(out: &mut Vec<u8>, value: Option<&str>) {
     }
 }
 
-/// An address or a group of them (`2001:db8::/64`), or nothing where the gateway sent something else under that name.
+/// An address or a group of them (`2001:db8::/64`), or nothing where the gateway sent something else under
+/// that name.
 fn address(out: &mut Vec<u8>, value: Option<&str>) {
     const V4: u8 = 2;
     const V6: u8 = 3;

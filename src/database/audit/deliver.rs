@@ -1,8 +1,8 @@
 //! From a batch to the database, exactly once.
 //!
-//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). Whether an earlier attempt
-//! arrived, even if its answer was lost, the id tells. Each attempt has a connection that is thrown away when anything
-//! goes wrong with it.
+//! One transaction notes the batch's id and copies its rows; the sums follow ([`super::sums`]). Whether an
+//! earlier attempt arrived, even if its answer was lost, the id tells. Each attempt has a connection that is
+//! thrown away when anything goes wrong with it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -56,7 +56,8 @@ pub struct Deliverer {
 }
 
 impl Deliverer {
-    /// One that writes to this database, and leaves in `unsummed` what is to be added to the sums. Does not connect yet.
+    /// One that writes to this database, and leaves in `unsummed` what is to be added to the sums. Does not
+    /// connect yet.
     #[must_use]
     pub const fn new(database: Database, unsummed: Unsummed, steps: Steps) -> Self {
         Self { database, connection: None, days: BTreeSet::new(), unsummed, steps }
@@ -169,7 +170,8 @@ impl Extent {
         extent
     }
 
-    /// The clock jumped: its rows could hardly be found again by their time, so that its sums are written with them.
+    /// The clock jumped: its rows could hardly be found again by their time, so that its sums are written
+    /// with them.
     fn is_scattered(&self) -> bool {
         self.last.since(self.first) > DAY
     }

@@ -1,8 +1,8 @@
 //! The way of records: from the queue in memory into the spool, and from there into the database.
 //!
-//! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a second or when
-//! a storm fills it; the next delivers the oldest file until the database has it; the last adds up what was delivered,
-//! the more rarely the longer that takes. Where the spool cannot be written, a
+//! Three tasks that never wait for each other. One empties the queue into a file of the spool, about once a
+//! second or when a storm fills it; the next delivers the oldest file until the database has it; the last
+//! adds up what was delivered, the more rarely the longer that takes. Where the spool cannot be written, a
 //! few batches wait in memory instead; what finds no room there either is dropped and counted.
 
 use std::collections::VecDeque;
@@ -41,7 +41,8 @@ const REFUSALS_MAX: u32 = 8;
 /// Attempts for a file that cannot be read, before it is set aside: about ten seconds.
 const READS_MAX: u32 = 7;
 
-/// Shortest and longest pause between two writings of sums; in between, a pause is so many times as long as the writing.
+/// Shortest and longest pause between two writings of sums; in between, a pause is so many times as long as
+/// the writing.
 const SUMS_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 const SUMS_PAUSE_FACTOR: u32 = 20;
 /// How often a daemon looks for sums that others owe.
@@ -132,7 +133,8 @@ impl Counts {
 }
 
 impl Pipeline {
-    /// Starts the tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the next start.
+    /// Starts the tasks. They end soon after `stop`; what is not delivered by then waits in the spool for the
+    /// next start.
     pub fn start(setup: PipelineSetup, stop: &CancellationToken, tasks: &Tasks) -> Self {
         let shared = Arc::new(PipelineShared {
             node: setup.node,
@@ -167,7 +169,8 @@ impl Pipeline {
         Self { shared }
     }
 
-    /// Empties the queue into the spool and waits until everything is delivered and added up, at most until the deadline.
+    /// Empties the queue into the spool and waits until everything is delivered and added up, at most until
+    /// the deadline.
     pub async fn drain(&self, deadline: Deadline) {
         self.shared.draining.store(true, Ordering::Relaxed);
         self.shared.hurry.notify_one();

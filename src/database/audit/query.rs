@@ -1,7 +1,7 @@
 //! What operators ask of the past, as SQL.
 //!
-//! Statements are planned anew for each question: what is asked for decides which index helps, and a plan that fits all
-//! questions fits none.
+//! Statements are planned anew for each question: what is asked for decides which index helps, and a plan
+//! that fits all questions fits none.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -19,8 +19,8 @@ use crate::engine::history::{
 };
 use crate::engine::port::Later;
 
-/// Sums of one table. Latencies are added up only for the rows that are shown, not for every user or path; and all at once,
-/// since adding arrays one by one takes ten times as long.
+/// Sums of one table. Latencies are added up only for the rows that are shown, not for every user or path;
+/// and all at once, since adding arrays one by one takes ten times as long.
 macro_rules! usage_of {
     ($table:expr, $step:literal) => {
         concat!(
@@ -185,7 +185,8 @@ impl History for Past {
     }
 }
 
-/// In the order of the column, which an index has, and not of the number that is made of it under the same name.
+/// In the order of the column, which an index has, and not of the number that is made of it under the same
+/// name.
 const DECISIONS: &str = "SELECT (extract(epoch FROM at) * 1000000)::bigint AS at, region, node, domain, rule, user_id, \
          key_id, host(address) || CASE WHEN masklen(address) < CASE family(address) WHEN 4 THEN 32 ELSE 128 END \
              THEN '/' || masklen(address) ELSE '' END AS address, \

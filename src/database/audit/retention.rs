@@ -1,4 +1,5 @@
-//! Looks after the tables of the audit log: months made ahead, what is old removed, old months to the archive.
+//! Looks after the tables of the audit log: months made ahead, what is old removed, old months to the
+//! archive.
 
 use std::sync::Arc;
 use std::time::Duration;

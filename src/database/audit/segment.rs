@@ -1,7 +1,7 @@
 //! One batch of records as bytes: what a file of the spool holds.
 //!
-//! `TGA1`, then the checksum (CRC-32) of all that follows: length, incarnation, sequence, rows, region, node, records. A
-//! file that is not exactly that is damaged, and none of it is believed.
+//! `TGA1`, then the checksum (CRC-32) of all that follows: length, incarnation, sequence, rows, region, node,
+//! records. A file that is not exactly that is damaged, and none of it is believed.
 
 use crate::core::audit::Records;
 use crate::core::regions::NodeName;
@@ -13,7 +13,8 @@ const HEAD: usize = 12;
 /// No record is shorter.
 const RECORD_BYTES_MIN: usize = 32;
 
-/// Names a batch for ever. Two batches never share one: a daemon begins a new incarnation each time it starts.
+/// Names a batch for ever. Two batches never share one: a daemon begins a new incarnation each time it
+/// starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId {
     /// When the process began, in milliseconds since the epoch.

@@ -1,8 +1,9 @@
 //! The spool: batches on disk between the daemon and the database.
 //!
-//! One file a batch, named by its id. A file gets its name only when it is whole and on the disk, so whatever has a name
-//! was acknowledged; what a dying process left without one is removed at the next start. Bounded: when it is full nothing
-//! more is taken, and the caller counts what it must drop. Calls block, and belong off the runtime's threads.
+//! One file a batch, named by its id. A file gets its name only when it is whole and on the disk, so whatever
+//! has a name was acknowledged; what a dying process left without one is removed at the next start. Bounded:
+//! when it is full nothing more is taken, and the caller counts what it must drop. Calls block, and belong
+//! off the runtime's threads.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -97,8 +98,8 @@ pub struct Spool {
 }
 
 impl Spool {
-    /// Opens the folder, making it if need be, and finds what an earlier process left. A folder that cannot be used is no
-    /// error yet: nothing is in it, and putting something there will say why not.
+    /// Opens the folder, making it if need be, and finds what an earlier process left. A folder that cannot
+    /// be used is no error yet: nothing is in it, and putting something there will say why not.
     #[must_use]
     pub fn open(folder: &Path, bytes_max: u64, steps: Steps) -> Self {
         let _ = private::create_folder(folder);

@@ -1,7 +1,7 @@
 //! The steps between which a process may die.
 //!
-//! Everything that must survive that says where it stands; tests end it there, as a power cut would, and look at what is
-//! left. Outside of tests a step does nothing.
+//! Everything that must survive that says where it stands; tests end it there, as a power cut would, and look
+//! at what is left. Outside of tests a step does nothing.
 
 use std::sync::Arc;
 

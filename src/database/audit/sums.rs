@@ -1,8 +1,9 @@
 //! From rows to sums: exactly once, and later than the rows.
 //!
-//! Whoever delivers a batch leaves what it adds up to in [`Unsummed`]. A [`Summer`] writes that down now and then, in one
-//! transaction with the note that these batches are in the sums. Memory is only the short way: a batch whose sums were
-//! lost, by a death or a failure, is found by its missing note and added up anew from its rows.
+//! Whoever delivers a batch leaves what it adds up to in [`Unsummed`]. A [`Summer`] writes that down now and
+//! then, in one transaction with the note that these batches are in the sums. Memory is only the short way: a
+//! batch whose sums were lost, by a death or a failure, is found by its missing note and added up anew from
+//! its rows.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -134,7 +135,8 @@ pub struct Summer {
 }
 
 impl Summer {
-    /// One that writes what waits in `unsummed`, and what earlier processes of this node left. Does not connect yet.
+    /// One that writes what waits in `unsummed`, and what earlier processes of this node left. Does not
+    /// connect yet.
     #[must_use]
     pub fn new(database: Database, node: NodeName, unsummed: Unsummed, steps: Steps) -> Self {
         unsummed.look_elsewhere();
@@ -162,7 +164,8 @@ impl Summer {
             Some(connection) => connection,
             none => {
                 let mut fresh = self.database.connect().await?;
-                // What a crash of the server undoes of sums it undoes with their note: they are added up anew.
+                // What a crash of the server undoes of sums it undoes with their note: they are added up
+                // anew.
                 let limits = "SET statement_timeout = '55s'; SET lock_timeout = '10s'; \
                               SET idle_in_transaction_session_timeout = '60s'; SET synchronous_commit = off";
                 read(&self.database, fresh.execute(limits).await)?;
@@ -207,7 +210,8 @@ macro_rules! unsummed {
     };
 }
 
-/// Waits for whoever has one: it may be an attempt of this daemon whose connection was cut, and which is about to be undone.
+/// Waits for whoever has one: it may be an attempt of this daemon whose connection was cut, and which is
+/// about to be undone.
 const OWN: &str = unsummed!("");
 /// What another has he is adding up.
 const ABANDONED: &str = unsummed!(" SKIP LOCKED");
@@ -219,7 +223,8 @@ struct SumsWriter<'a> {
 }
 
 impl SumsWriter<'_> {
-    /// Adds the sums of these batches, unless somebody else has added one of them meanwhile: then nothing, and `false`.
+    /// Adds the sums of these batches, unless somebody else has added one of them meanwhile: then nothing,
+    /// and `false`.
     async fn add(
         &self,
         connection: &mut PgConnection,
@@ -247,7 +252,8 @@ impl SumsWriter<'_> {
         Ok(read(self.database, noted)?.rows_affected())
     }
 
-    /// Adds up some batches from their rows, those that are in memory `here` excepted. `false`: there were none.
+    /// Adds up some batches from their rows, those that are in memory `here` excepted. `false`: there were
+    /// none.
     async fn adopt(
         &self,
         connection: &mut PgConnection,

@@ -29,7 +29,8 @@ macro_rules! add_to {
     };
 }
 
-/// Those of days go in one: the database keeps `usage_denied` by them, whose rows must come after all of theirs.
+/// Those of days go in one: the database keeps `usage_denied` by them, whose rows must come after all of
+/// theirs.
 const DAYS: &str = add_to!("usage_day");
 
 /// The three tables of sums, and how long a step of each is.

@@ -61,8 +61,8 @@ pub(super) const fn limit_max(algorithm: Algorithm) -> u32 {
     }
 }
 
-/// Reads one rule. A rule without a name, or with no table to read, is `None`; with any other problem what comes back is
-/// not to be used.
+/// Reads one rule. A rule without a name, or with no table to read, is `None`; with any other problem what
+/// comes back is not to be used.
 pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<'_>) -> Option<Rule> {
     let mut fields = Fields::open(node, problems)?;
     if !fields.has("name") {

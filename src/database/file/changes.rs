@@ -1,5 +1,5 @@
-//! What operators changed, where no database keeps it: `rules.toml.changes` beside the rules file, a JSON object a line.
-//! Without a rules file the newest changes are kept in memory.
+//! What operators changed, where no database keeps it: `rules.toml.changes` beside the rules file, a JSON
+//! object a line. Without a rules file the newest changes are kept in memory.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -14,7 +14,8 @@ use crate::engine::admin::{Change, ChangeRecord, ChangesAsked, Ledger};
 use crate::engine::clock::Clock;
 use crate::engine::port::Later;
 
-/// A file longer than this is set aside as `rules.toml.changes.1`, in place of the one that was set aside before.
+/// A file longer than this is set aside as `rules.toml.changes.1`, in place of the one that was set aside
+/// before.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Most records kept in memory. Full: the oldest goes.
 const MEMORY_MAX: usize = 1_000;

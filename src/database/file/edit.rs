@@ -1,4 +1,5 @@
-//! Changing `rules.toml` as a careful person would: only what changes, with every comment, order and layout kept.
+//! Changing `rules.toml` as a careful person would: only what changes, with every comment, order and layout
+//! kept.
 
 use std::collections::{HashMap, HashSet};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a sentence for people.
+//! Why PostgreSQL did not do what was asked: the kinds that somebody branches on, each with a sentence for
+//! people.
 
 use std::time::Duration;
 
@@ -173,7 +174,8 @@ impl Failure {
         !matches!(self, Self::Url | Self::Refused { .. } | Self::Other { .. })
     }
 
-    /// Whether it is a matter of the server, not of the schema or the question: it is away for all that counts.
+    /// Whether it is a matter of the server, not of the schema or the question: it is away for all that
+    /// counts.
     #[must_use]
     pub const fn is_away(&self) -> bool {
         matches!(

@@ -1,5 +1,5 @@
-//! Notifications: a hint that something changed, at once. They may be lost with a connection, so whoever listens is told
-//! when that happened, and looks for itself now and then all the same.
+//! Notifications: a hint that something changed, at once. They may be lost with a connection, so whoever
+//! listens is told when that happened, and looks for itself now and then all the same.
 
 use std::time::Duration;
 

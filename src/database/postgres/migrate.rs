@@ -1,7 +1,8 @@
 //! The schema: `migrations/`, built into the binary and applied in order.
 //!
-//! Many daemons may do it at once: the first takes a lock, the others wait for it and find nothing to do. Daemons of an
-//! older version keep running meanwhile: a migration only adds, or raises `schema_compatibility.oldest_version`.
+//! Many daemons may do it at once: the first takes a lock, the others wait for it and find nothing to do.
+//! Daemons of an older version keep running meanwhile: a migration only adds, or raises
+//! `schema_compatibility.oldest_version`.
 
 use std::time::Duration;
 
@@ -47,7 +48,8 @@ pub async fn run(database: &Database) -> Result<Migrated, Failure> {
         if version < SERVER_VERSION_MIN {
             return Err(Failure::ServerTooOld { name: name.clone(), major: version / 10_000 });
         }
-        // A table that a running daemon reads is waited for, and only so long; the migration is then tried anew.
+        // A table that a running daemon reads is waited for, and only so long; the migration is then tried
+        // anew.
         let read = |error: &sqlx::Error| Failure::of(error, &name, DEADLINE);
         connection.execute("SET lock_timeout = '60s'").await.map_err(|error| read(&error))?;
         let before = version_of(&mut connection).await.map_err(|error| read(&error))?;

@@ -1,7 +1,7 @@
 //! PostgreSQL: connections with deadlines, and what can go wrong with them in words.
 //!
-//! A daemon never needs it to decide. Opening does not connect; whoever asks gets an answer or a [`Failure`] within the
-//! deadline, and goes on with what it had.
+//! A daemon never needs it to decide. Opening does not connect; whoever asks gets an answer or a [`Failure`]
+//! within the deadline, and goes on with what it had.
 
 mod failure;
 pub mod listen;
@@ -24,7 +24,8 @@ pub use self::migrate::Migrated;
 
 /// The oldest server that will do, as `server_version_num` says it.
 pub const SERVER_VERSION_MIN: i32 = 150_000;
-/// How long a connection may be used before it is replaced, so that a changed address or certificate is noticed.
+/// How long a connection may be used before it is replaced, so that a changed address or certificate is
+/// noticed.
 const CONNECTION_LIFE: Duration = Duration::from_secs(30 * 60);
 
 /// How to reach PostgreSQL.
@@ -58,7 +59,8 @@ impl Database {
         let options = PgConnectOptions::from_str(&settings.url)
             .map_err(|_| Failure::Url)?
             .application_name(&settings.application)
-            // All questions here are short: compiling one, which its estimate may suggest, takes longer than answering it.
+            // All questions here are short: compiling one, which its estimate may suggest, takes longer than
+            // answering it.
             .options([("jit", "off")])
             .disable_statement_logging();
         let millis = settings.timeout.as_millis().to_string();
@@ -115,7 +117,8 @@ impl Database {
         longest: Duration,
         call: impl Future<Output = Result<T, sqlx::Error>> + Send,
     ) -> Result<T, Failure> {
-        // The driver looks names up itself, and could not be called off where the name service does not answer.
+        // The driver looks names up itself, and could not be called off where the name service does not
+        // answer.
         if self.pool.size() == 0 {
             self.can_look_up(longest).await?;
         }
@@ -157,7 +160,8 @@ impl Database {
     /// # Errors
     /// It is away, too old, has no schema, or one that is too new for this build.
     pub async fn check(&self) -> Result<(), Failure> {
-        // A connection of its own says at once, and exactly, why there is none: the pool tries until its time is up.
+        // A connection of its own says at once, and exactly, why there is none: the pool tries until its time
+        // is up.
         let mut probe = self.connect().await?;
         let version = sqlx::query_scalar("SELECT current_setting('server_version_num')::int");
         let version: i32 = self.within(version.fetch_one(&mut probe)).await?;
@@ -182,7 +186,8 @@ impl Database {
         Ok(())
     }
 
-    /// A connection of its own, outside of the pool and without the deadline of statements: to migrate, to listen.
+    /// A connection of its own, outside of the pool and without the deadline of statements: to migrate, to
+    /// listen.
     ///
     /// # Errors
     /// It cannot be made in time.
@@ -199,8 +204,8 @@ impl Database {
             .connect_lazy_with(self.options.clone())
     }
 
-    /// Listens on a channel. When its connection is lost the caller gives the listener up and asks for another: the driver
-    /// would connect anew by itself, and look the name up where nobody can call it off.
+    /// Listens on a channel. When its connection is lost the caller gives the listener up and asks for
+    /// another: the driver would connect anew by itself, and look the name up where nobody can call it off.
     pub(super) async fn listener(&self, pool: &PgPool, channel: &str) -> Result<PgListener, Failure> {
         self.can_look_up(self.timeout).await?;
         let mut listener = self.within(PgListener::connect_with(pool)).await?;

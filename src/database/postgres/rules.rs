@@ -1,7 +1,8 @@
 //! Rules and quotas in PostgreSQL: read as one set, changed as one set, with their history.
 //!
-//! Who reads may ask for the whole set, or for [`since`] when he has an earlier one. Who writes takes the lock of `rules_head` first, so that a set is checked against what it will really replace. The
-//! tables' own triggers write the history, for plain SQL as for this.
+//! Who reads may ask for the whole set, or for [`since`] when he has an earlier one. Who writes takes the
+//! lock of `rules_head` first, so that a set is checked against what it will really replace. The tables' own
+//! triggers write the history, for plain SQL as for this.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -131,8 +132,8 @@ pub struct InForce {
 
 /// Makes an edit in one transaction. The new revision exceeds the one in force.
 ///
-/// Where the tables hold the set that is in force here, every rule in it is known to be right, so a change of one rule
-/// reads and checks that one; else the whole set.
+/// Where the tables hold the set that is in force here, every rule in it is known to be right, so a change of
+/// one rule reads and checks that one; else the whole set.
 ///
 /// # Errors
 /// What is wrong with it, or why the database does not take it. Nothing was changed.
@@ -199,7 +200,8 @@ fn behind(stored: Version, in_force: Version) -> String {
     )
 }
 
-/// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules beside it; checked.
+/// What an edit changes in a set, or in the part of it that the edit can touch, `others` being the rules
+/// beside it; checked.
 fn changed(
     before: &RuleDocs,
     edit: &Edit,

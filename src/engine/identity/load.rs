@@ -188,7 +188,8 @@ impl Loader {
         kept
     }
 
-    /// Takes up a fact and tells who waits for it; `false` if somebody changed meanwhile, and it is looked up again.
+    /// Takes up a fact and tells who waits for it; `false` if somebody changed meanwhile, and it is looked up
+    /// again.
     fn land_one(&self, name: IdentityName, fact: Fact, generation: u64) -> bool {
         self.lookups.keep(name.clone(), fact, generation);
         let landed = self.lookups.flights.finish(&name);

@@ -1,8 +1,9 @@
 //! Facts near at hand: a bounded cache, and what happens when somebody is not in it.
 //!
-//! A decision waits for a fact at most [`LookupSettings::timeout`], and not at all while lookups are known to be slow or to
-//! fail. A fact that was changed stays in use until the new one is there, which is a matter of milliseconds while the
-//! database answers; so nobody falls back to the default for a moment because an operator changed something else.
+//! A decision waits for a fact at most [`LookupSettings::timeout`], and not at all while lookups are known to
+//! be slow or to fail. A fact that was changed stays in use until the new one is there, which is a matter of
+//! milliseconds while the database answers; so nobody falls back to the default for a moment because an
+//! operator changed something else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -178,7 +179,8 @@ impl Lookups {
         }
     }
 
-    /// Says that anybody may have changed: every fact is looked up again before it is used, as far as a decision may wait.
+    /// Says that anybody may have changed: every fact is looked up again before it is used, as far as a
+    /// decision may wait.
     pub fn all_changed(&self) {
         self.metrics.changes.increment(1);
         self.generation.fetch_add(1, Ordering::AcqRel);

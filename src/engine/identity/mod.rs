@@ -1,9 +1,9 @@
 //! Who is asking: users and API keys, found without holding up a decision.
 //!
-//! Facts live in a database. Near at hand is a bounded cache ([`lookups`]); behind it the region's Redis, where there is
-//! one ([`Shelf`]); behind that the database ([`Source`]). A fact that is not at hand is waited for a few milliseconds at
-//! most; after that the request is decided without it, and it is there for the next one. Where nothing is configured,
-//! users and keys are those written beside the rules.
+//! Facts live in a database. Near at hand is a bounded cache ([`lookups`]); behind it the region's Redis,
+//! where there is one ([`Shelf`]); behind that the database ([`Source`]). A fact that is not at hand is
+//! waited for a few milliseconds at most; after that the request is decided without it, and it is there for
+//! the next one. Where nothing is configured, users and keys are those written beside the rules.
 
 pub mod lookups;
 pub mod register;
@@ -126,14 +126,15 @@ pub trait Source: Send + Sync + 'static {
     ) -> Later<'a, Result<Vec<(IdentityName, Fact)>, Unreachable>>;
 }
 
-/// Facts that the daemons of a region keep for each other. Never waits long, never fails: what it cannot do it leaves.
+/// Facts that the daemons of a region keep for each other. Never waits long, never fails: what it cannot do
+/// it leaves.
 pub trait Shelf: Send + Sync + 'static {
     /// What lies there for each of these names.
     fn fetch<'a>(&'a self, names: &'a [String]) -> Later<'a, Vec<Option<Vec<u8>>>>;
     /// Puts facts there for so long, where nothing lies yet.
     fn keep<'a>(&'a self, facts: &'a [(String, Vec<u8>)], time: Duration) -> Later<'a, ()>;
-    /// Takes away what lies there, and lets nothing be put there for so long: what a slow daemon read before a change must
-    /// not come back after it.
+    /// Takes away what lies there, and lets nothing be put there for so long: what a slow daemon read before
+    /// a change must not come back after it.
     fn bar<'a>(&'a self, names: &'a [String], time: Duration) -> Later<'a, ()>;
 }
 

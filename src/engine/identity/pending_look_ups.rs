@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{IdentityName, NameRef};
 
-/// Most names under way. More are not looked up now: their requests are decided without, and the next one tries again.
+/// Most names under way. More are not looked up now: their requests are decided without, and the next one
+/// tries again.
 pub(super) const FLIGHTS_MAX: usize = 20_000;
 
 /// The lookups under way.

@@ -87,7 +87,8 @@ pub(in crate::engine) fn shows_key(request: &Request<'_>) -> bool {
     shown_key(request).is_some()
 }
 
-/// The same questions with keys by their public names alone, and without worthless ones; `None` where nothing changes.
+/// The same questions with keys by their public names alone, and without worthless ones; `None` where nothing
+/// changes.
 ///
 /// From here on nobody meets a secret: neither the store, nor the audit log, nor who explains a decision.
 pub(in crate::engine) fn rewritten<'r>(

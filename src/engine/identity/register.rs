@@ -150,7 +150,8 @@ pub enum RegisterError {
 pub const HOLDERS_NAMED: usize = 3;
 
 impl RegisterError {
-    /// A tier stays since somebody has it: the first users and the first keys, one more of each than are named if there are more.
+    /// A tier stays since somebody has it: the first users and the first keys, one more of each than are
+    /// named if there are more.
     #[must_use]
     pub fn tier_in_use(name: &str, users: &[String], keys: &[String]) -> Self {
         let named = |(what, holders): (&str, &[String])| {

@@ -1,5 +1,5 @@
-//! Facts as they lie on the region's shelf: JSON, with the version of its shape in each name, so that daemons of different
-//! builds never read each other's.
+//! Facts as they lie on the region's shelf: JSON, with the version of its shape in each name, so that daemons
+//! of different builds never read each other's.
 
 use std::sync::Arc;
 

@@ -21,8 +21,8 @@ use crate::core::time::Timestamp;
 use crate::engine::clock::Deadline;
 use crate::engine::port::{Charge, Outcome};
 
-/// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest matter is
-/// kept where it can be, and is counted as lost where it cannot.
+/// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
+/// matter is kept where it can be, and is counted as lost where it cannot.
 pub(super) const BACKGROUND_MAX: usize = 1_024;
 /// For a call in the background, in decisions' timeouts.
 pub(super) const BACKGROUND_PATIENCE: u32 = 10;
@@ -30,8 +30,8 @@ pub(super) const BACKGROUND_PATIENCE: u32 = 10;
 const RETURN_EVERY: Duration = Duration::from_millis(50);
 
 impl Core {
-    /// Has a part carried out in the background, and says whether it will be tried. It is in line when this returns: what is
-    /// asked after it sees what it did.
+    /// Has a part carried out in the background, and says whether it will be tried. It is in line when this
+    /// returns: what is asked after it sees what it did.
     pub(super) fn in_background<F>(self: &Arc<Self>, part: Part, after: F) -> bool
     where
         F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
@@ -150,7 +150,8 @@ impl Core {
         }
     }
 
-    /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too lax.
+    /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too
+    /// lax.
     pub(super) fn undo(self: &Arc<Self>, part: Part) {
         let after = |core: &Arc<Self>, answer: Result<Answered, Failure>| {
             if answer.is_err() {
@@ -162,7 +163,8 @@ impl Core {
         }
     }
 
-    /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted by itself.
+    /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted
+    /// by itself.
     pub(super) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
         self.meter.untold(std::mem::take(&mut owed.untold));
         let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };

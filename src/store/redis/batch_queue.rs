@@ -1,7 +1,8 @@
 //! What waits to be sent to one node, and how much of it leaves when.
 //!
-//! A few flights at most are under way to a node. What comes meanwhile waits, and leaves together as soon as one of them
-//! has landed: so a busy node gets many decisions with one write, an idle one is asked at once, and there is no timer.
+//! A few flights at most are under way to a node. What comes meanwhile waits, and leaves together as soon as
+//! one of them has landed: so a busy node gets many decisions with one write, an idle one is asked at once,
+//! and there is no timer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -116,7 +117,8 @@ impl BatchQueue {
         Enqueued::First { at_once: queue.flights == 0 }
     }
 
-    /// What leaves now, as one more flight that must be told of with [`Self::completed`]; empty if nothing does.
+    /// What leaves now, as one more flight that must be told of with [`Self::completed`]; empty if nothing
+    /// does.
     pub(super) fn take_batch(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
         queue.boarding = false;

@@ -1,4 +1,5 @@
-//! A circuit breaker: asks nothing of a node that does not answer, and finds out with few probes when it does again.
+//! A circuit breaker: asks nothing of a node that does not answer, and finds out with few probes when it does
+//! again.
 //!
 //! A pure state machine: time is an argument, counted from any fixed start.
 

@@ -1,5 +1,5 @@
-//! What is asked of one slot, as the bytes that `lua/decide.lua` reads, and its reply. Which key means what to whom is
-//! settled here; verdicts are made in [`super::replay`].
+//! What is asked of one slot, as the bytes that `lua/decide.lua` reads, and its reply. Which key means what
+//! to whom is settled here; verdicts are made in [`super::replay`].
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -190,7 +190,8 @@ impl DecideCall {
         }
     }
 
-    /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for tests.
+    /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for
+    /// tests.
     pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, terms: CallTerms<'_>) {
         let CallTerms { clock, stints, keys_bound } = terms;
         let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
@@ -344,8 +345,8 @@ impl DecideCall {
     }
 }
 
-/// What a step is to the script: as what it does to the places, a charge or a refund. Renewing stands where other buckets
-/// have leases.
+/// What a step is to the script: as what it does to the places, a charge or a refund. Renewing stands where
+/// other buckets have leases.
 const fn step_code(step: HoldStep) -> u8 {
     match step {
         HoldStep::Acquire => 1,

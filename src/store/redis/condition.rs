@@ -1,7 +1,7 @@
 //! What a server suffers from now: told once when it begins and once when it is over, and shown meanwhile.
 //!
-//! A breaker says whether a server answers. A server may answer and still be of little use: it has no memory left, refuses a
-//! command, or replies something else. Time is an argument, counted from any fixed start.
+//! A breaker says whether a server answers. A server may answer and still be of little use: it has no memory
+//! left, refuses a command, or replies something else. Time is an argument, counted from any fixed start.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -79,8 +79,8 @@ impl Core {
         outcome
     }
 
-    /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free. Where Redis does
-    /// not answer, what this daemon knows by itself.
+    /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free.
+    /// Where Redis does not answer, what this daemon knows by itself.
     pub(super) async fn bucket(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
         let charge = Charge {
             rule,

@@ -23,7 +23,8 @@ pub(super) struct NodeDiagnostics {
     memory: Mutex<Option<Memory>>,
 }
 
-/// Of a server's `maxmemory`, the tenths that may be used before no new keys are made. The rest is for keys that are there.
+/// Of a server's `maxmemory`, the tenths that may be used before no new keys are made. The rest is for keys
+/// that are there.
 const FILLED_TENTHS: u64 = 8;
 /// Bytes that a key takes: as little and as much as is believed, and where too few are held to tell.
 const KEY_BYTES: (u64, u64, u64) = (120, 1_000, 200);
@@ -31,7 +32,8 @@ const KEY_BYTES: (u64, u64, u64) = (120, 1_000, 200);
 const TELLING_KEYS: u64 = 2_000;
 
 impl Memory {
-    /// How many keys the server may hold before no new ones are made: as its memory allows, and `most`. `None`: no bound.
+    /// How many keys the server may hold before no new ones are made: as its memory allows, and `most`.
+    /// `None`: no bound.
     pub(super) fn keys_bound(&self, most: Option<u64>) -> Option<u64> {
         let (least, largest, usual) = KEY_BYTES;
         let by_memory = || {
@@ -81,7 +83,8 @@ impl NodeDiagnostics {
         self.rtt.load(Ordering::Relaxed).checked_sub(1).map(Span)
     }
 
-    /// Remembers a trouble at `now`, unless it is but a redirect or what follows from a trouble that is known.
+    /// Remembers a trouble at `now`, unless it is but a redirect or what follows from a trouble that is
+    /// known.
     pub(super) fn failed(&self, failure: &Failure, now: Duration) {
         if failure.is_of_interest() {
             self.trouble(&failure.to_string(), now);

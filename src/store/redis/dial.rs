@@ -1,4 +1,5 @@
-//! Opens a connection: TCP, TLS where the address says so, the user's name, the database, and a proof that it answers.
+//! Opens a connection: TCP, TLS where the address says so, the user's name, the database, and a proof that it
+//! answers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, LazyLock};
@@ -47,8 +48,8 @@ pub(super) fn can_dial(info: &ConnectionInfo) -> Result<(), &'static str> {
 /// Longest time to look a server's name up for one attempt; the look-up itself goes on.
 const LOOK_UP_MAX: Duration = Duration::from_secs(2);
 
-/// Looks the name up, connects within `longest` and greets. The look-up has a deadline of its own: it may take longer than
-/// connecting does. The greeting's last question has to be answered within `prompt`.
+/// Looks the name up, connects within `longest` and greets. The look-up has a deadline of its own: it may
+/// take longer than connecting does. The greeting's last question has to be answered within `prompt`.
 pub(super) async fn open(
     info: &ConnectionInfo,
     tls: Option<&Arc<ClientConfig>>,
@@ -68,7 +69,8 @@ fn host_of(info: &ConnectionInfo) -> &str {
     }
 }
 
-/// Connects at one of its host's addresses, and greets. The greeting's last question has to be answered within `prompt`.
+/// Connects at one of its host's addresses, and greets. The greeting's last question has to be answered
+/// within `prompt`.
 async fn dial(
     info: &ConnectionInfo,
     addresses: &[IpAddr],

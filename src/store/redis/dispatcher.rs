@@ -1,8 +1,9 @@
 //! Sends parts to their nodes, and brings each its answer.
 //!
-//! What leaves for a node together goes as few calls: as one for all, or in a cluster as one for each slot, all in one write.
-//! So a hot key costs one call a flight, however many ask for it. What is not plainly answered (a slot that has moved, a
-//! script that is not loaded, a key that another shape holds) is followed up by a task of its own.
+//! What leaves for a node together goes as few calls: as one for all, or in a cluster as one for each slot,
+//! all in one write. So a hot key costs one call a flight, however many ask for it. What is not plainly
+//! answered (a slot that has moved, a script that is not loaded, a key that another shape holds) is followed
+//! up by a task of its own.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -83,7 +84,8 @@ impl Dispatcher {
         self.begin(part, deadline)?.answer().await
     }
 
-    /// Puts a part in line. What is begun later for the same buckets is decided later, as long as they stay where they are.
+    /// Puts a part in line. What is begun later for the same buckets is decided later, as long as they stay
+    /// where they are.
     pub(super) fn begin(self: &Arc<Self>, part: Arc<Part>, deadline: Deadline) -> Result<Begun, Failure> {
         let node = self.places.map().node(part.slot).cloned().ok_or(Failure::NoNode)?;
         let (waiting, answered) = Waiting::new(part, deadline);
@@ -348,7 +350,8 @@ impl Begun {
     /// Waits for its answer.
     pub(super) async fn answer(self) -> Result<Answered, Failure> {
         if let Some(departure) = self.departure {
-            // Who else is about to ask comes along. Only where something is under way anyway: to yield wakes another thread.
+            // Who else is about to ask comes along. Only where something is under way anyway: to yield wakes
+            // another thread.
             tokio::task::yield_now().await;
             drop(departure);
         }

@@ -1,8 +1,8 @@
 //! What this daemon does by itself while Redis does not answer: each rule's failure policy.
 //!
-//! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the same share of
-//! what the region had last used. What it admits is kept until it has been charged in Redis. A key that finds no room
-//! shares a stand-in with others: nothing is admitted uncounted.
+//! `local` enforces this daemon's share, the limit divided by the region's live daemons, starting from the
+//! same share of what the region had last used. What it admits is kept until it has been charged in Redis. A
+//! key that finds no room shares a stand-in with others: nothing is admitted uncounted.
 
 mod entry;
 mod stand_in;
@@ -139,7 +139,8 @@ impl Fallback {
         self.offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Takes in what Redis said of a bucket at `server`. Gives back what the bucket owes, if it owes: the caller charges it.
+    /// Takes in what Redis said of a bucket at `server`. Gives back what the bucket owes, if it owes: the
+    /// caller charges it.
     pub(super) fn learn(
         &self,
         key: &Key,
@@ -257,7 +258,8 @@ impl Fallback {
         rule.rule.on_failure.unwrap_or(self.policy)
     }
 
-    /// Locks what `local` charges lie in, in one order for everyone, so that no two decisions wait for each other.
+    /// Locks what `local` charges lie in, in one order for everyone, so that no two decisions wait for each
+    /// other.
     fn lock(&self, charges: &[Unanswered<'_>]) -> LockedShelves<'_> {
         let local = charges.iter().filter(|own| self.policy_of(own.charge.rule) == OnFailure::Local);
         let mut wanted: SmallVec<[usize; 4]> = local.map(|own| self.spread.place(own.charge.key).0).collect();

@@ -1,8 +1,9 @@
 //! Permits drawn ahead for hot keys, and denials remembered, so that most checks of them need no call.
 //!
-//! What is drawn is charged in Redis at once, so the limit can not be exceeded; what is left goes back. A draw asks for what
-//! the key's rate needs for [`DRAW_FOR`], and takes at most half of what is free, divided by the region's daemons: near the
-//! limit draws shrink to nothing and the last permits are decided one by one. Permits of a window die with it.
+//! What is drawn is charged in Redis at once, so the limit can not be exceeded; what is left goes back. A
+//! draw asks for what the key's rate needs for [`DRAW_FOR`], and takes at most half of what is free, divided
+//! by the region's daemons: near the limit draws shrink to nothing and the last permits are decided one by
+//! one. Permits of a window die with it.
 //!
 //! This file keeps the books; calls are made by the store. Time is an argument, counted from any fixed start.
 
@@ -30,8 +31,8 @@ const DRAW_MIN: u64 = 2;
 const DRAW_AHEAD: Duration = Duration::from_millis(3);
 /// Rates are measured over at least this long.
 const MEASURED: Duration = Duration::from_millis(20);
-/// Permits of a window go back only while at least this much of it is to come: later they might reach the next one, which
-/// never took them.
+/// Permits of a window go back only while at least this much of it is to come: later they might reach the
+/// next one, which never took them.
 const RETURN_MARGIN: Duration = Duration::from_millis(300);
 /// Keys watched in all, and parts that are locked one at a time.
 const KEYS_MAX: usize = 16_384;
@@ -114,8 +115,8 @@ pub(super) struct Drawn {
     pub(super) slot: ClusterSlot,
 }
 
-/// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder, nor where a view may
-/// take the budget back at any moment.
+/// Whether permits of this charge can be drawn ahead: not where each admission has its own delay or holder,
+/// nor where a view may take the budget back at any moment.
 fn leasable(charge: &Charge<'_>) -> bool {
     let algorithm = match charge.rule.rule.algorithm {
         Algorithm::FixedWindow | Algorithm::SlidingWindow => true,
@@ -166,7 +167,8 @@ impl Leases {
             }
         }
         hot.measure(now);
-        // A report is charged all the same, unless nothing may be owed: then a bucket that is full stays as it is.
+        // A report is charged all the same, unless nothing may be owed: then a bucket that is full stays as
+        // it is.
         let stays = |cost| !matches!(cost, Cost::Report(ReportedCost { debt_max: 1.., .. }));
         if let Some(counted) = hot.denied(cost, now).filter(|_| stays(charge.cost)) {
             return (Advice::Answer(counted), None);

@@ -1,8 +1,10 @@
-//! One connection to a server. Commands leave in the order in which they were posted; replies come back in that order.
+//! One connection to a server. Commands leave in the order in which they were posted; replies come back in
+//! that order.
 //!
-//! Who posts also writes, straight to the socket, all that was posted since the last write: an idle connection costs a
-//! decision no task, no timer and no second wait. One task reads, and lands each reply with whoever awaits it; one more
-//! writes what the socket did not take at once. Deadlines are kept by one timer for all that is in flight.
+//! Who posts also writes, straight to the socket, all that was posted since the last write: an idle
+//! connection costs a decision no task, no timer and no second wait. One task reads, and lands each reply
+//! with whoever awaits it; one more writes what the socket did not take at once. Deadlines are kept by one
+//! timer for all that is in flight.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -31,8 +33,8 @@ pub(super) trait Landing: Send {
     /// The reply, or why there is none. Never called while a lock is held.
     fn complete(self: Box<Self>, answer: Result<Value, Failure>);
 
-    /// Gives up what has waited long enough, and says until when the rest waits; `None` if nothing does any more. Called
-    /// under a lock, so it only leaves word.
+    /// Gives up what has waited long enough, and says until when the rest waits; `None` if nothing does any
+    /// more. Called under a lock, so it only leaves word.
     fn expire(&mut self, now: Deadline) -> Option<Deadline>;
 }
 
@@ -87,8 +89,8 @@ impl Link {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a command in line, perhaps with some before it whose replies nobody awaits. Gives back what awaits the reply if
-    /// the connection takes no more.
+    /// Puts a command in line, perhaps with some before it whose replies nobody awaits. Gives back what
+    /// awaits the reply if the connection takes no more.
     pub(super) fn post(
         &self,
         write: impl FnOnce(&mut Vec<u8>),
@@ -186,8 +188,8 @@ impl Link {
         }
     }
 
-    /// Reads replies until the connection ends. `pace` is how often deadlines are looked at, at least, while anything is
-    /// in flight; `tick` is called then too.
+    /// Reads replies until the connection ends. `pace` is how often deadlines are looked at, at least, while
+    /// anything is in flight; `tick` is called then too.
     pub(super) async fn read(
         self: Arc<Self>,
         mut socket: impl AsyncRead + Unpin,

@@ -1,9 +1,10 @@
 //! The region's store: counters in Redis, shared by all daemons of the region.
 //!
-//! A decision is split into parts, one for each slot that it touches ([`plan`]); each part is one atomic script call
-//! ([`call`], `lua/decide.lua`), joined with others for the same slot ([`lanes`]), sent to the node that serves the slot
-//! ([`topology`], [`node`]), and its reply is put into words by the machines of the store in memory ([`replay`]). Where no
-//! answer comes in time, each rule's failure policy answers ([`fallback`]).
+//! A decision is split into parts, one for each slot that it touches ([`plan`]); each part is one atomic
+//! script call ([`call`], `lua/decide.lua`), joined with others for the same slot ([`lanes`]), sent to the
+//! node that serves the slot ([`topology`], [`node`]), and its reply is put into words by the machines of the
+//! store in memory ([`replay`]). Where no answer comes in time, each rule's failure policy answers
+//! ([`fallback`]).
 
 mod background;
 mod batch_queue;
@@ -101,7 +102,8 @@ impl Drop for RedisStore {
 impl RedisStore {
     /// Connects and begins. `live` is the number of live daemons of this region, kept current by the caller.
     ///
-    /// Where no server answers within two seconds the store starts all the same, and failure policies answer until one does.
+    /// Where no server answers within two seconds the store starts all the same, and failure policies answer
+    /// until one does.
     ///
     /// # Errors
     /// When the settings contradict themselves, or a server answers that cannot do what is needed.
@@ -195,7 +197,8 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Gives back every permit that was drawn ahead, and tells the other daemons that this one goes. For a daemon that drains.
+    /// Gives back every permit that was drawn ahead, and tells the other daemons that this one goes. For a
+    /// daemon that drains.
     pub async fn drain(&self) {
         let now = self.core.started.elapsed();
         for leftover in self.core.leases.sweep(now, true) {

@@ -1,8 +1,8 @@
 //! How a bucket is named in Redis: `tg:{user=u_42}:search-free`.
 //!
-//! The identity is the hash tag, so that all buckets of one identity lie in one slot and are decided in one call. Names
-//! and values are escaped, so that no two identities and no two rules ever meet, whatever bytes they hold. A rule without
-//! `per` has the tag `{rule:NAME}`, so that such buckets spread over the cluster.
+//! The identity is the hash tag, so that all buckets of one identity lie in one slot and are decided in one
+//! call. Names and values are escaped, so that no two identities and no two rules ever meet, whatever bytes
+//! they hold. A rule without `per` has the tag `{rule:NAME}`, so that such buckets spread over the cluster.
 
 use crate::core::algorithm::Algorithm;
 use crate::core::key::{Key, identity_values};
@@ -39,7 +39,8 @@ pub(super) fn bucket(rule: &Rule, key: &Key, window: Span) -> Name {
     Name { key: name, slot }
 }
 
-/// The key of a bucket whose own is taken by another shape of the same rule: two daemons have different versions of it.
+/// The key of a bucket whose own is taken by another shape of the same rule: two daemons have different
+/// versions of it.
 pub(super) fn beside(key: &[u8], shape: u32) -> Vec<u8> {
     let mut name = key.to_vec();
     name.extend_from_slice(format!(":s{shape:08x}").as_bytes());
@@ -53,8 +54,9 @@ pub(super) fn view(key: &[u8]) -> Vec<u8> {
     name
 }
 
-/// Says what a value counts, so that a rule that changes its algorithm, window or domain starts afresh: the algorithm's
-/// number in the highest byte, then 24 bits of a hash. A raised limit changes nothing. The same in every daemon.
+/// Says what a value counts, so that a rule that changes its algorithm, window or domain starts afresh: the
+/// algorithm's number in the highest byte, then 24 bits of a hash. A raised limit changes nothing. The same
+/// in every daemon.
 pub(super) fn shape(rule: &Rule, algorithm: Algorithm, window: Span) -> u32 {
     let mut hash = 0x811c_9dc5_u32;
     for byte in window.0.to_be_bytes().iter().chain(rule.domain.as_bytes()) {
@@ -106,7 +108,8 @@ fn values_of<'k>(rule: &Rule, key: &'k Key) -> (Option<Vec<&'k str>>, Option<u32
     (fits.then_some(values), index)
 }
 
-/// Appends `#` and the first number with which the tag's slot lies in part `index` of `parts` equal parts of all slots.
+/// Appends `#` and the first number with which the tag's slot lies in part `index` of `parts` equal parts of
+/// all slots.
 fn push_number_within(name: &mut Vec<u8>, tag_start: usize, index: u32, parts: u32) {
     name.push(b'#');
     let before = checksum(0, name.get(tag_start..).unwrap_or_default());

@@ -1,7 +1,7 @@
 //! One Redis server as seen from here: a connection, the breaker around it, and a task that mends it.
 //!
-//! A call never waits for a connection: without one it fails at once. Every wait carries its caller's deadline, and a
-//! connection that fails is not repaired but replaced, in the background.
+//! A call never waits for a connection: without one it fails at once. Every wait carries its caller's
+//! deadline, and a connection that fails is not repaired but replaced, in the background.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -53,7 +53,8 @@ pub(super) struct Node {
     keys_bound: AtomicU64,
     /// The same by configuration.
     keys_max: Option<u64>,
-    /// In milliseconds since the start: until then nothing is decided there, since another server may take over.
+    /// In milliseconds since the start: until then nothing is decided there, since another server may take
+    /// over.
     paused_until: AtomicU64,
     link: ArcSwapOption<Link>,
     breaker: Mutex<Breaker>,
@@ -268,7 +269,8 @@ impl Node {
         self.link.load().is_some()
     }
 
-    /// Waits for the first connection, at most `most`, or until the server refuses this user. Says whether there is one.
+    /// Waits for the first connection, at most `most`, or until the server refuses this user. Says whether
+    /// there is one.
     pub(super) async fn connected(&self, most: Duration) -> bool {
         let wait = async {
             while !self.is_connected() && self.notes.refusal().is_none() {
@@ -344,7 +346,8 @@ impl Node {
         }
     }
 
-    /// Asks now and then whether it is there. An answer or none counts like a decision's. Ends with the connection.
+    /// Asks now and then whether it is there. An answer or none counts like a decision's. Ends with the
+    /// connection.
     async fn feel(self: &Arc<Self>) {
         let ping = resp::command(&[b"PING"]);
         for turn in 1_u32.. {

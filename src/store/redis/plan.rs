@@ -1,8 +1,8 @@
 //! From charges to parts, one for each slot (or node), and from their answers to one outcome.
 //!
-//! Charges of several identities lie in several slots, and no call reaches over two. They are reserved everywhere at once;
-//! where one denies, the others give back what they took. What that leaves uncertain
-//! is told in `docs/concepts/counting-in-redis.md`.
+//! Charges of several identities lie in several slots, and no call reaches over two. They are reserved
+//! everywhere at once; where one denies, the others give back what they took. What that leaves uncertain is
+//! told in `docs/concepts/counting-in-redis.md`.
 
 use std::sync::Arc;
 
@@ -50,7 +50,8 @@ pub(super) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, Bucket) {
     (name.slot, bucket)
 }
 
-/// Splits charges into parts that one call each can decide: by slot, or by node where calls may reach over slots.
+/// Splits charges into parts that one call each can decide: by slot, or by node where calls may reach over
+/// slots.
 pub(super) fn split(charges: &[Charge<'_>], intent: Intent, joined: Option<&Map>) -> SmallVec<[Planned; 1]> {
     let action = match intent {
         Intent::Charge => Action::Charge,
@@ -67,7 +68,8 @@ pub(super) fn split(charges: &[Charge<'_>], intent: Intent, joined: Option<&Map>
             },
         };
         let found = parts.iter().position(|(part, _)| {
-            // The same bucket by two limits (a request's own beside the rule's) cannot be told apart in one call.
+            // The same bucket by two limits (a request's own beside the rule's) cannot be told apart in one
+            // call.
             let clash = |own: &Bucket| own.key == bucket.key && *own != bucket;
             together(part.slot) && !part.buckets.iter().any(clash)
         });
@@ -112,7 +114,8 @@ pub(super) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
                 )
         });
         if windows {
-            // What goes back may come in the next window, which never took it: there a limit that is never exceeded would be.
+            // What goes back may come in the next window, which never took it: there a limit that is never
+            // exceeded would be.
             continue;
         }
         let cost = match item.cost {

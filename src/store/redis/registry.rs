@@ -1,8 +1,9 @@
-//! Which daemons share this Redis: each notes every few seconds in the same Redis that it is alive, and reads who else is.
+//! Which daemons share this Redis: each notes every few seconds in the same Redis that it is alive, and reads
+//! who else is.
 //!
-//! So they know of each other with or without peers, and `local` divides limits by their number. While Redis is away the
-//! number last read holds. On a ring each notes itself on every server that it lists, so that daemons with other lists meet
-//! it on those that both list.
+//! So they know of each other with or without peers, and `local` divides limits by their number. While Redis
+//! is away the number last read holds. On a ring each notes itself on every server that it lists, so that
+//! daemons with other lists meet it on those that both list.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher};
@@ -26,7 +27,8 @@ pub(super) const BEAT: Duration = Duration::from_secs(2);
 const HOLDS: Duration = Duration::from_secs(10);
 /// For one call.
 const CALL_MAX: Duration = Duration::from_millis(500);
-/// A daemon that is not read of counts for so many readings more: a server that lost its memory forgets all of them at once.
+/// A daemon that is not read of counts for so many readings more: a server that lost its memory forgets all
+/// of them at once.
 const ABSENT_MAX: u32 = 3;
 /// Daemons remembered.
 const DAEMONS_MAX: usize = 10_000;
@@ -105,7 +107,8 @@ fn key() -> String {
     format!("tg:{{{TAG}}}")
 }
 
-/// Sends a command to each server that keeps a registry: the one, all of a ring, or the one that serves its slot.
+/// Sends a command to each server that keeps a registry: the one, all of a ring, or the one that serves its
+/// slot.
 async fn each(lanes: &Arc<Dispatcher>, command: &Cmd) -> Vec<Result<Value, Failure>> {
     let map = Arc::clone(&lanes.places().map());
     if lanes.places().topology() == Topology::Cluster {

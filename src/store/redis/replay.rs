@@ -1,8 +1,9 @@
-//! Verdicts from a reply: what the script did is done once more, with the very machines that the store in memory uses,
-//! on the values as they were before. So both stores put the same history into the same words, and Redis need not.
+//! Verdicts from a reply: what the script did is done once more, with the very machines that the store in
+//! memory uses, on the values as they were before. So both stores put the same history into the same words,
+//! and Redis need not.
 //!
-//! Only whether a part was admitted is the script's word. Logs and holders, which stay in Redis, and leases are told by the
-//! script.
+//! Only whether a part was admitted is the script's word. Logs and holders, which stay in Redis, and leases
+//! are told by the script.
 
 use smallvec::SmallVec;
 
@@ -21,8 +22,8 @@ pub(super) struct Charged {
     pub(super) counted: ChargeResult,
     /// Permits leased.
     pub(super) leased: u64,
-    /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where the script tells
-    /// nothing.
+    /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where
+    /// the script tells nothing.
     pub(super) state: Option<State>,
     /// Whether there was a bucket before.
     pub(super) existed: bool,
@@ -125,8 +126,8 @@ impl Live {
         matches!(self.state, State::SlidingLog(_) | State::Concurrency(_))
     }
 
-    /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real one. It stands in for
-    /// the log, or for the holders, where Redis is away.
+    /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real
+    /// one. It stands in for the log, or for the holders, where Redis is away.
     fn as_if_at_once(&self, told: Told, now: Timestamp) -> State {
         let algorithm = match self.state {
             State::Concurrency(_) => Algorithm::Concurrency,
@@ -166,7 +167,8 @@ impl Live {
         Charged { counted, leased: 0, state: None, existed: self.existed }
     }
 
-    /// What the bucket would answer, before it is known what is charged. What the part already takes of it counts.
+    /// What the bucket would answer, before it is known what is charged. What the part already takes of it
+    /// counts.
     fn look(&mut self, item: &Item, now: Timestamp) -> Charged {
         let cost = self.pending.saturating_add(item.cost.taken());
         let mut charged = self.blank();

@@ -1,5 +1,5 @@
-//! Redis's protocol (RESP 2) as far as it is spoken here: one reply from the bytes that have arrived, one command into
-//! the bytes that leave.
+//! Redis's protocol (RESP 2) as far as it is spoken here: one reply from the bytes that have arrived, one
+//! command into the bytes that leave.
 
 use redis::Value;
 

@@ -1,7 +1,8 @@
-//! Rights of `escrow` rules in Redis: one step is one call of `lua/rights.lua`, atomic with the decisions on the bucket.
+//! Rights of `escrow` rules in Redis: one step is one call of `lua/rights.lua`, atomic with the decisions on
+//! the bucket.
 //!
-//! A server knows nothing of what was written before it became a primary; which of its *stints* the daemons have seen, and
-//! since when, is remembered here and told to every call that it matters to.
+//! A server knows nothing of what was written before it became a primary; which of its *stints* the daemons
+//! have seen, and since when, is remembered here and told to every call that it matters to.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,11 +1,12 @@
-//! Which of several independent servers serves a slot: a consistent-hash ring with virtual nodes, so that a server that
-//! joins or leaves moves only its share. Daemons of different builds must agree, so what is hashed, and how, never changes:
-//! `tests/golden/redis_ring.txt` holds it.
+//! Which of several independent servers serves a slot: a consistent-hash ring with virtual nodes, so that a
+//! server that joins or leaves moves only its share. Daemons of different builds must agree, so what is
+//! hashed, and how, never changes: `tests/golden/redis_ring.txt` holds it.
 
 use super::slots::SLOTS;
 use crate::core::ring::Ring;
 
-/// For each slot the place in `addresses` of the server that serves it. The order of the addresses does not matter.
+/// For each slot the place in `addresses` of the server that serves it. The order of the addresses does not
+/// matter.
 pub(super) fn place(addresses: &[String]) -> Vec<u16> {
     let ring = Ring::new(addresses.iter().map(String::as_str));
     let owner = |slot: usize| {

@@ -22,8 +22,8 @@ const DECIDES: &str = include_str!("../../../lua/decide.lua");
 const STEPS: &str = include_str!("../../../lua/rights.lua");
 const REGISTERS: &str = include_str!("../../../lua/registry.lua");
 
-/// A script and the name that Redis gives it. Daemons of two versions run two scripts side by side, so an update needs no
-/// order: whoever finds its own missing loads it.
+/// A script and the name that Redis gives it. Daemons of two versions run two scripts side by side, so an
+/// update needs no order: whoever finds its own missing loads it.
 #[derive(Debug)]
 pub(super) struct Script {
     /// The whole text, without comments.

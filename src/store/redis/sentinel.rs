@@ -1,8 +1,9 @@
 //! What the sentinels say of the primary: asked now and then, and listened to all the time.
 //!
-//! A planned failover makes the replica a primary before any sentinel names it, and the old primary goes on taking charges
-//! until then, which are lost. So nothing is decided there from the moment a sentinel begins the failover until the new
-//! primary is named. Of sentinels that contradict each other the one with the newest configuration epoch is right.
+//! A planned failover makes the replica a primary before any sentinel names it, and the old primary goes on
+//! taking charges until then, which are lost. So nothing is decided there from the moment a sentinel begins
+//! the failover until the new primary is named. Of sentinels that contradict each other the one with the
+//! newest configuration epoch is right.
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
@@ -30,7 +31,8 @@ const EPOCH_DOUBTED: Duration = Duration::from_secs(10);
 /// To connect to a sentinel, and before the next attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const RECONNECT: Duration = Duration::from_millis(500);
-/// How often a sentinel that tells nothing is asked for a sign of life, and how often in vain before it is given up.
+/// How often a sentinel that tells nothing is asked for a sign of life, and how often in vain before it is
+/// given up.
 const PING_EVERY: Duration = Duration::from_secs(5);
 const SILENT_MAX: u32 = 2;
 /// Names of primaries that are told.

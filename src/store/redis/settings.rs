@@ -63,8 +63,8 @@ pub struct LeaseSettings {
 pub struct RedisSettings {
     /// How the servers are arranged.
     pub topology: Topology,
-    /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the cluster's, or
-    /// the sentinels.
+    /// `redis://user:password@host:port`, or `rediss://` for TLS: the server, the ring's servers, some of the
+    /// cluster's, or the sentinels.
     pub nodes: Vec<String>,
     /// For `rediss://`.
     pub tls: RedisTls,

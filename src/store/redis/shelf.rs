@@ -1,7 +1,7 @@
 //! What the daemons of a region keep for each other: facts about users and keys, in `tg:{who:…}`.
 //!
-//! Only a convenience: a server that does not answer within a few milliseconds is as good as one that knows nothing. An empty
-//! value bars a name: [`keep`](Shelf::keep) writes only where nothing lies.
+//! Only a convenience: a server that does not answer within a few milliseconds is as good as one that knows
+//! nothing. An empty value bars a name: [`keep`](Shelf::keep) writes only where nothing lies.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The slot of a key, as Redis Cluster counts them: CRC-16/XMODEM of its hash tag, modulo 16,384. The other topologies
-//! place by slot too, so that one map serves all four.
+//! The slot of a key, as Redis Cluster counts them: CRC-16/XMODEM of its hash tag, modulo 16,384. The other
+//! topologies place by slot too, so that one map serves all four.
 
 /// Slots in all.
 pub(super) const SLOTS: usize = 16_384;

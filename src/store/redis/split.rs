@@ -1,8 +1,8 @@
 //! A key hotter than one server can bear, counted in several sub-keys: `split_keys` of its rule.
 //!
-//! Each sub-key holds its part of the limit, and the parts sum to the limit exactly, so that together they never admit more.
-//! Their names are chosen so that their slots lie evenly over all slots. A check takes the sub-key whose turn it is and, where
-//! that denies, the others, before it is denied.
+//! Each sub-key holds its part of the limit, and the parts sum to the limit exactly, so that together they
+//! never admit more. Their names are chosen so that their slots lie evenly over all slots. A check takes the
+//! sub-key whose turn it is and, where that denies, the others, before it is denied.
 //! `docs/concepts/counting-in-redis.md` says what that costs.
 
 use std::sync::Arc;
@@ -69,7 +69,8 @@ impl Core {
         now: Timestamp,
         deadline: Deadline,
     ) -> Outcome {
-        // A shadow rule's "no" stops nothing, so its other sub-keys would never be asked: it is decided by itself.
+        // A shadow rule's "no" stops nothing, so its other sub-keys would never be asked: it is decided by
+        // itself.
         let alone = |charge: &Charge<'_>| {
             charge.cost.is_report() || (!charge.enforced && parts_of(&charge.rule.rule) > 1)
         };
@@ -101,7 +102,8 @@ impl Core {
         Outcome { admitted: main.admitted && fits, counted }
     }
 
-    /// Charges a report to the sub-keys in turn, each as far as it has room, and what is left evenly to all of them, as debts.
+    /// Charges a report to the sub-keys in turn, each as far as it has room, and what is left evenly to all
+    /// of them, as debts.
     async fn report_over_parts(
         self: &Arc<Self>,
         charge: &Charge<'_>,
@@ -156,7 +158,8 @@ impl Core {
         counted
     }
 
-    /// Tries sub-key after sub-key where one denies, until all pass, or a charge has no sub-key left, or time is up.
+    /// Tries sub-key after sub-key where one denies, until all pass, or a charge has no sub-key left, or time
+    /// is up.
     async fn decide_over_parts(
         self: &Arc<Self>,
         charges: &[Charge<'_>],
@@ -328,7 +331,8 @@ fn note(charges: &[Charge<'_>], asked: &mut [Asked], outcome: &Outcome) -> bool 
     helps && !final_
 }
 
-/// Speaks of the whole key. What passed knows one sub-key and takes the others for like it; what was denied has asked them all.
+/// Speaks of the whole key. What passed knows one sub-key and takes the others for like it; what was denied
+/// has asked them all.
 fn put_into_words(charge: &Charge<'_>, asked: &Asked, counted: &mut ChargeResult) {
     let parts = u64::from(parts_of(&charge.rule.rule));
     if parts == 1 {

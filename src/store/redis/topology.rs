@@ -1,4 +1,5 @@
-//! Which node serves which slot, in each of the four topologies, and a task that looks again when something is wrong.
+//! Which node serves which slot, in each of the four topologies, and a task that looks again when something
+//! is wrong.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -8,7 +8,8 @@ use crate::plan::{FaultKind, Way};
 
 /// How long the daemons may take to agree, and a share to come into force.
 const AGREED: Duration = Duration::from_secs(6);
-/// So much of the limit the others use without the region that was removed. With its share unspent two of three use two thirds.
+/// So much of the limit the others use without the region that was removed. With its share unspent two of
+/// three use two thirds.
 const INHERITED: f64 = 0.9;
 /// Fewer requests than this show nothing.
 const ENOUGH: u64 = 50;

@@ -126,7 +126,8 @@ impl Evidence<'_> {
         }
     }
 
-    /// The daemons that do not accept the certificate of a region that has ended, once links had to be made anew.
+    /// The daemons that do not accept the certificate of a region that has ended, once links had to be made
+    /// anew.
     fn refused_by(&self, fault: &Happened) -> Option<(&'static str, Vec<&Page>)> {
         let FaultKind::CertificatesEnd { region, .. } = fault.kind else { return None };
         let anew = self.told.faults.iter().any(|other| match &other.kind {

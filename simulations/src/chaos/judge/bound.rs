@@ -14,7 +14,8 @@ use crate::plan::Way;
 /// Points of a plot, at most.
 const POINTS_MAX: u32 = 480;
 
-/// An answer that says what is believed, beside what had surely been admitted and answered before it was asked.
+/// An answer that says what is believed, beside what had surely been admitted and answered before it was
+/// asked.
 struct Compared<'a> {
     seen: &'a Seen,
     used: u64,

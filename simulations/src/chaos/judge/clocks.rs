@@ -23,7 +23,8 @@ pub(super) fn moved(at: Duration, ahead: i64) -> Duration {
 }
 
 impl Evidence<'_> {
-    /// How far a region's clock was ahead between two instants since the first request: at least, and at most.
+    /// How far a region's clock was ahead between two instants since the first request: at least, and at
+    /// most.
     pub(super) fn clock(&self, region: usize, (from, until): (Duration, Duration)) -> (i64, i64) {
         let Some(planned) = self.plan.regions.get(region) else { return (0, 0) };
         let running = Duration::from_micros(self.plan.length.0) + BEFORE;
@@ -36,8 +37,8 @@ impl Evidence<'_> {
             if of != region || until < moved_at {
                 continue;
             }
-            // Around the instants at which it moves it may be either. One that steps back counts on in the window that it had
-            // reached, as if it had not, until it reads again what it had read.
+            // Around the instants at which it moves it may be either. One that steps back counts on in the
+            // window that it had reached, as if it had not, until it reads again what it had read.
             let slack = Duration::from_millis(100);
             let behind = |steps_back: bool| {
                 if steps_back { Duration::from_micros(by.unsigned_abs()) } else { Duration::ZERO }

@@ -53,8 +53,8 @@ impl Evidence<'_> {
         intervals
     }
 
-    /// The fullest of those that are `judged`, and whether it is within the limit. Under `gossip` the regions of one side are as
-    /// exact as all are in health, and no more.
+    /// The fullest of those that are `judged`, and whether it is within the limit. Under `gossip` the regions
+    /// of one side are as exact as all are in health, and no more.
     pub(super) fn fullest_interval(
         &self,
         judged: impl Fn(Duration, Duration) -> bool,

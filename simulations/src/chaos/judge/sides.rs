@@ -49,7 +49,8 @@ impl Evidence<'_> {
         let FaultKind::Cut { regions, .. } = &cut.kind else { return None };
         let policy = self.plan.rule.on_partition;
         let steady = self.plan.demand.pattern.is_steady();
-        // `share` is judged by the limit itself. These two are near the limit only where demand stays as it was.
+        // `share` is judged by the limit itself. These two are near the limit only where demand stays as it
+        // was.
         let judged = match policy {
             OnPartition::Share => false,
             OnPartition::Freeze | OnPartition::LastKnown => steady,

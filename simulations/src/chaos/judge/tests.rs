@@ -254,7 +254,8 @@ fn a_bucket_is_judged_by_the_limit_in_force() {
     assert_eq!(evidence(&plan, Way::Split, &every(50), &[]).limit_holds().kept, Kept::No);
 }
 
-/// Twenty requests a second for so many seconds, of which in each second the first so many are admitted. They go to the three regions in turn.
+/// Twenty requests a second for so many seconds, of which in each second the first so many are admitted. They
+/// go to the three regions in turn.
 fn seconds_with(admitted: &[u64]) -> Vec<Seen> {
     let of_second = |(second, admitted): (usize, &u64)| {
         let (second, admitted) = (u64::try_from(second).unwrap(), *admitted);

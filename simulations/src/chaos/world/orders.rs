@@ -1,4 +1,5 @@
-//! What an operator does to daemons that run, in the order of the manual: restarts, other certificates, regions that come and go.
+//! What an operator does to daemons that run, in the order of the manual: restarts, other certificates,
+//! regions that come and go.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,8 +20,8 @@ const ENDS_WITHIN: Duration = Duration::from_secs(20);
 const TAKEN: Duration = Duration::from_millis(1_500);
 
 impl World {
-    /// Every daemon of these regions is given another certificate, as the manual says: issued into another folder, put in place of the
-    /// old one, and a signal. It is valid for a year, or for so long.
+    /// Every daemon of these regions is given another certificate, as the manual says: issued into another
+    /// folder, put in place of the old one, and a signal. It is valid for a year, or for so long.
     pub(super) fn renew_certificates(&self, regions: &[usize], valid: Option<Span>) -> anyhow::Result<()> {
         let top = self.folder.path();
         let of_regions = || self.daemons.iter().filter(|daemon| regions.contains(&daemon.region));
@@ -128,7 +129,8 @@ impl World {
         Ok(())
     }
 
-    /// Removes a region, as the manual says: it gives its share away, its daemons end, and the others list it no more.
+    /// Removes a region, as the manual says: it gives its share away, its daemons end, and the others list it
+    /// no more.
     pub(super) async fn remove(&mut self, region: usize) -> anyhow::Result<()> {
         if let Some(weight) = self.weights.get_mut(region) {
             *weight = 0;

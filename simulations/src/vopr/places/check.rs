@@ -4,8 +4,8 @@ use tidegate::core::hold::{Hold, HoldStep, Holder};
 
 use super::{FLYING_MAX, LOOK_STEPS, Region, World};
 
-/// So long all places may take to come to one region: whoever was refused before wants its own for two seconds more, and then
-/// come a few round trips.
+/// So long all places may take to come to one region: whoever was refused before wants its own for two
+/// seconds more, and then come a few round trips.
 const GATHER_STEPS: u64 = 500;
 
 impl World<'_> {

@@ -1,4 +1,5 @@
-//! What one daemon believes of one bucket: its own rights as the store last told them, and what the other regions said.
+//! What one daemon believes of one bucket: its own rights as the store last told them, and what the other
+//! regions said.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ const ANSWER_MAX: Span = Span::from_secs(1);
 const WANT: Span = Span::from_secs(1);
 /// For so long another region is believed to want what it said: it says so again.
 const BELIEVED: Span = Span::from_millis(1_500);
-/// Until this has passed without a refusal, places that were borrowed are not taken back home unless somebody wants them.
+/// Until this has passed without a refusal, places that were borrowed are not taken back home unless somebody
+/// wants them.
 pub(super) const IDLE: Span = Span::from_secs(2);
 /// Of places the demand is that of now: how long they are held says nothing of it.
 const PLACES_WINDOW: Span = Span::from_secs(1);
@@ -127,7 +129,8 @@ impl RegionStatement {
         self.lacks.map_or(Span::ZERO, |since| now.since(since))
     }
 
-    /// It sent more of a window than is known here that it can have. Whether those who gave it the rest may not have been heard yet.
+    /// It sent more of a window than is known here that it can have. Whether those who gave it the rest may
+    /// not have been heard yet.
     pub(super) fn may_prove(&mut self, now: Timestamp) -> bool {
         let since = self.unproven.filter(|since| now.since(*since) <= FORGIVEN_AFTER).unwrap_or(now);
         self.unproven = Some(since);
@@ -143,8 +146,8 @@ impl RegionStatement {
         if self.promised.0 == window { self.promised.1 } else { 0 }
     }
 
-    /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a region has no more
-    /// to forward than its part of the burst and of the rate.
+    /// Whether it can honestly have forwarded `permits` in all in `session`, of which `taken` are here: a
+    /// region has no more to forward than its part of the burst and of the rate.
     pub(super) fn believes(
         &mut self,
         now: Timestamp,
@@ -225,7 +228,8 @@ impl EscrowBucket {
         self.rule.rule.limit.window
     }
 
-    /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead says so.
+    /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead
+    /// says so.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
         if !self.rule.has_windows() {
             return 0;
@@ -305,8 +309,8 @@ impl EscrowBucket {
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
         let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
         let known = !silent && (said.window, said.session) == (partner.window, partner.session);
-        // Of two memories the later has the larger name, but where a clock went back between them: of windows the newer statement
-        // then stands.
+        // Of two memories the later has the larger name, but where a clock went back between them: of windows
+        // the newer statement then stands.
         let over = said.session < partner.session && (level || (!newer && !silent));
         if over || (!newer && !silent && said.session == partner.session) {
             return false;

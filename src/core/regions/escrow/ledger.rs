@@ -1,8 +1,9 @@
 //! The rights of one region for one bucket in one window, as its store keeps them.
 //!
-//! The store admits a request iff `used + cost <= budget`. Rights leave the budget before anyone hears of it and enter
-//! another one at most once, so all budgets together never exceed the limit, whatever is lost, late, doubled or reordered.
-//! Windows are labels: nothing here compares clocks. The same steps are in `lua/rights.lua`.
+//! The store admits a request iff `used + cost <= budget`. Rights leave the budget before anyone hears of it
+//! and enter another one at most once, so all budgets together never exceed the limit, whatever is lost,
+//! late, doubled or reordered. Windows are labels: nothing here compares clocks. The same steps are in
+//! `lua/rights.lua`.
 
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::OwnLimit;
@@ -11,7 +12,8 @@ use super::super::WorldKey;
 use super::EscrowSafety;
 use super::places::LoanBook;
 
-/// How much later than its store began a window must begin to be minted: a store that was lost may have been ahead by this.
+/// How much later than its store began a window must begin to be minted: a store that was lost may have been
+/// ahead by this.
 pub const RECOVERY_MARGIN: Span = Span::from_secs(1);
 
 /// Something to be done to a ledger, atomically with decisions on its bucket.
@@ -38,7 +40,8 @@ pub enum Step {
         to_session: u64,
         /// All that it gave in this window.
         permits: u64,
-        /// How many may be kept beyond what there is room for, those of other regions included. Only where there are no windows.
+        /// How many may be kept beyond what there is room for, those of other regions included. Only where
+        /// there are no windows.
         keep: u64,
     },
     /// Charge what was given to another region no more: it has it. Only where there are no windows.
@@ -58,10 +61,12 @@ pub enum Step {
         session: u64,
         /// All that it has taken from this session of ours; `None`: it does not know this session yet.
         has: Option<u64>,
-        /// All that it gave to this session of ours; `None`: it does not know it, or lets what it lent run out.
+        /// All that it gave to this session of ours; `None`: it does not know it, or lets what it lent run
+        /// out.
         gave: Option<u64>,
     },
-    /// Own the whole share if all of these have said what they have of a memory before this one. Only where places are lent.
+    /// Own the whole share if all of these have said what they have of a memory before this one. Only where
+    /// places are lent.
     ConfirmRecovery {
         /// All other regions.
         regions: Vec<String>,
@@ -73,8 +78,8 @@ pub enum Step {
 pub struct StepRequest {
     /// The bucket.
     pub key: WorldKey,
-    /// The window it speaks of; not read by [`Step::Read`]. Zero where there are none, but where places are lent the instant,
-    /// in microseconds, at which its reason was heard.
+    /// The window it speaks of; not read by [`Step::Read`]. Zero where there are none, but where places are
+    /// lent the instant, in microseconds, at which its reason was heard.
     pub window: u64,
     /// What to do.
     pub step: Step,
@@ -99,16 +104,16 @@ impl StepResult {
     }
 }
 
-/// One region's rights. Without windows (see [`super::level`]) all counts run since the session began, and what was given,
-/// taken and used is in the level.
+/// One region's rights. Without windows (see [`super::level`]) all counts run since the session began, and
+/// what was given, taken and used is in the level.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Ledger {
     /// The window; zero where there are none.
     pub window: u64,
     /// Names the memory of this store; see [`super::super::super::wire::rights::Statement::session`].
     pub session: u64,
-    /// The region's part of the limit, zero for a window that began before this store's memory does. Without windows its
-    /// part of the capacity, less what an earlier memory may still have under way.
+    /// The region's part of the limit, zero for a window that began before this store's memory does. Without
+    /// windows its part of the capacity, less what an earlier memory may still have under way.
     pub minted: u64,
     /// What went to other regions.
     pub given: Vec<Total>,
@@ -133,8 +138,8 @@ pub struct Reserve {
     pub totals: Vec<Total>,
 }
 
-/// Whether a store whose memory began at `begun` knows all that happened in a window. If not its rights are burnt: what
-/// was lost may have spent them.
+/// Whether a store whose memory began at `begun` knows all that happened in a window. If not its rights are
+/// burnt: what was lost may have spent them.
 #[must_use]
 pub fn is_known(window: u64, length: Span, begun: Timestamp) -> bool {
     Timestamp::window_start(window, length) >= begun + RECOVERY_MARGIN
@@ -163,11 +168,13 @@ impl Ledger {
         if self.window == 0 {
             return self.minted.saturating_add(self.kept());
         }
-        // The store gives no more than is there, so this saturates only when the limit shrinks inside a window.
+        // The store gives no more than is there, so this saturates only when the limit shrinks inside a
+        // window.
         self.minted.saturating_add(sum(&self.taken)).saturating_sub(sum(&self.given))
     }
 
-    /// Whether rights are burnt of which the region would mint `share`, because what was lost may have spent them.
+    /// Whether rights are burnt of which the region would mint `share`, because what was lost may have spent
+    /// them.
     #[must_use]
     pub fn is_recovering(&self, share: u64) -> bool {
         if self.window == 0 { self.minted < share } else { self.minted == 0 && share > 0 }

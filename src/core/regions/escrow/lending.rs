@@ -1,5 +1,5 @@
-//! What one daemon does about one bucket of places ([`super::places`]): makes its memory known to others, lends what nobody
-//! holds to whoever is refused, and gives back what it borrowed once it lies idle.
+//! What one daemon does about one bucket of places ([`super::places`]): makes its memory known to others,
+//! lends what nobody holds to whoever is refused, and gives back what it borrowed once it lies idle.
 //!
 //! Nothing here matters to exactness: the store lends only what is its own and free.
 
@@ -241,7 +241,8 @@ fn in_doubt(balance: &StepResult) -> bool {
     balance.ledger.loans.as_ref().is_some_and(|loans| balance.ledger.minted < loans.share)
 }
 
-/// Whether the store gives a region nothing, because that has not counted what was borrowed from a memory it lost.
+/// Whether the store gives a region nothing, because that has not counted what was borrowed from a memory it
+/// lost.
 fn is_carried(ledger: &Ledger, region: &str) -> bool {
     ledger.bond(region).is_some_and(|bond| bond.carried)
 }

@@ -1,17 +1,20 @@
-//! Rights of a bucket without windows (`token_bucket`, `leaky_bucket`, `gcra`): permits forwarded between regions.
+//! Rights of a bucket without windows (`token_bucket`, `leaky_bucket`, `gcra`): permits forwarded between
+//! regions.
 //!
-//! Each region owns its share of the refill and of the capacity, and what lies idle in one is forwarded to another. What is
-//! forwarded leaves the giver's level at once, enters the receiver's at most once, and stays charged to the giver's capacity
-//! until the receiver has acknowledged it. So all that lies in levels or is under way never exceeds the whole capacity, and
-//! what all regions admit together obeys `burst + rate x time`, whatever is lost, late, doubled or reordered.
+//! Each region owns its share of the refill and of the capacity, and what lies idle in one is forwarded to
+//! another. What is forwarded leaves the giver's level at once, enters the receiver's at most once, and stays
+//! charged to the giver's capacity until the receiver has acknowledged it. So all that lies in levels or is
+//! under way never exceeds the whole capacity, and what all regions admit together obeys `burst + rate x
+//! time`, whatever is lost, late, doubled or reordered.
 //!
-//! What finds no room is gone, but for what a cost larger than the own capacity waits for: that is *kept* beyond the capacity for
-//! [`KEPT_LIFE`], and acknowledged only when it is kept no more. So the capacity that it takes up here is one that its giver
-//! does without. Then what is used counts for so much less: it was the giver's level that paid for it.
+//! What finds no room is gone, but for what a cost larger than the own capacity waits for: that is *kept*
+//! beyond the capacity for [`KEPT_LIFE`], and acknowledged only when it is kept no more. So the capacity that
+//! it takes up here is one that its giver does without. Then what is used counts for so much less: it was the
+//! giver's level that paid for it.
 //!
-//! What a lost memory had under way nobody knows any more. Therefore it was never more than a bounded part of the capacity,
-//! and the next memory keeps that part empty until no message of the old one can still arrive. The same steps are in
-//! `lua/rights.lua`.
+//! What a lost memory had under way nobody knows any more. Therefore it was never more than a bounded part of
+//! the capacity, and the next memory keeps that part empty until no message of the old one can still arrive.
+//! The same steps are in `lua/rights.lua`.
 
 use super::super::super::algorithm::{Algorithm, Allowance, Limit, State};
 use super::super::super::time::{Span, Timestamp};
@@ -21,7 +24,8 @@ use super::ledger::{Ledger, RECOVERY_MARGIN, Reserve, Step, StepRequest, StepRes
 
 /// No message arrives later than this after it was sent: a QUIC connection that is silent ends long before.
 pub const MESSAGE_LIFE: Span = Span::from_secs(60);
-/// For so long after the first of them came permits are kept beyond the capacity: whoever was refused asks again by then.
+/// For so long after the first of them came permits are kept beyond the capacity: whoever was refused asks
+/// again by then.
 pub const KEPT_LIFE: Span = Span::from_secs(3);
 /// For so long a memory counts with what the one before it had under way, or kept elsewhere.
 pub const RECOVERY_WINDOW: Span = Span(MESSAGE_LIFE.0 + KEPT_LIFE.0 + RECOVERY_MARGIN.0);
@@ -52,8 +56,8 @@ impl LevelTerms {
         under_way_max(self.capacity())
     }
 
-    /// Whether enough of this memory has passed to name it to others: its name, an instant, is then later than that of any
-    /// memory before it.
+    /// Whether enough of this memory has passed to name it to others: its name, an instant, is then later
+    /// than that of any memory before it.
     #[must_use]
     pub fn is_settled(&self, now: Timestamp) -> bool {
         self.begun == Timestamp(0) || now >= self.begun + RECOVERY_MARGIN
@@ -74,8 +78,8 @@ impl LevelTerms {
         state
     }
 
-    /// What is not known to have drained yet: all may have been taken before this memory began. Worked out anew for whoever
-    /// asks, since daemons of one region may hold different shares for a while.
+    /// What is not known to have drained yet: all may have been taken before this memory began. Worked out
+    /// anew for whoever asks, since daemons of one region may hold different shares for a while.
     fn unknown(&self, now: Timestamp) -> u64 {
         let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
         let drained = u128::from(now.since(self.begun).0) * u128::from(self.limit.permits);
@@ -106,7 +110,8 @@ impl LevelTerms {
         state.raise(&self.limit, now, self.least(ledger, now));
     }
 
-    /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`: nothing.
+    /// What other regions leave a bucket at `now`: the permits that may be used beyond the capacity. `None`:
+    /// nothing.
     #[must_use]
     pub fn view(ledger: Option<&Ledger>, now: Timestamp) -> Option<Allowance> {
         let kept = ledger?.kept.as_ref().filter(|kept| now < kept.until)?;
@@ -156,8 +161,8 @@ impl LevelTerms {
         state.check(&self.limit, Self::view(Some(ledger), now).as_ref(), now, 0).remaining
     }
 
-    /// Gives up as much of the room beyond the capacity as is not needed for what is there, and all of it once it is over. From
-    /// here on it is the givers', and what was used of it.
+    /// Gives up as much of the room beyond the capacity as is not needed for what is there, and all of it
+    /// once it is over. From here on it is the givers', and what was used of it.
     fn make_room(&self, state: &mut State, ledger: &mut Ledger, now: Timestamp) {
         let used = state.used(&self.limit, now).saturating_sub(self.floor(Some(ledger), now));
         let Some(kept) = &mut ledger.kept else { return };
@@ -176,16 +181,16 @@ impl LevelTerms {
     }
 }
 
-/// The most that is ever forwarded of a capacity and not acknowledged: three quarters, so that what remains still serves
-/// while the rest is in doubt.
+/// The most that is ever forwarded of a capacity and not acknowledged: three quarters, so that what remains
+/// still serves while the rest is in doubt.
 #[must_use]
 pub fn under_way_max(capacity: u64) -> u64 {
     (capacity - capacity / 4).min(capacity.saturating_sub(1)).max(capacity.min(1))
 }
 
 impl Ledger {
-    /// An empty one for a bucket without windows, made at `now`. Its session is that instant: of two memories of a region
-    /// the later has the larger.
+    /// An empty one for a bucket without windows, made at `now`. Its session is that instant: of two memories
+    /// of a region the later has the larger.
     #[must_use]
     pub fn without_windows(now: Timestamp) -> Self {
         Self { session: now.0.max(1), ..Self::default() }
@@ -220,7 +225,8 @@ impl Ledger {
         if permits == 0 {
             return false;
         }
-        // None is kept for longer because others come: its giver may have forgotten it. Whole milliseconds are what Redis notes.
+        // None is kept for longer because others come: its giver may have forgotten it. Whole milliseconds
+        // are what Redis notes.
         let until = Timestamp((now + KEPT_LIFE).0 / 1_000 * 1_000);
         let totals =
             &mut self.kept.get_or_insert_with(|| Box::new(Reserve { until, totals: Vec::new() })).totals;
@@ -258,8 +264,8 @@ impl Ledger {
         }
     }
 
-    /// Follows a region into a later memory. What was under way to the one before can never be taken: it is not charged any
-    /// more. `false`: the session is over, or there is no room for another region.
+    /// Follows a region into a later memory. What was under way to the one before can never be taken: it is
+    /// not charged any more. `false`: the session is over, or there is no room for another region.
     fn enter_session(&mut self, region: &str, session: u64) -> bool {
         match self.given.iter().find(|given| given.region == region).map(|given| given.session) {
             Some(known) if known == session => return true,

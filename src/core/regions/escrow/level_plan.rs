@@ -1,8 +1,9 @@
-//! How many permits of a bucket without windows to forward to whom: a pure function of what is believed of each region.
+//! How many permits of a bucket without windows to forward to whom: a pure function of what is believed of
+//! each region.
 //!
-//! A region keeps what it will need beyond its own refill until news of it can come back, and forwards the rest to those
-//! whose refill and level will not last so long. Everybody with too many gives in proportion, so that nobody is asked twice.
-//! Nothing here matters to exactness: the store forwards only what is free.
+//! A region keeps what it will need beyond its own refill until news of it can come back, and forwards the
+//! rest to those whose refill and level will not last so long. Everybody with too many gives in proportion,
+//! so that nobody is asked twice. Nothing here matters to exactness: the store forwards only what is free.
 
 use smallvec::SmallVec;
 
@@ -37,12 +38,13 @@ pub(super) struct LevelEstimate {
 }
 
 impl LevelEstimate {
-    /// What should lie there so that its demand finds enough for as long as `ahead`, and the largest cost what it needs.
+    /// What should lie there so that its demand finds enough for as long as `ahead`, and the largest cost
+    /// what it needs.
     fn target(&self, ahead: Span) -> i128 {
         let chance = need(self.demand, ahead) - need_mean(self.demand, ahead);
         let beyond = need_mean(self.demand.saturating_sub(self.refill), ahead);
-        // For who may come: no more than refills until others hear of them, and not a single permit. What is small has refilled
-        // before anyone could wait for it.
+        // For who may come: no more than refills until others hear of them, and not a single permit. What is
+        // small has refilled before anyone could wait for it.
         let until = if self.is_brief() { SOON } else { ahead };
         let spare = (self.capacity / 10).min(need_mean(self.refill, until)) / UNIT * UNIT;
         (beyond + chance + spare).min(self.capacity).max(self.wanted)
@@ -58,7 +60,8 @@ impl LevelEstimate {
         self.demand > self.refill || self.missing() > 0
     }
 
-    /// What it lacks of the largest cost that it refused. A permit that was there is not gone for what may have been asked since.
+    /// What it lacks of the largest cost that it refused. A permit that was there is not gone for what may
+    /// have been asked since.
     fn missing(&self) -> i128 {
         let missing = self.wanted - self.free;
         if missing > UNIT / 10 { missing } else { 0 }
@@ -67,7 +70,8 @@ impl LevelEstimate {
     /// Whole permits that it can spare, or lacks. A permit that it will hardly need is one to spare.
     fn part(&self, ahead: Span) -> WholePermits {
         let target = self.target(ahead);
-        // A permit that was there is there still, if hardly more was asked for than refills, and one that refills is not yet.
+        // A permit that was there is there still, if hardly more was asked for than refills, and one that
+        // refills is not yet.
         let there = if self.demand > self.refill { UNIT / 2 } else { 0 };
         let keeps = (target + UNIT / 2) / UNIT * UNIT;
         let spare = (self.free + there - keeps).max(0) / UNIT;
@@ -78,7 +82,8 @@ impl LevelEstimate {
         WholePermits { order: self.order, spare: whole(spare), lacks: whole(lacks), since: self.since }
     }
 
-    /// What will find no room here: better anywhere else. Twice what refills, since what is under way takes up room too.
+    /// What will find no room here: better anywhere else. Twice what refills, since what is under way takes
+    /// up room too.
     fn overflow(&self, ahead: Span) -> i128 {
         let refilled = need_mean(self.refill.saturating_sub(self.demand), ahead);
         (self.free + 2 * refilled - self.capacity).max(0)
@@ -95,8 +100,8 @@ fn need_mean(rate: u64, time: Span) -> i128 {
     i128::from(rate) * i128::from(time.0) / UNIT
 }
 
-/// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is how long it takes
-/// until what is told now has had its effect.
+/// Whole permits to forward to each region, in the order of `basins`; the first is the own one. `ahead` is
+/// how long it takes until what is told now has had its effect.
 pub(super) fn level_transfers(ahead: Span, basins: &[LevelEstimate]) -> SmallVec<[u64; 8]> {
     let mut streams: SmallVec<[u64; 8]> = SmallVec::from_elem(0, basins.len());
     let Some(own) = basins.first() else { return streams };

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 use super::super::super::time::{Span, Timestamp};
 use super::super::membership::RegionId;
 
-/// Most frames to one daemon in [`PACE`], about 1.8 MB/s. The rest waits; of one bucket only the newest is ever told.
+/// Most frames to one daemon in [`PACE`], about 1.8 MB/s. The rest waits; of one bucket only the newest is
+/// ever told.
 const FRAMES_PER_PACE: u32 = 16;
 const PACE: Span = Span::from_millis(10);
 /// Where rights are moving, an empty frame goes out at least this often, so that silence means something.

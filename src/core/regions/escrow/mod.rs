@@ -1,12 +1,14 @@
 //! Never above the limit, whatever happens: rights that move between regions.
 //!
-//! Each region mints its share of a window's rights and may spend only what its store holds ([`ledger`]). Rights move while
-//! the window runs: whoever has too many pushes them to whoever will run dry ([`push`]), before it does. Nothing outlives
-//! its window, so every error heals with the next one. What a store has forgotten it does not mint again: it burns it.
-//! Buckets without windows forward what refills ([`level`]), and places are lent and come home ([`places`]).
+//! Each region mints its share of a window's rights and may spend only what its store holds ([`ledger`]).
+//! Rights move while the window runs: whoever has too many pushes them to whoever will run dry ([`push`]),
+//! before it does. Nothing outlives its window, so every error heals with the next one. What a store has
+//! forgotten it does not mint again: it burns it. Buckets without windows forward what refills ([`level`]),
+//! and places are lent and come home ([`places`]).
 //!
-//! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`]. Only the store is
-//! trusted with rights; whatever this machine forgets or gets wrong costs use, never exactness.
+//! [`Escrow`] is one daemon's side: a state machine without I/O, clock or lock, beside [`super::Replica`].
+//! Only the store is trusted with rights; whatever this machine forgets or gets wrong costs use, never
+//! exactness.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
@@ -247,8 +249,8 @@ struct Share {
     refill: u64,
     /// The largest cost that it can gather permits for, without windows.
     gathered: u64,
-    /// The largest `minted` and `refill` under this rule and those before it: who has not heard of a change yet, or sent what
-    /// it had before, is honest.
+    /// The largest `minted` and `refill` under this rule and those before it: who has not heard of a change
+    /// yet, or sent what it had before, is honest.
     minted_most: u64,
     refill_most: u64,
 }
@@ -370,8 +372,8 @@ impl Escrow {
         }
     }
 
-    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not move (see
-    /// [`can_move`]) have static shares, of which nothing needs to be said.
+    /// The worldwide rules now in force; those of other modes are passed over, and those whose rights do not
+    /// move (see [`can_move`]) have static shares, of which nothing needs to be said.
     pub fn handle_rules(&mut self, now: Timestamp, rules: &[WorldRule]) {
         let regions = self.config.all_regions();
         self.variants = Variants::default();
@@ -511,8 +513,8 @@ impl Escrow {
         self.buckets.get_mut(id)?.as_mut()
     }
 
-    /// Finds a bucket, or begins to follow it, with this own limit. `None`: its rule has no rights that move, or there is no
-    /// room.
+    /// Finds a bucket, or begins to follow it, with this own limit. `None`: its rule has no rights that move,
+    /// or there is no room.
     fn follow(&mut self, now: Timestamp, key: &WorldKey, own: Option<OwnLimit>) -> Option<usize> {
         if let Some(&id) = self.index.get(key) {
             return Some(id);
@@ -581,7 +583,8 @@ impl Escrow {
     }
 }
 
-/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to its share.
+/// Whether rights of a rule that counts in this way can move between regions; if not, each region is held to
+/// its share.
 #[must_use]
 pub const fn can_move(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::FixedWindow | Algorithm::Concurrency) || algorithm.is_level()

@@ -1,7 +1,8 @@
 //! By which limit a bucket counts: its rule's, or a user's own.
 //!
-//! A store decides by the limit that its daemon knows, and mints by it. What a region that is not asked mints and gives it mints by
-//! the smallest that anybody lately decided by. While a limit changes no more is admitted than by the larger of the two.
+//! A store decides by the limit that its daemon knows, and mints by it. What a region that is not asked mints
+//! and gives it mints by the smallest that anybody lately decided by. While a limit changes no more is
+//! admitted than by the larger of the two.
 
 use std::sync::Arc;
 
@@ -15,8 +16,8 @@ use super::{Escrow, FollowedRule, Share};
 
 /// For so long a region counts as deciding by what it decided by, or said, last.
 const DECIDED: Span = Span::from_secs(10);
-/// Until nothing was decided by the smaller for so long, a larger limit does not take its place: buckets that several people
-/// share are decided by one and by the other.
+/// Until nothing was decided by the smaller for so long, a larger limit does not take its place: buckets that
+/// several people share are decided by one and by the other.
 const SETTLED: Span = Span::from_secs(2);
 /// What is known of a bucket that has, or had, another limit than its rule's.
 #[derive(Debug)]
@@ -149,8 +150,9 @@ impl Escrow {
         self.settle_limit(now, id, &rule);
     }
 
-    /// Puts the smallest limit that any region lately decided by in force; if none did, all stays as it is. A limit of one's own that
-    /// is no other than the rule's is one's own all the same: the rule's may change without it.
+    /// Puts the smallest limit that any region lately decided by in force; if none did, all stays as it is. A
+    /// limit of one's own that is no other than the rule's is one's own all the same: the rule's may change
+    /// without it.
     pub(super) fn settle_limit(&mut self, now: Timestamp, id: usize, rule: &Arc<FollowedRule>) {
         let Some(bucket) = self.bucket(id) else { return };
         let rules = OwnLimit::of(&rule.rule.limit);

@@ -1,8 +1,8 @@
 //! Few permits, of which nobody may send one too many: who gives which of them to whom.
 //!
-//! Everybody works out the same division from what is believed of all, and gives its own part. Parts are whole permits and add
-//! up to what is lacked: were each rounded by itself all would give one, or none. Who believes wrongly that another has
-//! something to give waits for it in vain; so they take turns.
+//! Everybody works out the same division from what is believed of all, and gives its own part. Parts are
+//! whole permits and add up to what is lacked: were each rounded by itself all would give one, or none. Who
+//! believes wrongly that another has something to give waits for it in vain; so they take turns.
 
 use smallvec::SmallVec;
 
@@ -22,8 +22,8 @@ pub(super) struct WholePermits {
     pub(super) since: Span,
 }
 
-/// What the first region gives to each, in the order of `parts`. What there is to spare is divided in proportion to what each
-/// lacks, and each lack among those with something to spare in proportion to that.
+/// What the first region gives to each, in the order of `parts`. What there is to spare is divided in
+/// proportion to what each lacks, and each lack among those with something to spare in proportion to that.
 pub(super) fn given(parts: &[WholePermits]) -> SmallVec<[u64; 8]> {
     let mut given: SmallVec<[u64; 8]> = SmallVec::from_elem(0, parts.len());
     if parts.first().is_none_or(|own| own.spare == 0) || parts.iter().all(|part| part.lacks == 0) {
@@ -55,8 +55,8 @@ pub(super) fn given(parts: &[WholePermits]) -> SmallVec<[u64; 8]> {
 
 type PartWeights = SmallVec<[u64; 8]>;
 
-/// Whole parts of `whole` in proportion to `weights`, which add up to it; none is larger than its weight where `whole` is not
-/// larger than all of them.
+/// Whole parts of `whole` in proportion to `weights`, which add up to it; none is larger than its weight
+/// where `whole` is not larger than all of them.
 fn in_proportion(whole: u64, weights: &[u64]) -> PartWeights {
     let sum = weights.iter().fold(0, |sum: u128, weight| sum + u128::from(*weight)).max(1);
     let (mut before, mut done) = (0_u128, 0_u128);

@@ -1,35 +1,40 @@
 //! Places of a `concurrency` rule, lent between regions.
 //!
-//! Each region owns its share of the places and may hold as many, less what it lent, plus what it has borrowed. Both are
-//! read from cumulative totals of each pair of regions, as rights of windows are ([`super::ledger`]): what was given and
-//! not come back is *lent*, what was taken and not given back is *borrowed*. A region lends only places of its own; what it
-//! borrowed it can only give back. The same steps are in `lua/places.lua`.
+//! Each region owns its share of the places and may hold as many, less what it lent, plus what it has
+//! borrowed. Both are read from cumulative totals of each pair of regions, as rights of windows are
+//! ([`super::ledger`]): what was given and not come back is *lent*, what was taken and not given back is
+//! *borrowed*. A region lends only places of its own; what it borrowed it can only give back. The same steps
+//! are in `lua/places.lua`.
 //!
-//! **Never more holders than places.** Every holder can be given a place of some owner, so that no owner's are given twice:
-//! a region admits while `held < (own - lent) + borrowed`, and gives only what nobody holds. While nobody forgets, what is
-//! borrowed from an owner was lent by it (credits follow debits, and each at most once), so that of its share `own - lent`
-//! at home, what is under way and what is borrowed are disjoint. No clock is read for that; and because nothing borrowed is
-//! lent on, each pair of regions can be judged by itself.
+//! **Never more holders than places.** Every holder can be given a place of some owner, so that no owner's
+//! are given twice: a region admits while `held < (own - lent) + borrowed`, and gives only what nobody holds.
+//! While nobody forgets, what is borrowed from an owner was lent by it (credits follow debits, and each at
+//! most once), so that of its share `own - lent` at home, what is under way and what is borrowed are
+//! disjoint. No clock is read for that; and because nothing borrowed is lent on, each pair of regions can be
+//! judged by itself.
 //!
 //! A memory that is lost takes with it what it knew of three things:
-//! 1. *Its holders.* It is silent, and admits nobody, for one hold and [`RECOVERY_MARGIN`]: then they have ended. So whoever
-//!    hears its next session may take back at once what it lent to the one before: nobody can hold it any more.
-//! 2. *What it borrowed* is lost with its session: it is the owner's again (see 1), and what is still under way to it is
-//!    fenced.
-//! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows of this one,
-//!    what it still has ([`Step::OpenSession`]; from then on nothing of the old session is taken), and counts that as lent. Who does not
-//!    say so in time has nothing left: a region uses what it borrowed only for [`Margins::loan_life`] after the owner was
-//!    heard, in the session that lent it or one that has counted it. So a lost memory's loans have ended, and with them who
-//!    was held there, when message life, loan life and a hold have passed since the next memory began. Nothing that is said
-//!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the same time. Until the
-//!    next memory has counted a loan, the borrower gives it nothing: an owner that no longer expects a loan would own those
-//!    places twice if they came back.
+//! 1. *Its holders.* It is silent, and admits nobody, for one hold and [`RECOVERY_MARGIN`]: then they have
+//!    ended. So whoever hears its next session may take back at once what it lent to the one before: nobody
+//!    can hold it any more.
+//! 2. *What it borrowed* is lost with its session: it is the owner's again (see 1), and what is still under
+//!    way to it is fenced.
+//! 3. *What it lent.* Its next memory owns nothing until each other region has said, in a session that knows
+//!    of this one, what it still has ([`Step::OpenSession`]; from then on nothing of the old session is
+//!    taken), and counts that as lent. Who does not say so in time has nothing left: a region uses what it
+//!    borrowed only for [`Margins::loan_life`] after the owner was heard, in the session that lent it or one
+//!    that has counted it. So a lost memory's loans have ended, and with them who was held there, when
+//!    message life, loan life and a hold have passed since the next memory began. Nothing that is said
+//!    afterwards is counted as lent, and nothing is used of it: it is dropped on the other side after the
+//!    same time. Until the next memory has counted a loan, the borrower gives it nothing: an owner that no
+//!    longer expects a loan would own those places twice if they came back.
 //!
-//! Only 3 reads two regions' clocks, and only durations: a region that was cut off from an owner that lost its memory must not
-//! have its clock stepped back meanwhile by more than the margin. Who has no loans out is hurt by none of this.
+//! Only 3 reads two regions' clocks, and only durations: a region that was cut off from an owner that lost
+//! its memory must not have its clock stepped back meanwhile by more than the margin. Who has no loans out is
+//! hurt by none of this.
 //!
-//! A share that shrinks below what is lent lets the loans run out: the owner stops confirming them, and others grow only when
-//! [`Margins::recall`] has passed.
+//! A share that shrinks below what is lent lets the loans run out: the owner stops confirming them, and
+//! others grow only when [`Margins::recall`] has passed.
 
 use super::super::super::algorithm::Limit;
 use super::super::super::time::{Span, Timestamp};
@@ -40,7 +45,8 @@ use super::level::MESSAGE_LIFE;
 
 /// For so long after its owner was heard a region may use what it borrowed.
 pub const LOAN_LIFE: Span = Span::from_secs(60);
-/// A ledger with loans is kept for so long after it was last used: a clock that is set forward must not make an owner forget.
+/// A ledger with loans is kept for so long after it was last used: a clock that is set forward must not make
+/// an owner forget.
 pub const LENT_KEPT: Span = Span::from_secs(30 * 24 * 3_600);
 
 /// How long what is sent and lent may last.
@@ -87,7 +93,8 @@ pub struct LoanBook {
     pub capacity: u64,
     /// Every other region has said what it has of a memory before this one.
     pub vouched: bool,
-    /// Regions that have been met. Each has one entry in what was given and one in what was taken, of its latest session.
+    /// Regions that have been met. Each has one entry in what was given and one in what was taken, of its
+    /// latest session.
     pub bonds: Vec<LoanPartner>,
 }
 
@@ -242,7 +249,8 @@ impl PlacesTerms {
         }
     }
 
-    /// Follows a region into a later session. `false`: this one is over, or there is no room for another region.
+    /// Follows a region into a later session. `false`: this one is over, or there is no room for another
+    /// region.
     fn meet(&self, ledger: &mut Ledger, region: &str, session: u64, now: Timestamp) -> bool {
         let Some(known) = ledger.session_of(region) else {
             let loans = ledger.loans.get_or_insert_default();
@@ -340,7 +348,8 @@ impl Ledger {
         self.given.iter().map(|given| self.lent_to(&given.region)).fold(0, u64::saturating_add)
     }
 
-    /// Whether the share covers what is lent. If not, a larger one was lent of, and nothing is said that would confirm it.
+    /// Whether the share covers what is lent. If not, a larger one was lent of, and nothing is said that
+    /// would confirm it.
     #[must_use]
     pub fn is_covered(&self) -> bool {
         self.loans.as_ref().is_none_or(|loans| self.lent() <= loans.share)

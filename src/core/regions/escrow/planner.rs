@@ -189,7 +189,8 @@ impl Escrow {
         let Some(balance) = bucket.current(now) else { return };
         let mut basins: Vec<LevelEstimate> =
             (0..self.regions.len()).map(|region| self.basin(now, bucket, balance, region)).collect();
-        // Of those that gather for costs larger than their capacities all give to one: else none ever had enough.
+        // Of those that gather for costs larger than their capacities all give to one: else none ever had
+        // enough.
         let gathers = |basin: &LevelEstimate| basin.wanted > basin.capacity;
         let all = basins.iter().enumerate().filter(|(_, basin)| gathers(basin));
         let first =
@@ -204,7 +205,8 @@ impl Escrow {
         self.give(now, id, &streams);
     }
 
-    /// How many turns of gathering lie before that of a region: each has one after the other, as their clocks agree about.
+    /// How many turns of gathering lie before that of a region: each has one after the other, as their clocks
+    /// agree about.
     fn turn_to_gather(&self, now: Timestamp, bucket: &EscrowBucket, region: RegionId) -> usize {
         let regions = bucket.rule.shares.len().max(1);
         let turn = usize::try_from(now.window_index(GATHERED_IN_TURN)).unwrap_or(0);
@@ -258,7 +260,8 @@ impl Escrow {
         basin.free = basin.after(i128::from(partner.free.saturating_add(coming)) * UNIT, then);
         let gap = if basin.is_brief() { GAP_BRIEF } else { GAP };
         if self.is_reachable(now, partner, region, gap) {
-            // One region that is silent must not have all that may be under way, unless that is what it takes.
+            // One region that is silent must not have all that may be under way, unless that is what it
+            // takes.
             let others = own.ledger.charged().saturating_sub(under_way);
             let whole = level::under_way_max(own.ledger.minted).saturating_sub(others);
             let part = i128::from(whole.div_ceil(2).saturating_sub(under_way)) * UNIT;
@@ -413,7 +416,8 @@ impl Escrow {
         }
     }
 
-    /// The total to send to a region in its present session, if it has not said that it has all that was given to it.
+    /// The total to send to a region in its present session, if it has not said that it has all that was
+    /// given to it.
     pub(super) fn unacknowledged(&self, now: Timestamp, id: usize, region: RegionId) -> Option<u64> {
         let bucket = self.bucket(id)?;
         let balance = bucket.current(now).filter(|balance| balance.ledger.is_covered())?;
@@ -427,7 +431,8 @@ impl Escrow {
         } else {
             0
         };
-        // A share that shrank while more was under way: whoever knows the smaller one alone believes no more than that at once.
+        // A share that shrank while more was under way: whoever knows the smaller one alone believes no more
+        // than that at once.
         let at_once = if bucket.rule.is_level() { balance.ledger.minted.max(1) } else { u64::MAX };
         (given > acked).then_some(given.min(acked.saturating_add(at_once)))
     }

@@ -1,7 +1,7 @@
 //! Judges frames of rights from other daemons and takes in what they say.
 //!
-//! A frame is judged whole before anything of it is taken. What another region says of its own rights is believed as far
-//! as it can be true: a region can pass on no more than its share and what it was given.
+//! A frame is judged whole before anything of it is taken. What another region says of its own rights is
+//! believed as far as it can be true: a region can pass on no more than its share and what it was given.
 
 use super::super::super::time::Timestamp;
 use super::super::super::wire::rights::{
@@ -20,7 +20,8 @@ const KEPT_FEW: u64 = 4;
 impl Escrow {
     /// A frame has come from the daemon that `from` names, as its certificate proves.
     ///
-    /// Duplicates, other windows, lost sessions and unknown rules are no errors: they are passed over and counted.
+    /// Duplicates, other windows, lost sessions and unknown rules are no errors: they are passed over and
+    /// counted.
     ///
     /// # Errors
     /// Why the frame was refused as a whole.
@@ -189,8 +190,9 @@ impl Escrow {
         self.schedule(now, id);
     }
 
-    /// A region sent `beyond` permits more than it can have by what is known here. What a third region gave it of a window is known
-    /// soon, and comes again until then; what exceeds all that third regions have never can be.
+    /// A region sent `beyond` permits more than it can have by what is known here. What a third region gave
+    /// it of a window is known soon, and comes again until then; what exceeds all that third regions have
+    /// never can be.
     fn doubt(&mut self, now: Timestamp, id: usize, region: RegionId, beyond: u64) {
         let (own, from) = (self.regions.name(Regions::OWN), self.regions.name(region));
         let others = self.bucket(id).map_or(0, |bucket| {
@@ -205,7 +207,8 @@ impl Escrow {
         *tally = tally.saturating_add(1);
     }
 
-    /// The most that a region can honestly have given away in a window (without windows see `RegionStatement::believes`): its share and what others gave to it.
+    /// The most that a region can honestly have given away in a window (without windows see
+    /// `RegionStatement::believes`): its share and what others gave to it.
     fn passes_on(&self, id: usize, region: RegionId, window: u64) -> u64 {
         let Some(bucket) = self.bucket(id) else { return 0 };
         let name = self.regions.name(region);

@@ -1,7 +1,8 @@
-//! The smallest store that can hold one bucket's rights: what a region's store does, without any way to lose or share it.
+//! The smallest store that can hold one bucket's rights: what a region's store does, without any way to lose
+//! or share it.
 //!
-//! Simulations and tests use it; the stores of a daemon do the same with buckets of their own (`src/store/rights.rs`,
-//! `lua/rights.lua`) and are tested against it.
+//! Simulations and tests use it; the stores of a daemon do the same with buckets of their own
+//! (`src/store/rights.rs`, `lua/rights.lua`) and are tested against it.
 
 use super::super::super::algorithm::{Algorithm, Limit, State};
 use super::super::super::hold::{Hold, HoldStep};
@@ -37,7 +38,8 @@ struct Windows {
 }
 
 impl ReferenceStore {
-    /// An empty one, which remembers nothing from before `begun`. `session` names its memory and is never used again.
+    /// An empty one, which remembers nothing from before `begun`. `session` names its memory and is never
+    /// used again.
     #[must_use]
     pub fn new(session: u64, begun: Timestamp, length: Span, minted: u64, safety: EscrowSafety) -> Self {
         let ledger = Ledger { session, ..Ledger::default() };
@@ -57,7 +59,8 @@ impl ReferenceStore {
         Self { ledger: Ledger::default(), kind: Kind::Places(terms, state) }
     }
 
-    /// Another part of the limit is in force, where windows or levels count: as with every request to a store of a daemon.
+    /// Another part of the limit is in force, where windows or levels count: as with every request to a store
+    /// of a daemon.
     pub fn set_part(&mut self, part: Limit) {
         match &mut self.kind {
             Kind::Windows(windows) => windows.minted = u64::from(part.permits),

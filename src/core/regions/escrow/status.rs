@@ -28,7 +28,8 @@ pub struct EscrowTally {
     pub fenced: u64,
     /// Statements and transfers of other windows.
     pub other_windows: u64,
-    /// Transfers of what their sender was given by a third region that has not told of it here yet: they come again.
+    /// Transfers of what their sender was given by a third region that has not told of it here yet: they come
+    /// again.
     pub early: u64,
     /// Transfers of more than their sender can have.
     pub beyond: u64,
@@ -68,7 +69,8 @@ pub struct EscrowRule {
     pub free: u64,
     /// What was given to others, and is not known to have arrived.
     pub under_way: u64,
-    /// Buckets of which rights are burnt: the memory of the store began too late to know what was spent of them.
+    /// Buckets of which rights are burnt: the memory of the store began too late to know what was spent of
+    /// them.
     pub in_doubt: usize,
     /// What was given to each other region: in the window, or without windows since the ledger began.
     pub given: BTreeMap<String, u64>,

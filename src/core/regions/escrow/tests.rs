@@ -1,4 +1,5 @@
-//! Several regions on one virtual clock with a network that loses, doubles, delays and reorders, and stores that forget.
+//! Several regions on one virtual clock with a network that loses, doubles, delays and reorders, and stores
+//! that forget.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! How many rights to push to whom: a pure function of what is believed of each region.
 //!
-//! Everybody with too many gives in proportion, so that no two coordinate and nobody is asked twice. A region is short when it
-//! will run dry before the window ends, not when it is dry. Nothing here matters to exactness: the store gives only what is
-//! free.
+//! Everybody with too many gives in proportion, so that no two coordinate and nobody is asked twice. A region
+//! is short when it will run dry before the window ends, not when it is dry. Nothing here matters to
+//! exactness: the store gives only what is free.
 
 use smallvec::SmallVec;
 
@@ -42,7 +42,8 @@ pub(super) struct SpendingTime {
     pub(super) owd_max: Span,
 }
 
-/// What a demand of so many millionths of a permit a second will ask for in `time`, with one standard deviation of chance.
+/// What a demand of so many millionths of a permit a second will ask for in `time`, with one standard
+/// deviation of chance.
 pub(super) fn need(demand: u64, time: Span) -> i128 {
     let mean = i128::from(demand) * i128::from(time.0) / UNIT;
     mean + (mean * UNIT).isqrt()
@@ -93,8 +94,8 @@ pub(super) fn window_transfers(course: SpendingTime, holdings: &[RegionEstimate]
 }
 
 impl RegionEstimate {
-    /// Whole permits that it can spare for those who were refused, or lacks for the largest cost that it refused: where it is to
-    /// have that at all.
+    /// Whole permits that it can spare for those who were refused, or lacks for the largest cost that it
+    /// refused: where it is to have that at all.
     fn part(&self, target: i128, reserve: i128) -> WholePermits {
         let keeps = target.min(self.need.max(self.wanted)).max(reserve);
         let spare = (self.free - keeps + UNIT / 2).max(0) / UNIT;
@@ -117,7 +118,8 @@ fn reserve(course: SpendingTime, until: Span, regions: usize) -> i128 {
     most * left / until
 }
 
-/// What each region should hold: its need and a part of what is left over, or the weighted max-min division of what there is.
+/// What each region should hold: its need and a part of what is left over, or the weighted max-min division
+/// of what there is.
 fn targets(holdings: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
     let total: i128 = holdings.iter().map(|holding| holding.free).sum();
     let mut needs: SmallVec<[i128; 8]> =
@@ -132,8 +134,9 @@ fn targets(holdings: &[RegionEstimate]) -> SmallVec<[i128; 8]> {
         return needs;
     }
     let mut targets = levelled(total, &needs, holdings);
-    // A cost that nobody's part can pay would be refused everywhere: one region after the other gets the whole of it. Everyone
-    // agrees on who comes first: whoever lacks least, so that nobody gives away what it was given.
+    // A cost that nobody's part can pay would be refused everywhere: one region after the other gets the
+    // whole of it. Everyone agrees on who comes first: whoever lacks least, so that nobody gives away what it
+    // was given.
     let (mut left, mut served) = (total, SmallVec::<[usize; 8]>::new());
     loop {
         let starving = |(place, target): &(usize, &i128)| {
@@ -288,7 +291,8 @@ mod tests {
                 })
                 .collect();
             let gifts = window_transfers(course(1_000, elapsed), &holdings);
-            // Each is rounded to the nearest, so a right more than there is may be asked of the store, which refuses it.
+            // Each is rounded to the nearest, so a right more than there is may be asked of the store, which
+            // refuses it.
             prop_assert!(gifts.iter().sum::<u64>() <= frees[0].0 + u64::try_from(holdings.len()).unwrap());
         }
     }

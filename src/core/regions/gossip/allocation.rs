@@ -5,14 +5,15 @@ use smallvec::SmallVec;
 use crate::regions::membership::RegionId;
 use crate::time::{Span, Timestamp};
 
-/// The parts that each region was given are remembered for once to twice as long: a region has told within a second what it did
-/// with them.
+/// The parts that each region was given are remembered for once to twice as long: a region has told within a
+/// second what it did with them.
 pub(super) const GIVEN_MEMORY: Span = Span::from_secs(2);
-/// The same of those of the next window: a region that hears nothing any more holds to them for as long as that is not noticed.
+/// The same of those of the next window: a region that hears nothing any more holds to them for as long as
+/// that is not noticed.
 pub(super) const COMING_MEMORY: Span = Span::from_secs(1);
 
-/// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the sum. Small:
-/// every bucket keeps several, with a place for each region of the world.
+/// What each region was given, by [`RegionId`]; nothing for one that had no part in it, and so decided on the
+/// sum. Small: every bucket keeps several, with a place for each region of the world.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Allocation(pub(super) SmallVec<[u32; 4]>);
 

@@ -36,11 +36,13 @@ use error_bound::KnownSince;
 use count_history::CountHistory;
 pub use error_bound::UncertaintyCause;
 
-/// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are ahead.
+/// Windows kept of one bucket: the one before, the current one, and the next for peers whose clocks are
+/// ahead.
 const PERIODS_MAX: usize = 3;
 /// A report that comes so long after its window, or before it, is only late or early.
 const LATELY: Span = Span::from_secs(10);
-/// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the past.
+/// A count without windows that began so much earlier than the bucket here, and the horizon, tells of the
+/// past.
 const JOINING: Span = Span::from_secs(1);
 
 /// What is known of one bucket.
@@ -80,8 +82,8 @@ pub(super) struct GossipBucket {
     debt: u64,
     /// The newest window of which it was looked at how much it was above the limit.
     audited: u64,
-    /// Whether the own region will soon be refused what it asks for: of a window it would have used more than three quarters of
-    /// its budget, and without windows no more is left than what it did not tell.
+    /// Whether the own region will soon be refused what it asks for: of a window it would have used more than
+    /// three quarters of its budget, and without windows no more is left than what it did not tell.
     strained: bool,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
@@ -262,7 +264,8 @@ impl GossipBucket {
         }
     }
 
-    /// Whether this window was over a short time ago, or begins soon: so late, or so early, honest reports come.
+    /// Whether this window was over a short time ago, or begins soon: so late, or so early, honest reports
+    /// come.
     pub(super) fn was_lately(&self, window: u64, now: Timestamp) -> bool {
         let length = self.rule.limit.window;
         let begins = Timestamp::window_start(window, length);
@@ -400,8 +403,8 @@ impl GossipBucket {
         &mut self.charged[region]
     }
 
-    /// Whether a region told of more than it is believed to have admitted. What the own region admits without windows its own store
-    /// knows, so nothing has to be believed.
+    /// Whether a region told of more than it is believed to have admitted. What the own region admits without
+    /// windows its own store knows, so nothing has to be believed.
     fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
         if self.windowed() {
             return self.believed(admitted) < admitted;
@@ -421,9 +424,9 @@ impl GossipBucket {
         others.map(|(_, told)| self.believed(told.counts.net())).fold(0, u64::saturating_add)
     }
 
-    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a reload has just
-    /// lowered, may have admitted more than the limit, and one that lies may say anything. In a bucket without windows it
-    /// is believed bit by bit, as [`PlausibilityLimit`] has it.
+    /// Of what a region told of a window, what is believed: a region whose store was lost, or whose limit a
+    /// reload has just lowered, may have admitted more than the limit, and one that lies may say anything. In
+    /// a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
     fn believed(&self, net: u64) -> u64 {
         if self.windowed() {
             let most = self.rule.limit.permits.max(self.own.before());
@@ -445,8 +448,8 @@ impl GossipBucket {
         self.demand.at(now).min(DEMAND_MAX)
     }
 
-    /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it has changed
-    /// since. Returns the windows to be told.
+    /// Makes what is known now the thing that is told: of the window at `now`, and of the one before if it
+    /// has changed since. Returns the windows to be told.
     pub(super) fn tell(&mut self, now: Timestamp, here: DaemonContext<'_>) -> SmallVec<[u64; 2]> {
         let window = self.window_at(now);
         let demand = rounded(self.demand_at(now));
@@ -527,7 +530,8 @@ impl GossipBucket {
         }
     }
 
-    /// By which limit `region` decides requests for it. Whether another is in force now: then it has to [`Self::follow`].
+    /// By which limit `region` decides requests for it. Whether another is in force now: then it has to
+    /// [`Self::follow`].
     pub(super) fn hear_limit(
         &mut self,
         times: (Timestamp, Timestamp),
@@ -591,8 +595,8 @@ impl GossipBucket {
         self.period(window).map_or(0, |period| period.live.net())
     }
 
-    /// How much would be missed if it were forgotten: the part of its limit in use now, in thousandths. What only others ask
-    /// for is not missed here, whatever they say of it.
+    /// How much would be missed if it were forgotten: the part of its limit in use now, in thousandths. What
+    /// only others ask for is not missed here, whatever they say of it.
     pub(super) fn pressure(&self, now: Timestamp) -> u64 {
         let window = self.window_at(now);
         let Some(period) = self.period(window) else { return 0 };
@@ -634,7 +638,8 @@ impl RegionReport {
         self.trail.get_or_insert_default().note(start, length, self.stamp, self.counts.net());
     }
 
-    /// What of its count still lies in an interval as long as the window, once so much of the next one has passed.
+    /// What of its count still lies in an interval as long as the window, once so much of the next one has
+    /// passed.
     fn lingering(&self, passed: u64, length: Span) -> u64 {
         let gone = self.trail.as_ref().map_or(0, |trail| trail.at(passed, length));
         self.counts.net().saturating_sub(gone)

@@ -12,8 +12,8 @@ const SAMPLE: usize = 8;
 
 /// From this part of its limit on, in thousandths, a bucket is not forgotten for a new one.
 const PRESSURE_KEPT: u64 = 900;
-/// A bucket that is forgotten with at least this part of its limit in use, in thousandths, leaves its rule crowded: what is
-/// less need not be told to other regions either.
+/// A bucket that is forgotten with at least this part of its limit in use, in thousandths, leaves its rule
+/// crowded: what is less need not be told to other regions either.
 const USE_MISSED: u64 = 100;
 
 /// A bucket's place in the table; never given to another bucket.
@@ -84,11 +84,13 @@ impl BucketTable {
         (slot.id == id).then_some(slot)
     }
 
-    /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at matters more.
+    /// Follows a bucket that is not followed yet. `None`: there is no room, and every bucket looked at
+    /// matters more.
     pub(super) fn insert(&mut self, bucket: GossipBucket) -> Option<BucketId> {
         let now = bucket.since;
         if self.index.len() >= self.keys_max - self.keys_max / 20 {
-            // Just before there is no room the regions keep to their shares, so that none admits the whole limit meanwhile.
+            // Just before there is no room the regions keep to their shares, so that none admits the whole
+            // limit meanwhile.
             self.missed = self.least(now).and_then(|(_, least)| {
                 let bucket = self.get(least).filter(|bucket| bucket.in_use(now) >= USE_MISSED)?;
                 Some(bucket.key.rule.clone())

@@ -1,8 +1,9 @@
 //! Common cuts: what every region told of one bucket, used by all of them at the same instant.
 //!
-//! A report counts only once it can have reached everyone, its stamp plus the horizon. Then all regions divide the limit by
-//! the same reports and get the same answer. What arrived sooner may only shrink a budget, never raise it: not even what
-//! another report has shrunk, for until the later one is used the others may use what the earlier one gives them.
+//! A report counts only once it can have reached everyone, its stamp plus the horizon. Then all regions
+//! divide the limit by the same reports and get the same answer. What arrived sooner may only shrink a
+//! budget, never raise it: not even what another report has shrunk, for until the later one is used the
+//! others may use what the earlier one gives them.
 
 use std::collections::VecDeque;
 
@@ -23,12 +24,12 @@ const IN_PLAY: u64 = 2;
 const HOME_WINDOWS: u64 = 16;
 /// Nine tenths of what nobody asks for lie at home, for the burst that comes from there again.
 const HOME_PARTS: u64 = 9;
-/// A budget grows only if all cuts of this time allow it: when several regions start at once their first words come one
-/// by one and are still rough, and the first to be heard must not get it all.
+/// A budget grows only if all cuts of this time allow it: when several regions start at once their first
+/// words come one by one and are still rough, and the first to be heard must not get it all.
 const GROWTH_DELAY: Span = Span::from_millis(10);
-/// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. What is kept for chance is
-/// missing where more is asked for than there is: a whole one costs a hundredth of the limit with five regions, none at all
-/// lets a budget shrink below what chance has used meanwhile.
+/// A region is taken to want a quarter of a standard deviation more than it asks for, in thousandths. What is
+/// kept for chance is missing where more is asked for than there is: a whole one costs a hundredth of the
+/// limit with five regions, none at all lets a budget shrink below what chance has used meanwhile.
 const CAUTION: u64 = 250;
 /// Most cuts remembered. Full: the oldest is forgotten, and a budget may grow a little early.
 const STEPS_MAX: usize = 32;
@@ -157,7 +158,8 @@ enum ReportsUsed {
 }
 
 impl CommonCuts {
-    /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all at once.
+    /// Takes in a report; older ones than those known do nothing. Whether it came too late to be used by all
+    /// at once.
     pub(super) fn hear(
         &mut self,
         now: Timestamp,
@@ -195,8 +197,8 @@ impl CommonCuts {
         at < now
     }
 
-    /// Brings the cut up to `now`: report after report in the order of their instants, so that every region takes the same
-    /// steps, however coarse its ticks.
+    /// Brings the cut up to `now`: report after report in the order of their instants, so that every region
+    /// takes the same steps, however coarse its ticks.
     pub(super) fn advance(&mut self, now: Timestamp, ground: DivisionScope<'_>) {
         while self.waiting > 0 {
             let due = self.registers.iter().filter_map(|(id, register)| {
@@ -255,7 +257,8 @@ impl CommonCuts {
         }
     }
 
-    /// What the cuts let a region use in this window: less than the last one gave it while that has not lasted.
+    /// What the cuts let a region use in this window: less than the last one gave it while that has not
+    /// lasted.
     fn usable(&self, region: RegionId) -> Option<u64> {
         let mut steps = self.steps.iter().rev().filter(|step| step.window == self.window);
         steps.find_map(|step| step.usable.get(region))
@@ -289,8 +292,8 @@ impl CommonCuts {
         if self.settled.0.is_empty() { None } else { Some(self.settled.get(region).unwrap_or(0)) }
     }
 
-    /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now, whether or
-    /// not it told.
+    /// What the own region may admit in the window at `now`, and in the next. `own` is what it did until now,
+    /// whether or not it told.
     pub(super) fn allowance(&mut self, own: ReportFigures, ground: DivisionScope<'_>) -> WindowBudgets {
         let settled = self.is_settled(own.stamp);
         let windows = (self.window, self.window + 1);
@@ -312,8 +315,8 @@ impl CommonCuts {
         allowance
     }
 
-    /// What was last found, where nothing but time has passed since that could change it: the usual case, and so what a
-    /// decision costs does not depend on the number of regions.
+    /// What was last found, where nothing but time has passed since that could change it: the usual case, and
+    /// so what a decision costs does not depend on the number of regions.
     pub(super) fn lasting(&self, window: u64) -> Option<WindowBudgets> {
         self.lasting.filter(|_| self.window == window)
     }
@@ -333,8 +336,8 @@ impl CommonCuts {
     fn foreseen(&mut self, own: ReportFigures, window: u64, ground: DivisionScope<'_>, settled: bool) -> u64 {
         let now = own.stamp;
         if let Some(in_force) = self.in_force(now, window).filter(|_| settled) {
-            // What has arrived is what is in force. No other region is taken to have used more than it was given, and what
-            // each wants is what it told: to divide once more could only give more.
+            // What has arrived is what is in force. No other region is taken to have used more than it was
+            // given, and what each wants is what it told: to divide once more could only give more.
             return in_force;
         }
         let arrived = self.divide(ReportsUsed::Arrived(own), window, ground);
@@ -392,8 +395,9 @@ impl CommonCuts {
         ground.parties.iter().any(|&(id, _)| self.in_play(known, id, window, ground))
     }
 
-    /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept there: the
-    /// sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of it at once.
+    /// The region that alone asked for the bucket lately, as all know it. What nobody asks for is mostly kept
+    /// there: the sum stays the limit, so this costs no accuracy, and a burst from home finds nearly all of
+    /// it at once.
     fn home(&self, ground: DivisionScope<'_>) -> Option<RegionId> {
         let stirred = |id: RegionId| self.registers.get(id).and_then(|register| register.stirred);
         let last = ground.parties.iter().map(|&(id, _)| id).max_by_key(|&id| stirred(id))?;

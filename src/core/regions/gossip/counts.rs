@@ -1,14 +1,15 @@
-//! What a region admitted of one bucket, as counts that only grow: merged by max, so that loss, duplication and
-//! reordering do nothing.
+//! What a region admitted of one bucket, as counts that only grow: merged by max, so that loss, duplication
+//! and reordering do nothing.
 //!
-//! One entry for each count that a daemon of the region began. The region's total is the sum of all entries, those of
-//! daemons that died included.
+//! One entry for each count that a daemon of the region began. The region's total is the sum of all entries,
+//! those of daemons that died included.
 
 use smallvec::SmallVec;
 
 use crate::wire::{Amount, COUNTS_MAX, Counter};
 
-/// Most counts kept of one daemon; the oldest beyond it is settled: it stays in the total and can no longer change.
+/// Most counts kept of one daemon; the oldest beyond it is settled: it stays in the total and can no longer
+/// change.
 const COUNTS_PER_NODE_MAX: usize = 4;
 
 /// One daemon's count, and how far it has come.

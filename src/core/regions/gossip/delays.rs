@@ -8,7 +8,8 @@ use crate::time::{Span, Timestamp};
 const DELAY_MARGIN: Span = Span::from_millis(5);
 /// Delays are rounded up to this, so that regions that measure nearly the same use exactly the same.
 pub(super) const DELAY_STEP: Span = Span::from_millis(5);
-/// What is added to the time that news of a cut take: a link may have to be dialled first, and something be said twice.
+/// What is added to the time that news of a cut take: a link may have to be dialled first, and something be
+/// said twice.
 const MENDING: Span = Span::from_millis(300);
 /// A region counts as cut off after at least this long without a frame.
 pub(super) const PATIENCE_MIN: Span = Span::from_millis(450);
@@ -31,13 +32,14 @@ impl Replica {
         Patience { unheard, unanswered: self.config.care.notices_who_is_deaf.then_some(unanswered) }
     }
 
-    /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this side first, and
-    /// then tell.
+    /// How long after the end of a cut all that a region admitted meanwhile is in force: it must hear this
+    /// side first, and then tell.
     pub(super) fn mending(&self) -> Span {
         Span(self.heartbeat().0.saturating_mul(2).saturating_add(self.horizon.0.saturating_mul(3))) + MENDING
     }
 
-    /// The longest that a report takes to anyone: after this long everybody has it, so that all may use it at once.
+    /// The longest that a report takes to anyone: after this long everybody has it, so that all may use it at
+    /// once.
     pub(super) fn horizon(&self, now: Timestamp) -> Span {
         self.horizon_of(self.regions.slowest(now))
     }

@@ -1,7 +1,8 @@
 //! A region's first share of a `gossip` limit: what its store keeps to before any view of a bucket is there.
 //!
-//! Each region works it out by itself. The first shares of all regions add up to the limit at most. None is less than one permit,
-//! so of a limit smaller than the number of regions every region still admits a first request.
+//! Each region works it out by itself. The first shares of all regions add up to the limit at most. None is
+//! less than one permit, so of a limit smaller than the number of regions every region still admits a first
+//! request.
 
 use crate::rule::Global;
 
@@ -26,14 +27,15 @@ impl FirstShare {
         Self { weight, whole: weights().map(|(_, weight)| weight).sum(), named }
     }
 
-    /// Permits of `limit` that the region may use unheard while so many `regions` are known. `None`: all of them, because it is
-    /// alone.
+    /// Permits of `limit` that the region may use unheard while so many `regions` are known. `None`: all of
+    /// them, because it is alone.
     #[must_use]
     pub fn of(&self, limit: u64, regions: u64) -> Option<u32> {
         if regions <= 1 || limit == 0 {
             return None;
         }
-        // One permit each, and of the rest a part by weight. Without weights that is what a plain division leaves.
+        // One permit each, and of the rest a part by weight. Without weights that is what a plain division
+        // leaves.
         let regions = regions.max(self.named);
         let rest = limit.saturating_sub(regions);
         let (weight, whole) = if self.whole == 0 { (1, regions) } else { (self.weight, self.whole) };

@@ -1,8 +1,9 @@
-//! What another daemon's labels stand for, and which of the own labels it knows: so that a bucket is named once and not in
-//! every report.
+//! What another daemon's labels stand for, and which of the own labels it knows: so that a bucket is named
+//! once and not in every report.
 //!
-//! Nothing here needs a message of its own. A label counts as known once a frame that named it was acknowledged, and a frame
-//! with a label that is not understood is not acknowledged: it is lost, and what was lost is named when it is told again.
+//! Nothing here needs a message of its own. A label counts as known once a frame that named it was
+//! acknowledged, and a frame with a label that is not understood is not acknowledged: it is lost, and what
+//! was lost is named when it is told again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,8 +15,8 @@ use super::counts::Count;
 use crate::regions::membership::RegionId;
 use crate::wire::{Amount, Counter, Report};
 
-/// Most labels that are taken to be known to one daemon, and most counters that those of each generation heard from it name.
-/// Full: begun anew.
+/// Most labels that are taken to be known to one daemon, and most counters that those of each generation
+/// heard from it name. Full: begun anew.
 pub(super) const LABELS_MAX: usize = 65_536;
 
 /// The own labels that another daemon knows.
@@ -81,12 +82,14 @@ impl KeyIdMeaning {
     }
 }
 
-/// What another daemon's labels stand for: those of late, in two generations, so that old ones go without being counted.
+/// What another daemon's labels stand for: those of late, in two generations, so that old ones go without
+/// being counted.
 #[derive(Debug, Default)]
 pub(super) struct PeerKeyIds {
     recent: HashMap<u64, KeyIdMeaning>,
     older: HashMap<u64, KeyIdMeaning>,
-    /// Counters of all that was put into `recent`: labels alone would bound no memory, since each may name many.
+    /// Counters of all that was put into `recent`: labels alone would bound no memory, since each may name
+    /// many.
     counters: usize,
 }
 

@@ -1,6 +1,8 @@
-//! What this daemon owes one other daemon: reports still to be sent, frames in flight, and what was heard from it.
+//! What this daemon owes one other daemon: reports still to be sent, frames in flight, and what was heard
+//! from it.
 //!
-//! Nothing old is ever sent again. A frame that was lost marks its buckets as owed once more, and the newest value goes out.
+//! Nothing old is ever sent again. A frame that was lost marks its buckets as owed once more, and the newest
+//! value goes out.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use crate::wire::Acknowledgement;
 
 /// Most frames in flight to one daemon. Full: the oldest counts as lost.
 const FLIGHTS_MAX: usize = 256;
-/// What one daemon is told at most, in bytes a second, and at once after a pause. More waits, the urgent first.
+/// What one daemon is told at most, in bytes a second, and at once after a pause. More waits, the urgent
+/// first.
 pub const BYTES_PER_SECOND: u64 = 1_000_000;
 /// See [`BYTES_PER_SECOND`].
 pub const BYTES_AT_ONCE: u64 = 32 * 1_024;
@@ -35,8 +38,8 @@ const RTT_DEFAULT: Span = Span::from_millis(100);
 /// Newest frames of which it is known when they went out: as many as an acknowledgement speaks of.
 const DEPARTURES_MAX: usize = 64;
 
-/// One thing that can be told: a region's counts for one window of one bucket. `region` is `None` for what this daemon
-/// alone counted.
+/// One thing that can be told: a region's counts for one window of one bucket. `region` is `None` for what
+/// this daemon alone counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct OwedReport {
     pub(super) key: BucketId,
@@ -273,8 +276,8 @@ impl GossipLink {
         }
     }
 
-    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is missing. Where nothing else
-    /// is to be said it says so within a `heartbeat`.
+    /// Takes in what it says it has received of ours: those frames have landed. Whether none of them is
+    /// missing. Where nothing else is to be said it says so within a `heartbeat`.
     pub(super) fn landed(
         &mut self,
         now: Timestamp,
@@ -304,8 +307,8 @@ impl GossipLink {
         !has_gaps(seen)
     }
 
-    /// By when it had a frame of ours of which it speaks now for the first time. Of what came before it could not be heard for a
-    /// while it speaks late.
+    /// By when it had a frame of ours of which it speaks now for the first time. Of what came before it could
+    /// not be heard for a while it speaks late.
     fn reached_by(&mut self, now: Timestamp, seq: u64, heartbeat: Span) -> Timestamp {
         while self.departures.get(1).is_some_and(|(newer, _)| *newer <= seq) {
             self.departures.pop_front();
@@ -320,8 +323,8 @@ impl GossipLink {
         self.landed.map(|(_, at)| at)
     }
 
-    /// Whether all of its newest frames came, none later than `patience` after the one before, and ours are answered: of those
-    /// one `heartbeat` more sees the answer.
+    /// Whether all of its newest frames came, none later than `patience` after the one before, and ours are
+    /// answered: of those one `heartbeat` more sees the answer.
     pub(super) fn is_sound(&self, now: Timestamp, patience: Span, heartbeat: Span) -> bool {
         let within = |at: Option<Timestamp>, patience| at.is_some_and(|at| now.since(at) <= patience);
         let answered = within(self.heard, patience) && within(self.reached(), patience + heartbeat);
@@ -343,8 +346,8 @@ impl GossipLink {
         }
     }
 
-    /// How long a frame may stay unacknowledged: one and a half round trips, and the time that the other side may wait
-    /// before it answers.
+    /// How long a frame may stay unacknowledged: one and a half round trips, and the time that the other side
+    /// may wait before it answers.
     fn patience(&self, interval: Span) -> Span {
         let rtt = self.rtt.unwrap_or(RTT_DEFAULT).0;
         Span((rtt / 2).saturating_mul(3)) + interval + PACE
@@ -562,7 +565,8 @@ mod tests {
         OwedReport { key: BucketId { slot: u32::try_from(slot).unwrap(), born: 1 }, ..ITEM }
     }
 
-    /// Fills and sends frames for as long as they are due at this millisecond, as the replica does; returns their bytes.
+    /// Fills and sends frames for as long as they are due at this millisecond, as the replica does; returns
+    /// their bytes.
     fn send(link: &mut GossipLink, millis: u64, mut told: impl FnMut(OwedReport, bool)) -> u64 {
         let now = Timestamp(millis * 1_000);
         link.heard = Some(now);

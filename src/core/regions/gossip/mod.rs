@@ -1,7 +1,8 @@
 //! Mode `gossip`: counters that merge, budgets that add up, what to tell whom and when.
 //!
-//! A [`Replica`] is one daemon's side: a state machine that takes what happened (`handle_*`) and hands out what to do (`poll_*`). It
-//! never waits, and a decision never waits for it: it only moves the [`crate::algorithm::Allowance`] that the region's store enforces.
+//! A [`Replica`] is one daemon's side: a state machine that takes what happened (`handle_*`) and hands out
+//! what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the
+//! [`crate::algorithm::Allowance`] that the region's store enforces.
 
 mod allocation;
 mod bucket;

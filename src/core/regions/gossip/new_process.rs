@@ -1,7 +1,9 @@
-//! Where one life of a daemon ends and the next begins: the last one tells the others what it admitted, and they tell the next.
+//! Where one life of a daemon ends and the next begins: the last one tells the others what it admitted, and
+//! they tell the next.
 //!
-//! A store in memory forgets with its daemon, and the others have counted what it used. Until they had the time to say so, and
-//! to count with this region again, a daemon that has just begun keeps to its region's share.
+//! A store in memory forgets with its daemon, and the others have counted what it used. Until they had the
+//! time to say so, and to count with this region again, a daemon that has just begun keeps to its region's
+//! share.
 
 use std::cmp::Reverse;
 
@@ -14,7 +16,8 @@ use crate::time::{Span, Timestamp};
 /// So long at most a daemon that begins waits for the others: then they count as cut off.
 const WORD_MAX: Span = Span::from_secs(3);
 
-/// Most buckets that are told of at the end, those nearest to their limits first: what a link carries in the moment that is left.
+/// Most buckets that are told of at the end, those nearest to their limits first: what a link carries in the
+/// moment that is left.
 const LAST_WORDS_MAX: usize = 10_000;
 
 impl Replica {
@@ -30,15 +33,16 @@ impl Replica {
         self.waits.is_some()
     }
 
-    /// Looks whether all others have told this daemon what its former life admitted: each does as soon as it has heard of this
-    /// one, and so in the frames that acknowledge one of this life, or right behind them.
+    /// Looks whether all others have told this daemon what its former life admitted: each does as soon as it
+    /// has heard of this one, and so in the frames that acknowledge one of this life, or right behind them.
     pub(super) fn wait_for_word(&mut self, now: Timestamp) {
         let Some(until) = self.waits else { return };
         let others = || self.regions.iter().skip(1);
         let of = |id| self.links.iter().filter(move |link| link.region == id && link.live);
         let told = others()
             .all(|(id, region)| region.left || (of(id).next().is_some() && of(id).all(|link| link.answered)));
-        // Where they took this region for cut off they divide without it for as long as it takes to mend that.
+        // Where they took this region for cut off they divide without it for as long as it takes to mend
+        // that.
         let until = if told { until.min(now + self.mending()) } else { until };
         self.waits = (now < until).then_some(until);
         self.crowd_changed |= self.waits.is_none();
@@ -66,7 +70,8 @@ impl Replica {
         }
     }
 
-    /// This daemon ends: whatever the others do not know yet is told at once, also what is too little to be told otherwise.
+    /// This daemon ends: whatever the others do not know yet is told at once, also what is too little to be
+    /// told otherwise.
     pub fn handle_end(&mut self, now: Timestamp) {
         let untold = |id: &BucketId| self.keys.get(*id).is_some_and(|bucket| bucket.has_untold(now));
         let mut ids: Vec<BucketId> = self.keys.ids().into_iter().filter(untold).collect();

@@ -1,4 +1,5 @@
-//! Under which numbers a bucket is told: one for each region that this daemon speaks for, as long as the same daemons count.
+//! Under which numbers a bucket is told: one for each region that this daemon speaks for, as long as the same
+//! daemons count.
 
 use smallvec::SmallVec;
 
@@ -6,7 +7,8 @@ use super::counts::Count;
 use crate::regions::membership::RegionId;
 use crate::wire::{Amount, Amounts, COUNTS_MAX, Counter};
 
-/// The labels of one bucket. Few: its own region's, and in a region of several daemons those that it passes on.
+/// The labels of one bucket. Few: its own region's, and in a region of several daemons those that it passes
+/// on.
 #[derive(Debug, Default)]
 pub(super) struct KeyIds(Vec<KeyId>);
 
@@ -47,7 +49,8 @@ impl KeyIds {
 }
 
 impl KeyId {
-    /// Takes in who counts now. Those before them stay, so that windows in which not all counted share a label.
+    /// Takes in who counts now. Those before them stay, so that windows in which not all counted share a
+    /// label.
     fn add(&mut self, counts: &[Count]) {
         for Count { counter, .. } in counts {
             if !self.counters.contains(counter) {

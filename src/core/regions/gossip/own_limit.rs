@@ -1,7 +1,8 @@
 //! A bucket's own limit: which one holds, who said so, and the rules that it stands in.
 //!
-//! A region decides by the limit that it knows, so that is the one it divides by. A region that nobody asked divides by what the
-//! others say. While a limit changes some hold the old one and some the new: all together then admit no more than the larger.
+//! A region decides by the limit that it knows, so that is the one it divides by. A region that nobody asked
+//! divides by what the others say. While a limit changes some hold the old one and some the new: all together
+//! then admit no more than the larger.
 
 use super::bucket_table::BucketId;
 use super::replica::Replica;
@@ -10,8 +11,8 @@ use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 use crate::wire::OwnLimit;
 
-/// Until this has passed without a decision by the larger limit, a smaller one does not take its place: buckets that several
-/// people share are decided by one and by the other.
+/// Until this has passed without a decision by the larger limit, a smaller one does not take its place:
+/// buckets that several people share are decided by one and by the other.
 const SETTLED: Span = Span::from_secs(2);
 /// For so long after a change some regions may not have heard of it.
 const CHANGING: Span = Span::from_secs(10);
@@ -73,7 +74,8 @@ impl Own {
         }
     }
 
-    /// `region` decided by this limit at `said`, by its clock. `rule` is the rule's, and `holds` the one in force here.
+    /// `region` decided by this limit at `said`, by its clock. `rule` is the rule's, and `holds` the one in
+    /// force here.
     pub(super) fn hear(
         &mut self,
         (now, said): (Timestamp, Timestamp),
@@ -119,7 +121,8 @@ impl Own {
 }
 
 impl Replica {
-    /// By which limit `region` decides requests for a bucket: at what time now, and when it said so by its clock.
+    /// By which limit `region` decides requests for a bucket: at what time now, and when it said so by its
+    /// clock.
     pub(super) fn hear_limit(
         &mut self,
         times: (Timestamp, Timestamp),

@@ -1,4 +1,5 @@
-//! What a rule does while regions are cut off: how much of the limit is kept for the silent, and who divides the rest.
+//! What a rule does while regions are cut off: how much of the limit is kept for the silent, and who divides
+//! the rest.
 
 use smallvec::SmallVec;
 
@@ -24,8 +25,8 @@ pub(super) struct PartitionPlan {
     pub(super) whole: bool,
 }
 
-/// Works out who divides how much of a rule's limit. `admitted` and `given` say what a silent region was last known to have
-/// admitted, and what the last common cut gave it.
+/// Works out who divides how much of a rule's limit. `admitted` and `given` say what a silent region was last
+/// known to have admitted, and what the last common cut gave it.
 pub(super) fn standing(
     rule: &WorldRule,
     regions: &Regions,
@@ -40,8 +41,8 @@ pub(super) fn standing(
         return PartitionPlan { limit, parties: all, whole: mute.is_empty(), silent: mute };
     }
     let share = shares(limit, &all);
-    // What those admitted that are heard is known all the time, and they divide what they keep among themselves: together they count
-    // once. Of a silent one nobody knows on which side it is.
+    // What those admitted that are heard is known all the time, and they divide what they keep among
+    // themselves: together they count once. Of a silent one nobody knows on which side it is.
     let (mut kept, mut kept_of_deaf, mut known_of_deaf) = (0_u64, 0_u64, 0_u64);
     for (&(id, _), share) in all.iter().zip(share).filter(|((id, _), _)| silent(*id)) {
         let known = admitted(id);
@@ -74,8 +75,8 @@ pub(super) struct LevelPartitionPlan {
     pub(super) apart: u64,
 }
 
-/// Works out who divides how much of a level and its refill. `by_demand` divides the limit among all by what each asked for
-/// last. What the last division gave is not remembered, so `freeze` is `share`.
+/// Works out who divides how much of a level and its refill. `by_demand` divides the limit among all by what
+/// each asked for last. What the last division gave is not remembered, so `freeze` is `share`.
 pub(super) fn sides(
     rule: &WorldRule,
     regions: &Regions,

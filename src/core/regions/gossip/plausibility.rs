@@ -1,16 +1,16 @@
-//! How much of what a region tells of a bucket without windows is believed: twice what the bucket holds, and twice what
-//! refills meanwhile.
+//! How much of what a region tells of a bucket without windows is believed: twice what the bucket holds, and
+//! twice what refills meanwhile.
 //!
-//! An honest region whose store was lost again and again may have admitted more, and somebody who holds its key may claim
-//! anything. Either way the others hear of all of it, and hold back for no more than this.
+//! An honest region whose store was lost again and again may have admitted more, and somebody who holds its
+//! key may claim anything. Either way the others hear of all of it, and hold back for no more than this.
 
 use super::shared_level::refill;
 use crate::algorithm::Limit;
 use crate::regions::fair_share::UNIT;
 use crate::time::Timestamp;
 
-/// Times over that a region is believed to have admitted what a bucket holds and refills: a reload may just have halved
-/// the limit.
+/// Times over that a region is believed to have admitted what a bucket holds and refills: a reload may just
+/// have halved the limit.
 pub(super) const BELIEVED_TIMES: u64 = 2;
 
 /// What one region may still be believed.

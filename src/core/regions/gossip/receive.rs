@@ -21,7 +21,8 @@ const CLOCKS_AGREE: Span = Span::from_millis(20);
 impl Replica {
     /// A frame has come from the daemon that `from` names, as its certificate proves.
     ///
-    /// Duplicates, old windows, smaller counts and unknown rules are no errors: they are passed over and counted.
+    /// Duplicates, old windows, smaller counts and unknown rules are no errors: they are passed over and
+    /// counted.
     ///
     /// # Errors
     /// Why the frame was refused as a whole.
@@ -51,7 +52,8 @@ impl Replica {
             if let Some(reached) = reached {
                 self.regions.answered(region, reached);
             }
-            // A clock that is further off than the time until a report is used makes regions use it at other instants.
+            // A clock that is further off than the time until a report is used makes regions use it at other
+            // instants.
             let lag = lag.unsigned_abs();
             let off = if frame.sent > now { lag } else { lag.saturating_sub(trip.0) };
             if !landed || off > CLOCKS_AGREE.0 {
@@ -77,8 +79,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes in one report. `false`: its label is not understood, so its frame must come again. Labels of a process that is
-    /// over are not kept.
+    /// Takes in one report. `false`: its label is not understood, so its frame must come again. Labels of a
+    /// process that is over are not kept.
     fn take_report(&mut self, now: Timestamp, place: usize, report: Report, current: bool) -> bool {
         self.tally.reports_in = self.tally.reports_in.saturating_add(1);
         let meaning = match &report.subject {
@@ -178,8 +180,8 @@ impl Replica {
         Ok(region)
     }
 
-    /// A daemon speaks for itself to its siblings; its owner speaks for a region to other regions, and says to a region what that
-    /// told it once; and inside a region the owner passes on what other regions said.
+    /// A daemon speaks for itself to its siblings; its owner speaks for a region to other regions, and says
+    /// to a region what that told it once; and inside a region the owner passes on what other regions said.
     fn may_say(&self, from: &NodeName, subject: &Subject) -> bool {
         let sibling = from.region == self.config.name.region;
         match &subject.scope {

@@ -1,7 +1,8 @@
 //! One daemon's side of the protocol between regions: a state machine without I/O, clock or lock.
 //!
-//! The shell feeds it what happened (`handle_*`, each with the time) and takes out what to do (`poll_*`) until there is
-//! no more. Frames from others are judged in [`super::receive`], frames to others are made in [`super::transmit`].
+//! The shell feeds it what happened (`handle_*`, each with the time) and takes out what to do (`poll_*`)
+//! until there is no more. Frames from others are judged in [`super::receive`], frames to others are made in
+//! [`super::transmit`].
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -52,12 +53,13 @@ pub struct ReplicaConfig {
     pub policy: Policy,
     /// Rules that only simulations switch off.
     pub care: GossipSafety,
-    /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are far from their
-    /// limit. Without it everything is told at once.
+    /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are
+    /// far from their limit. Without it everything is told at once.
     pub thrift: bool,
 }
 
-/// How the budget of a region is worked out. Anything but the default is for measuring what the default is worth.
+/// How the budget of a region is worked out. Anything but the default is for measuring what the default is
+/// worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Policy {
     /// Common cuts, and most of what nobody asks for is kept where the bucket is at home.
@@ -122,7 +124,8 @@ pub struct Replica {
     pub(super) tally: Tally,
     /// Permits above the limit in closed windows, by rule, of the buckets that this daemon speaks for.
     pub(super) overshoot: BTreeMap<RuleName, u64>,
-    /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded by the rules.
+    /// Rules that have buckets in use which are not followed, and until when that is taken to be so. Bounded
+    /// by the rules.
     crowded: BTreeMap<RuleName, Timestamp>,
     /// Whether `crowded` names other rules than when it was last taken, or holds all of them no longer.
     pub(super) crowd_changed: bool,
@@ -204,7 +207,8 @@ impl Replica {
         }
     }
 
-    /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are forgotten.
+    /// The worldwide rules now in force. Buckets of a rule that is gone, or that counts in another way, are
+    /// forgotten.
     pub fn handle_rules(&mut self, now: Timestamp, revision: u64, rules: Vec<WorldRule>) {
         self.begin(now);
         self.unsettle(now);
@@ -332,9 +336,10 @@ impl Replica {
         }
     }
 
-    /// The rules whose buckets are to be held to this region's share, because some in use find no room to be followed, or all
-    /// because this daemon has just begun; `None` where they are the same as when this was last asked. Regions whose tables are
-    /// full alike then admit no more than the limit together, although they cannot tell each other what they admitted.
+    /// The rules whose buckets are to be held to this region's share, because some in use find no room to be
+    /// followed, or all because this daemon has just begun; `None` where they are the same as when this was
+    /// last asked. Regions whose tables are full alike then admit no more than the limit together, although
+    /// they cannot tell each other what they admitted.
     pub fn poll_crowded(&mut self) -> Option<Vec<RuleName>> {
         let all = self.waits.is_some();
         let held = || match all {
@@ -409,7 +414,8 @@ impl Replica {
         tells && self.keys.get(id).is_some_and(|bucket| self.owns(bucket))
     }
 
-    /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to its owner.
+    /// Makes the newest counts known: to the owners in other regions if this daemon owns the bucket, else to
+    /// its owner.
     pub(super) fn tell(&mut self, now: Timestamp, id: BucketId, urgent: bool) {
         let owned = self.keys.get(id).is_some_and(|bucket| self.owns(bucket));
         let (here, keys) = self.here();
@@ -427,14 +433,16 @@ impl Replica {
         self.wake_in_time(now, id);
     }
 
-    /// Looks at a bucket again when what is known of it comes into force, whether or not anything happens until then.
+    /// Looks at a bucket again when what is known of it comes into force, whether or not anything happens
+    /// until then.
     pub(super) fn wake_in_time(&mut self, now: Timestamp, id: BucketId) {
         if let Some(again) = self.keys.get(id).map(|bucket| bucket.next_look(now)) {
             self.keys.wake_at(id, again);
         }
     }
 
-    /// Owes what `region` told of a window to everyone whom this daemon must tell it: as the owner, or the owner itself.
+    /// Owes what `region` told of a window to everyone whom this daemon must tell it: as the owner, or the
+    /// owner itself.
     pub(super) fn spread(&mut self, id: BucketId, region: RegionId, window: u64, urgent: bool) {
         let item = OwedReport { key: id, region: Some(region), window };
         if region == Regions::OWN {
@@ -488,7 +496,8 @@ impl Replica {
         }
     }
 
-    /// Owes one daemon all that is known of a bucket and that it may be told: a region also what it told itself in a former life.
+    /// Owes one daemon all that is known of a bucket and that it may be told: a region also what it told
+    /// itself in a former life.
     pub(super) fn owe_everything(&mut self, id: BucketId, link: Option<usize>) {
         let (Some(bucket), Some(link)) = (self.keys.get(id), link.and_then(|link| self.links.get_mut(link)))
         else {
@@ -506,7 +515,8 @@ impl Replica {
         }
     }
 
-    /// Whatever was in frames that must be taken for lost is owed again, unless something newer of it went out since.
+    /// Whatever was in frames that must be taken for lost is owed again, unless something newer of it went
+    /// out since.
     fn resend_lost(&mut self, now: Timestamp) {
         let mut lost = Vec::new();
         for link in &mut self.links {
@@ -625,7 +635,8 @@ impl Replica {
         self.newest = now;
     }
 
-    /// What was noted of an instant that is to come again was now: else everything would wait until it has come.
+    /// What was noted of an instant that is to come again was now: else everything would wait until it has
+    /// come.
     fn clock_went_back(&mut self, now: Timestamp) {
         self.stood_until = self.stood_until.min(now);
         self.next_cut = Timestamp::default();

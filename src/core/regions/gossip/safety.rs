@@ -1,6 +1,7 @@
 //! Rules of the protocol that simulations switch off, to see that it is noticed.
 
-/// Rules of `gossip` that each keep a promise. Simulations switch them off one by one, to see that it is noticed.
+/// Rules of `gossip` that each keep a promise. Simulations switch them off one by one, to see that it is
+/// noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "one switch for each rule")]
 pub struct GossipSafety {

@@ -1,7 +1,8 @@
-//! Whether all regions divide by the same reports, as far as can be seen from here: where all that was told for long came in time.
+//! Whether all regions divide by the same reports, as far as can be seen from here: where all that was told
+//! for long came in time.
 //!
-//! Only then is it known what the others were given. A report that is lost shows when a later frame has come, and one that is late
-//! when it comes, so what was found once is held against the links for a while.
+//! Only then is it known what the others were given. A report that is lost shows when a later frame has come,
+//! and one that is late when it comes, so what was found once is held against the links for a while.
 
 use super::replica::Replica;
 use super::uncertainty::{OtherStores, OwnStore};
@@ -10,14 +11,16 @@ use crate::time::{Span, Timestamp};
 
 /// For so long after something came late or was lost, regions may divide by other reports than this one.
 const SETTLES: Span = Span::from_secs(10);
-/// A link on which nothing comes for so long beyond a heartbeat is doubted: much sooner than its region counts as cut off.
+/// A link on which nothing comes for so long beyond a heartbeat is doubted: much sooner than its region
+/// counts as cut off.
 const QUIET_LINK: Span = Span::from_millis(50);
 /// A daemon that was not told the time for so long has stood still.
 const STOOD_STILL: Span = Span::from_millis(200);
 
 impl Replica {
-    /// What answers must know of the stores beside the own one: how many may admit the same limits, and whether for long all that was
-    /// told came in time. To be told after each other call, and each time that time has passed.
+    /// What answers must know of the stores beside the own one: how many may admit the same limits, and
+    /// whether for long all that was told came in time. To be told after each other call, and each time that
+    /// time has passed.
     #[must_use]
     pub fn elsewhere(&self) -> OtherStores {
         let here = self.standpoint();
@@ -37,7 +40,8 @@ impl Replica {
         }
     }
 
-    /// Something came late or was lost, or regions may take others for cut off: for a while it is not known by what they divide.
+    /// Something came late or was lost, or regions may take others for cut off: for a while it is not known
+    /// by what they divide.
     pub(super) fn unsettle(&mut self, now: Timestamp) {
         self.unsettled = now + SETTLES;
     }

@@ -1,14 +1,16 @@
 //! The level of one bucket without windows, as every region knows it, and what the own region may take of it.
 //!
-//! Each region follows the same level, as it was at the *cut*: so long ago that all have heard what was told then. It refills
-//! at the rule's rate, and what the regions told is taken out of it as of when they told it. Both the level and the refill are
-//! divided by demand, so that the parts add up to one bucket. Since the cut each region's part refills at its own rate, no higher
-//! than its part of the bucket, and what it admitted itself is taken out. A level below zero is a debt: it is carried, and so the
-//! long-run rate is never exceeded.
+//! Each region follows the same level, as it was at the *cut*: so long ago that all have heard what was told
+//! then. It refills at the rule's rate, and what the regions told is taken out of it as of when they told it.
+//! Both the level and the refill are divided by demand, so that the parts add up to one bucket. Since the cut
+//! each region's part refills at its own rate, no higher than its part of the bucket, and what it admitted
+//! itself is taken out. A level below zero is a debt: it is carried, and so the long-run rate is never
+//! exceeded.
 //!
-//! While regions are cut off the level is in two parts, of which each side has one: it refills at that side's part of the rate, no
-//! higher than that side's part of the bucket. Otherwise what the others use unheard would be used on this side too. What they tell
-//! when they are heard again comes out of their part; what is left of it then is everybody's again.
+//! While regions are cut off the level is in two parts, of which each side has one: it refills at that side's
+//! part of the rate, no higher than that side's part of the bucket. Otherwise what the others use unheard
+//! would be used on this side too. What they tell when they are heard again comes out of their part; what is
+//! left of it then is everybody's again.
 
 use std::collections::VecDeque;
 
@@ -23,16 +25,17 @@ use crate::time::{Span, Timestamp};
 
 /// Most reports of one region that wait for their instant. Full: the oldest is used early.
 const WAITING_MAX: usize = 64;
-/// Most instants at which the own count is remembered. Full: the oldest is forgotten, and what was admitted then counts as
-/// admitted before the cut.
+/// Most instants at which the own count is remembered. Full: the oldest is forgotten, and what was admitted
+/// then counts as admitted before the cut.
 const OWN_MAX: usize = 64;
-/// A bucket is at home in the region that alone asked for it in its last so many windows: what nobody asks for is mostly
-/// kept there.
+/// A bucket is at home in the region that alone asked for it in its last so many windows: what nobody asks
+/// for is mostly kept there.
 const HOME_WINDOWS: u64 = 16;
 const HOME_PARTS: u64 = 9;
 /// After so long without a report a region may have used what seemed to refill into a full bucket.
 const UNHEARD: Span = Span::from_millis(450);
-/// For no longer than this before a cut was noticed is guessed what the silent have used since they told last.
+/// For no longer than this before a cut was noticed is guessed what the silent have used since they told
+/// last.
 const PATIENCE: Span = Span::from_secs(1);
 /// For so long beyond the horizon a part of the level must last: until the next report is in force.
 const AHEAD: Span = Span::from_millis(100);
@@ -43,13 +46,13 @@ pub(super) struct SharedLevel {
     registers: Vec<DelayedLevels>,
     /// Since when it is followed here.
     since: Timestamp,
-    /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of them; below zero is
-    /// debt. In a cut the rest is in `apart`.
+    /// What the reports in force leave of this side's part, in millionths, as of `at`, the newest stamp of
+    /// them; below zero is debt. In a cut the rest is in `apart`.
     level: i128,
     at: Timestamp,
     apart: Option<OtherSide>,
-    /// What refilled into a full bucket during a cut, in millionths, and so was used by nobody: what is heard later of that time
-    /// comes out of it first.
+    /// What refilled into a full bucket during a cut, in millionths, and so was used by nobody: what is heard
+    /// later of that time comes out of it first.
     spare: i128,
     /// What the own store holds as used, in millionths, as of `used_at`.
     used: i128,
@@ -63,8 +66,8 @@ pub(super) struct SharedLevel {
 struct OtherSide {
     /// Which regions: a bit for each.
     regions: u64,
-    /// What they may have left, in millionths, as of the same instant as the level of this side. It may lie above what their part
-    /// of the bucket holds until they have told what they used.
+    /// What they may have left, in millionths, as of the same instant as the level of this side. It may lie
+    /// above what their part of the bucket holds until they have told what they used.
     level: i128,
     /// Their part of the refill, in permits a window, and of the bucket, in millionths.
     rate: u64,
@@ -113,8 +116,8 @@ struct DelayedLevels {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LevelReport {
     pub(super) account: ReportFigures,
-    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what was admitted
-    /// long ago has been refilled, so it may leave the bucket empty, but in no debt.
+    /// Whether it is the region's first here and tells of a count that is older than the bucket is here: what
+    /// was admitted long ago has been refilled, so it may leave the bucket empty, but in no debt.
     pub(super) past: bool,
 }
 
@@ -152,7 +155,8 @@ pub(super) struct LevelScope<'a> {
     pub(super) limit: Limit,
     /// What the bucket holds at most.
     pub(super) capacity: u64,
-    /// Of the limit's permits, those that are divided here: less where some are kept for regions that are cut off.
+    /// Of the limit's permits, those that are divided here: less where some are kept for regions that are cut
+    /// off.
     pub(super) permits: u64,
     pub(super) parties: &'a [(RegionId, u64)],
     /// The regions that are cut off: a bit for each.
@@ -196,7 +200,8 @@ impl SharedLevel {
         }
     }
 
-    /// This daemon stood still: what the others used meanwhile it hears all at once, when most of it has refilled.
+    /// This daemon stood still: what the others used meanwhile it hears all at once, when most of it has
+    /// refilled.
     pub(super) fn stood_still(&mut self) {
         self.registers.iter_mut().skip(1).for_each(|register| register.missed = true);
     }
@@ -250,8 +255,9 @@ impl SharedLevel {
         }
     }
 
-    /// The own region admitted `more` before this process began, the last of it by an instant: it is known from now on. Returns how
-    /// much of it may be missing still: no more than the bucket holds, less what refilled since then.
+    /// The own region admitted `more` before this process began, the last of it by an instant: it is known
+    /// from now on. Returns how much of it may be missing still: no more than the bucket holds, less what
+    /// refilled since then.
     pub(super) fn former(
         &mut self,
         now: Timestamp,
@@ -296,7 +302,8 @@ impl SharedLevel {
     /// Takes out of the level what has come into force by `now`.
     pub(super) fn advance(&mut self, now: Timestamp, share: LevelScope<'_>) {
         loop {
-            // Of two reports of one instant that of the first party is first: the same everywhere, as numbers are not.
+            // Of two reports of one instant that of the first party is first: the same everywhere, as numbers
+            // are not.
             let place = |id| share.parties.iter().position(|&(party, _)| party == id);
             let due = self.registers.iter().enumerate().filter_map(|(id, register)| {
                 register.waiting.front().filter(|(at, _)| *at <= now).map(|(at, _)| (*at, place(id), id))
@@ -456,8 +463,8 @@ impl SharedLevel {
         self.registers.iter().filter_map(|register| register.waiting.front().map(|(at, _)| *at)).min()
     }
 
-    /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own region
-    /// admitted in all until now, and `renewed` how long it may take until this is asked again.
+    /// What the own store must keep back for the others: nothing to be kept is `None`. `own` is what the own
+    /// region admitted in all until now, and `renewed` how long it may take until this is asked again.
     pub(super) fn view(
         &self,
         now: Timestamp,
@@ -493,8 +500,8 @@ impl SharedLevel {
         let weights: u64 = share.parties.iter().map(|&(_, weight)| weight).sum::<u64>().max(1);
         let weight =
             share.parties.iter().find(|(id, _)| *id == Regions::OWN).map_or(0, |&(_, weight)| weight);
-        // Without news it stays with the fixed share. Until it is looked at again it must not refill any faster than its part: the
-        // store itself refills at the whole rate.
+        // Without news it stays with the fixed share. Until it is looked at again it must not refill any
+        // faster than its part: the store itself refills at the whole rate.
         let side = u64::try_from(share.most() / UNIT).unwrap_or(0);
         let kept = u128::from(side) * u128::from(weight) / u128::from(weights);
         let until =
@@ -518,8 +525,8 @@ impl SharedLevel {
         self.registers.iter().any(|register| !register.waiting.is_empty())
     }
 
-    /// The most that each region may use before it tells of it: its part of the level, and what that refills until then; with all that
-    /// has arrived in force if so asked.
+    /// The most that each region may use before it tells of it: its part of the level, and what that refills
+    /// until then; with all that has arrived in force if so asked.
     pub(super) fn given(
         &self,
         now: Timestamp,
@@ -550,8 +557,8 @@ impl SharedLevel {
         parts.collect()
     }
 
-    /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the own part of the
-    /// bucket, and all that was admitted since the last report in force is taken out of it.
+    /// What is left of the own part of the level at the cut: it refills at the own rate, no higher than the
+    /// own part of the bucket, and all that was admitted since the last report in force is taken out of it.
     fn since_cut(
         &self,
         now: Timestamp,

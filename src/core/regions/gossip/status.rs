@@ -21,10 +21,11 @@ pub struct Status {
     pub peers: Vec<PeerView>,
     /// The buckets nearest to their limits, at most [`STATUS_KEYS_MAX`].
     pub keys: Vec<KeyStatus>,
-    /// For each rule: how far the worldwide count of any of its buckets that regions tell each other of may lie above what is
-    /// believed, and what most of that is due to.
+    /// For each rule: how far the worldwide count of any of its buckets that regions tell each other of may
+    /// lie above what is believed, and what most of that is due to.
     pub error_bounds: Vec<(RuleName, u64, UncertaintyCause)>,
-    /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks for.
+    /// For each rule: permits above the limit in all closed windows of the buckets that this daemon speaks
+    /// for.
     pub overshoot: Vec<(RuleName, u64)>,
     /// Buckets followed.
     pub keys_len: usize,
@@ -172,8 +173,9 @@ impl Replica {
         self.regions.owned_by(&self.config.name.node, key)
     }
 
-    /// Whether the others keep this daemon up to date about a bucket: it speaks for it in its region, or has counted it
-    /// itself. One that was told of a bucket once, as its speaker for a moment, is told again when it counts it.
+    /// Whether the others keep this daemon up to date about a bucket: it speaks for it in its region, or has
+    /// counted it itself. One that was told of a bucket once, as its speaker for a moment, is told again when
+    /// it counts it.
     #[must_use]
     pub fn is_kept_told(&self, key: &WorldKey) -> bool {
         let Some(bucket) = self.keys.find(key).and_then(|id| self.keys.get(id)) else { return false };

@@ -1,4 +1,5 @@
-//! Several replicas, a network that delays, drops, duplicates and reorders, and a clock that only the test moves.
+//! Several replicas, a network that delays, drops, duplicates and reorders, and a clock that only the test
+//! moves.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more it may be.
+//! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more
+//! it may be.
 
 use crate::algorithm::{Algorithm, Allowance, LEVEL_SPEAKS, Limit};
 use crate::time::{Span, Timestamp};
@@ -22,7 +23,8 @@ pub enum OwnStore {
     /// Nothing: it outlives the daemon.
     #[default]
     Lasting,
-    /// The store began with nothing used, and with it the daemon, which does not know what became of others before.
+    /// The store began with nothing used, and with it the daemon, which does not know what became of others
+    /// before.
     Begun(Timestamp),
     /// The store did not answer: another one decided, which knows nothing of it.
     Unanswered,
@@ -44,8 +46,8 @@ pub struct OtherStores {
 }
 
 impl OtherStores {
-    /// Memories that may have admitted the same limit and are not known: that of each other store, and if the own one began while
-    /// that still `counts`, a former one of each store.
+    /// Memories that may have admitted the same limit and are not known: that of each other store, and if the
+    /// own one began while that still `counts`, a former one of each store.
     fn memories(&self, counts: impl Fn(Timestamp) -> bool) -> u64 {
         match self.own_store {
             OwnStore::Begun(begun) if counts(begun) => self.stores.saturating_mul(2).saturating_add(1),
@@ -58,8 +60,8 @@ impl OtherStores {
 /// After this long at most, what a region uses is heard while nothing keeps it from telling.
 const HEARD_WITHIN: Span = Span::from_secs(1);
 
-/// What refills of a bucket without windows in a region that is not heard, in permits: each region's refills, but only one is the
-/// limit's.
+/// What refills of a bucket without windows in a region that is not heard, in permits: each region's refills,
+/// but only one is the limit's.
 pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
     let refilled = u128::from(limit.permits) * u128::from((silence + HEARD_WITHIN).0);
     u64::try_from(refilled.div_ceil(u128::from(limit.window.0.max(1)))).unwrap_or(u64::MAX)
@@ -74,9 +76,9 @@ pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &BucketAnswer, no
 
 /// How much more than [`believed`] all regions may have used.
 ///
-/// Until the protocol has looked at a bucket in this window, and while reports come late, every other store may have admitted the
-/// whole limit. So may the own one before it forgot, and every other one that forgot before this process could notice. Of a bucket
-/// without windows each may have admitted what refilled too.
+/// Until the protocol has looked at a bucket in this window, and while reports come late, every other store
+/// may have admitted the whole limit. So may the own one before it forgot, and every other one that forgot
+/// before this process could notice. Of a bucket without windows each may have admitted what refilled too.
 #[must_use]
 pub fn error_bound(
     algorithm: Algorithm,

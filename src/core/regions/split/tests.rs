@@ -1,4 +1,5 @@
-//! Three daemons, a network that is late, crashes, and changes of mind: the shares in force must never add up to too much.
+//! Three daemons, a network that is late, crashes, and changes of mind: the shares in force must never add up
+//! to too much.
 
 use proptest::prelude::*;
 
@@ -30,7 +31,8 @@ struct World {
     nodes: Vec<Split>,
     disks: Vec<Saved>,
     files: Vec<[u32; 3]>,
-    /// Everything that each has ever said, so that the network may deliver it late, though never out of order.
+    /// Everything that each has ever said, so that the network may deliver it late, though never out of
+    /// order.
     said: Vec<Vec<WeightsStatement>>,
     heard: Vec<Vec<usize>>,
 }

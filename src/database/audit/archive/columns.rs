@@ -1,7 +1,8 @@
-//! Rows as columns: what a Parquet file of the archive holds, how it is written and read, and a checksum over both.
+//! Rows as columns: what a Parquet file of the archive holds, how it is written and read, and a checksum over
+//! both.
 //!
-//! Every column is a number or a text, so that any tool reads them; `at` is microseconds since 1970 in UTC. The checksum
-//! is taken over what the database gave and again over what the file gives back.
+//! Every column is a number or a text, so that any tool reads them; `at` is microseconds since 1970 in UTC.
+//! The checksum is taken over what the database gave and again over what the file gives back.
 
 use std::fs::File;
 use std::sync::Arc;

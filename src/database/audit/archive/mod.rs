@@ -1,8 +1,10 @@
-//! Old months leave the database: written as Parquet to the archive, read back and compared, and only then dropped.
+//! Old months leave the database: written as Parquet to the archive, read back and compared, and only then
+//! dropped.
 //!
-//! One daemon at a time, by a lock of the database's. Whatever happens in between, the month is either still in the
-//! database, and everything is done again over the same file, or it is gone and noted in `audit_archives`. What a spool
-//! delivers for a month that has left makes the month anew and leaves later as another part.
+//! One daemon at a time, by a lock of the database's. Whatever happens in between, the month is either still
+//! in the database, and everything is done again over the same file, or it is gone and noted in
+//! `audit_archives`. What a spool delivers for a month that has left makes the month anew and leaves later as
+//! another part.
 
 mod columns;
 mod place;

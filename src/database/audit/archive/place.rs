@@ -34,7 +34,8 @@ pub(super) struct ArchivePlace {
     url: String,
     store: Box<dyn ObjectStore>,
     prefix: Key,
-    /// Of an archive on this machine: its files and folders are for this daemon's user alone, which the store does not do.
+    /// Of an archive on this machine: its files and folders are for this daemon's user alone, which the store
+    /// does not do.
     folder: Option<PathBuf>,
 }
 
@@ -125,7 +126,8 @@ impl ArchivePlace {
     }
 }
 
-/// Copies a file beside its place and moves it there, so that it is there as a whole or not at all. Blocks. Returns its size.
+/// Copies a file beside its place and moves it there, so that it is there as a whole or not at all. Blocks.
+/// Returns its size.
 fn copy_private(from: &Path, into: &Path) -> std::io::Result<u64> {
     let folder = into.parent().unwrap_or_else(|| Path::new("."));
     private::create_folder(folder)?;

@@ -1,10 +1,11 @@
-//! Hears of changes. A notification says that there is something to read; the table `identity_changes` says what. It is read
-//! twice a second all the same, so that a lost notification costs half a second.
+//! Hears of changes. A notification says that there is something to read; the table `identity_changes` says
+//! what. It is read twice a second all the same, so that a lost notification costs half a second.
 //!
-//! Reading begins at the oldest transaction that was open at the last look: whatever was committed before is known, and
-//! what commits later, in whatever order, is read then. A server that crashed may number transactions from a little before
-//! that on, since what was committed without waiting for the disk is gone; so whatever has a higher `seq` than all before is
-//! read as well, and a server that was started since is one of which anything may have changed.
+//! Reading begins at the oldest transaction that was open at the last look: whatever was committed before is
+//! known, and what commits later, in whatever order, is read then. A server that crashed may number
+//! transactions from a little before that on, since what was committed without waiting for the disk is gone;
+//! so whatever has a higher `seq` than all before is read as well, and a server that was started since is one
+//! of which anything may have changed.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,4 +1,5 @@
-//! Users, API keys and tiers in PostgreSQL: looked up for decisions, watched for changes, shown to and changed by operators.
+//! Users, API keys and tiers in PostgreSQL: looked up for decisions, watched for changes, shown to and
+//! changed by operators.
 
 mod changes;
 mod keys;

@@ -34,8 +34,8 @@ pub struct Changed {
     pub docs: RuleDocs,
 }
 
-/// One statement, so that all of it is seen at one moment. Who changes rules holds the head's row until he is done, so
-/// revisions become visible in their order and none is missed.
+/// One statement, so that all of it is seen at one moment. Who changes rules holds the head's row until he is
+/// done, so revisions become visible in their order and none is missed.
 const CHANGES: &str = "WITH head AS MATERIALIZED ( \
          SELECT revision, greatest(generation, (SELECT timeline_id FROM pg_control_checkpoint()))::bigint AS generation, \
              (SELECT (extract(epoch FROM at) * 1000000)::bigint || ' ' || transaction FROM rule_revisions \
@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn another_history_does_not_tell() {
-        // The revision was made by another transaction, the database was recovered, the revision is kept no longer.
+        // The revision was made by another transaction, the database was recovered, the revision is kept no
+        // longer.
         assert_eq!(changed(&known(), vec![row(9, 1, "71 700", Some("a"), None)]), None);
         assert_eq!(changed(&known(), vec![row(9, 2, "70 700", Some("a"), None)]), None);
         let mut forgotten = row(9, 1, "", Some("a"), None);

@@ -11,7 +11,8 @@ use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
 
-/// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as untold.
+/// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as
+/// untold.
 const HOLDERS_MAX: usize = 1_000;
 
 /// A bucket as far as this daemon knows it.
@@ -57,8 +58,8 @@ pub(in super::super) struct Owed {
     pub(in super::super) debt_max: Option<u32>,
 }
 
-/// A daemon's share of a limit: at least one permit, so that no limit becomes a ban. With more daemons than permits all of
-/// them together may so admit one each.
+/// A daemon's share of a limit: at least one permit, so that no limit becomes a ban. With more daemons than
+/// permits all of them together may so admit one each.
 pub(super) fn share(limit: Limit, daemons: u32) -> Limit {
     let part = |permits: u32| if permits == 0 { 0 } else { (permits / daemons).max(1) };
     Limit { permits: part(limit.permits), burst: part(limit.burst), queue: limit.queue / daemons, ..limit }
@@ -92,8 +93,8 @@ impl Own {
 }
 
 impl Entry {
-    /// When it no longer matters, and how much it would be missed until then. What this daemon admitted by itself is never
-    /// forgotten before; of what Redis told, the most used is kept longest.
+    /// When it no longer matters, and how much it would be missed until then. What this daemon admitted by
+    /// itself is never forgotten before; of what Redis told, the most used is kept longest.
     pub(super) fn rating(&self, limit: &Limit, now: Timestamp) -> (Timestamp, u8) {
         let own = self.own.as_ref().map(|own| own.state.expiry(&own.share));
         let known = self.known.as_ref().map(|known| known.expiry(limit));

@@ -1,5 +1,5 @@
-//! Buckets for keys that find no room: some keys of one rule are held to one limit together, so that what is admitted stays
-//! bounded however many they are.
+//! Buckets for keys that find no room: some keys of one rule are held to one limit together, so that what is
+//! admitted stays bounded however many they are.
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -48,7 +48,8 @@ impl StandIns {
         own.map_or(0, |own| own.state.used(&own.share, now))
     }
 
-    /// Puts a changed bucket back, to be forgotten when it no longer matters. Redis is not told of it: for whom is not known.
+    /// Puts a changed bucket back, to be forgotten when it no longer matters. Redis is not told of it: for
+    /// whom is not known.
     pub(super) fn put(&mut self, name: StandIn, mut entry: Entry) {
         let Some(own) = entry.own.as_mut() else { return };
         own.owed = 0;

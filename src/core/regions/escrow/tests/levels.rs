@@ -1,4 +1,5 @@
-//! Buckets without windows: what lies idle flows to where it is asked for, and large costs gather what they need.
+//! Buckets without windows: what lies idle flows to where it is asked for, and large costs gather what they
+//! need.
 
 use super::*;
 
@@ -55,7 +56,8 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
     }
     assert_eq!(world.check(), Ok(()));
     let admitted: u64 = world.admitted.values().sum();
-    // Fifteen seconds: two with a region less, a burst that was burnt, and a second until its memory has a name.
+    // Fifteen seconds: two with a region less, a burst that was burnt, and a second until its memory has a
+    // name.
     assert!(admitted >= 12_000, "{admitted}");
     for region in &world.regions {
         assert!(region.vault.balance(world.now).ledger.charged() <= 150, "{:?}", region.vault);

@@ -22,8 +22,8 @@ impl World {
         self.regions[place].vault.set_part(limit);
     }
 
-    /// Every region in `places` is asked for so many permits in each tick, for so many windows. The most and the fewest permits
-    /// admitted in one of them but the first two.
+    /// Every region in `places` is asked for so many permits in each tick, for so many windows. The most and
+    /// the fewest permits admitted in one of them but the first two.
     fn windows(&mut self, count: u64, places: &[usize], each: usize) -> (u64, u64) {
         let next = self.now.window_index(self.limit.window) + 1;
         while self.now.window_index(self.limit.window) < next + count {

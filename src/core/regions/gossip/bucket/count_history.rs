@@ -1,5 +1,5 @@
-//! How a region's count of one window grew, as far as it told: what of it still lies in an interval that ends in the window
-//! after.
+//! How a region's count of one window grew, as far as it told: what of it still lies in an interval that ends
+//! in the window after.
 
 use crate::time::{Span, Timestamp};
 

@@ -10,7 +10,8 @@ use crate::time::{Span, Timestamp};
 
 /// So long beyond two of the longest ways, what was lost at first has been told again.
 const HEARD: Span = Span::from_millis(200);
-/// Clocks that agree differ by less than this, with the time between two looks: so soon before a window ends others may admit in the next.
+/// Clocks that agree differ by less than this, with the time between two looks: so soon before a window ends
+/// others may admit in the next.
 pub(super) const TURNS: Span = Span::from_millis(30);
 /// A bucket without windows that nobody told of for so long is known to no one any more.
 const LEVEL_KNOWN: Span = Span::from_secs(20);
@@ -44,8 +45,8 @@ impl UncertaintyCause {
     }
 }
 
-/// Reports on a bucket, from whichever region, without a long pause between them: all regions have heard of it since they began,
-/// and so hold their stores to their parts.
+/// Reports on a bucket, from whichever region, without a long pause between them: all regions have heard of
+/// it since they began, and so hold their stores to their parts.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KnownSince {
     since: Timestamp,
@@ -67,8 +68,8 @@ impl KnownSince {
 }
 
 impl GossipBucket {
-    /// How long after a report the stores of all regions still hold what it made them hold: a view of a window speaks of the next
-    /// one too.
+    /// How long after a report the stores of all regions still hold what it made them hold: a view of a
+    /// window speaks of the next one too.
     pub(super) fn agreed_for(&self) -> Span {
         if self.windowed() { self.rule.limit.window } else { LEVEL_KNOWN }
     }
@@ -80,9 +81,9 @@ impl GossipBucket {
 
     /// How far the worldwide count may lie above what is believed, and what most of that is due to.
     ///
-    /// Where all was told in time lately, all regions divide by the same reports: then a region may have used since it told as
-    /// much as it was given. Otherwise, and where a region may not know the bucket, its store may have admitted the whole limit,
-    /// and once more if its process was followed by another one.
+    /// Where all was told in time lately, all regions divide by the same reports: then a region may have used
+    /// since it told as much as it was given. Otherwise, and where a region may not know the bucket, its
+    /// store may have admitted the whole limit, and once more if its process was followed by another one.
     pub(in super::super) fn error_bound(
         &self,
         now: Timestamp,
@@ -103,7 +104,8 @@ impl GossipBucket {
         // What was admitted in the window before counts in a sliding one.
         let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
         let begun = now.since(Timestamp::window_start(window, self.rule.limit.window)) <= heard;
-        // An interval of a log knows no windows: what a region whose clock is ahead admits in the next one counts in it.
+        // An interval of a log knows no windows: what a region whose clock is ahead admits in the next one
+        // counts in it.
         let ends = Timestamp::window_start(window.saturating_add(1), self.rule.limit.window);
         let turns = self.rule.algorithm == Algorithm::SlidingLog && ends.since(now) <= TURNS;
         for (id, region) in here.regions.iter().skip(1) {
@@ -196,7 +198,8 @@ impl GossipBucket {
         all.saturating_sub(told.map_or(0, |told| self.believed(told.counts.net())))
     }
 
-    /// Whether a daemon of a region was, or may have been, followed by another process while its use still counts.
+    /// Whether a daemon of a region was, or may have been, followed by another process while its use still
+    /// counts.
     fn began_again(&self, now: Timestamp, id: RegionId, here: DaemonContext<'_>) -> bool {
         let window = self.window_at(now);
         let told = self.period(window).and_then(|period| period.told(id));
@@ -204,8 +207,9 @@ impl GossipBucket {
         self.lived_until(now, reborn, window).is_some()
     }
 
-    /// When the newest process of a region's daemons may have followed another one. What came before this process nobody has told it:
-    /// only a counter that is older than what still counts shows that there was one process all the time.
+    /// When the newest process of a region's daemons may have followed another one. What came before this
+    /// process nobody has told it: only a counter that is older than what still counts shows that there was
+    /// one process all the time.
     fn reborn(
         &self,
         region: &Region,
@@ -228,8 +232,8 @@ impl GossipBucket {
         begun.filter(counts)
     }
 
-    /// What daemons of the own region whose stores this one does not share may have admitted, this one's former processes included,
-    /// beyond what is known of them.
+    /// What daemons of the own region whose stores this one does not share may have admitted, this one's
+    /// former processes included, beyond what is known of them.
     fn uncounted_here(&self, now: Timestamp, here: DaemonContext<'_>, limit: u64) -> u64 {
         let window = self.window_at(now);
         let period = self.period(window);
@@ -247,7 +251,8 @@ impl GossipBucket {
         all.saturating_sub(period.map_or(0, |period| self.elsewhere(here, period)))
     }
 
-    /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the end.
+    /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the
+    /// end.
     pub(in super::super) fn overshoot(&mut self, now: Timestamp) -> u64 {
         if !self.windowed() {
             return 0;

@@ -1,4 +1,5 @@
-//! What other regions know of the own one that a process which has just begun does not: the counts of its former life.
+//! What other regions know of the own one that a process which has just begun does not: the counts of its
+//! former life.
 
 use smallvec::SmallVec;
 
@@ -8,8 +9,8 @@ use crate::regions::membership::Regions;
 use crate::time::Timestamp;
 
 impl GossipBucket {
-    /// Takes in what another region was told by this one. Only counts that began before this process are taken: of those that go
-    /// on, whoever counts knows more. Whether any of it was new.
+    /// Takes in what another region was told by this one. Only counts that began before this process are
+    /// taken: of those that go on, whoever counts knows more. Whether any of it was new.
     pub(in super::super) fn hear_former(
         &mut self,
         now: Timestamp,
@@ -33,8 +34,9 @@ impl GossipBucket {
         true
     }
 
-    /// Without windows: the own region admitted `more` in its former life, the last of it by `until`. The level knows of it, and
-    /// so does a store that outlived the process; one in memory is charged for what cannot have refilled since.
+    /// Without windows: the own region admitted `more` in its former life, the last of it by `until`. The
+    /// level knows of it, and so does a store that outlived the process; one in memory is charged for what
+    /// cannot have refilled since.
     fn draw_former(&mut self, now: Timestamp, more: u64, until: Timestamp, here: DaemonContext<'_>) {
         let (limit, capacity) = (self.rule.limit, self.rule.limit.capacity(self.rule.algorithm));
         let drawn = self.pool.former(now, (more, until), limit, capacity);

@@ -48,10 +48,11 @@ impl GossipBucket {
         self.own_net(window).abs_diff(guessed) > limit * 3 / 100 + 2 * asked.isqrt() + 1
     }
 
-    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the limit
-    /// would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and always who would soon be
-    /// refused: nobody gives more to a region that says nothing. Of a bucket without windows, what it holds is the limit, and
-    /// what is asked for until that has refilled counts; what is not told is missing in the own part until it is told.
+    /// Whether it is so far from its limit that nobody need hear of it: even if every region did as much, the
+    /// limit would hold. Once somebody has told of it, those with a fiftieth of the limit tell too, and
+    /// always who would soon be refused: nobody gives more to a region that says nothing. Of a bucket without
+    /// windows, what it holds is the limit, and what is asked for until that has refilled counts; what is not
+    /// told is missing in the own part until it is told.
     fn is_below_report_threshold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
         if self.strained {
             return false;
@@ -114,7 +115,8 @@ impl GossipBucket {
         if self.windowed() { permits } else { permits.min(self.rule.limit.capacity(self.rule.algorithm)) }
     }
 
-    /// Whether the demand differs by more than `percent` and by more than so many standard deviations of chance.
+    /// Whether the demand differs by more than `percent` and by more than so many standard deviations of
+    /// chance.
     fn demand_moved(&self, told: LastReport, now: Timestamp, percent: u64, sigmas: u64) -> bool {
         let demand = self.demand_at(now);
         let moved = demand.abs_diff(told.demand);

@@ -18,7 +18,8 @@ use crate::time::{Span, Timestamp};
 const STILL: Span = Span::from_secs(60);
 /// Beyond two of the longest ways: what a region uses is told within so long.
 const UNTOLD: Span = Span::from_millis(200);
-/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer needs is freed.
+/// A demand is looked at again this many times in a window while nothing comes, so that what it no longer
+/// needs is freed.
 const LOOKS_PER_WINDOW: u64 = 50;
 /// So many times in a window what still counts of the one before is worked out anew for a log.
 const LOOKS_PER_LOG: u64 = 25;
@@ -31,9 +32,9 @@ impl GossipBucket {
         others.saturating_add(if here.shared_store { 0 } else { self.elsewhere(here, period) })
     }
 
-    /// What the store is told that all other regions admitted in `before`, the window that has ended: it takes that as spread
-    /// evenly. Of a log each admission counts until it leaves the interval, so there it is what a whole window would hold that
-    /// was like the part of it that still counts.
+    /// What the store is told that all other regions admitted in `before`, the window that has ended: it
+    /// takes that as spread evenly. Of a log each admission counts until it leaves the interval, so there it
+    /// is what a whole window would hold that was like the part of it that still counts.
     fn others_before(&self, now: Timestamp, here: DaemonContext<'_>, before: u64) -> u64 {
         let (Some(length), Some(period)) = (self.slides(), self.period(before)) else {
             return self.others_in(here, before);
@@ -118,7 +119,8 @@ impl GossipBucket {
         let ended = self.others_in(here, window.saturating_sub(1));
         let bound = bound.saturating_add(ended.saturating_sub(view.others_before));
         let told = self.enforced.map_or(0, |(_, told)| told);
-        // A bound that is said is never too small; one that is too large is said again once that is worth a message.
+        // A bound that is said is never too small; one that is too large is said again once that is worth a
+        // message.
         let same = same && bound <= told && told - bound <= u64::from(limit / 20);
         if !same {
             self.enforced = Some((view, bound));
@@ -154,7 +156,8 @@ impl GossipBucket {
         let admitted = i128::from(stored) - i128::from(self.stored);
         self.stored = stored;
         self.pool.stored(now, admitted, share);
-        // What was told late has refilled in part: the store must hold no more as used than all regions have in use.
+        // What was told late has refilled in part: the store must hold no more as used than all regions have
+        // in use.
         let debt = match here.policy {
             Policy::Sum => heard,
             _ if !self.pool.catches_up() => heard,
@@ -172,7 +175,8 @@ impl GossipBucket {
             // What was used since the report in force, and what waits to be told.
             let untold = here.horizon + here.horizon + UNTOLD;
             self.given.note_each(now, self.pool.given(now, false, untold, share));
-            // Between two looks here another region uses what has arrived, and so does one whose clock is a little ahead.
+            // Between two looks here another region uses what has arrived, and so does one whose clock is a
+            // little ahead.
             if self.pool.awaits() {
                 self.given.note_each(now, self.pool.given(now, true, untold, share));
             }
@@ -257,7 +261,8 @@ impl GossipBucket {
             // What is held back grows by itself, but shares move with time too.
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
             let again = active.then_some(now + self.pause());
-            // Once more when all is there again: nobody looks between the end of its demand and its next request.
+            // Once more when all is there again: nobody looks between the end of its demand and its next
+            // request.
             let full = self.changed + self.drained();
             let full = (now < full).then_some(full);
             return [Some(expiry), again, full, self.pool.next_instant()]
@@ -294,7 +299,8 @@ impl GossipBucket {
         self.changed + self.drained().max(STILL)
     }
 
-    /// After so long without any request, and with all news of others, a bucket without windows is full, twice over.
+    /// After so long without any request, and with all news of others, a bucket without windows is full,
+    /// twice over.
     pub(super) fn drained(&self) -> Span {
         let limit = &self.rule.limit;
         let refill = u128::from(limit.burst.max(limit.permits)) * u128::from(limit.window.0)

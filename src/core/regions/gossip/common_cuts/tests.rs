@@ -246,7 +246,8 @@ fn what_a_later_report_raises_again_stays_shrunk_until_that_is_used() {
     let own = |ms| still(at(ms));
     cut.advance(at(100), ground);
     assert_eq!(cut.allowance(own(100), ground).now, 50);
-    // The own region asks for little for a moment: from 260 on the others use the rest, until its next word is used.
+    // The own region asks for little for a moment: from 260 on the others use the rest, until its next word
+    // is used.
     for (told, demand) in [(200, 5), (230, 500)] {
         cut.hear(at(told), 0, reading(at(told), 0, demand), ground);
         cut.advance(at(told), ground);

@@ -1,4 +1,5 @@
-//! What others say, how often daemons come and go, and clocks that are set: none of it stops a daemon, or fills it.
+//! What others say, how often daemons come and go, and clocks that are set: none of it stops a daemon, or
+//! fills it.
 
 use super::*;
 
@@ -151,8 +152,8 @@ fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told
     }
 }
 
-/// Of ten regions one uses two fifths of a limit of so many a second, and then another asks for a fiftieth as well. How much
-/// of that it gets.
+/// Of ten regions one uses two fifths of a limit of so many a second, and then another asks for a fiftieth as
+/// well. How much of that it gets.
 fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64, u64) {
     let second = Span::from_secs(1);
     let rule = rule(algorithm, permits, second, OnPartition::default());

@@ -1,4 +1,5 @@
-//! How far a worldwide count may be off, and what was admitted above a limit in the end: what is said of it is true.
+//! How far a worldwide count may be off, and what was admitted above a limit in the end: what is said of it
+//! is true.
 
 use super::*;
 
@@ -85,8 +86,8 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
     assert_eq!(worst, 45, "what one side admits the other does not hear of");
 }
 
-/// Everybody but the last asks for `asked` in each step and admits what its store would; the truth, and what each believes of the
-/// window with its bound.
+/// Everybody but the last asks for `asked` in each step and admits what its store would; the truth, and what
+/// each believes of the window with its bound.
 fn play(
     table: &mut Table,
     limit: u64,

@@ -43,8 +43,8 @@ impl Played {
         admitted > 0
     }
 
-    /// For so many windows each of these regions is asked for so many permits in each tick. The most and the fewest that were
-    /// admitted in one of them, but for the first two.
+    /// For so many windows each of these regions is asked for so many permits in each tick. The most and the
+    /// fewest that were admitted in one of them, but for the first two.
     fn windows(&mut self, count: u64, asked: &[(&str, u64, Option<OwnLimit>)]) -> (u64, u64) {
         let next = self.table.now.window_index(SECOND) + 1;
         while self.table.now.window_index(SECOND) < next + count {
