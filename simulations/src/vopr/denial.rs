@@ -3,8 +3,8 @@
 //!
 //! A region takes another one for cut off when it has heard nothing of it for half a second or eight
 //! intervals and the slowest way, or no answer for two intervals more. The manual excepts windows that began
-//! before that, and the first moment of a bucket in which its region has not looked at it yet, or in which
-//! regions held different limits of it. Nor is a store judged that has lost what it was told.
+//! before that, and the first moment of a bucket in which its region has not looked at it yet. Nor is a store
+//! judged that has lost what it was told.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,6 @@ const LOOKED_AT: Span = Span::from_millis(100);
 /// A daemon that begins waits longer for its first answer.
 const FIRST_ANSWER: Span = Span::from_secs(1);
 
-/// So long after all daemons hold the same limit of a user all go by it.
-const ONE_LIMIT: Span = Span::from_millis(2_500);
 /// So improbable that so many heartbeats are lost one after the other does not happen in any world.
 const SELDOM: f64 = 1e-7;
 
@@ -31,8 +29,6 @@ pub(super) struct Denial {
     blocked: Vec<Vec<Option<Timestamp>>>,
     /// By daemon: from when on it can be judged, as it began or lost its store.
     judged: Vec<Timestamp>,
-    /// By user: when daemons last held different limits.
-    differed: BTreeMap<u64, Timestamp>,
     /// By daemon and user.
     asked: BTreeMap<(usize, u64), Asked>,
 }
@@ -51,20 +47,12 @@ impl Denial {
         Self {
             blocked: vec![vec![None; regions]; regions],
             judged: vec![world.now; world.daemons.len()],
-            differed: BTreeMap::new(),
             asked: BTreeMap::new(),
         }
     }
 
-    /// Takes in what the network lets through, and which limits daemons hold.
+    /// Takes in what the network lets through.
     pub(super) fn follow(&mut self, world: &World) {
-        for user in 0..world.plan.demand.users {
-            let mut limits = world.daemons.iter().map(|daemon| daemon.node.limit(user));
-            let first = limits.next();
-            if limits.any(|limit| Some(limit) != first) {
-                self.differed.insert(user, world.now);
-            }
-        }
         for (from, row) in self.blocked.iter_mut().enumerate() {
             for (to, since) in row.iter_mut().enumerate() {
                 let blocked = from != to && world.network.is_blocked(from, to);
@@ -126,11 +114,6 @@ impl Denial {
             return Ok(());
         };
         let Some(daemon) = world.daemons.get(at) else { return Ok(()) };
-        // A bucket that is decided by several limits goes by the largest for two seconds, and by what others
-        // say of it.
-        if self.differed.get(&user).is_some_and(|at| world.now.since(*at) < ONE_LIMIT) {
-            return Ok(());
-        }
         let asked = Asked { known: since, first: world.now };
         let Asked { known, first } = *self
             .asked
