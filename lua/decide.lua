@@ -10,7 +10,7 @@
 --          bit 2 = enforced; bits 3-7 = a lease takes at most this part of what is free; of a take: it is a
 --          report, charged whatever is left) and permits (5), of a report the most that may be owed (4), and
 --          of concurrency the holder (16; there a take acquires, a refund releases and a lease renews)
--- ARGV[4]  the stints that the caller knows, see rights.lua; empty where nothing is escrowed
+-- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
 --          zero or absent for all of it
@@ -18,8 +18,8 @@
 --          a new key; each bucket's value as it was before (empty: none, or a log or holders); each view
 --          (empty: none; 5 bytes: permits that may be used beyond the capacity); then for each charge of a
 --          log, of holders or of a lease, in order, 35 bytes: fits (1), remaining (7), reset (7), retry plus
---          one (7, zero: never), used (7), returned, leased, reported or moved (6); last, 47 bytes of a stint
---          that the caller did not know
+--          one (7, zero: never), used (7), returned, leased, reported or moved (6); last, 47 bytes of a
+--          replication epoch that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed
 --          then
 -- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
@@ -35,7 +35,7 @@ else
 end
 
 local buckets, reply, strangers = {}, { now, "" }, nil
-local stint
+local epoch
 local count = #ARGV[2] / 23
 local views = count
 for i = 1, count do
@@ -57,11 +57,11 @@ for i = 1, count do
     reply[2 + views] = raw or ""
   elseif flags >= 2 then
     views = views + 1
-    stint = stint or read_stint(ARGV[4], now)
+    epoch = epoch or read_epoch(ARGV[4], now)
     b.rights = KEYS[views]
     b.before_at, b.before_first, b.before_debt = b.at, b.first, b.debt
-    rights_terms(b, stint, now)
-    if b.kind == CONCURRENCY then places_terms(b, stint, now, flags == 2) end
+    rights_terms(b, epoch, now)
+    if b.kind == CONCURRENCY then places_terms(b, epoch, now, flags == 2) end
     reply[2 + views] = (b.kept or 0) > 0 and struct.pack(">I5", b.kept) or pack_view(b.view)
   end
   buckets[i] = b
@@ -244,12 +244,12 @@ for i = 1, count do
         window = b.window, permits = b.permits, view = b.view, at = b.before_at, first = b.before_first, debt = b.before_debt,
       }
       local used = rights_used(before, l.window, ledger_budget(l))
-      ledger_enter(l, stint, b.view.window, minted(b, stint, b.view.window), used)
+      ledger_enter(l, epoch, b.view.window, minted(b, epoch, b.view.window), used)
       local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((l.window + 2) * b.window + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
     end
   end
 end
-if stint and stint.learned then reply[#reply + 1] = stint.learned end
+if epoch and epoch.learned then reply[#reply + 1] = epoch.learned end
 reply[2] = table.concat(verdicts)
 return reply

@@ -1,18 +1,18 @@
 -- The rights of an escrow rule's bucket, and what of them this server can know.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
--- window (7 bytes), stint (40), minted (5), given (5), taken (5), closed window (7), what was used in it (5),
--- then for each region that rights went to (kind 0) or came from (kind 1): kind (1), its session (8), permits
--- (5), length and name; big-endian. Of a bucket without windows `given` is what was forwarded and not
--- acknowledged, the place of the closed window holds the own session, and kind 2 is what a region has
--- acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and in the place
--- of what was used stands until when, in milliseconds after that of the own session. A stint is one server's
--- time as a primary: its replication id. What was written before it may be lost, so a window that began
--- before it mints nothing, and a level counts as full when it began.
+-- window (7 bytes), replication epoch (40), minted (5), given (5), taken (5), closed window (7), what was
+-- used in it (5), then for each region that rights went to (kind 0) or came from (kind 1): kind (1), its
+-- session (8), permits (5), length and name; big-endian. Of a bucket without windows `given` is what was
+-- forwarded and not acknowledged, the place of the closed window holds the own session, and kind 2 is what a
+-- region has acknowledged; `taken` is what is kept beyond the capacity (kind 3, by region and session), and
+-- in the place of what was used stands until when, in milliseconds after that of the own session. A
+-- replication epoch is one server's time as a primary: its replication id. What was written before it may be
+-- lost, so a window that began before it mints nothing, and a level counts as full when it began.
 -- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, Terms of level.rs beside it, and the terms of
 -- src/store/rights.rs.
 
-local read_stint, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
+local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
   kept_until, rights_terms, rights_used, pack_view, DOUBT_MARGIN, KEPT, MESSAGE_LIFE, KEPT_LIFE
 if escrowed then
   DOUBT_MARGIN = 1000000
@@ -28,8 +28,8 @@ if escrowed then
     return string.match(redis.call("INFO", section), field .. ":(%w+)")
   end
 
-  -- This server's stint and since when it lasts; `learned` where the caller did not know it.
-  function read_stint(known, now)
+  -- This server's replication epoch and since when it lasts; `learned` where the caller did not know it.
+  function read_epoch(known, now)
     local id = info("replication", "master_replid") or string.rep("0", 40)
     local at = 1
     while at + 46 <= #known do
@@ -47,15 +47,15 @@ if escrowed then
     return { id = id, begun = begun, learned = id .. struct.pack(">I7", begun) }
   end
 
-  -- The first 52 bits of the stint, as other regions know this memory.
-  function session_of(stint)
-    return struct.pack(">I8", tonumber(string.sub(stint.id, 1, 13), 16))
+  -- The first 52 bits of the replication epoch, as other regions know this memory.
+  function session_of(epoch)
+    return struct.pack(">I8", tonumber(string.sub(epoch.id, 1, 13), 16))
   end
 
   local function read_ledger(raw)
     if not raw or #raw < LEDGER_HEAD then return nil end
     local l = {}
-    l.window, l.stint, l.minted, l.given, l.taken, l.closed_window, l.closed_used =
+    l.window, l.epoch, l.minted, l.given, l.taken, l.closed_window, l.closed_used =
       struct.unpack(">I7c40I5I5I5I7I5", raw)
     l.entries = string.sub(raw, LEDGER_HEAD + 1)
     return l
@@ -63,20 +63,20 @@ if escrowed then
 
   function write_ledger(l)
     return struct.pack(
-      ">I7c40I5I5I5I7I5", l.window, l.stint, l.minted, l.given, l.taken, l.closed_window, l.closed_used
+      ">I7c40I5I5I5I7I5", l.window, l.epoch, l.minted, l.given, l.taken, l.closed_window, l.closed_used
     ) .. l.entries
   end
 
-  -- Goes on to a window, or begins anew where what was known belongs to another stint.
-  function ledger_enter(l, stint, window, minted, used)
-    if l.stint ~= stint.id then
+  -- Goes on to a window, or begins anew where what was known belongs to another replication epoch.
+  function ledger_enter(l, epoch, window, minted, used)
+    if l.epoch ~= epoch.id then
       l.closed_window, l.closed_used = 0, 0
     elseif window > l.window then
       l.closed_window, l.closed_used = l.window, used
     else
       return false
     end
-    l.stint, l.window, l.minted, l.given, l.taken, l.entries = stint.id, window, minted, 0, 0, ""
+    l.epoch, l.window, l.minted, l.given, l.taken, l.entries = epoch.id, window, minted, 0, 0, ""
     return true
   end
 
@@ -84,8 +84,8 @@ if escrowed then
     return math.max(0, l.minted + l.taken - l.given)
   end
 
-  function minted(b, stint, window)
-    return window * b.window >= stint.begun + DOUBT_MARGIN and b.burst or 0
+  function minted(b, epoch, window)
+    return window * b.window >= epoch.begun + DOUBT_MARGIN and b.burst or 0
   end
 
   -- The most of a capacity that is ever forwarded and not acknowledged.
@@ -98,8 +98,8 @@ if escrowed then
     return (floor(l.closed_window / 1000) + l.closed_used) * 1000
   end
 
-  -- What is not known to have drained yet: all may have been taken before this stint. Worked out anew for
-  -- whoever asks, since daemons of one region may hold different shares for a while.
+  -- What is not known to have drained yet: all may have been taken before this replication epoch. Worked out
+  -- anew for whoever asks, since daemons of one region may hold different shares for a while.
   local function unknown(b, now)
     local full = {
       at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,
@@ -116,17 +116,17 @@ if escrowed then
   end
 
   -- What a bucket is held to now. Sets its view, and moves it on where the ledger is ahead of the clock.
-  function rights_terms(b, stint, now)
+  function rights_terms(b, epoch, now)
     local _, index = place(b.window, now)
     if b.kind == FIXED_WINDOW then
       local counted
       _, counted = place(b.window, math.max(now, b.at))
       local l = read_ledger(redis.call("GET", b.rights))
       local window = math.max(counted, l and l.window or 0)
-      local mint = minted(b, stint, window)
+      local mint = minted(b, epoch, window)
       local budget = mint
-      if l and l.stint == stint.id and l.window == window then
-        -- Whoever minted it knew this stint at least as well.
+      if l and l.epoch == epoch.id and l.window == window then
+        -- Whoever minted it knew this replication epoch at least as well.
         l.minted = math.min(l.minted, b.burst)
         budget = ledger_budget(l)
       end
@@ -139,20 +139,20 @@ if escrowed then
         b.raw = struct.pack(">I4I7I4", b.shape, b.at, b.first) .. pack_debt(b)
       end
     elseif b.kind == SLIDING_WINDOW then
-      if now < stint.begun + 2 * b.window + DOUBT_MARGIN then
+      if now < epoch.begun + 2 * b.window + DOUBT_MARGIN then
         b.view = { window = index, budget = 0, next_budget = 0, others = 0, others_before = 0 }
       end
     elseif b.kind == SLIDING_LOG then
-      if now < stint.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
+      if now < epoch.begun + b.window + DOUBT_MARGIN then b.permits = 0 end
     elseif b.kind == CONCURRENCY then
-      b.doubt = stint.begun + b.window + DOUBT_MARGIN
+      b.doubt = epoch.begun + b.window + DOUBT_MARGIN
     else
-      b.begun = stint.begun
-      -- Of an earlier stint; what it may have held is not known.
-      if b.at < stint.begun then b.at, b.first, b.second = stint.begun, 0, 0 end
+      b.begun = epoch.begun
+      -- Of an earlier replication epoch; what it may have held is not known.
+      if b.at < epoch.begun then b.at, b.first, b.second = epoch.begun, 0, 0 end
       local l = read_ledger(redis.call("GET", b.rights))
-      if l and l.stint == stint.id then b.ledger = l end
-      b.doubt = now < stint.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
+      if l and l.epoch == epoch.id then b.ledger = l end
+      b.doubt = now < epoch.begun + MESSAGE_LIFE + KEPT_LIFE + DOUBT_MARGIN and under_way_max(level_capacity(b)) or 0
       b.kept = b.ledger and now < kept_until(b.ledger) and b.ledger.taken or 0
       level_raise(b, now)
       b.raw = struct.pack(">I4I7I4I6", b.shape, b.at, b.first, b.second)

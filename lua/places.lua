@@ -1,10 +1,10 @@
 -- Places of an escrow rule of concurrency that are lent between regions.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua and rights.lua. The value lies beside the bucket:
--- stint (40), places that are the region's own (5), places that could be held when this was written (5), the
--- region's share (5), whether every other region has said what it has of an earlier memory (1), the own
--- session (8), then for each region that was met: its session (8), given (5), taken (5), when it last
--- confirmed a loan (7), flags (1: 1 told, 2 carried), length and name; big-endian.
+-- replication epoch (40), places that are the region's own (5), places that could be held when this was
+-- written (5), the region's share (5), whether every other region has said what it has of an earlier memory
+-- (1), the own session (8), then for each region that was met: its session (8), given (5), taken (5), when it
+-- last confirmed a loan (7), flags (1: 1 told, 2 carried), length and name; big-endian.
 -- Mirrors: Terms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
 
 local places_terms, places_step
@@ -20,8 +20,8 @@ if escrowed and kinds[CONCURRENCY] then
     return high * 4294967296 + low
   end
 
-  local function read_places(raw, stint)
-    if not raw or #raw < HEAD or string.sub(raw, 1, 40) ~= stint.id then return nil end
+  local function read_places(raw, epoch)
+    if not raw or #raw < HEAD or string.sub(raw, 1, 40) ~= epoch.id then return nil end
     local l = { bonds = {} }
     local _, from
     _, _, _, _, l.vouched, l.session, from = struct.unpack(">c40I5I5I5Bc8", raw)
@@ -76,9 +76,9 @@ if escrowed and kinds[CONCURRENCY] then
 
   -- What a bucket's holders are held to now. A user's own limit keeps its static share, as does a daemon
   -- without peers.
-  function places_terms(b, stint, now, moves)
-    b.begun = stint.begun
-    b.places = read_places(redis.call("GET", b.rights), stint)
+  function places_terms(b, epoch, now, moves)
+    b.begun = epoch.begun
+    b.places = read_places(redis.call("GET", b.rights), epoch)
     local held_to = math.min(capacity(b, b.places, now), U32_MAX)
     if moves then
       b.whole, b.permits = b.permits, held_to
@@ -113,7 +113,7 @@ if escrowed and kinds[CONCURRENCY] then
 
   -- Carries out a step beside which `held` places have holders. Returns the value, and how long to keep it in
   -- microseconds.
-  function places_step(b, stint, held, now, s)
+  function places_step(b, epoch, held, now, s)
     local l = b.places or { vouched = 0, session = struct.pack(">I8", now), bonds = {} }
     for i = 1, #l.bonds do
       local bond = l.bonds[i]
@@ -159,7 +159,7 @@ if escrowed and kinds[CONCURRENCY] then
       end
       if all then l.vouched = 1 end
     end
-    local parts = { struct.pack(">c40I5I5I5Bc8", stint.id, own(b, l, now), capacity(b, l, now), b.burst, l.vouched, l.session) }
+    local parts = { struct.pack(">c40I5I5I5Bc8", epoch.id, own(b, l, now), capacity(b, l, now), b.burst, l.vouched, l.session) }
     local kept = recall(b)
     for i = 1, #l.bonds do
       local bond = l.bonds[i]

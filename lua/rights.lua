@@ -3,8 +3,8 @@
 -- KEYS     the bucket, its rights
 -- ARGV[1]  as in decide.lua
 -- ARGV[2]  the bucket, 23 bytes as in decide.lua
--- ARGV[3]  the stints that the caller knows, 47 bytes each: replication id (40), since when in microseconds
---          (7)
+-- ARGV[3]  the replication epochs that the caller knows, 47 bytes each: replication id (40), since when in
+--          microseconds (7)
 -- ARGV[4]  the step: window (7; without windows how many permits a take may keep beyond the capacity), kind
 --          (1: 0 read, 1 give, 2 take, 3 acknowledge, 4 meet, 5 vouch), the other region's session (8), the
 --          session of ours that it is meant for (8), permits (5), then the other region's name. Of places the
@@ -12,8 +12,8 @@
 --          gave and has, each plus one, zero where it did not say; to vouch names all regions, each after its
 --          length
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
---          the stint (47) if the caller did not know it, or an empty string of places the value of
---          places.lua, and how many are held -1 where the key holds a bucket of another shape, or without
+--          the replication epoch (47) if the caller did not know it, or an empty string of places the value
+--          of places.lua, and how many are held -1 where the key holds a bucket of another shape, or without
 --          windows where it is too early to name this memory
 -- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows Terms::carry_out of
 -- level.rs and places.rs beside it
@@ -36,8 +36,8 @@ local b = {
   permits = permits, window = window, burst = burst, queue = queue,
 }
 if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or not bucket_load(b) then return { -1 } end
-local stint = read_stint(ARGV[3], now)
-rights_terms(b, stint, now)
+local epoch = read_epoch(ARGV[3], now)
+rights_terms(b, epoch, now)
 
 local for_window, kind, session, own, amount, next_at = struct.unpack(">I7Bc8c8I5", ARGV[4])
 local region = string.sub(ARGV[4], next_at)
@@ -45,13 +45,13 @@ local GIVEN, TAKEN, ACKNOWLEDGED, KEPT_BEYOND = 0, 1, 2, 3
 
 if b.kind == CONCURRENCY then
   if now < b.doubt then return { -1 } end
-  places_terms(b, stint, now, true)
+  places_terms(b, epoch, now, true)
   local held = b.len and b.len - redis.call("ZCOUNT", b.key, "-inf", string.format("%.0f", now)) or 0
   local step = { at = for_window, kind = kind, session = session, own = own, amount = amount, region = region }
-  local value, own_session, kept = places_step(b, stint, held, now, step)
+  local value, own_session, kept = places_step(b, epoch, held, now, step)
   local ttl = ttl_fixed or math.ceil(kept / 1000)
   redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl))
-  return { now, value, held, own_session, stint.learned or "" }
+  return { now, value, held, own_session, epoch.learned or "" }
 end
 
 -- The ledger of a bucket without windows has of each kind one entry for a region: that of its latest session,
@@ -156,9 +156,9 @@ local function charged(entries)
 end
 
 if b.kind ~= FIXED_WINDOW then
-  if now < stint.begun + DOUBT_MARGIN then return { -1 } end
+  if now < epoch.begun + DOUBT_MARGIN then return { -1 } end
   local l = b.ledger
-    or { window = 0, stint = stint.id, given = 0, taken = 0, closed_window = now, closed_used = 0, entries = "" }
+    or { window = 0, epoch = epoch.id, given = 0, taken = 0, closed_window = now, closed_used = 0, entries = "" }
   local own_session = struct.pack(">I8", l.closed_window)
   local entries = read_entries(l.entries)
   -- What of the level's use is no charge: so much finds room.
@@ -219,14 +219,14 @@ if b.kind ~= FIXED_WINDOW then
   local value = write_ledger(l)
   -- Nothing that was sent from this ledger may arrive after it is forgotten.
   redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl_fixed or 2 * MESSAGE_LIFE / 1000))
-  return { now, value, math.max(0, l.minted + l.taken - level_free(b, now)), own_session, stint.learned or "" }
+  return { now, value, math.max(0, l.minted + l.taken - level_free(b, now)), own_session, epoch.learned or "" }
 end
 
 local at = b.view.window
-local mint = minted(b, stint, at)
+local mint = minted(b, epoch, at)
 local l = b.ledger
-  or { window = at, stint = stint.id, minted = mint, given = 0, taken = 0, closed_window = 0, closed_used = 0, entries = "" }
-ledger_enter(l, stint, at, mint, rights_used(b, l.window, ledger_budget(l)))
+  or { window = at, epoch = epoch.id, minted = mint, given = 0, taken = 0, closed_window = 0, closed_used = 0, entries = "" }
+ledger_enter(l, epoch, at, mint, rights_used(b, l.window, ledger_budget(l)))
 l.minted = math.min(l.minted, b.burst)
 local used = rights_used(b, at, ledger_budget(l))
 
@@ -259,7 +259,7 @@ end
 if for_window == at then
   if kind == GIVE and amount > 0 and amount <= ledger_budget(l) - used then
     l.given = l.given + change(0, function(total) return total + amount end)
-  elseif kind == TAKE and own == session_of(stint) then
+  elseif kind == TAKE and own == session_of(epoch) then
     l.taken = l.taken + change(1, function(total) return math.max(total, amount) end)
   end
 end
@@ -276,4 +276,4 @@ end
 local value = write_ledger(l)
 local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((at + 2) * window + KEPT - now) / 1000)), 4e12)
 redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl))
-return { now, value, used, session_of(stint), stint.learned or "" }
+return { now, value, used, session_of(epoch), epoch.learned or "" }

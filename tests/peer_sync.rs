@@ -208,7 +208,7 @@ impl Region {
         let mut replica = ReplicaConfig::new(name, incarnation);
         replica.regions = vec!["eu".into(), "us".into()];
         // Seven of a thousand would not be worth a word.
-        replica.thrift = false;
+        replica.suppresses_reports = false;
         let task = tokio::spawn(sync::run(
             Arc::clone(&port) as Arc<dyn WorldPort>,
             Arc::clone(&peers),

@@ -47,7 +47,7 @@ pub struct Frame {
     pub reports: Vec<Report>,
 }
 
-/// An acknowledgement. A frame is acknowledged only if all of its labels were understood.
+/// An acknowledgement. A frame is acknowledged only if all of its key ids were understood.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Acknowledgement {
     /// Which of the receiver's incarnations sent that frame: a newer one must not take it for its own.
@@ -62,7 +62,7 @@ pub struct Acknowledgement {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The sender's number for the subject. In one incarnation it never stands for another.
-    pub label: u64,
+    pub key_id: u64,
     /// What the number stands for; left out once the receiver has acknowledged a frame that said it.
     pub subject: Option<Subject>,
     /// Which window this speaks of; zero for algorithms without windows.

@@ -228,7 +228,7 @@ mod tests {
             own: None,
         };
         Report {
-            label: 700,
+            key_id: 700,
             subject: Some(subject),
             window: 300,
             stamp: Timestamp(SENT - 2_000),
@@ -238,9 +238,9 @@ mod tests {
     }
 
     /// As it is told from the second time on.
-    fn known(label: u64, admitted: u64) -> Report {
+    fn known(key_id: u64, admitted: u64) -> Report {
         let amounts = [Amount { admitted, returned: 0 }].into_iter().collect();
-        Report { label, subject: None, amounts, ..report(b"") }
+        Report { key_id, subject: None, amounts, ..report(b"") }
     }
 
     fn subject(report: &mut Report) -> &mut Subject {
@@ -280,7 +280,7 @@ mod tests {
 
     prop_compose! {
         fn arbitrary_report()(
-            label in any::<u64>(),
+            key_id in any::<u64>(),
             subject in proptest::option::of(arbitrary_subject()),
             amounts in proptest::collection::vec(any::<[u64; 2]>(), 0..3),
             plain in any::<bool>(),
@@ -289,7 +289,7 @@ mod tests {
         ) -> Report {
             let amount = |[admitted, returned]: [u64; 2]| Amount { admitted, returned: if plain { 0 } else { returned } };
             let amounts = amounts.into_iter().map(amount).collect();
-            Report { label, subject, window, stamp: Timestamp(stamp << 40), amounts, demand: rounded(demand) }
+            Report { key_id, subject, window, stamp: Timestamp(stamp << 40), amounts, demand: rounded(demand) }
         }
     }
 
@@ -375,8 +375,8 @@ mod tests {
     fn own_limits_follow_the_rights_of_their_buckets() {
         let mut owned = rights();
         let own = Some(OwnLimit { permits: 300, burst: 400, queue: 0 });
-        owned.statements[0].limit = CountedLimit { own, hearsay: true };
-        owned.transfers[0].limit = CountedLimit { own, hearsay: false };
+        owned.statements[0].limit = CountedLimit { own, said_by_others: true };
+        owned.transfers[0].limit = CountedLimit { own, said_by_others: false };
         owned.statements.push(rights().statements.remove(0));
         let whole = encode_rights(&owned).unwrap();
         assert_eq!(decode(&whole), Ok(Message::Rights(owned)));

@@ -72,12 +72,18 @@ fn divided(regions: usize, demand: u64) -> f64 {
         })
         .collect();
     let (end, cut) = (START + SECOND, START + Span::from_millis(250));
-    let mut tip = 0;
+    let mut rounding_offset = 0;
     quietest(100, || {
         for _ in 0..100 {
-            tip = (tip + 7_919) % 1_000_000;
-            let estate =
-                DivisionInput { limit: u64::from(LIMIT), start: START, end, cut, caution: 1_000, tip };
+            rounding_offset = (rounding_offset + 7_919) % 1_000_000;
+            let estate = DivisionInput {
+                limit: u64::from(LIMIT),
+                start: START,
+                end,
+                cut,
+                caution: 1_000,
+                rounding_offset,
+            };
             black_box(budgets(estate, black_box(&stakes)));
         }
     })

@@ -152,7 +152,7 @@ impl Node {
             interval: plan.interval,
             keys_max: plan.keys_max,
             shared_store: plan.shared_store,
-            thrift: plan.thrift,
+            suppresses_reports: plan.suppresses_reports,
             policy: if *way == Way::GossipCut { Policy::Cut } else { Policy::Tidegate },
             ..ReplicaConfig::new(name.clone(), now.0 / 1_000)
         };

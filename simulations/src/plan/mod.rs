@@ -42,7 +42,7 @@ pub(crate) struct Plan {
     /// Most buckets that the store of a real daemon holds in memory; `None`: as many as it does by itself.
     pub(crate) store_keys_max: Option<u64>,
     /// Whether gossip tells only what others would otherwise guess wrong.
-    pub(crate) thrift: bool,
+    pub(crate) suppresses_reports: bool,
 }
 
 /// Whom the clients of a region ask.
@@ -324,7 +324,7 @@ impl Plan {
             database: false,
             keys_max: 1_000,
             store_keys_max: None,
-            thrift: true,
+            suppresses_reports: true,
         }
     }
 }

@@ -148,7 +148,7 @@ fn whole(root: &TreeNode, problems: &mut Problems<'_>) -> Option<Plan> {
         database,
         keys_max: index(keys_max),
         store_keys_max,
-        thrift: true,
+        suppresses_reports: true,
     })
 }
 

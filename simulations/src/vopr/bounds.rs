@@ -120,7 +120,7 @@ impl BoundsCase {
             database: false,
             keys_max: 100,
             store_keys_max: None,
-            thrift: dice.chance(0.7),
+            suppresses_reports: dice.chance(0.7),
         };
         for region in &mut plan.regions {
             region.ahead = i64::try_from(dice.below(16_000)).unwrap_or(0) - 8_000;
@@ -168,7 +168,7 @@ impl BoundsCase {
             self.plan.weather.longest().0 / 1_000,
             self.plan.weather.jitter,
             self.plan.weather.loss * 100.0,
-            if self.plan.thrift { ", thrift" } else { "" },
+            if self.plan.suppresses_reports { ", report suppression" } else { "" },
             if self.plan.shared_store { ", shared stores" } else { "" }
         )
     }

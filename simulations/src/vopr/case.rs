@@ -204,7 +204,7 @@ impl Case {
                 }
                 self.silence = if bucket && dice.chance(0.1) { LONG } else { Span::ZERO };
             }
-            Way::Gossip => self.plan.thrift = dice.chance(0.5),
+            Way::Gossip => self.plan.suppresses_reports = dice.chance(0.5),
             _ => {}
         }
         if bucket && !self.calm && dice.chance(0.5) {
@@ -302,9 +302,9 @@ impl Case {
             if self.calm { ", calm" } else { "" },
             if self.faults.reload > 0.0 { ", reloads" } else { "" },
             if self.faults.clock > 0.0 { ", clocks" } else { "" },
-            match (self.plan.thrift, self.own.is_empty()) {
-                (true, true) => ", thrift",
-                (true, false) => ", thrift, own limits",
+            match (self.plan.suppresses_reports, self.own.is_empty()) {
+                (true, true) => ", report suppression",
+                (true, false) => ", report suppression, own limits",
                 (false, true) => "",
                 (false, false) => ", own limits",
             }
@@ -400,6 +400,6 @@ fn plan(dice: &mut Dice, seed: u64, (regions, rule, weather): (usize, RulePlan, 
         keys_max: 50,
         store_keys_max: None,
         // The truth of every bucket is asked for in the end, also of those that nobody need know.
-        thrift: false,
+        suppresses_reports: false,
     }
 }

@@ -502,7 +502,7 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
             };
             let Some((own, others)) = daemon.node.admitted(user, window) else { continue };
             let key = world_key(user);
-            if world.plan.thrift && !daemon.node.replica.speaks_for(&key) {
+            if world.plan.suppresses_reports && !daemon.node.replica.speaks_for(&key) {
                 // Its speaker need not know of it.
                 continue;
             }
@@ -518,7 +518,7 @@ fn counts_are_true(game: &Game<'_>) -> Result<(), String> {
                     missing += admitted.saturating_sub(believed + doubtful);
                 }
                 known.push((region.clone(), believed, admitted));
-                if believed > admitted || (believed + doubtful < admitted && !world.plan.thrift) {
+                if believed > admitted || (believed + doubtful < admitted && !world.plan.suppresses_reports) {
                     return Err(format!(
                         "{} of {} believes that {region} admitted {believed} for user {user}; it was {admitted}, {doubtful} of it before a crash",
                         daemon.name.node, daemon.name.region

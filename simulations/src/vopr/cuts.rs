@@ -110,7 +110,7 @@ impl CutsCase {
             database: false,
             keys_max: 100,
             store_keys_max: None,
-            thrift: dice.chance(0.7),
+            suppresses_reports: dice.chance(0.7),
         };
         for region in &mut plan.regions {
             region.ahead = i64::try_from(dice.below(4_000)).unwrap_or(0) - 2_000;
@@ -145,7 +145,7 @@ impl CutsCase {
             self.load,
             self.plan.weather.longest().0 / 1_000,
             self.plan.weather.loss * 100.0,
-            if self.plan.thrift { ", thrift" } else { "" }
+            if self.plan.suppresses_reports { ", report suppression" } else { "" }
         )
     }
 

@@ -92,7 +92,7 @@ impl RestartsCase {
             database: false,
             keys_max: 100,
             store_keys_max: None,
-            thrift: dice.chance(0.7),
+            suppresses_reports: dice.chance(0.7),
         };
         // One after the other, so that somebody is always there who knows.
         let (mut restarts, mut at) = (Vec::new(), 3 * SECOND);
@@ -133,7 +133,7 @@ impl RestartsCase {
             self.plan.rule.algorithm,
             self.plan.weather.longest().0 / 1_000,
             self.plan.weather.loss * 100.0,
-            if self.plan.thrift { ", thrift" } else { "" },
+            if self.plan.suppresses_reports { ", report suppression" } else { "" },
             self.restarts.iter().map(of).collect::<Vec<_>>().join(", ")
         )
     }

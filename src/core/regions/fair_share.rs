@@ -53,7 +53,7 @@ pub struct DivisionInput {
     /// How many standard deviations more than it asks for a region is taken to want, in thousandths.
     pub caution: u64,
     /// Where fractions of a permit tip over, in millionths; the same in every region.
-    pub tip: u64,
+    pub rounding_offset: u64,
 }
 
 /// What one region has probably used, and what it will want in the whole window, in millionths.
@@ -183,7 +183,8 @@ fn whole(estate: DivisionInput, parts: &[i128]) -> Budgets {
     for (index, part) in parts.iter().enumerate() {
         running += part;
         let last = index + 1 == parts.len();
-        let up_to = if last { all } else { (running + i128::from(estate.tip)).div_euclid(UNIT) }.max(given);
+        let up_to = if last { all } else { (running + i128::from(estate.rounding_offset)).div_euclid(UNIT) }
+            .max(given);
         out.push(u64::try_from(up_to - given).unwrap_or(0));
         given = up_to;
     }
@@ -235,7 +236,7 @@ mod tests {
                 end: Timestamp(vector.en),
                 cut: common_cut(Timestamp(vector.st), Span(vector.delta), &stakes),
                 caution: 1_000,
-                tip: 500_000,
+                rounding_offset: 500_000,
             };
             assert_eq!(budgets(estate, &stakes).to_vec(), vector.out, "vector {number}");
         }
@@ -255,7 +256,14 @@ mod tests {
 
     fn second(limit: u64) -> DivisionInput {
         let (start, end) = (Timestamp(START), Timestamp(START + 1_000_000));
-        DivisionInput { limit, start, end, cut: start + Span(1_050_000), caution: 1_000, tip: 123_456 }
+        DivisionInput {
+            limit,
+            start,
+            end,
+            cut: start + Span(1_050_000),
+            caution: 1_000,
+            rounding_offset: 123_456,
+        }
     }
 
     proptest! {

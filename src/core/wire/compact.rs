@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! frame   := incarnation seq sent slowest seen? count report*     seen? := 0 | 1 incarnation seq before
-//! report  := flags label [subject] [stamp±] [window] amounts demand
+//! report  := flags key-id [subject] [stamp±] [window] amounts demand
 //! subject := domain name identity (0 | 1 region) count (node since±)* own?
 //! text    := length bytes; since against sent
 //! own     := permits burst queue, where the flags say so
@@ -84,7 +84,7 @@ pub fn write_report(sent: Timestamp, before: Option<&Report>, report: &Report, b
     let own = report.subject.as_ref().is_some_and(|subject| subject.own.is_some());
     let named = flag(report.subject.is_some(), NAMED) | flag(own, OWN);
     bytes.push(named | flag(same, SAME_TIME) | flag(plain, PLAIN));
-    put(bytes, report.label);
+    put(bytes, report.key_id);
     if let Some(subject) = &report.subject {
         write_subject(sent, subject, bytes);
     }
@@ -213,7 +213,7 @@ impl<'a> Rest<'a> {
         if flags > NAMED | SAME_TIME | PLAIN | OWN || flags & (NAMED | OWN) == OWN {
             return Err(Unreadable::Malformed);
         }
-        let label = self.number()?;
+        let key_id = self.number()?;
         let subject = if flags & NAMED == 0 { None } else { Some(self.subject(sent, flags & OWN > 0)?) };
         let (stamp, window) = if flags & SAME_TIME == 0 {
             (self.time(sent)?, self.number()?)
@@ -229,7 +229,7 @@ impl<'a> Rest<'a> {
             amounts.push(Amount { admitted: self.number()?, returned: 0 });
         }
         let demand = coded_demand(u16::from_le_bytes([self.byte()?, self.byte()?]))?;
-        Ok(Report { label, subject, window, stamp, amounts, demand })
+        Ok(Report { key_id, subject, window, stamp, amounts, demand })
     }
 
     fn subject(&mut self, sent: Timestamp, has_own: bool) -> Result<Subject, Unreadable> {

@@ -62,7 +62,7 @@ pub struct CountedLimit {
     /// The bucket's own, in place of the rule's.
     pub own: Option<OwnLimit>,
     /// Whether others only said so: the sender's region itself decides nothing.
-    pub hearsay: bool,
+    pub said_by_others: bool,
 }
 
 /// Rights that went from one region to another in one window, all together.

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::failure::Failure;
 use super::names;
 use super::resp;
-use super::rights::{ReplicationEpochs, STINT_BYTES};
+use super::rights::{EPOCH_BYTES, ReplicationEpochs};
 use super::scripts::Script;
 use super::slots::ClusterSlot;
 use crate::core::algorithm::{Algorithm, Allowance, Limit};
@@ -125,8 +125,8 @@ pub(super) struct Reply {
     pub(super) before: Vec<Before>,
     /// For logs and leases, in the order of the charges.
     pub(super) told: Vec<Told>,
-    /// A stint that was not known; else empty.
-    pub(super) stint: Vec<u8>,
+    /// A replication epoch that was not known; else empty.
+    pub(super) epoch: Vec<u8>,
 }
 
 /// What a call is decided by beside its parts.
@@ -134,8 +134,8 @@ pub(super) struct Reply {
 pub(super) struct CallTerms<'a> {
     /// A test's clock in place of the server's.
     pub(super) clock: Option<Timestamp>,
-    /// The stints that this daemon knows.
-    pub(super) stints: &'a ReplicationEpochs,
+    /// The replication epochs that this daemon knows.
+    pub(super) epochs: &'a ReplicationEpochs,
     /// Keys that the server may hold before no new ones are made.
     pub(super) keys_bound: Option<u64>,
 }
@@ -193,7 +193,7 @@ impl DecideCall {
     /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for
     /// tests.
     pub(super) fn write(&self, into: &mut Vec<u8>, script: &Script, whole: bool, terms: CallTerms<'_>) {
-        let CallTerms { clock, stints, keys_bound } = terms;
+        let CallTerms { clock, epochs, keys_bound } = terms;
         let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
         let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
         let keys = self.buckets.len() + views().count();
@@ -226,7 +226,7 @@ impl DecideCall {
         resp::word(into, &self.packed_buckets());
         resp::word(into, &self.packed_parts());
         if escrowed {
-            resp::word(into, &stints.packed());
+            resp::word(into, &epochs.packed());
         } else if arguments > 1 {
             resp::word(into, b"");
         }
@@ -333,15 +333,15 @@ impl DecideCall {
             }
         }
         let mut told = Vec::new();
-        let mut stint = Vec::new();
+        let mut epoch = Vec::new();
         while let Some(bytes) = next() {
-            if bytes.len() == STINT_BYTES {
-                stint = bytes;
+            if bytes.len() == EPOCH_BYTES {
+                epoch = bytes;
                 continue;
             }
             told.push(read_told(&bytes).ok_or_else(unexpected)?);
         }
-        Ok(Ok(Reply { now: Timestamp(now), fates, before, told, stint }))
+        Ok(Ok(Reply { now: Timestamp(now), fates, before, told, epoch }))
     }
 }
 

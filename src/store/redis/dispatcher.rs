@@ -42,7 +42,7 @@ const TRY_AGAIN: Duration = Duration::from_millis(1);
 pub(super) struct Dispatcher {
     places: Arc<Places>,
     meter: Arc<RateEstimator>,
-    stints: ReplicationEpochs,
+    epochs: ReplicationEpochs,
     /// A test's clock in place of the servers'.
     clock: Option<Arc<Clock>>,
     runtime: Handle,
@@ -64,7 +64,7 @@ impl Dispatcher {
         Arc::new(Self {
             places,
             meter,
-            stints: ReplicationEpochs::default(),
+            epochs: ReplicationEpochs::default(),
             clock,
             runtime: Handle::current(),
         })
@@ -185,7 +185,7 @@ impl Dispatcher {
     fn settle(self: &Arc<Self>, mut group: Group, answer: Result<Value, Failure>) {
         let failure = match answer.and_then(|value| group.call.reply(value)) {
             Ok(Ok(reply)) => {
-                self.stints.learn(&reply.stint);
+                self.epochs.learn(&reply.epoch);
                 let answers = replay(&group.call, &reply);
                 return self.answer(&mut group, answers);
             }
@@ -242,7 +242,7 @@ impl Dispatcher {
             match self.redirected(&packed, slot, before.take(), deadline).await {
                 Ok(value) => match call.reply(value)? {
                     Ok(reply) => {
-                        self.stints.learn(&reply.stint);
+                        self.epochs.learn(&reply.epoch);
                         return Ok(replay(call, &reply));
                     }
                     Err(strangers) => call.step_aside(&strangers),
@@ -257,13 +257,13 @@ impl Dispatcher {
     /// Has a step carried out on the rights of a bucket. `None`: no answer came in time.
     pub(super) async fn rights(&self, call: &rights::StepCall, deadline: Deadline) -> Option<StepResult> {
         let slot = call.name.slot;
-        let packed = |whole| call.command(whole, self.clock(), &self.stints).get_packed_command();
+        let packed = |whole| call.command(whole, self.clock(), &self.epochs).get_packed_command();
         let mut answer = self.redirected(&packed(false), slot, None, deadline).await;
         if matches!(answer, Err(Failure::NoScript)) {
             answer = self.redirected(&packed(true), slot, None, deadline).await;
         }
         match answer {
-            Ok(value) => rights::read(value, call.places, &self.stints),
+            Ok(value) => rights::read(value, call.places, &self.epochs),
             Err(failure) => {
                 self.meter.failed(&failure);
                 None
@@ -328,7 +328,7 @@ impl Dispatcher {
     }
 
     fn terms(&self, keys_bound: Option<u64>) -> CallTerms<'_> {
-        CallTerms { clock: self.clock(), stints: &self.stints, keys_bound }
+        CallTerms { clock: self.clock(), epochs: &self.epochs, keys_bound }
     }
 
     fn clock(&self) -> Option<Timestamp> {

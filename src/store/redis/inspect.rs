@@ -129,7 +129,7 @@ pub(super) async fn try_script(node: &Arc<Node>, map: &Map, topology: Topology) 
             let _ = call.add(Arc::new(trial(&tag, cost)));
         }
         let mut packed = Vec::new();
-        let terms = CallTerms { clock: None, stints: &ReplicationEpochs::default(), keys_bound: None };
+        let terms = CallTerms { clock: None, epochs: &ReplicationEpochs::default(), keys_bound: None };
         call.write(&mut packed, &DECIDE, whole, terms);
         accept(node, &tag, node.upkeep_packed(&packed, ANSWER_MAX).await).await?;
     }

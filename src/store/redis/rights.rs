@@ -1,8 +1,8 @@
 //! Rights of `escrow` rules in Redis: one step is one call of `lua/rights.lua`, atomic with the decisions on
 //! the bucket.
 //!
-//! A server knows nothing of what was written before it became a primary; which of its *stints* the daemons
-//! have seen, and since when, is remembered here and told to every call that it matters to.
+//! A server knows nothing of what was written before it became a primary; which of its *replication epochs*
+//! the daemons have seen, and since when, is remembered here and told to every call that it matters to.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -20,15 +20,15 @@ use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
 
-/// Stints remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
-const STINTS_MAX: usize = 32;
+/// Epochs remembered: more than a region has servers. The oldest makes way; forgotten, it is looked up again.
+const EPOCHS_MAX: usize = 32;
 /// A replication id, and since when it lasts.
-pub(super) const STINT_BYTES: usize = 47;
+pub(super) const EPOCH_BYTES: usize = 47;
 const ID_BYTES: usize = 40;
 /// Larger numbers would not be exact in a double, or in their place in a value.
 const PERMITS_MAX: u64 = (1 << 40) - 1;
 
-/// The stints that were seen.
+/// The replication epochs that were seen.
 #[derive(Debug, Default)]
 pub(super) struct ReplicationEpochs(Mutex<Vec<u8>>);
 
@@ -43,21 +43,21 @@ impl ReplicationEpochs {
     }
 
     /// Remembers one, since when it was first seen.
-    pub(super) fn learn(&self, stint: &[u8]) {
-        if stint.len() != STINT_BYTES {
+    pub(super) fn learn(&self, epoch: &[u8]) {
+        if epoch.len() != EPOCH_BYTES {
             return;
         }
         let mut known = self.known();
-        let same = |one: &[u8]| one.get(..ID_BYTES) == stint.get(..ID_BYTES);
-        match known.chunks_exact_mut(STINT_BYTES).find(|one| same(one)) {
+        let same = |one: &[u8]| one.get(..ID_BYTES) == epoch.get(..ID_BYTES);
+        match known.chunks_exact_mut(EPOCH_BYTES).find(|one| same(one)) {
             // Whoever saw it first knows best: the bytes of the time sort like it.
-            Some(one) if stint.get(ID_BYTES..) < one.get(ID_BYTES..) => one.copy_from_slice(stint),
+            Some(one) if epoch.get(ID_BYTES..) < one.get(ID_BYTES..) => one.copy_from_slice(epoch),
             Some(_) => {}
             None => {
-                if known.len() >= STINTS_MAX * STINT_BYTES {
-                    known.drain(..STINT_BYTES);
+                if known.len() >= EPOCHS_MAX * EPOCH_BYTES {
+                    known.drain(..EPOCH_BYTES);
                 }
-                known.extend_from_slice(stint);
+                known.extend_from_slice(epoch);
             }
         }
     }
@@ -125,7 +125,7 @@ impl StepCall {
     }
 
     /// The command, by the script's hash or with its whole text.
-    pub(super) fn command(&self, whole: bool, clock: Option<Timestamp>, stints: &ReplicationEpochs) -> Cmd {
+    pub(super) fn command(&self, whole: bool, clock: Option<Timestamp>, epochs: &ReplicationEpochs) -> Cmd {
         let mut command = Cmd::new();
         let script: &Script = &RIGHTS;
         if whole {
@@ -138,25 +138,25 @@ impl StepCall {
             Some(now) => command.arg(now.0),
             None => command.arg(""),
         };
-        command.arg(&self.bucket).arg(stints.packed()).arg(&self.step);
+        command.arg(&self.bucket).arg(epochs.packed()).arg(&self.step);
         command
     }
 }
 
 /// Reads a reply. `None`: the key holds something else, or the reply is of another shape.
-pub(super) fn read(value: Value, places: bool, stints: &ReplicationEpochs) -> Option<StepResult> {
+pub(super) fn read(value: Value, places: bool, epochs: &ReplicationEpochs) -> Option<StepResult> {
     let Value::Array(values) = value else { return None };
     let [
         Value::Int(_),
         Value::BulkString(ledger),
         Value::Int(used),
         Value::BulkString(session),
-        Value::BulkString(stint),
+        Value::BulkString(epoch),
     ] = values.as_slice()
     else {
         return None;
     };
-    stints.learn(stint);
+    epochs.learn(epoch);
     let session = pull(&mut session.as_slice(), 8)?;
     let ledger = if places { unpack_places(ledger, session) } else { unpack(ledger, session) };
     Some(StepResult { ledger: ledger?, used: u64::try_from(*used).ok()? })
@@ -220,29 +220,29 @@ fn unpack_places(bytes: &[u8], session: u64) -> Option<Ledger> {
 mod tests {
     use super::*;
 
-    fn stint(id: char, begun: u64) -> Vec<u8> {
+    fn epoch(id: char, begun: u64) -> Vec<u8> {
         let mut bytes: Vec<u8> = std::iter::repeat_n(u8::try_from(id).unwrap(), ID_BYTES).collect();
         push(&mut bytes, begun, 7);
         bytes
     }
 
     #[test]
-    fn the_first_sight_of_a_stint_stands() {
-        let stints = ReplicationEpochs::default();
+    fn the_first_sight_of_a_replication_epoch_stands() {
+        let epochs = ReplicationEpochs::default();
         for (id, begun) in [('a', 50), ('b', 70), ('a', 40), ('a', 60)] {
-            stints.learn(&stint(id, begun));
+            epochs.learn(&epoch(id, begun));
         }
-        assert_eq!(stints.packed(), [stint('a', 40), stint('b', 70)].concat());
-        stints.learn(b"short");
-        assert_eq!(stints.packed().len(), 2 * STINT_BYTES);
+        assert_eq!(epochs.packed(), [epoch('a', 40), epoch('b', 70)].concat());
+        epochs.learn(b"short");
+        assert_eq!(epochs.packed().len(), 2 * EPOCH_BYTES);
     }
 
     #[test]
-    fn only_so_many_stints_are_remembered() {
-        let stints = ReplicationEpochs::default();
+    fn only_so_many_epochs_are_remembered() {
+        let epochs = ReplicationEpochs::default();
         for n in 0..100_u8 {
-            stints.learn(&stint(char::from(n + 20), 1));
+            epochs.learn(&epoch(char::from(n + 20), 1));
         }
-        assert_eq!(stints.packed().len(), STINTS_MAX * STINT_BYTES);
+        assert_eq!(epochs.packed().len(), EPOCHS_MAX * EPOCH_BYTES);
     }
 }

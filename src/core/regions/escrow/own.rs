@@ -63,14 +63,14 @@ impl EscrowBucket {
     pub(super) fn held_limit(&self, now: Timestamp) -> CountedLimit {
         let Some(owned) = &self.owned else { return CountedLimit::default() };
         let decided = owned.decided(now);
-        CountedLimit { own: decided.unwrap_or(owned.limit), hearsay: decided.is_none() }
+        CountedLimit { own: decided.unwrap_or(owned.limit), said_by_others: decided.is_none() }
     }
 
     /// What each region decides by lately; `None` in it is the rule's.
     fn limits(&self, now: Timestamp) -> impl Iterator<Item = Option<OwnLimit>> {
         let decided = self.owned.as_ref().and_then(|owned| owned.decided(now));
         let said = self.partners().filter(move |(_, partner)| {
-            !partner.limit.hearsay && partner.heard.is_some_and(|heard| now.since(heard) < DECIDED)
+            !partner.limit.said_by_others && partner.heard.is_some_and(|heard| now.since(heard) < DECIDED)
         });
         let said = said.map(|(_, partner)| partner.limit.own);
         decided.into_iter().chain(said)
@@ -134,14 +134,14 @@ impl Escrow {
 
     /// Another daemon of the own region said by which limit it counts.
     pub(super) fn hear_sibling_limit(&mut self, now: Timestamp, id: usize, limit: CountedLimit) {
-        if !limit.hearsay {
+        if !limit.said_by_others {
             self.decide_by(now, id, limit.own);
         }
     }
 
     /// Another region said by which limit it counts.
     pub(super) fn hear_limit(&mut self, now: Timestamp, id: usize, limit: CountedLimit) {
-        let news = limit.own.is_some() && !limit.hearsay;
+        let news = limit.own.is_some() && !limit.said_by_others;
         let Some(bucket) = self.bucket(id).filter(|bucket| news || bucket.owned.is_some()) else { return };
         let Some(rule) = self.rules.get(&bucket.key.rule).cloned() else { return };
         if let Some(bucket) = self.bucket_mut(id) {

@@ -72,7 +72,7 @@ pub(super) struct GossipBucket {
     enforced: Option<(Allowance, u64)>,
     cut: CommonCuts,
     /// Where fractions of a permit tip over.
-    lot: u64,
+    rounding_seed: u64,
     /// Without windows: the common level.
     pool: SharedLevel,
     /// What the store was charged for, by [`RegionId`]; the own one's place is for its siblings.
@@ -84,11 +84,11 @@ pub(super) struct GossipBucket {
     audited: u64,
     /// Whether the own region will soon be refused what it asks for: of a window it would have used more than
     /// three quarters of its budget, and without windows no more is left than what it did not tell.
-    strained: bool,
+    near_limit: bool,
     /// Whether `enforced` has changed since the store was told.
     moved_since: bool,
     changed: Timestamp,
-    /// Under which labels it is told.
+    /// Under which key ids it is told.
     voices: KeyIds,
 }
 
@@ -179,7 +179,7 @@ pub(super) struct DaemonContext<'a> {
     pub(super) policy: Policy,
     pub(super) care: GossipSafety,
     /// Whether nothing is told of buckets far from their limit.
-    pub(super) thrift: bool,
+    pub(super) suppresses_reports: bool,
     /// Whether there is so much to tell that only what others would guess wrong is told.
     pub(super) busy: bool,
     /// Whether for long all came in time, so that every region divides by the same reports.
@@ -205,7 +205,7 @@ impl GossipBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<WorldRule>, since: Timestamp) -> Self {
         let demand = Demand::new(rule.limit.window, rule.limit.permits);
         let pool = SharedLevel::full(rule.limit.capacity(rule.algorithm), since);
-        let lot = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+        let rounding_seed = key.identity.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         Self {
@@ -223,13 +223,13 @@ impl GossipBucket {
             queued: false,
             enforced: None,
             cut: CommonCuts::default(),
-            lot,
+            rounding_seed,
             pool,
             charged: SmallVec::new(),
             stored: 0,
             debt: 0,
             audited: 0,
-            strained: false,
+            near_limit: false,
             moved_since: false,
             changed: since,
             voices: KeyIds::default(),
@@ -277,7 +277,7 @@ impl GossipBucket {
         self.periods.iter().find(|period| period.window == window)
     }
 
-    /// Whose it is, what is known of a window, and under which labels it is told.
+    /// Whose it is, what is known of a window, and under which key ids it is told.
     pub(super) fn tell_of(&mut self, window: u64) -> Option<(&WorldKey, &Own, &Period, &mut KeyIds)> {
         let period = self.periods.iter().find(|period| period.window == window)?;
         Some((&self.key, &self.own, period, &mut self.voices))
@@ -525,7 +525,7 @@ impl GossipBucket {
             silent: &standing.silent,
             whole: standing.whole,
             policy: here.policy,
-            lot: self.lot,
+            rounding_seed: self.rounding_seed,
             lingering,
         }
     }
@@ -597,7 +597,7 @@ impl GossipBucket {
 
     /// How much would be missed if it were forgotten: the part of its limit in use now, in thousandths. What
     /// only others ask for is not missed here, whatever they say of it.
-    pub(super) fn pressure(&self, now: Timestamp) -> u64 {
+    pub(super) fn retention_priority(&self, now: Timestamp) -> u64 {
         let window = self.window_at(now);
         let Some(period) = self.period(window) else { return 0 };
         if period.live.net() == 0 && self.demand_at(now) == 0 {

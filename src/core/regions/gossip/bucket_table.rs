@@ -11,7 +11,7 @@ use crate::wire::RuleName;
 const SAMPLE: usize = 8;
 
 /// From this part of its limit on, in thousandths, a bucket is not forgotten for a new one.
-const PRESSURE_KEPT: u64 = 900;
+const PRIORITY_KEPT: u64 = 900;
 /// A bucket that is forgotten with at least this part of its limit in use, in thousandths, leaves its rule
 /// crowded: what is less need not be told to other regions either.
 const USE_MISSED: u64 = 100;
@@ -98,12 +98,14 @@ impl BucketTable {
         }
         if self.index.len() >= self.keys_max {
             let least = self.least(now);
-            let Some((pressure, least)) = least.filter(|&(pressure, _)| pressure < PRESSURE_KEPT) else {
+            let Some((retention_priority, least)) =
+                least.filter(|&(retention_priority, _)| retention_priority < PRIORITY_KEPT)
+            else {
                 self.dropped = self.dropped.saturating_add(1);
                 self.missed = Some(bucket.key.rule);
                 return None;
             };
-            self.dropped = self.dropped.saturating_add(u64::from(pressure > 0));
+            self.dropped = self.dropped.saturating_add(u64::from(retention_priority > 0));
             self.remove(least);
         }
         self.born = self.born.wrapping_add(1);
@@ -127,9 +129,9 @@ impl BucketTable {
         for _ in 0..SAMPLE.min(self.slots.len()) {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(Some(slot)) = self.slots.get(self.hand) else { continue };
-            let pressure = slot.bucket.pressure(now);
-            if least.is_none_or(|(known, _)| pressure < known) {
-                least = Some((pressure, slot.id));
+            let retention_priority = slot.bucket.retention_priority(now);
+            if least.is_none_or(|(known, _)| retention_priority < known) {
+                least = Some((retention_priority, slot.id));
             }
         }
         least

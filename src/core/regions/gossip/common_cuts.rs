@@ -57,7 +57,7 @@ pub(super) struct DivisionScope<'a> {
     pub(super) whole: bool,
     pub(super) policy: Policy,
     /// Where fractions tip over for this bucket.
-    pub(super) lot: u64,
+    pub(super) rounding_seed: u64,
     /// What regions admitted in the window before that still counts: of a `sliding_log`.
     pub(super) lingering: &'a [(RegionId, u64)],
 }
@@ -466,7 +466,7 @@ impl CommonCuts {
                 ReportsUsed::Arrived(own) => own.stamp.max(start),
             },
             caution: CAUTION,
-            tip: ground.lot.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
+            rounding_offset: ground.rounding_seed.wrapping_add(window.wrapping_mul(0x9e37_79b9)) % 1_000_000,
         };
         let mut by_id = Allocation::default();
         for (&(id, _), budget) in ground.parties.iter().zip(budgets(estate, &stakes)) {

@@ -80,10 +80,10 @@ pub(super) struct GossipLink {
     bytes_left: u64,
     /// Reports that found no room in the queue.
     pub(super) dropped: u64,
-    /// The own labels that it knows.
+    /// The own key ids that it knows.
     pub(super) named: AcknowledgedKeyIds,
-    /// What its labels stand for.
-    pub(super) labels: PeerKeyIds,
+    /// What its key ids stand for.
+    pub(super) key_ids: PeerKeyIds,
 }
 
 /// A report that went out.
@@ -91,7 +91,7 @@ pub(super) struct GossipLink {
 pub(super) struct SentReport {
     pub(super) item: OwedReport,
     pub(super) version: u32,
-    pub(super) label: u64,
+    pub(super) key_id: u64,
 }
 
 #[derive(Debug)]
@@ -139,7 +139,7 @@ impl GossipLink {
             bytes_left: BYTES_AT_ONCE,
             dropped: 0,
             named: AcknowledgedKeyIds::default(),
-            labels: PeerKeyIds::default(),
+            key_ids: PeerKeyIds::default(),
         }
     }
 
@@ -246,7 +246,7 @@ impl GossipLink {
             self.incarnation = incarnation;
             self.seen = None;
             self.named.forget();
-            self.labels.forget();
+            self.key_ids.forget();
         }
         self.heard = Some(now);
         Some(match self.seen {
@@ -300,7 +300,7 @@ impl GossipLink {
             };
             let landed = back == 0 || (back <= 64 && seen.before & (1 << (back - 1)) != 0);
             if landed {
-                flight.reports.iter().for_each(|told| named.understood(told.label));
+                flight.reports.iter().for_each(|told| named.understood(told.key_id));
             }
             !landed
         });
@@ -340,7 +340,7 @@ impl GossipLink {
             }
             let Some(flight) = self.unacknowledged.pop_front() else { break };
             for told in flight.reports {
-                self.named.doubt(told.label);
+                self.named.doubt(told.key_id);
                 lost(told.item, told.version);
             }
         }
@@ -533,7 +533,7 @@ mod tests {
         let mut link = link();
         let interval = Span::from_millis(50);
         for _ in 0..3 {
-            link.depart(Timestamp(0), vec![SentReport { item: ITEM, version: 1, label: 4 }], 100);
+            link.depart(Timestamp(0), vec![SentReport { item: ITEM, version: 1, key_id: 4 }], 100);
         }
         link.landed(Timestamp(1), 8, Acknowledgement { incarnation: 7, seq: 3, before: 0b11 }, Span::ZERO);
         link.landed(Timestamp(1), 8, Acknowledgement { incarnation: 8, seq: 3, before: 0b10 }, Span::ZERO);

@@ -7,41 +7,41 @@ use super::counts::Count;
 use crate::regions::membership::RegionId;
 use crate::wire::{Amount, Amounts, COUNTS_MAX, Counter};
 
-/// The labels of one bucket. Few: its own region's, and in a region of several daemons those that it passes
+/// The key ids of one bucket. Few: its own region's, and in a region of several daemons those that it passes
 /// on.
 #[derive(Debug, Default)]
 pub(super) struct KeyIds(Vec<KeyId>);
 
-/// What a label stands for.
+/// What a key id stands for.
 #[derive(Debug)]
 pub(super) struct KeyId {
     /// For whom; `None` for this daemon alone.
     speaker: Option<RegionId>,
-    pub(super) label: u64,
+    pub(super) key_id: u64,
     pub(super) counters: SmallVec<[Counter; 1]>,
 }
 
 impl KeyIds {
-    /// The label under which these counts can be told; `labels` is the last number given out.
+    /// The key id under which these counts can be told; `key ids` is the last number given out.
     pub(super) fn speak(
         &mut self,
         speaker: Option<RegionId>,
         counts: &[Count],
-        labels: &mut u64,
+        key_ids: &mut u64,
     ) -> Option<&KeyId> {
         let place = match self.0.iter().position(|voice| voice.speaker == speaker) {
             Some(place) => place,
             None => {
-                *labels += 1;
+                *key_ids += 1;
                 let counters = counts.iter().map(|count| count.counter.clone()).collect();
-                self.0.push(KeyId { speaker, label: *labels, counters });
+                self.0.push(KeyId { speaker, key_id: *key_ids, counters });
                 self.0.len() - 1
             }
         };
         let voice = self.0.get_mut(place)?;
         if !counts.iter().all(|count| voice.counters.contains(&count.counter)) {
-            *labels += 1;
-            voice.label = *labels;
+            *key_ids += 1;
+            voice.key_id = *key_ids;
             voice.add(counts);
         }
         Some(voice)
@@ -50,7 +50,7 @@ impl KeyIds {
 
 impl KeyId {
     /// Takes in who counts now. Those before them stay, so that windows in which not all counted share a
-    /// label.
+    /// key id.
     fn add(&mut self, counts: &[Count]) {
         for Count { counter, .. } in counts {
             if !self.counters.contains(counter) {
@@ -86,24 +86,24 @@ mod tests {
     }
 
     #[test]
-    fn a_label_lasts_until_somebody_else_counts_too() {
-        let (mut voices, mut labels) = (KeyIds::default(), 0);
-        let mut label = |counts: &[Count]| {
-            let voice = voices.speak(Some(0), counts, &mut labels).unwrap();
-            (voice.label, voice.amounts(counts).iter().map(|amount| amount.admitted).collect::<Vec<_>>())
+    fn a_key_id_lasts_until_somebody_else_counts_too() {
+        let (mut voices, mut key_ids) = (KeyIds::default(), 0);
+        let mut key_id = |counts: &[Count]| {
+            let voice = voices.speak(Some(0), counts, &mut key_ids).unwrap();
+            (voice.key_id, voice.amounts(counts).iter().map(|amount| amount.admitted).collect::<Vec<_>>())
         };
-        assert_eq!(label(&[count("a", 1)]), (1, vec![1]));
-        assert_eq!(label(&[]), (1, vec![]));
-        assert_eq!(label(&[count("a", 3)]), (1, vec![3]));
-        assert_eq!(label(&[count("a", 3), count("b", 1)]), (2, vec![3, 1]));
-        assert_eq!(label(&[count("b", 5)]), (2, vec![0, 5]));
+        assert_eq!(key_id(&[count("a", 1)]), (1, vec![1]));
+        assert_eq!(key_id(&[]), (1, vec![]));
+        assert_eq!(key_id(&[count("a", 3)]), (1, vec![3]));
+        assert_eq!(key_id(&[count("a", 3), count("b", 1)]), (2, vec![3, 1]));
+        assert_eq!(key_id(&[count("b", 5)]), (2, vec![0, 5]));
     }
 
     #[test]
     fn no_more_counters_are_named_than_a_report_may_hold() {
-        let (mut voices, mut labels) = (KeyIds::default(), 0);
+        let (mut voices, mut key_ids) = (KeyIds::default(), 0);
         for n in 0..=COUNTS_MAX {
-            let voice = voices.speak(None, &[count(&format!("n{n}"), 1)], &mut labels).unwrap();
+            let voice = voices.speak(None, &[count(&format!("n{n}"), 1)], &mut key_ids).unwrap();
             assert!(voice.counters.len() <= COUNTS_MAX);
         }
     }

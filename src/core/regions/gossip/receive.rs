@@ -79,7 +79,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Takes in one report. `false`: its label is not understood, so its frame must come again. Labels of a
+    /// Takes in one report. `false`: its key id is not understood, so its frame must come again. Key ids of a
     /// process that is over are not kept.
     fn take_report(&mut self, now: Timestamp, place: usize, report: Report, current: bool) -> bool {
         self.tally.reports_in = self.tally.reports_in.saturating_add(1);
@@ -87,12 +87,12 @@ impl Replica {
             Some(subject) => {
                 let meaning = self.meaning_of((now, report.stamp), place, subject);
                 if current && let Some(link) = self.links.get_mut(place) {
-                    link.labels.name(report.label, meaning.clone());
+                    link.key_ids.name(report.key_id, meaning.clone());
                 }
                 Some(meaning)
             }
             None if current => {
-                self.links.get_mut(place).and_then(|link| link.labels.meaning(report.label)).cloned()
+                self.links.get_mut(place).and_then(|link| link.key_ids.meaning(report.key_id)).cloned()
             }
             None => None,
         };
@@ -158,7 +158,7 @@ impl Replica {
             if report.stamp > horizon {
                 return Err(Refused::Future);
             }
-            // What a label stands for was judged when it was named.
+            // What a key id stands for was judged when it was named.
             let Some(subject) = &report.subject else { continue };
             if subject.identity.len() > IDENTITY_BYTES_MAX
                 || subject.counters.len() > COUNTS_MAX

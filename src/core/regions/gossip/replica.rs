@@ -55,7 +55,7 @@ pub struct ReplicaConfig {
     pub care: GossipSafety,
     /// Whether others are told only what they would otherwise guess wrong, and nothing of buckets that are
     /// far from their limit. Without it everything is told at once.
-    pub thrift: bool,
+    pub suppresses_reports: bool,
 }
 
 /// How the budget of a region is worked out. Anything but the default is for measuring what the default is
@@ -84,7 +84,7 @@ impl ReplicaConfig {
             shared_store: false,
             policy: Policy::Tidegate,
             care: GossipSafety::ALL,
-            thrift: true,
+            suppresses_reports: true,
         }
     }
 }
@@ -106,8 +106,8 @@ pub struct Replica {
     pub(super) speakers: Vec<BTreeMap<String, usize>>,
     /// Buckets that something happened to since the last cut.
     waiting: Vec<BucketId>,
-    /// The last label given out.
-    pub(super) labels: u64,
+    /// The last key id given out.
+    pub(super) key_ids: u64,
     effects: VecDeque<BucketId>,
     next_cut: Timestamp,
     /// The instant that it was last told.
@@ -158,7 +158,7 @@ pub struct Tally {
     pub past_windows: u64,
     /// Reports that found no room.
     pub no_room: u64,
-    /// Reports under a label that was not understood; they come again with their name.
+    /// Reports under a key id that was not understood; they come again with their name.
     pub unnamed: u64,
     /// Reports that came after the instant at which every region should have used them.
     pub late: u64,
@@ -188,7 +188,7 @@ impl Replica {
             revision: 0,
             links: Vec::new(),
             waiting: Vec::new(),
-            labels: 0,
+            key_ids: 0,
             effects: VecDeque::new(),
             next_cut: Timestamp::default(),
             newest: Timestamp::default(),
@@ -218,7 +218,7 @@ impl Replica {
         self.variants = Variants::default();
         self.crowded.retain(|rule, _| self.rules.contains_key(rule));
         self.crowd_changed = true;
-        self.links.iter_mut().for_each(|link| link.labels.retry_unfollowed());
+        self.links.iter_mut().for_each(|link| link.key_ids.retry_unfollowed());
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
             let counts = |rule: &WorldRule| (rule.algorithm, rule.limit.window);
@@ -667,8 +667,8 @@ fn here<'a>(
         horizon,
         policy: config.policy,
         care: config.care,
-        thrift: config.thrift,
-        busy: config.thrift && busy,
+        suppresses_reports: config.suppresses_reports,
+        busy: config.suppresses_reports && busy,
         settled,
         silence,
     }

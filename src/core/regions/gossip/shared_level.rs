@@ -162,7 +162,7 @@ pub(super) struct LevelScope<'a> {
     /// The regions that are cut off: a bit for each.
     pub(super) apart: u64,
     pub(super) horizon: Span,
-    pub(super) tip: u64,
+    pub(super) rounding_offset: u64,
 }
 
 impl LevelScope<'_> {
@@ -415,11 +415,12 @@ impl SharedLevel {
         now: Timestamp,
         parties: &[(RegionId, u64)],
         limit: Limit,
-        tip: u64,
+        rounding_offset: u64,
     ) -> Vec<u64> {
         let stakes = self.stakes(now, false, None, parties);
         let (end, limit) = (now + limit.window, u64::from(limit.permits));
-        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, tip }, &stakes).to_vec()
+        budgets(DivisionInput { limit, start: now, end, cut: now, caution: 1_000, rounding_offset }, &stakes)
+            .to_vec()
     }
 
     fn stakes(
@@ -542,7 +543,7 @@ impl SharedLevel {
                 end: now + lasting,
                 cut: now,
                 caution: 1_000,
-                tip: share.tip,
+                rounding_offset: share.rounding_offset,
             };
             budgets(estate, &stakes)
         };
@@ -601,7 +602,7 @@ impl SharedLevel {
                 end: now + lasting,
                 cut: now,
                 caution: 1_000,
-                tip: share.tip,
+                rounding_offset: share.rounding_offset,
             };
             own.and_then(|own| budgets(estate, &stakes).get(own).copied()).unwrap_or(0)
         };

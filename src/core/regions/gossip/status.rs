@@ -99,7 +99,7 @@ impl Replica {
         let mut bounds = std::collections::BTreeMap::<&RuleName, (u64, UncertaintyCause)>::new();
         let mut hottest: Vec<(Reverse<u64>, &WorldKey, &GossipBucket)> = Vec::with_capacity(self.keys.len());
         for bucket in self.keys.iter() {
-            hottest.push((Reverse(bucket.pressure(now)), &bucket.key, bucket));
+            hottest.push((Reverse(bucket.retention_priority(now)), &bucket.key, bucket));
             if !bucket.is_told_of(now) {
                 continue;
             }

@@ -47,7 +47,7 @@ struct Table {
     /// Regions that nobody else hears.
     mute: Vec<String>,
     /// Whether nothing is told of buckets that are far from their limit.
-    thrift: bool,
+    suppresses_reports: bool,
     /// Whether the daemons of a region share one store.
     shared_store: bool,
 }
@@ -90,7 +90,7 @@ impl Table {
             double_percent: 0,
             cut: Vec::new(),
             mute: Vec::new(),
-            thrift: false,
+            suppresses_reports: false,
             shared_store: false,
         };
         for (region, node) in names {
@@ -102,8 +102,8 @@ impl Table {
 
     fn start(&mut self, who: &NodeName, rule: &WorldRule) {
         let config = ReplicaConfig::new(who.clone(), self.now.0 / 1_000);
-        let (thrift, shared_store) = (self.thrift, self.shared_store);
-        let mut replica = Replica::new(ReplicaConfig { thrift, shared_store, ..config });
+        let (suppresses_reports, shared_store) = (self.suppresses_reports, self.shared_store);
+        let mut replica = Replica::new(ReplicaConfig { suppresses_reports, shared_store, ..config });
         replica.handle_rules(self.now, 1, vec![rule.clone()]);
         self.replicas.insert(who.clone(), replica);
         self.views.entry(who.clone()).or_default().clear();
@@ -388,7 +388,7 @@ fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
         ["1", "2"].into_iter().flat_map(|node| ["u", "v", "w", "x"].map(|user| (node, user)))
     {
         let mut table = Table::new(&[], &rule);
-        table.thrift = true;
+        table.suppresses_reports = true;
         for (region, node) in [("a", "1"), ("a", "2"), ("b", "1")] {
             table.start(&name(region, node), &rule);
         }
@@ -515,7 +515,7 @@ fn report(scope: Scope, node: &str, stamp: Timestamp) -> Report {
     let WorldKey { rule, identity } = key("u");
     let counters = vec![Counter { node: node.into(), since: START }];
     Report {
-        label: 1,
+        key_id: 1,
         subject: Some(Subject { rule, identity, scope, counters, own: None }),
         window: minute().1,
         stamp,

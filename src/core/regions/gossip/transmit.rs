@@ -31,12 +31,12 @@ impl Replica {
         let mut told = Vec::new();
         while let Some((item, urgent)) = self.links.get_mut(place)?.next_owed() {
             let Some((report, version)) = self.report(now, place, item) else { continue };
-            let label = report.label;
+            let key_id = report.key_id;
             if !draft.takes(report) {
                 self.links.get_mut(place)?.put_back(item, urgent);
                 break;
             }
-            told.push(SentReport { item, version, label });
+            told.push(SentReport { item, version, key_id });
             if urgent {
                 self.links.get_mut(place)?.repeat(now, item, version);
             }
@@ -48,11 +48,11 @@ impl Replica {
             // What has changed since was told by itself.
             let report = self.report(now, place, item).filter(|(_, version)| *version == said);
             let Some((report, version)) = report else { continue };
-            let label = report.label;
+            let key_id = report.key_id;
             if !draft.takes(report) {
                 break;
             }
-            told.push(SentReport { item, version, label });
+            told.push(SentReport { item, version, key_id });
         }
         let slowest = self.regions.slowest(now);
         let link = self.links.get_mut(place)?;
@@ -88,9 +88,9 @@ impl Replica {
                 (scope, stamp, told.counts.entries(), told.demand)
             }
         };
-        let voice = voices.speak(item.region, counts, &mut self.labels)?;
-        let (label, amounts) = (voice.label, voice.amounts(counts));
-        let subject = if named.knows(label) {
+        let voice = voices.speak(item.region, counts, &mut self.key_ids)?;
+        let (key_id, amounts) = (voice.key_id, voice.amounts(counts));
+        let subject = if named.knows(key_id) {
             None
         } else {
             let counters = voice.counters.to_vec();
@@ -99,7 +99,7 @@ impl Replica {
             Some(Subject { rule, identity, scope, counters, own })
         };
         let demand = rounded(demand);
-        Some((Report { label, subject, window: item.window, stamp, amounts, demand }, version))
+        Some((Report { key_id, subject, window: item.window, stamp, amounts, demand }, version))
     }
 }
 

@@ -143,7 +143,7 @@ impl GossipBucket {
         limit: u64,
     ) -> (u64, UncertaintyCause) {
         let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
-        let quiet = if here.thrift { self.quiet_of(id, here, self.windowed()) } else { 0 };
+        let quiet = if here.suppresses_reports { self.quiet_of(id, here, self.windowed()) } else { 0 };
         let newest = told.or_else(|| self.periods.iter().rev().find_map(|period| period.told(id)));
         let stale =
             newest.is_some_and(|told| now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0);

@@ -10,7 +10,7 @@ pub(super) const REMINDED: Span = Span::from_secs(1);
 impl GossipBucket {
     /// Whether there is anything to tell that was not told, and that the others would not guess.
     pub(in super::super) fn has_pending_report(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
-        if here.thrift && self.is_below_report_threshold(now, here) {
+        if here.suppresses_reports && self.is_below_report_threshold(now, here) {
             return false;
         }
         let Some(told) = self.told else { return true };
@@ -54,7 +54,7 @@ impl GossipBucket {
     /// windows, what it holds is the limit, and what is asked for until that has refilled counts; what is not
     /// told is missing in the own part until it is told.
     fn is_below_report_threshold(&self, now: Timestamp, here: DaemonContext<'_>) -> bool {
-        if self.strained {
+        if self.near_limit {
             return false;
         }
         let window = self.window_at(now);

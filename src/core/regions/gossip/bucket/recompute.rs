@@ -91,7 +91,7 @@ impl GossipBucket {
             }
         };
         let with_next = self.own_net(window).saturating_add(1);
-        self.strained =
+        self.near_limit =
             self.demand_at(now) > 0 && with_next.saturating_mul(4) > allowance.now.saturating_mul(3);
         let siblings = match self.period(window) {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
@@ -137,8 +137,9 @@ impl GossipBucket {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
         };
-        let (tip, limit) = (self.lot % 1_000_000, self.rule.limit);
-        let mut sides = sides(&self.rule, here.regions, |all| self.pool.by_demand(now, all, limit, tip));
+        let (rounding_offset, limit) = (self.rounding_seed % 1_000_000, self.rule.limit);
+        let mut sides =
+            sides(&self.rule, here.regions, |all| self.pool.by_demand(now, all, limit, rounding_offset));
         if !here.care.divides_levels {
             (sides.apart, sides.permits) = (0, u64::from(limit.permits));
         }
@@ -149,7 +150,7 @@ impl GossipBucket {
             parties: &sides.parties,
             apart: sides.apart,
             horizon: here.horizon,
-            tip,
+            rounding_offset,
         };
         self.pool.advance(now, share);
         let stored = own.saturating_sub(siblings);
@@ -190,7 +191,7 @@ impl GossipBucket {
         let left =
             share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.others);
         let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
-        self.strained = self.demand_at(now) > 0 && untold >= left;
+        self.near_limit = self.demand_at(now) > 0 && untold >= left;
         let (at, limit) = (|view: &Allowance| view.held(&self.rule.limit, now), &self.rule.limit);
         let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
         let soon = |view: &Allowance| view.held(&self.rule.limit, now + pause);

@@ -18,7 +18,7 @@ fn ground(limit: u64, policy: Policy) -> DivisionScope<'static> {
         silent: &[],
         whole: true,
         policy,
-        lot: 77,
+        rounding_seed: 77,
         lingering: &[],
     }
 }

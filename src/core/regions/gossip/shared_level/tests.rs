@@ -8,7 +8,15 @@ const LIMIT: Limit = Limit { permits: 90, window: Span::from_secs(1), burst: 90,
 
 fn share() -> LevelScope<'static> {
     let horizon = Span::from_millis(50);
-    LevelScope { limit: LIMIT, capacity: 90, permits: 90, parties: &PARTIES, horizon, apart: 0, tip: 0 }
+    LevelScope {
+        limit: LIMIT,
+        capacity: 90,
+        permits: 90,
+        parties: &PARTIES,
+        horizon,
+        apart: 0,
+        rounding_offset: 0,
+    }
 }
 
 fn told(ms: u64, admitted: u64, demand: u64) -> LevelReport {

@@ -5,11 +5,11 @@ use super::*;
 
 const HOUR: Span = Span::from_secs(3_600);
 
-fn told_by_b(at: Timestamp, label: u64, user: &str, window: u64, admitted: u64) -> Report {
+fn told_by_b(at: Timestamp, key_id: u64, user: &str, window: u64, admitted: u64) -> Report {
     let good = report(Scope::Region("b".to_owned()), "1", at);
     let subject = good.subject.map(|subject| Subject { identity: key(user).identity, ..subject });
     Report {
-        label,
+        key_id,
         subject,
         window,
         amounts: std::iter::once(Amount { admitted, returned: 0 }).collect(),
@@ -133,7 +133,7 @@ fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told
         let plain = rule(Algorithm::TokenBucket, permits, Span::from_secs(1), OnPartition::default());
         let rule = WorldRule { limit: Limit { burst, ..plain.limit }, ..plain };
         let mut table = Table::new(&[], &rule);
-        table.thrift = true;
+        table.suppresses_reports = true;
         let a = name("a", "1");
         for region in ["a", "b", "c"] {
             table.start(&name(region, "1"), &rule);
@@ -158,7 +158,7 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
     let second = Span::from_secs(1);
     let rule = rule(algorithm, permits, second, OnPartition::default());
     let mut table = Table::new(&[], &rule);
-    table.thrift = true;
+    table.suppresses_reports = true;
     let all: Vec<NodeName> = (0..10).map(|place| name(&format!("r{place}"), "1")).collect();
     for who in &all {
         table.start(who, &rule);

@@ -140,7 +140,7 @@ fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
         let rule = WorldRule { algorithm, ..rule.clone() };
         let window = if algorithm == Algorithm::FixedWindow { window } else { 0 };
         let mut table = Table::new(&[], &rule);
-        table.thrift = true;
+        table.suppresses_reports = true;
         [&a, &b].into_iter().for_each(|who| table.start(who, &rule));
         table.meet(&[]);
         table.run(Span::from_millis(200));
