@@ -113,7 +113,7 @@ fn frame(seq: u64, reports: usize, identity_bytes: usize) -> Frame {
         own: None,
     };
     let report = Report {
-        label: 1,
+        key_id: 1,
         subject: Some(subject),
         window: 1,
         stamp: Timestamp(5),

@@ -301,7 +301,7 @@ fn report(scope: Scope, rule: &str, admitted: u64, stamp: Timestamp) -> Report {
         own: None,
     };
     Report {
-        label: 1,
+        key_id: 1,
         subject: Some(subject),
         window: stamp.window_index(WINDOW),
         stamp,

@@ -148,7 +148,7 @@ impl Daemon {
                 own: None,
             };
             let report = Report {
-                label: 1,
+                key_id: 1,
                 subject: named.then(subject),
                 window: self.now.window_index(SECOND),
                 stamp: self.now,
