@@ -1,8 +1,8 @@
 //! What gRPC reflection tells of the service, so that `grpcurl` and its kind need no files.
 //!
 //! `descriptors.bin` is Envoy's own description of its rate limit service with all that it imports
-//! (Apache-2.0), without comments. It is made from the files that the crate `envoy-types` ships, in its folder
-//! `proto`, by
+//! (Apache-2.0), without comments. It is made from the files that the crate `envoy-types` ships, in its
+//! folder `proto`, by
 //!
 //! ```text
 //! protoc --include_imports --descriptor_set_out=descriptors.bin \
