@@ -1,8 +1,9 @@
--- What this call holds. What only others need is not even defined: Redis runs a script from its first line at
--- every call, and all definitions together took a fifth of a decision's time.
+-- The kinds of buckets that this call holds. Nothing is defined that only other kinds need: Redis runs a
+-- script from its first line at every call, and all definitions together took a fifth of a decision's time.
 --
--- No KEYS or reply of its own: a part of decide.lua and rights.lua. ARGV[2]  23 bytes a bucket: the first is
--- its algorithm, the last 2 or 3 where it is escrowed; or 22 of the one whose rights move
+-- No KEYS or reply of its own: a part of decide.lua and rights.lua.
+-- ARGV[2]  23 bytes a bucket: the first is its algorithm, the last 2 or 3 where it is escrowed; or 22 of the
+--          one whose rights move
 -- Mirrors  the numbers of the algorithms in src/core/algorithm/packed.rs
 
 local FIXED_WINDOW, SLIDING_WINDOW, SLIDING_LOG, TOKEN_BUCKET, LEAKY_BUCKET, GCRA, CONCURRENCY = 1, 2, 3, 4, 5, 6, 7

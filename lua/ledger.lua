@@ -9,7 +9,7 @@
 -- in the place of what was used stands until when, in milliseconds after that of the own session. A
 -- replication epoch is one server's time as a primary: its replication id. What was written before it may be
 -- lost, so a window that began before it mints nothing, and a level counts as full when it began.
--- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, Terms of level.rs beside it, and the terms of
+-- Mirrors: Ledger of src/core/regions/escrow/ledger.rs, LevelTerms of level.rs beside it, and the terms of
 -- src/store/rights.rs.
 
 local read_epoch, session_of, write_ledger, ledger_enter, ledger_budget, minted, under_way_max, level_raise,
@@ -98,8 +98,9 @@ if escrowed then
     return (floor(l.closed_window / 1000) + l.closed_used) * 1000
   end
 
-  -- What is not known to have drained yet: all may have been taken before this replication epoch. Worked out
-  -- anew for whoever asks, since daemons of one region may hold different shares for a while.
+  -- The permits that are not known to have drained yet: all may have been taken before this replication
+  -- epoch. They are worked out anew for whoever asks, since daemons of one region may hold different shares
+  -- for a while.
   local function unknown(b, now)
     local full = {
       at = b.begun, first = math.min(b.burst + b.queue, U32_MAX), second = 0, window = b.window, permits = b.permits,
@@ -126,7 +127,7 @@ if escrowed then
       local mint = minted(b, epoch, window)
       local budget = mint
       if l and l.epoch == epoch.id and l.window == window then
-        -- Whoever minted it knew this replication epoch at least as well.
+        -- The daemon that minted it knew this replication epoch at least as well.
         l.minted = math.min(l.minted, b.burst)
         budget = ledger_budget(l)
       end

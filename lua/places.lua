@@ -5,7 +5,7 @@
 -- written (5), the region's share (5), whether every other region has said what it has of an earlier memory
 -- (1), the own session (8), then for each region that was met: its session (8), given (5), taken (5), when it
 -- last confirmed a loan (7), flags (1: 1 told, 2 carried), length and name; big-endian.
--- Mirrors: Terms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
+-- Mirrors: PlacesTerms of src/core/regions/escrow/places.rs, and the terms of src/store/rights.rs.
 
 local places_terms, places_step
 if escrowed and kinds[CONCURRENCY] then
@@ -74,8 +74,8 @@ if escrowed and kinds[CONCURRENCY] then
     end
   end
 
-  -- What a bucket's holders are held to now. A user's own limit keeps its static share, as does a daemon
-  -- without peers.
+  -- The limit that a bucket's holders are held to now. A user's own limit keeps its static share, as does a
+  -- daemon without peers.
   function places_terms(b, epoch, now, moves)
     b.begun = epoch.begun
     b.places = read_places(redis.call("GET", b.rights), epoch)

@@ -12,10 +12,11 @@
 --          gave and has, each plus one, zero where it did not say; to vouch names all regions, each after its
 --          length
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
---          the replication epoch (47) if the caller did not know it, or an empty string of places the value
---          of places.lua, and how many are held -1 where the key holds a bucket of another shape, or without
---          windows where it is too early to name this memory
--- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows Terms::carry_out of
+--          the replication epoch (47) if the caller did not know it, or an empty string
+--          of places the value of places.lua, and how many are held
+--          -1 where the key holds a bucket of another shape, or without windows where it is too early to name
+--          this memory
+-- Mirrors  Ledger::carry_out of src/core/regions/escrow/ledger.rs; without windows LevelTerms::carry_out of
 -- level.rs and places.rs beside it
 
 local now = ARGV[1]

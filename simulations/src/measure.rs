@@ -1,4 +1,4 @@
-//! What a run was like: admitted against the limit, window by window, or against one bucket for the whole
+//! The figures of a run: admitted against the limit, window by window, or against one bucket for the whole
 //! world.
 
 use std::collections::{BTreeMap, HashMap};

@@ -140,8 +140,7 @@ impl Pattern {
         matches!(self.kind, Kind::Balanced | Kind::One | Kind::Skewed)
     }
 
-    /// Whether demand comes and goes by itself, or all at once, instead of shifting in a way that can be
-    /// followed.
+    /// Demand comes and goes by itself, or all at once, and does not shift in a way that can be followed.
     pub(crate) const fn jumps(&self) -> bool {
         match self.kind {
             Kind::Moving

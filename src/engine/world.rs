@@ -114,7 +114,7 @@ fn merge(into: &mut Tally, tally: Tally) {
     }
 }
 
-/// What the task that speaks with other daemons asks of the engine. Nothing here waits.
+/// The engine as the task asks it that speaks with other daemons. Nothing here waits.
 pub trait WorldPort: Send + Sync + 'static {
     /// Takes out what decisions did to worldwide limits since the last call.
     fn drain(&self, into: &mut Vec<Touched>);

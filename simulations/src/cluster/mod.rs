@@ -67,7 +67,7 @@ pub(crate) struct Settings {
     seed: u64,
 }
 
-/// What a run was like.
+/// The figures of a run.
 #[derive(Debug, Default, Clone, PartialEq)]
 struct Run {
     packets: Vec<(u64, SocketAddr, SocketAddr, usize)>,

@@ -1,4 +1,4 @@
-//! What the task that speaks with other daemons asks of the engine, on a simulated host: the store and the
+//! The engine as the task asks it that speaks with other daemons, on a simulated host: the store and the
 //! tallies alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What a run was like, for people: tables, plots, a page that shows both.
+//! The figures of a run, for people: tables, plots, a page that shows both.
 
 pub(crate) mod html;
 pub(crate) mod plot;

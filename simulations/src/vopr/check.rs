@@ -1,9 +1,10 @@
 //! The invariants, and the books that they are held against.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate::core::algorithm::Algorithm;
 use tidegate::core::regions::escrow::StepResult;
+use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
 
 use super::case::{Case, STEP};
@@ -11,7 +12,7 @@ use super::intervals::Intervals;
 use super::play::{Game, Truth};
 use crate::model::Model;
 use crate::model::daemons::{Daemon, World};
-use crate::model::shell::{windowed, world_key};
+use crate::model::shell::{mode, windowed, world_key};
 use crate::number::{float, place, seconds};
 use crate::plan::{Plan, Way};
 
@@ -54,6 +55,8 @@ pub(crate) struct Books {
     world: BTreeMap<(u64, u64), (u64, u64)>,
     /// What stores forgot, by region, user and window.
     forgotten: BTreeMap<(usize, u64, u64), u64>,
+    /// Regions that have lost a store.
+    lost: BTreeSet<usize>,
     levels: BTreeMap<u64, (f64, Timestamp)>,
     /// Permits in a second, and at once, by user.
     curves: BTreeMap<u64, (f64, f64)>,
@@ -98,6 +101,7 @@ impl Books {
             untold: BTreeMap::new(),
             world: BTreeMap::new(),
             forgotten: BTreeMap::new(),
+            lost: BTreeSet::new(),
             levels: BTreeMap::new(),
             curves: users().map(|user| (user, curve(user))).collect(),
             intervals: (case.way != Way::Gossip && Intervals::judges(rule.algorithm))
@@ -194,6 +198,7 @@ impl Books {
     /// A region's store forgot everything: what it had admitted of its share it may admit again, except where
     /// rights are burnt instead.
     pub(crate) fn lost_store(&mut self, case: &Case, region: usize) {
+        self.lost.insert(region);
         if case.way == Way::Split {
             self.forgets(region, u64::MAX);
             if let Some(intervals) = &mut self.intervals {
@@ -570,7 +575,8 @@ fn refilled_serves(game: &mut Game<'_>) -> Result<(), String> {
                 let burst = |daemon: &Daemon| daemon.node.share().map(|share| share.burst);
                 other.region == daemon.region && burst(other) > burst(daemon)
             };
-            if matches!(case.way, Way::Escrow | Way::EscrowWait) && game.world.daemons.iter().any(larger) {
+            let lost = game.books.lost.contains(&daemon.region);
+            if mode(case.way) == Mode::Escrow && lost && game.world.daemons.iter().any(larger) {
                 continue;
             }
             let mut served = game.request(at, user, 1)?;

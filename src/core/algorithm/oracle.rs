@@ -10,7 +10,7 @@ use crate::time::{Span, Timestamp};
 
 /// Something that was charged, or given back (negative).
 #[derive(Debug, Clone, Copy)]
-struct Event {
+struct PastCharge {
     at: u64,
     /// Permits; never above what a `u64` holds.
     permits: i128,
@@ -22,7 +22,7 @@ struct Event {
 #[derive(Debug, Clone)]
 pub(super) struct Judge {
     algorithm: Algorithm,
-    events: Vec<Event>,
+    events: Vec<PastCharge>,
     newest: u64,
     /// Reported beyond what was free, where windows count: as of the newest instant.
     owed: i128,
@@ -77,7 +77,7 @@ impl Judge {
     fn pay(&mut self, at: u64, room: i128, rate: u32) {
         let permits = self.owed.min(room).max(0);
         self.owed -= permits;
-        self.events.push(Event { at, permits, rate });
+        self.events.push(PastCharge { at, permits, rate });
     }
 
     /// How many permits, what is owed put aside, still fit at `now`.
@@ -224,7 +224,7 @@ impl Judge {
         if cost > 0 {
             self.settle(limit, view, now);
             self.newest = self.newest.max(now);
-            self.events.push(Event { at: self.newest, permits: wide(cost), rate: limit.permits });
+            self.events.push(PastCharge { at: self.newest, permits: wide(cost), rate: limit.permits });
         }
     }
 
@@ -236,7 +236,7 @@ impl Judge {
             let returned = self.level(limit, now).min(wide(cost) * wide(window));
             if returned > 0 {
                 self.newest = now;
-                self.events.push(Event { at: now, permits: -wide(cost), rate: limit.permits });
+                self.events.push(PastCharge { at: now, permits: -wide(cost), rate: limit.permits });
             }
             return u64::try_from(returned / wide(window)).unwrap();
         }
@@ -269,7 +269,7 @@ impl Judge {
 
 /// One step of a history, as raw numbers that are read by what has happened so far.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct DrawnStep {
     move_kind: u8,
     move_by: u16,
     act: u8,
@@ -302,11 +302,11 @@ fn bursts(limit: Limit, burst: usize, queue: usize) -> Limit {
     Limit { burst, queue: [0, 0, 0, 0, 1, 10, limit.permits, u32::MAX][queue], ..limit }
 }
 
-pub(super) fn histories() -> impl Strategy<Value = Vec<Step>> {
+pub(super) fn histories() -> impl Strategy<Value = Vec<DrawnStep>> {
     let view = proptest::option::weighted(0.3, any::<(u8, u16, u16, u16, u16)>());
     let limit = proptest::option::weighted(0.05, (0..PERMITS.len(), 0..8_usize, 0..8_usize));
     let step = (0..16_u8, 0..1_000_u16, 0..16_u8, any::<u64>(), view, limit).prop_map(
-        |(move_kind, move_by, act, amount, view, limit)| Step {
+        |(move_kind, move_by, act, amount, view, limit)| DrawnStep {
             move_kind,
             move_by,
             act,
@@ -318,7 +318,7 @@ pub(super) fn histories() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..50)
 }
 
-impl Step {
+impl DrawnStep {
     /// Where this step takes the clock.
     pub(super) fn moved(&self, limit: &Limit, now: u64, retry_at: u64) -> u64 {
         let window = limit.window.0;
@@ -374,7 +374,7 @@ impl Step {
 }
 
 /// Plays a history to a machine and to the judge and compares all they say.
-pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, history: &[Step]) {
+pub(super) fn compare(algorithm: Algorithm, mut limit: Limit, start: u64, history: &[DrawnStep]) {
     let (mut state, mut judge) = (State::new(algorithm), Judge::new(algorithm));
     let (mut now, mut retry_at) = (start, start);
     for step in history {
@@ -600,7 +600,7 @@ pub(super) fn admissions(
     algorithm: Algorithm,
     limit: &Limit,
     start: u64,
-    history: &[Step],
+    history: &[DrawnStep],
 ) -> Vec<(u64, u64, u64)> {
     let mut state = State::new(algorithm);
     let (mut now, mut newest, mut admitted) = (start, 0, Vec::new());

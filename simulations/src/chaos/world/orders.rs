@@ -1,4 +1,4 @@
-//! What an operator does to daemons that run, in the order of the manual: restarts, other certificates,
+//! The orders of an operator to daemons that run, in the order of the manual: restarts, other certificates,
 //! regions that come and go.
 
 use std::path::Path;

@@ -78,8 +78,9 @@ impl LevelTerms {
         state
     }
 
-    /// What is not known to have drained yet: all may have been taken before this memory began. Worked out
-    /// anew for whoever asks, since daemons of one region may hold different shares for a while.
+    /// The permits that are not known to have drained yet: all may have been taken before this memory began.
+    /// They are worked out anew for whoever asks, since daemons of one region may hold different shares for a
+    /// while.
     fn unknown(&self, now: Timestamp) -> u64 {
         let most = u64::from(self.limit.burst).saturating_add(u64::from(self.limit.queue));
         let drained = u128::from(now.since(self.begun).0) * u128::from(self.limit.permits);

@@ -30,7 +30,7 @@ struct Weather {
 
 const CALM: Weather = Weather { owd: Span::from_millis(40), jitter: Span::ZERO, loss: 0, doubled: 0 };
 
-struct Region {
+struct TestedRegion {
     name: NodeName,
     machine: Escrow,
     vault: ReferenceStore,
@@ -40,9 +40,9 @@ struct Region {
     asks: Vec<StepRequest>,
 }
 
-struct World {
+struct EscrowWorld {
     now: Timestamp,
-    regions: Vec<Region>,
+    regions: Vec<TestedRegion>,
     limit: Limit,
     flights: Vec<(Timestamp, usize, usize, RightsFrame)>,
     weather: Weather,
@@ -69,7 +69,7 @@ fn rule_name() -> RuleName {
     RuleName { domain: "default".into(), name: "r".into() }
 }
 
-impl World {
+impl EscrowWorld {
     fn new(count: usize, permits: u32, weather: Weather, safety: EscrowSafety) -> Self {
         Self::of(Algorithm::FixedWindow, count, permits, weather, safety)
     }
@@ -107,7 +107,7 @@ impl World {
             let name = NodeName { region: format!("r{place}"), node: "n".into() };
             let machine = world.machine(&name, count);
             let vault = world.vault(place, count, 1, Timestamp(0));
-            world.regions.push(Region {
+            world.regions.push(TestedRegion {
                 name,
                 machine,
                 vault,
@@ -359,7 +359,7 @@ fn nothing() -> Touched {
 
 #[test]
 fn rights_move_to_where_the_demand_is() {
-    let mut world = World::new(3, 1_000, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 1_000, CALM, EscrowSafety::ALL);
     world.press(1, 20, 500);
     assert_eq!(world.check(), Ok(()));
     assert!(world.used(5) >= 990, "{}: {:?}", world.used(5), world.admitted);
@@ -368,7 +368,7 @@ fn rights_move_to_where_the_demand_is() {
 
 #[test]
 fn balanced_overload_moves_next_to_nothing() {
-    let mut world = World::new(3, 999, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 999, CALM, EscrowSafety::ALL);
     for _ in 0..500 {
         for place in 0..3 {
             for _ in 0..30 {
@@ -389,7 +389,7 @@ fn balanced_overload_moves_next_to_nothing() {
 
 #[test]
 fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
-    let mut world = World::new(3, 90, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 90, CALM, EscrowSafety::ALL);
     for _ in 0..400 {
         for place in 0..3 {
             world.request(place, 1);
@@ -401,7 +401,7 @@ fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
     // Each of three regions, in each of four windows and the one under way.
     assert!((9..=15).contains(&dry), "{dry}");
     let lone = {
-        let mut world = World::new(3, 90, CALM, EscrowSafety::ALL);
+        let mut world = EscrowWorld::new(3, 90, CALM, EscrowSafety::ALL);
         for _ in 0..400 {
             world.request(0, 1);
             world.tick();
@@ -413,7 +413,7 @@ fn a_world_without_rights_is_known_to_be_dry_once_a_window() {
 
 #[test]
 fn an_idle_bucket_says_nothing() {
-    let mut world = World::new(3, 1_000, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 1_000, CALM, EscrowSafety::ALL);
     for _ in 0..300 {
         world.request(0, 1);
         world.tick();
@@ -424,7 +424,7 @@ fn an_idle_bucket_says_nothing() {
 
 #[test]
 fn a_limit_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
-    let mut world = World::new(5, 2, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(5, 2, CALM, EscrowSafety::ALL);
     for step in 0..500 {
         if step % 10 == 0 {
             world.request(4, 1);
@@ -437,7 +437,7 @@ fn a_limit_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
 
 #[test]
 fn a_cost_larger_than_a_share_gathers_its_rights() {
-    let mut world = World::new(3, 99, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 99, CALM, EscrowSafety::ALL);
     let mut admitted = 0;
     for step in 0..500 {
         if step % 20 == 0 {
@@ -451,7 +451,7 @@ fn a_cost_larger_than_a_share_gathers_its_rights() {
 
 #[test]
 fn a_region_that_forgets_burns_its_rights_and_may_be_given_others() {
-    let mut world = World::new(3, 900, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 900, CALM, EscrowSafety::ALL);
     for step in 0..600 {
         for _ in 0..10 {
             world.request(1, 1);
@@ -470,7 +470,7 @@ fn a_region_that_forgets_burns_its_rights_and_may_be_given_others() {
 
 #[test]
 fn a_region_that_is_cut_off_spends_what_it_holds_and_comes_back() {
-    let mut world = World::new(3, 900, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 900, CALM, EscrowSafety::ALL);
     for step in 0..900 {
         for place in 0..3 {
             for _ in 0..5 {
@@ -486,7 +486,7 @@ fn a_region_that_is_cut_off_spends_what_it_holds_and_comes_back() {
 
 #[test]
 fn closed_windows_are_counted_worldwide() {
-    let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 300, CALM, EscrowSafety::ALL);
     for _ in 0..500 {
         for place in 0..3 {
             world.request(place, 2);
@@ -512,11 +512,11 @@ fn closed_windows_are_counted_worldwide() {
 #[test]
 fn no_number_that_another_region_says_is_too_large() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::FixedWindow] {
-        numbers_are_bounded(World::of(algorithm, 3, u32::MAX, CALM, EscrowSafety::ALL));
+        numbers_are_bounded(EscrowWorld::of(algorithm, 3, u32::MAX, CALM, EscrowSafety::ALL));
     }
 }
 
-fn numbers_are_bounded(mut world: World) {
+fn numbers_are_bounded(mut world: EscrowWorld) {
     let level = world.algorithm.is_level();
     for step in 0..100 {
         world.request(1, 1);
@@ -571,7 +571,7 @@ fn weathers() -> impl Strategy<Value = Weather> {
 }
 
 /// Plays a history. Why it is wrong, if it is.
-fn play(mut world: World, acts: &[Act]) -> Result<(), String> {
+fn play(mut world: EscrowWorld, acts: &[Act]) -> Result<(), String> {
     let count = world.regions.len();
     for act in acts {
         match act {
@@ -611,7 +611,7 @@ proptest! {
         weather in weathers(),
         acts in acts(),
     ) {
-        prop_assert_eq!(play(World::new(count, permits, weather, EscrowSafety::ALL), &acts), Ok(()));
+        prop_assert_eq!(play(EscrowWorld::new(count, permits, weather, EscrowSafety::ALL), &acts), Ok(()));
     }
 
     #[test]
@@ -622,7 +622,7 @@ proptest! {
         weather in weathers(),
         acts in acts(),
     ) {
-        prop_assert_eq!(play(World::of(algorithm, count, permits, weather, EscrowSafety::ALL), &acts), Ok(()));
+        prop_assert_eq!(play(EscrowWorld::of(algorithm, count, permits, weather, EscrowSafety::ALL), &acts), Ok(()));
     }
 }
 
@@ -630,7 +630,7 @@ proptest! {
 fn torment(algorithm: Algorithm, seed: u64, safety: EscrowSafety) -> Result<(), String> {
     let weather =
         Weather { owd: Span::from_millis(20), jitter: Span::from_millis(900), loss: 50, doubled: 500 };
-    let mut world = World::of(algorithm, 3, 60, weather, safety);
+    let mut world = EscrowWorld::of(algorithm, 3, 60, weather, safety);
     world.dice = seed;
     world.slow = seed.is_multiple_of(2);
     for step in 0..400_usize {

@@ -32,8 +32,8 @@ impl Dice {
     }
 }
 
-/// A cluster on a table.
-struct Table {
+/// Daemons of several regions, without a network.
+struct GossipCluster {
     now: Timestamp,
     replicas: BTreeMap<NodeName, Replica>,
     views: BTreeMap<NodeName, BTreeMap<WorldKey, Allowance>>,
@@ -76,9 +76,9 @@ fn touched(user: &str, window: u64, offered: u64, admitted: u64) -> Touched {
     Touched { key: key(user), window, offered, admitted, returned: 0, refused: 0, largest: 1, own: None }
 }
 
-impl Table {
+impl GossipCluster {
     fn new(names: &[(&str, &str)], rule: &WorldRule) -> Self {
-        let mut table = Self {
+        let mut cluster = Self {
             now: START,
             replicas: BTreeMap::new(),
             views: BTreeMap::new(),
@@ -94,10 +94,10 @@ impl Table {
             shared_store: false,
         };
         for (region, node) in names {
-            table.start(&name(region, node), rule);
+            cluster.start(&name(region, node), rule);
         }
-        table.meet(&[]);
-        table
+        cluster.meet(&[]);
+        cluster
     }
 
     fn start(&mut self, who: &NodeName, rule: &WorldRule) {
@@ -207,18 +207,18 @@ fn regions(expected: &[(&str, u64)]) -> BTreeMap<String, u64> {
 #[test]
 fn every_region_learns_what_the_others_admitted() {
     let (rule, window) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-    table.admit(&name("a", "1"), "u", window, 30);
-    table.admit(&name("b", "1"), "u", window, 12);
-    table.run(Span::from_millis(300));
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    cluster.admit(&name("a", "1"), "u", window, 30);
+    cluster.admit(&name("b", "1"), "u", window, 12);
+    cluster.run(Span::from_millis(300));
     for region in ["a", "b", "c"] {
         assert_eq!(
-            table.believed(&name(region, "1"), "u", window),
+            cluster.believed(&name(region, "1"), "u", window),
             regions(&[("a", 30), ("b", 12)]),
             "{region}"
         );
     }
-    let view = table.views[&name("c", "1")][&key("u")];
+    let view = cluster.views[&name("c", "1")][&key("u")];
     assert_eq!((view.window, view.others), (window, 42));
 }
 
@@ -226,35 +226,35 @@ fn every_region_learns_what_the_others_admitted() {
 fn of_daemons_that_share_a_store_one_charges_it_for_the_others() {
     let rule = rule(Algorithm::TokenBucket, 1_000, Span::from_secs(1), OnPartition::default());
     let (a, siblings) = (name("a", "1"), [name("b", "1"), name("b", "2")]);
-    let mut table = Table::new(&[], &rule);
-    table.shared_store = true;
-    siblings.iter().chain([&a]).for_each(|who| table.start(who, &rule));
-    table.meet(&[]);
+    let mut cluster = GossipCluster::new(&[], &rule);
+    cluster.shared_store = true;
+    siblings.iter().chain([&a]).for_each(|who| cluster.start(who, &rule));
+    cluster.meet(&[]);
     for who in &siblings {
-        table.admit(who, "u", 0, 1);
+        cluster.admit(who, "u", 0, 1);
     }
-    table.admit(&a, "u", 0, 100);
-    table.run(Span::from_millis(300));
+    cluster.admit(&a, "u", 0, 100);
+    cluster.run(Span::from_millis(300));
     for who in &siblings {
-        assert_eq!(table.believed(who, "u", 0)["a"], 100, "both know of it");
+        assert_eq!(cluster.believed(who, "u", 0)["a"], 100, "both know of it");
     }
-    assert_eq!(siblings.iter().filter_map(|who| table.debits.get(who)).sum::<u64>(), 100);
+    assert_eq!(siblings.iter().filter_map(|who| cluster.debits.get(who)).sum::<u64>(), 100);
 }
 
 #[test]
 fn nothing_that_daemons_of_one_region_tell_each_other_of_their_store_is_beyond_its_limit() {
     let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
     let (a, siblings) = (name("a", "1"), [name("b", "1"), name("b", "2")]);
-    let mut table = Table::new(&[], &rule);
-    table.shared_store = true;
-    siblings.iter().chain([&a]).for_each(|who| table.start(who, &rule));
-    table.meet(&[]);
+    let mut cluster = GossipCluster::new(&[], &rule);
+    cluster.shared_store = true;
+    siblings.iter().chain([&a]).for_each(|who| cluster.start(who, &rule));
+    cluster.meet(&[]);
     for _ in 0..50 {
-        siblings.iter().for_each(|who| table.admit(who, "u", 0, 5));
-        table.run(Span::from_millis(100));
+        siblings.iter().for_each(|who| cluster.admit(who, "u", 0, 5));
+        cluster.run(Span::from_millis(100));
     }
     for who in siblings.iter().chain([&a]) {
-        assert_eq!(table.replicas[who].tally().beyond, 0, "{who:?}");
+        assert_eq!(cluster.replicas[who].tally().beyond, 0, "{who:?}");
     }
 }
 
@@ -262,14 +262,14 @@ fn nothing_that_daemons_of_one_region_tell_each_other_of_their_store_is_beyond_i
 fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
     let (rule, window) = minute();
     let (a, b) = (name("a", "1"), name("b", "1"));
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     for (admitted, believed) in [(1_500, 1_500), (500, 2_000), (3_000, 2_000)] {
-        table.admit(&a, "u", window, admitted);
-        table.run(Span::from_millis(300));
-        assert_eq!(table.views[&b][&key("u")].others, believed);
+        cluster.admit(&a, "u", window, admitted);
+        cluster.run(Span::from_millis(300));
+        assert_eq!(cluster.views[&b][&key("u")].others, believed);
     }
-    assert_eq!(table.believed(&b, "u", window), regions(&[("a", 5_000)]));
-    assert!(table.replicas[&b].tally().beyond > 0);
+    assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 5_000)]));
+    assert!(cluster.replicas[&b].tally().beyond > 0);
 }
 
 #[test]
@@ -278,23 +278,23 @@ fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is()
     for limit in 1..=6 {
         let rule = rule(Algorithm::FixedWindow, limit, second, OnPartition::default());
         let names = [name("a", "1"), name("b", "1"), name("c", "1")];
-        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-        let ask = |table: &mut Table, who: &NodeName| {
-            let window = table.now.window_index(second);
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let ask = |cluster: &mut GossipCluster, who: &NodeName| {
+            let window = cluster.now.window_index(second);
             let touched = Touched { refused: 1, ..touched("u", window, 1, 0) };
-            table.touch(who, &touched);
+            cluster.touch(who, &touched);
             window
         };
         // One after the other, so that each was alone for long.
         for who in &names {
-            ask(&mut table, who);
-            table.run(Span::from_secs(5));
+            ask(&mut cluster, who);
+            cluster.run(Span::from_secs(5));
         }
         for who in &names {
-            let window = ask(&mut table, who);
-            assert_eq!(table.views[who][&key("u")].window, window);
+            let window = ask(&mut cluster, who);
+            assert_eq!(cluster.views[who][&key("u")].window, window);
         }
-        let budgets = names.iter().map(|who| table.views[who][&key("u")].budget);
+        let budgets = names.iter().map(|who| cluster.views[who][&key("u")].budget);
         assert!(budgets.sum::<u32>() <= limit, "of {limit}");
     }
 }
@@ -303,81 +303,83 @@ fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is()
 fn a_bucket_is_named_until_that_was_understood_and_again_to_whoever_has_forgotten() {
     let (rule, window) = minute();
     let (a, b) = (name("a", "1"), name("b", "1"));
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     // What goes out to b in the next second: reports with names, and without.
-    let told = |table: &mut Table| {
+    let told = |cluster: &mut GossipCluster| {
         let mut told = (0, 0);
         for _ in 0..100 {
-            table.admit(&a, "u", window, 1);
-            for (_, _, _, frame) in table.flying.iter().filter(|(_, from, ..)| *from == a) {
+            cluster.admit(&a, "u", window, 1);
+            for (_, _, _, frame) in cluster.flying.iter().filter(|(_, from, ..)| *from == a) {
                 let named = frame.reports.iter().filter(|report| report.subject.is_some()).count();
                 told = (told.0 + named, told.1 + frame.reports.len() - named);
             }
-            table.run(TICK);
+            cluster.run(TICK);
         }
         told
     };
-    let (named, known) = told(&mut table);
+    let (named, known) = told(&mut cluster);
     assert!(named > 0 && known > 0);
     // But for a frame whose acknowledgement came late and that counts as lost.
     let mostly_known = |(named, known): (usize, usize)| named * 2 < known;
-    assert!(mostly_known(told(&mut table)));
-    table.start(&b, &rule);
-    table.meet(&[]);
-    let (named, known) = told(&mut table);
+    assert!(mostly_known(told(&mut cluster)));
+    cluster.start(&b, &rule);
+    cluster.meet(&[]);
+    let (named, known) = told(&mut cluster);
     assert!(named > 0 && known > 0);
-    assert!(table.replicas[&b].tally().unnamed > 0);
-    assert!(mostly_known(told(&mut table)));
-    table.run(Span::from_millis(300));
-    assert_eq!(table.believed(&b, "u", window), regions(&[("a", 400)]));
+    assert!(cluster.replicas[&b].tally().unnamed > 0);
+    assert!(mostly_known(told(&mut cluster)));
+    cluster.run(Span::from_millis(300));
+    assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 400)]));
 }
 
 #[test]
 fn counts_survive_loss_duplication_and_reordering() {
     let (rule, window) = minute();
     for seed in 0..10 {
-        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-        (table.dice, table.loss_percent, table.double_percent) = (Dice(seed), 40, 40);
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        (cluster.dice, cluster.loss_percent, cluster.double_percent) = (Dice(seed), 40, 40);
         for _ in 0..100 {
-            let region = ["a", "b", "c"][usize::try_from(table.dice.roll(3)).unwrap()];
-            table.admit(&name(region, "1"), "u", window, 1);
-            table.run(Span::from_millis(20));
+            let region = ["a", "b", "c"][usize::try_from(cluster.dice.roll(3)).unwrap()];
+            cluster.admit(&name(region, "1"), "u", window, 1);
+            cluster.run(Span::from_millis(20));
         }
-        table.run(Span::from_secs(4));
-        let truth = table.believed(&name("a", "1"), "u", window);
+        cluster.run(Span::from_secs(4));
+        let truth = cluster.believed(&name("a", "1"), "u", window);
         assert_eq!(truth.values().sum::<u64>(), 100, "seed {seed}");
-        assert_eq!(table.believed(&name("b", "1"), "u", window), truth, "seed {seed}");
-        assert_eq!(table.believed(&name("c", "1"), "u", window), truth, "seed {seed}");
+        assert_eq!(cluster.believed(&name("b", "1"), "u", window), truth, "seed {seed}");
+        assert_eq!(cluster.believed(&name("c", "1"), "u", window), truth, "seed {seed}");
     }
 }
 
 #[test]
 fn a_restarted_daemon_adds_to_what_its_former_self_admitted() {
     let (rule, window) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.admit(&name("a", "1"), "u", window, 30);
-    table.run(Span::from_millis(300));
-    table.start(&name("a", "1"), &rule);
-    table.meet(&[]);
-    table.admit(&name("a", "1"), "u", window, 5);
-    table.run(Span::from_millis(300));
-    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.admit(&name("a", "1"), "u", window, 30);
+    cluster.run(Span::from_millis(300));
+    cluster.start(&name("a", "1"), &rule);
+    cluster.meet(&[]);
+    cluster.admit(&name("a", "1"), "u", window, 5);
+    cluster.run(Span::from_millis(300));
+    assert_eq!(cluster.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
 }
 
 #[test]
 fn within_a_region_one_daemon_speaks_for_all_and_each_hears_of_the_others() {
     let (rule, window) = minute();
-    let mut table = Table::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2")], &rule);
+    let mut cluster =
+        GossipCluster::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2")], &rule);
     for (node, permits) in [("1", 10), ("2", 20), ("3", 30)] {
-        table.admit(&name("a", node), "u", window, permits);
+        cluster.admit(&name("a", node), "u", window, permits);
     }
-    table.admit(&name("b", "1"), "u", window, 7);
-    table.admit(&name("b", "2"), "u", window, 8);
-    table.run(Span::from_secs(1));
+    cluster.admit(&name("b", "1"), "u", window, 7);
+    cluster.admit(&name("b", "2"), "u", window, 8);
+    cluster.run(Span::from_secs(1));
     for who in [name("a", "1"), name("a", "2"), name("a", "3"), name("b", "1"), name("b", "2")] {
-        assert_eq!(table.believed(&who, "u", window), regions(&[("a", 60), ("b", 15)]), "{who:?}");
+        assert_eq!(cluster.believed(&who, "u", window), regions(&[("a", 60), ("b", 15)]), "{who:?}");
     }
-    let speakers: Vec<_> = table.replicas.values().filter(|replica| replica.tally().reports_in > 0).collect();
+    let speakers: Vec<_> =
+        cluster.replicas.values().filter(|replica| replica.tally().reports_in > 0).collect();
     assert_eq!(speakers.len(), 5);
 }
 
@@ -387,26 +389,26 @@ fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
     for (unseen, user) in
         ["1", "2"].into_iter().flat_map(|node| ["u", "v", "w", "x"].map(|user| (node, user)))
     {
-        let mut table = Table::new(&[], &rule);
-        table.suppresses_reports = true;
+        let mut cluster = GossipCluster::new(&[], &rule);
+        cluster.suppresses_reports = true;
         for (region, node) in [("a", "1"), ("a", "2"), ("b", "1")] {
-            table.start(&name(region, node), &rule);
+            cluster.start(&name(region, node), &rule);
         }
-        table.meet(&[]);
+        cluster.meet(&[]);
         let teller = name("b", "1");
         let members = [("a", "1"), ("a", "2"), ("b", "1")].map(|(region, node)| Member {
             name: name(region, node),
             live: (region, node) != ("a", unseen),
             draining: false,
         });
-        table.replicas.get_mut(&teller).unwrap().handle_members(START, &members);
-        table.admit(&teller, user, window, 500);
-        table.run(Span::from_millis(500));
-        table.replicas.remove(&teller);
-        table.meet(&[teller]);
-        table.run(Span::from_millis(500));
+        cluster.replicas.get_mut(&teller).unwrap().handle_members(START, &members);
+        cluster.admit(&teller, user, window, 500);
+        cluster.run(Span::from_millis(500));
+        cluster.replicas.remove(&teller);
+        cluster.meet(&[teller]);
+        cluster.run(Span::from_millis(500));
         let owners = [name("a", "1"), name("a", "2")].into_iter().filter(|who| {
-            let replica = &table.replicas[who];
+            let replica = &cluster.replicas[who];
             replica
                 .keys
                 .find(&key(user))
@@ -416,7 +418,7 @@ fn what_a_daemon_hears_that_is_taken_for_the_owner_the_owner_hears_too() {
         let owners: Vec<_> = owners.collect();
         assert_eq!(owners.len(), 1, "{user}, {unseen} not seen");
         assert_eq!(
-            table.believed(&owners[0], user, window),
+            cluster.believed(&owners[0], user, window),
             regions(&[("b", 500)]),
             "{user}, {unseen} not seen"
         );
@@ -428,33 +430,33 @@ fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
     let (rule, window) = minute();
     let nodes = [("a", "1"), ("a", "2"), ("a", "3"), ("b", "1"), ("b", "2"), ("b", "3")];
     for user in ["u", "v", "w", "x"] {
-        let mut table = Table::new(&nodes, &rule);
+        let mut cluster = GossipCluster::new(&nodes, &rule);
         for (region, node) in nodes {
-            table.admit(&name(region, node), user, window, 10);
+            cluster.admit(&name(region, node), user, window, 10);
         }
-        table.run(Span::from_secs(1));
+        cluster.run(Span::from_secs(1));
         let gone = [name("a", "1"), name("b", "2")];
         for who in &gone {
-            table.replicas.remove(who);
+            cluster.replicas.remove(who);
         }
-        table.meet(&gone);
+        cluster.meet(&gone);
         for who in [name("a", "2"), name("a", "3"), name("b", "1")] {
-            table.admit(&who, user, window, 1);
+            cluster.admit(&who, user, window, 1);
         }
-        table.run(Span::from_secs(2));
+        cluster.run(Span::from_secs(2));
         for who in [name("a", "2"), name("a", "3"), name("b", "1"), name("b", "3")] {
             assert_eq!(
-                table.believed(&who, user, window),
+                cluster.believed(&who, user, window),
                 regions(&[("a", 32), ("b", 31)]),
                 "{user} {who:?}"
             );
         }
-        table.start(&gone[0], &rule);
-        table.meet(&gone[1..]);
-        table.admit(&gone[0], user, window, 100);
-        table.run(Span::from_secs(2));
+        cluster.start(&gone[0], &rule);
+        cluster.meet(&gone[1..]);
+        cluster.admit(&gone[0], user, window, 100);
+        cluster.run(Span::from_secs(2));
         assert_eq!(
-            table.believed(&name("b", "1"), user, window),
+            cluster.believed(&name("b", "1"), user, window),
             regions(&[("a", 132), ("b", 31)]),
             "{user}"
         );
@@ -464,30 +466,30 @@ fn when_an_owner_dies_or_comes_nothing_is_lost_or_doubled() {
 #[test]
 fn what_is_given_back_is_given_back_everywhere() {
     let (rule, window) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.admit(&name("a", "1"), "u", window, 30);
-    table.run(Span::from_millis(200));
-    table.touch(&name("a", "1"), &Touched { returned: 10, ..touched("u", window, 0, 0) });
-    table.run(Span::from_millis(200));
-    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 20)]));
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.admit(&name("a", "1"), "u", window, 30);
+    cluster.run(Span::from_millis(200));
+    cluster.touch(&name("a", "1"), &Touched { returned: 10, ..touched("u", window, 0, 0) });
+    cluster.run(Span::from_millis(200));
+    assert_eq!(cluster.believed(&name("b", "1"), "u", window), regions(&[("a", 20)]));
 }
 
 #[test]
 fn a_bucket_without_windows_is_charged_once_for_what_others_admitted() {
     let rule = rule(Algorithm::TokenBucket, 100, Span::from_secs(1), OnPartition::default());
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-    (table.loss_percent, table.double_percent) = (30, 30);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    (cluster.loss_percent, cluster.double_percent) = (30, 30);
     for _ in 0..50 {
-        table.admit(&name("a", "1"), "u", 0, 2);
-        table.run(Span::from_millis(30));
+        cluster.admit(&name("a", "1"), "u", 0, 2);
+        cluster.run(Span::from_millis(30));
     }
-    table.start(&name("a", "1"), &rule);
-    table.meet(&[]);
-    table.admit(&name("a", "1"), "u", 0, 7);
-    table.admit(&name("b", "1"), "u", 0, 5);
-    table.run(Span::from_secs(4));
-    assert_eq!(table.debits[&name("b", "1")], 107);
-    assert_eq!(table.debits[&name("c", "1")], 112);
+    cluster.start(&name("a", "1"), &rule);
+    cluster.meet(&[]);
+    cluster.admit(&name("a", "1"), "u", 0, 7);
+    cluster.admit(&name("b", "1"), "u", 0, 5);
+    cluster.run(Span::from_secs(4));
+    assert_eq!(cluster.debits[&name("b", "1")], 107);
+    assert_eq!(cluster.debits[&name("c", "1")], 112);
 }
 
 #[test]
@@ -553,38 +555,38 @@ fn a_frame_that_says_what_its_sender_may_not_say_is_refused_whole() {
 #[test]
 fn the_other_side_of_a_cut_is_told_everything_once_it_heals() {
     let (rule, window) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-    table.run(Span::from_secs(1));
-    table.cut = vec!["a".to_owned()];
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    cluster.run(Span::from_secs(1));
+    cluster.cut = vec!["a".to_owned()];
     for n in 0..200 {
-        table.admit(&name("a", "1"), &format!("u{n}"), window, 3);
+        cluster.admit(&name("a", "1"), &format!("u{n}"), window, 3);
     }
-    table.run(Span::from_secs(3));
-    let cut_off = |table: &Table, who: &str| -> Vec<String> {
-        let status = table.replicas[&name(who, "1")].status(table.now);
+    cluster.run(Span::from_secs(3));
+    let cut_off = |cluster: &GossipCluster, who: &str| -> Vec<String> {
+        let status = cluster.replicas[&name(who, "1")].status(cluster.now);
         status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
     };
-    assert_eq!(cut_off(&table, "b"), ["a"]);
-    assert_eq!(cut_off(&table, "a"), ["b", "c"]);
-    assert_eq!(table.believed(&name("b", "1"), "u7", window), regions(&[]));
-    table.cut.clear();
-    table.run(Span::from_secs(1));
-    assert_eq!(cut_off(&table, "b"), [""; 0]);
+    assert_eq!(cut_off(&cluster, "b"), ["a"]);
+    assert_eq!(cut_off(&cluster, "a"), ["b", "c"]);
+    assert_eq!(cluster.believed(&name("b", "1"), "u7", window), regions(&[]));
+    cluster.cut.clear();
+    cluster.run(Span::from_secs(1));
+    assert_eq!(cut_off(&cluster, "b"), [""; 0]);
     for n in 0..200 {
-        assert_eq!(table.believed(&name("b", "1"), &format!("u{n}"), window), regions(&[("a", 3)]), "{n}");
+        assert_eq!(cluster.believed(&name("b", "1"), &format!("u{n}"), window), regions(&[("a", 3)]), "{n}");
     }
 }
 
 #[test]
 fn a_lone_region_is_never_told_to_hold_back() {
     let rule = rule(Algorithm::FixedWindow, 100, Span::from_secs(1), OnPartition::default());
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
     for _ in 0..300 {
-        let window = table.now.window_index(Span::from_secs(1));
-        table.admit(&name("a", "1"), "u", window, 1);
-        table.run(TICK);
+        let window = cluster.now.window_index(Span::from_secs(1));
+        cluster.admit(&name("a", "1"), "u", window, 1);
+        cluster.run(TICK);
     }
-    let view = table.views[&name("a", "1")].get(&key("u"));
+    let view = cluster.views[&name("a", "1")].get(&key("u"));
     assert!(view.is_none_or(|view| view.budget >= 90), "{view:?}");
 }
 
@@ -593,21 +595,21 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
     let second = Span::from_secs(1);
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow] {
         let rule = rule(algorithm, 100, second, OnPartition::default());
-        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-        let names: Vec<_> = table.replicas.keys().cloned().collect();
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        let names: Vec<_> = cluster.replicas.keys().cloned().collect();
         for step in 0..400 {
-            let window = table.now.window_index(second);
+            let window = cluster.now.window_index(second);
             for who in &names {
                 // Thirty are admitted at the beginning of each window, the rest is refused.
                 let admitted = u64::from(step % 100 < 10) * 3;
-                table.touch(who, &touched("u", window, 3, admitted));
+                cluster.touch(who, &touched("u", window, 3, admitted));
             }
-            table.run(TICK);
+            cluster.run(TICK);
         }
-        let budgets: Vec<u32> = names.iter().map(|who| table.views[who][&key("u")].budget).collect();
+        let budgets: Vec<u32> = names.iter().map(|who| cluster.views[who][&key("u")].budget).collect();
         assert_eq!(budgets.iter().sum::<u32>(), 100, "{budgets:?}");
         assert!(budgets.iter().all(|budget| (33..=34).contains(budget)), "{budgets:?}");
-        let next: Vec<u32> = names.iter().map(|who| table.views[who][&key("u")].next_budget).collect();
+        let next: Vec<u32> = names.iter().map(|who| cluster.views[who][&key("u")].next_budget).collect();
         assert_eq!(next.iter().sum::<u32>(), 100, "{next:?}");
     }
 }
@@ -616,24 +618,24 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
 fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::FixedWindow, 90, second, on_partition);
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
     let demand = [(name("a", "1"), 5), (name("b", "1"), 1)];
-    let run = |table: &mut Table, steps: u64| {
+    let run = |cluster: &mut GossipCluster, steps: u64| {
         for _ in 0..steps {
-            let window = table.now.window_index(second);
+            let window = cluster.now.window_index(second);
             for (who, offered) in &demand {
-                table.touch(who, &touched("u", window, *offered, 0));
+                cluster.touch(who, &touched("u", window, *offered, 0));
             }
-            table.run(TICK);
+            cluster.run(TICK);
         }
     };
-    run(&mut table, 250);
-    table.cut = vec!["b".to_owned()];
-    run(&mut table, 450);
-    let cut_off = table.views[&name("a", "1")][&key("u")].budget;
-    table.cut.clear();
-    run(&mut table, 250);
-    let healed = table.views[&name("a", "1")][&key("u")].budget;
+    run(&mut cluster, 250);
+    cluster.cut = vec!["b".to_owned()];
+    run(&mut cluster, 450);
+    let cut_off = cluster.views[&name("a", "1")][&key("u")].budget;
+    cluster.cut.clear();
+    run(&mut cluster, 250);
+    let healed = cluster.views[&name("a", "1")][&key("u")].budget;
     assert!((44..=46).contains(&healed), "{on_partition:?} healed to {healed}");
     cut_off
 }
@@ -652,39 +654,39 @@ fn a_cut_off_region_keeps_what_the_rule_says() {
 #[test]
 fn a_region_whose_daemons_went_in_good_order_keeps_nothing() {
     let rule = rule(Algorithm::FixedWindow, 90, Span::from_secs(1), OnPartition::Share);
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.run(Span::from_secs(1));
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.run(Span::from_secs(1));
     let member = |region: &str, live, draining| Member { name: name(region, "1"), live, draining };
-    let hears = |table: &mut Table, b: Member| {
-        let replica = table.replicas.get_mut(&name("a", "1")).unwrap();
-        replica.handle_members(table.now, &[member("a", true, false), b]);
+    let hears = |cluster: &mut GossipCluster, b: Member| {
+        let replica = cluster.replicas.get_mut(&name("a", "1")).unwrap();
+        replica.handle_members(cluster.now, &[member("a", true, false), b]);
     };
-    hears(&mut table, member("b", true, true));
+    hears(&mut cluster, member("b", true, true));
     // Its last words come when it has said that it goes.
-    table.run(Span::from_millis(300));
-    table.replicas.remove(&name("b", "1"));
-    table.run(Span::from_secs(2));
-    let left = |table: &Table| {
-        let status = table.replicas[&name("a", "1")].status(table.now);
+    cluster.run(Span::from_millis(300));
+    cluster.replicas.remove(&name("b", "1"));
+    cluster.run(Span::from_secs(2));
+    let left = |cluster: &GossipCluster| {
+        let status = cluster.replicas[&name("a", "1")].status(cluster.now);
         status.regions[0].left && !status.regions[0].cut_off
     };
-    assert!(left(&table), "before membership knows that it is gone");
-    hears(&mut table, member("b", false, true));
-    table.run(Span::from_secs(5));
-    assert!(left(&table));
+    assert!(left(&cluster), "before membership knows that it is gone");
+    hears(&mut cluster, member("b", false, true));
+    cluster.run(Span::from_secs(5));
+    assert!(left(&cluster));
 }
 
 #[test]
 fn a_daemon_that_begins_to_count_a_bucket_hears_what_was_said_before() {
     let (rule, window) = minute();
     for user in ["u", "v", "w"] {
-        let mut table = Table::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")], &rule);
-        table.admit(&name("b", "1"), user, window, 9);
-        table.run(Span::from_secs(1));
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("a", "2"), ("a", "3"), ("b", "1")], &rule);
+        cluster.admit(&name("b", "1"), user, window, 9);
+        cluster.run(Span::from_secs(1));
         for node in ["1", "2", "3"] {
-            table.admit(&name("a", node), user, window, 1);
-            table.run(Span::from_secs(1));
-            assert_eq!(table.believed(&name("a", node), user, window)["b"], 9, "{user} {node}");
+            cluster.admit(&name("a", node), user, window, 1);
+            cluster.run(Span::from_secs(1));
+            assert_eq!(cluster.believed(&name("a", node), user, window)["b"], 9, "{user} {node}");
         }
     }
 }

@@ -26,7 +26,7 @@ fn name(place: usize) -> NodeName {
 }
 
 /// Three daemons, what each last said, and what each has heard of the others' sayings.
-struct World {
+struct SplitWorld {
     now: Timestamp,
     nodes: Vec<Split>,
     disks: Vec<Saved>,
@@ -37,7 +37,7 @@ struct World {
     heard: Vec<Vec<usize>>,
 }
 
-impl World {
+impl SplitWorld {
     fn new(weights: [u32; 3]) -> Self {
         let mut world = Self {
             now: Timestamp(1_000_000_000),
@@ -124,7 +124,7 @@ impl World {
 
 #[test]
 fn a_larger_share_waits_until_everybody_holds_the_same_weights() {
-    let mut world = World::new([60, 40, 0]);
+    let mut world = SplitWorld::new([60, 40, 0]);
     world.settle();
     assert_eq!(world.shares(), [60, 40, 0]);
     world.load(1, [20, 40, 40]);
@@ -142,7 +142,7 @@ fn a_larger_share_waits_until_everybody_holds_the_same_weights() {
 
 #[test]
 fn growth_begins_with_a_window() {
-    let mut world = World::new([50, 50, 0]);
+    let mut world = SplitWorld::new([50, 50, 0]);
     world.settle();
     for place in 0..3 {
         world.load(place, [40, 60, 0]);
@@ -165,7 +165,7 @@ fn growth_begins_with_a_window() {
 #[test]
 fn of_a_limit_that_counts_for_longer_the_smaller_share_is_in_force_until_it_does_not() {
     const HOUR: Span = Span::from_secs(3_600);
-    let mut world = World::new([50, 50, 0]);
+    let mut world = SplitWorld::new([50, 50, 0]);
     world.now = Timestamp::window_start(7, HOUR) + Span::from_secs(60);
     world.settle();
     for place in 0..3 {
@@ -209,7 +209,7 @@ fn the_first_share_of_a_new_cluster_is_whole_for_every_limit() {
 
 #[test]
 fn a_clock_that_goes_back_gives_back_what_it_has_not_yet_come_to() {
-    let mut world = World::new([50, 50, 0]);
+    let mut world = SplitWorld::new([50, 50, 0]);
     world.settle();
     for place in 0..3 {
         world.load(place, [40, 60, 0]);
@@ -249,20 +249,20 @@ fn more_changes_than_are_kept_leave_nothing_rather_than_too_much() {
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum SplitAct {
     Load(usize, [u32; 3]),
     Deliver(usize, usize, usize),
     Restart(usize),
     Pass(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = SplitAct> {
     let choices = [[60, 40, 0], [40, 60, 0], [20, 20, 60], [60, 40, 0]];
     prop_oneof![
-        3 => (0..3_usize, prop::sample::select(choices.to_vec())).prop_map(|(place, to)| Step::Load(place, to)),
-        6 => (0..3_usize, 0..3_usize, 0..3_usize).prop_map(|(from, to, words)| Step::Deliver(from, to, words)),
-        1 => (0..3_usize).prop_map(Step::Restart),
-        2 => (0..1_500_u64).prop_map(Step::Pass),
+        3 => (0..3_usize, prop::sample::select(choices.to_vec())).prop_map(|(place, to)| SplitAct::Load(place, to)),
+        6 => (0..3_usize, 0..3_usize, 0..3_usize).prop_map(|(from, to, words)| SplitAct::Deliver(from, to, words)),
+        1 => (0..3_usize).prop_map(SplitAct::Restart),
+        2 => (0..1_500_u64).prop_map(SplitAct::Pass),
     ]
 }
 
@@ -272,14 +272,14 @@ proptest! {
     #[test]
     fn the_shares_in_force_never_add_up_to_more_than_the_limit(steps in prop::collection::vec(step(), 1..120)) {
         const LONG: Span = Span::from_secs(20);
-        let mut world = World::new([60, 40, 0]);
+        let mut world = SplitWorld::new([60, 40, 0]);
         let (mut window, mut spent) = (0, vec![0; 3]);
         for step in steps {
             match step {
-                Step::Load(place, weights) => world.load(place, weights),
-                Step::Deliver(from, to, words) => world.deliver(from, to, words),
-                Step::Restart(place) => world.restart(place),
-                Step::Pass(millis) => world.pass(Span::from_millis(millis)),
+                SplitAct::Load(place, weights) => world.load(place, weights),
+                SplitAct::Deliver(from, to, words) => world.deliver(from, to, words),
+                SplitAct::Restart(place) => world.restart(place),
+                SplitAct::Pass(millis) => world.pass(Span::from_millis(millis)),
             }
             let shares = world.shares();
             prop_assert!(shares.iter().sum::<u64>() <= LIMIT, "{shares:?}");

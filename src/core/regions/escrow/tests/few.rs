@@ -7,13 +7,13 @@ const WINDOW: Span = Span::from_secs(3_600);
 const COUNTED: [Algorithm; 4] =
     [Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
 
-fn world(algorithm: Algorithm, regions: usize, permits: u32, owd: u64) -> World {
+fn world(algorithm: Algorithm, regions: usize, permits: u32, owd: u64) -> EscrowWorld {
     let limit = Limit { permits, window: WINDOW, burst: permits, queue: 0 };
     let weather = Weather { owd: Span::from_millis(owd), ..CALM };
-    World::held_to(limit, algorithm, regions, weather, EscrowSafety::ALL)
+    EscrowWorld::held_to(limit, algorithm, regions, weather, EscrowSafety::ALL)
 }
 
-impl World {
+impl EscrowWorld {
     /// One region is asked for one permit each so many ticks. How many it gave.
     fn ask_alone(&mut self, place: usize, every: usize, times: usize) -> u64 {
         let mut admitted = 0;

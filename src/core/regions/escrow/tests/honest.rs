@@ -4,14 +4,14 @@ use super::*;
 
 #[test]
 fn what_a_region_can_not_have_is_not_taken_from_it() {
-    let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 300, CALM, EscrowSafety::ALL);
     for _ in 0..20 {
         world.request(1, 30);
         world.tick();
     }
     // A third region might have given it that, and not be heard yet.
     world.send(0, 1, 190);
-    let counted = |world: &World| {
+    let counted = |world: &EscrowWorld| {
         let tally = world.regions[1].machine.tally();
         (tally.early, tally.beyond)
     };
@@ -30,14 +30,15 @@ fn what_a_region_can_not_have_is_not_taken_from_it() {
 
 #[test]
 fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
-    let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 300, CALM, EscrowSafety::ALL);
     world.press(1, 30, 20);
     let mut global = Global::new(Mode::Escrow);
     global.shares = [("r0", 1), ("r1", 8), ("r2", 1)].map(|(name, weight)| (name.to_owned(), weight)).into();
     let rule = WorldRule { name: rule_name(), algorithm: world.algorithm, limit: world.limit, global };
     world.regions[1].machine.handle_rules(world.now, &[rule]);
     // Its share was a hundred.
-    let took = |world: &World| world.regions[1].vault.balance(world.clock(1)).ledger.taken_from("r0", 1);
+    let took =
+        |world: &EscrowWorld| world.regions[1].vault.balance(world.clock(1)).ledger.taken_from("r0", 1);
     let before = took(&world);
     assert!(before < 99);
     world.send(0, 1, 99);
@@ -46,7 +47,7 @@ fn what_was_sent_of_a_share_that_has_just_become_smaller_is_taken() {
 
 #[test]
 fn names_that_change_with_every_deployment_never_shut_out_the_newest() {
-    let mut world = World::new(2, 100, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(2, 100, CALM, EscrowSafety::ALL);
     let now = world.now;
     let machine = &mut world.regions[0].machine;
     let frame = || RightsFrame { sent: now, statements: Vec::new(), transfers: Vec::new() };

@@ -5,7 +5,7 @@ use super::*;
 
 #[test]
 fn permits_flow_to_where_a_bucket_is_asked_for() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 1_000, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::of(Algorithm::TokenBucket, 3, 1_000, CALM, EscrowSafety::ALL);
     world.press(1, 15, 1_000);
     assert_eq!(world.check(), Ok(()));
     // One burst and ten seconds, of which its own part is a third.
@@ -16,7 +16,7 @@ fn permits_flow_to_where_a_bucket_is_asked_for() {
 #[test]
 fn a_short_burst_flows_in_every_round_trip() {
     let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 100, queue: 0 };
-    let mut world = World::held_to(limit, Algorithm::TokenBucket, 3, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::held_to(limit, Algorithm::TokenBucket, 3, CALM, EscrowSafety::ALL);
     world.press(1, 20, 1_000);
     assert_eq!(world.check(), Ok(()));
     // Its own third, and three quarters of both other bursts in a round trip and a tick at each end.
@@ -26,7 +26,7 @@ fn a_short_burst_flows_in_every_round_trip() {
 
 #[test]
 fn without_windows_too_balanced_overload_moves_nothing_and_idleness_says_nothing() {
-    let mut world = World::of(Algorithm::Gcra, 3, 999, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::of(Algorithm::Gcra, 3, 999, CALM, EscrowSafety::ALL);
     for _ in 0..500 {
         for place in 0..3 {
             for _ in 0..30 {
@@ -36,14 +36,14 @@ fn without_windows_too_balanced_overload_moves_nothing_and_idleness_says_nothing
         world.tick();
     }
     assert!(!world.events.iter().any(|event| matches!(event, Event::Gave { .. })), "{:?}", world.events);
-    let mut quiet = World::of(Algorithm::Gcra, 3, 999, CALM, EscrowSafety::ALL);
+    let mut quiet = EscrowWorld::of(Algorithm::Gcra, 3, 999, CALM, EscrowSafety::ALL);
     quiet.press(0, 1, 300);
     assert_eq!(quiet.regions.iter().map(|region| region.machine.tally().entries_out).sum::<u64>(), 0);
 }
 
 #[test]
 fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 900, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::of(Algorithm::TokenBucket, 3, 900, CALM, EscrowSafety::ALL);
     for step in 0..1_500 {
         for _ in 0..12 {
             world.request(1, 1);
@@ -66,7 +66,7 @@ fn a_bucket_follows_a_region_that_lost_its_memory_and_one_that_was_cut_off() {
 
 #[test]
 fn a_region_is_believed_to_have_forwarded_no_more_than_it_can_have() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 300, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::of(Algorithm::TokenBucket, 3, 300, CALM, EscrowSafety::ALL);
     world.press(1, 10, 100);
     let before = world.regions[1].machine.tally().beyond;
     world.send(0, 1, 100_000);
@@ -77,7 +77,7 @@ fn a_region_is_believed_to_have_forwarded_no_more_than_it_can_have() {
 #[test]
 fn a_cost_larger_than_a_share_of_a_burst_gathers_its_permits() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
-        let mut world = World::of(algorithm, 3, 60, CALM, EscrowSafety::ALL);
+        let mut world = EscrowWorld::of(algorithm, 3, 60, CALM, EscrowSafety::ALL);
         let mut admitted = 0;
         for step in 0..1_000 {
             // It asks again a second after it was refused, as it is told to.
@@ -101,7 +101,7 @@ fn a_cost_larger_than_a_share_of_a_burst_gathers_its_permits() {
 
 #[test]
 fn of_two_regions_that_gather_for_large_costs_each_is_served() {
-    let mut world = World::of(Algorithm::TokenBucket, 3, 60, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::of(Algorithm::TokenBucket, 3, 60, CALM, EscrowSafety::ALL);
     let mut admitted = [0, 0];
     for step in 0..3_000 {
         if step % 100 == 0 {
@@ -118,7 +118,7 @@ fn of_two_regions_that_gather_for_large_costs_each_is_served() {
 
 #[test]
 fn a_burst_smaller_than_the_number_of_regions_is_used_wherever_it_is_wanted() {
-    let mut world = World::of(Algorithm::TokenBucket, 5, 2, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::of(Algorithm::TokenBucket, 5, 2, CALM, EscrowSafety::ALL);
     for step in 0..1_000 {
         if step % 10 == 0 {
             world.request(4, 1);

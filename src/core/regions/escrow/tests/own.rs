@@ -6,7 +6,7 @@ const fn own(permits: u32) -> Option<OwnLimit> {
     Some(OwnLimit { permits, burst: permits, queue: 0 })
 }
 
-impl World {
+impl EscrowWorld {
     /// A store is told its part of a limit with each request and each step.
     pub(super) fn hold_to(&mut self, place: usize, own: Option<OwnLimit>) {
         let owned = self.regions[place].machine.index.values().next();
@@ -47,7 +47,7 @@ impl World {
 #[test]
 fn a_raised_limit_is_used_in_one_region_and_in_all() {
     for places in [&[1][..], &[0, 1, 2]] {
-        let mut world = World::new(3, 20, CALM, EscrowSafety::ALL);
+        let mut world = EscrowWorld::new(3, 20, CALM, EscrowSafety::ALL);
         world.own = own(300);
         let (most, fewest) = world.windows(8, places, 6);
         assert!(most <= 300 && fewest >= 285, "{fewest} to {most} of 300 in {places:?}");
@@ -58,7 +58,7 @@ fn a_raised_limit_is_used_in_one_region_and_in_all() {
 #[test]
 fn a_lowered_limit_is_never_exceeded_and_moves_too() {
     for places in [&[1][..], &[0, 1, 2]] {
-        let mut world = World::new(3, 300, CALM, EscrowSafety::ALL);
+        let mut world = EscrowWorld::new(3, 300, CALM, EscrowSafety::ALL);
         world.own = own(6);
         let (most, fewest) = world.windows(8, places, 2);
         assert!(most <= 6 && fewest >= 5, "{fewest} to {most} of 6 in {places:?}");
@@ -68,7 +68,7 @@ fn a_lowered_limit_is_never_exceeded_and_moves_too() {
 
 #[test]
 fn a_limit_that_changes_is_never_above_the_larger_and_settles_at_the_new_one() {
-    let mut world = World::new(3, 20, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 20, CALM, EscrowSafety::ALL);
     world.own = own(300);
     world.windows(5, &[0], 6);
     let mut before = 300;
@@ -89,7 +89,7 @@ fn a_limit_that_changes_is_never_above_the_larger_and_settles_at_the_new_one() {
 #[test]
 fn permits_of_a_raised_bucket_without_windows_flow_and_stay_below_its_curve() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra] {
-        let mut world = World::of(algorithm, 3, 20, CALM, EscrowSafety::ALL);
+        let mut world = EscrowWorld::of(algorithm, 3, 20, CALM, EscrowSafety::ALL);
         world.own = own(300);
         world.limit = Limit { permits: 300, burst: 300, ..world.limit };
         world.reference = (300_000_000, START);
@@ -103,7 +103,7 @@ fn permits_of_a_raised_bucket_without_windows_flow_and_stay_below_its_curve() {
 
 #[test]
 fn a_limit_of_ones_own_stays_when_the_rule_that_had_the_same_gets_another() {
-    let mut world = World::new(3, 20, CALM, EscrowSafety::ALL);
+    let mut world = EscrowWorld::new(3, 20, CALM, EscrowSafety::ALL);
     world.own = own(20);
     world.windows(4, &[0], 2);
     let now = world.now;

@@ -89,16 +89,16 @@ fn a_daemon_is_spoken_with_however_many_came_and_went_before_it() {
 fn a_clock_that_is_set_back_stops_nobody_from_telling() {
     let rule = rule(Algorithm::FixedWindow, 1_000, HOUR, OnPartition::default());
     let window = START.window_index(HOUR);
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.admit(&name("a", "1"), "u", window, 30);
-    table.run(Span::from_millis(300));
-    table.now = Timestamp(table.now.0 - 8_000_000);
-    table.flying.clear();
-    table.run(Span::from_millis(300));
-    table.admit(&name("a", "1"), "u", window, 5);
-    table.run(Span::from_millis(300));
-    assert_eq!(table.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
-    let status = table.replicas[&name("b", "1")].status(table.now);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.admit(&name("a", "1"), "u", window, 30);
+    cluster.run(Span::from_millis(300));
+    cluster.now = Timestamp(cluster.now.0 - 8_000_000);
+    cluster.flying.clear();
+    cluster.run(Span::from_millis(300));
+    cluster.admit(&name("a", "1"), "u", window, 5);
+    cluster.run(Span::from_millis(300));
+    assert_eq!(cluster.believed(&name("b", "1"), "u", window), regions(&[("a", 35)]));
+    let status = cluster.replicas[&name("b", "1")].status(cluster.now);
     assert!(status.regions.iter().all(|region| !region.cut_off));
 }
 
@@ -109,15 +109,15 @@ fn a_larger_burst_is_there_at_once() {
         WorldRule { limit: Limit { burst, ..plain.limit }, ..plain }
     };
     let a = name("a", "1");
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &minutely(10));
-    table.admit(&a, "u", 0, 1);
-    table.run(Span::from_millis(500));
-    for replica in table.replicas.values_mut() {
-        replica.handle_rules(table.now, 2, vec![minutely(1_000)]);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &minutely(10));
+    cluster.admit(&a, "u", 0, 1);
+    cluster.run(Span::from_millis(500));
+    for replica in cluster.replicas.values_mut() {
+        replica.handle_rules(cluster.now, 2, vec![minutely(1_000)]);
     }
-    table.admit(&a, "u", 0, 1);
-    table.run(Span::from_millis(500));
-    let held = table.views[&a].get(&key("u")).map_or(0, |view| view.others);
+    cluster.admit(&a, "u", 0, 1);
+    cluster.run(Span::from_millis(500));
+    let held = cluster.views[&a].get(&key("u")).map_or(0, |view| view.others);
     assert!(held < 600, "{held} of a thousand are kept for others, where two were used");
 }
 
@@ -132,22 +132,22 @@ fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told
     for (permits, burst) in [(100, 20), (100, 100), (10, 50), (1_000, 8)] {
         let plain = rule(Algorithm::TokenBucket, permits, Span::from_secs(1), OnPartition::default());
         let rule = WorldRule { limit: Limit { burst, ..plain.limit }, ..plain };
-        let mut table = Table::new(&[], &rule);
-        table.suppresses_reports = true;
+        let mut cluster = GossipCluster::new(&[], &rule);
+        cluster.suppresses_reports = true;
         let a = name("a", "1");
         for region in ["a", "b", "c"] {
-            table.start(&name(region, "1"), &rule);
+            cluster.start(&name(region, "1"), &rule);
         }
-        table.meet(&[]);
+        cluster.meet(&[]);
         for turn in 0..300 {
             // All that it used has refilled.
-            table.run(Span::from_millis(300));
-            let held = table.views[&a].get(&key("u")).map_or(0, |view| held(view, table.now));
+            cluster.run(Span::from_millis(300));
+            let held = cluster.views[&a].get(&key("u")).map_or(0, |view| held(view, cluster.now));
             assert!(
                 held < u64::from(burst),
                 "{permits}/s, {burst}: request {turn} is refused, {held} are held back"
             );
-            table.admit(&a, "u", 0, 1);
+            cluster.admit(&a, "u", 0, 1);
         }
     }
 }
@@ -157,34 +157,34 @@ fn a_bucket_that_is_asked_for_now_and_then_is_always_there_though_nobody_is_told
 fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64, u64) {
     let second = Span::from_secs(1);
     let rule = rule(algorithm, permits, second, OnPartition::default());
-    let mut table = Table::new(&[], &rule);
-    table.suppresses_reports = true;
+    let mut cluster = GossipCluster::new(&[], &rule);
+    cluster.suppresses_reports = true;
     let all: Vec<NodeName> = (0..10).map(|place| name(&format!("r{place}"), "1")).collect();
     for who in &all {
-        table.start(who, &rule);
+        cluster.start(who, &rule);
     }
-    table.meet(&[]);
+    cluster.meet(&[]);
     let (a, b) = (&all[0], &all[1]);
     let (mut admitted, mut asked) = (0, 0);
     for tick in 0..30_u64 * 50 {
-        table.run(Span::from_millis(20));
-        let window = if algorithm.is_level() { 0 } else { table.now.window_index(second) };
-        table.admit(b, user, window, u64::from(permits) * 2 / 5 / 50);
+        cluster.run(Span::from_millis(20));
+        let window = if algorithm.is_level() { 0 } else { cluster.now.window_index(second) };
+        cluster.admit(b, user, window, u64::from(permits) * 2 / 5 / 50);
         if tick < 20 * 50 || tick * u64::from(permits) % 2_500 != 0 {
             continue;
         }
-        let view = table.views[a].get(&key(user));
+        let view = cluster.views[a].get(&key(user));
         let fits = view.is_none_or(|view| {
             if algorithm.is_level() {
-                return held(view, table.now) < u64::from(permits);
+                return held(view, cluster.now) < u64::from(permits);
             }
-            let own = table.replicas[a].admitted(&key(user), window).map_or(0, |(own, _)| own);
+            let own = cluster.replicas[a].admitted(&key(user), window).map_or(0, |(own, _)| own);
             own < u64::from(if view.window == window { view.budget } else { view.next_budget })
         });
         let admits = u64::from(fits);
         (admitted, asked) = (admitted + admits, asked + 1);
         let key = key(user);
-        table.touch(
+        cluster.touch(
             a,
             &Touched {
                 key,

@@ -3,61 +3,68 @@
 use super::*;
 
 /// The regions that a daemon takes for cut off.
-fn cut_off(table: &Table, who: &str) -> Vec<String> {
-    let status = table.replicas[&name(who, "1")].status(table.now);
+fn cut_off(cluster: &GossipCluster, who: &str) -> Vec<String> {
+    let status = cluster.replicas[&name(who, "1")].status(cluster.now);
     status.regions.into_iter().filter(|region| region.cut_off).map(|region| region.name).collect()
 }
 
 #[test]
 fn of_a_cut_in_one_direction_both_sides_know() {
     let (rule, _) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-    table.run(Span::from_secs(2));
-    table.mute = vec!["a".to_owned()];
-    table.run(Span::from_secs(1));
-    assert_eq!(cut_off(&table, "b"), ["a"]);
-    assert_eq!(cut_off(&table, "a"), ["b", "c"], "nobody hears it, so nobody leaves it more than its share");
-    table.mute.clear();
-    table.run(Span::from_secs(1));
-    assert_eq!((cut_off(&table, "a"), cut_off(&table, "b")), (Vec::new(), Vec::new()));
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    cluster.run(Span::from_secs(2));
+    cluster.mute = vec!["a".to_owned()];
+    cluster.run(Span::from_secs(1));
+    assert_eq!(cut_off(&cluster, "b"), ["a"]);
+    assert_eq!(
+        cut_off(&cluster, "a"),
+        ["b", "c"],
+        "nobody hears it, so nobody leaves it more than its share"
+    );
+    cluster.mute.clear();
+    cluster.run(Span::from_secs(1));
+    assert_eq!((cut_off(&cluster, "a"), cut_off(&cluster, "b")), (Vec::new(), Vec::new()));
 }
 
 #[test]
 fn where_frames_are_lost_now_and_then_nobody_is_cut_off() {
     let (rule, _) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.loss_percent = 5;
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.loss_percent = 5;
     for _ in 0..300 {
-        table.run(Span::from_millis(100));
-        assert_eq!((cut_off(&table, "a"), cut_off(&table, "b")), (Vec::new(), Vec::new()));
+        cluster.run(Span::from_millis(100));
+        assert_eq!((cut_off(&cluster, "a"), cut_off(&cluster, "b")), (Vec::new(), Vec::new()));
     }
 }
 
 #[test]
 fn a_region_that_never_answered_is_cut_off_though_it_is_heard() {
     let (rule, _) = minute();
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.mute = vec!["a".to_owned()];
-    table.run(Span::from_secs(3));
-    assert_eq!((cut_off(&table, "a"), cut_off(&table, "b")), (vec!["b".to_owned()], vec!["a".to_owned()]));
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.mute = vec!["a".to_owned()];
+    cluster.run(Span::from_secs(3));
+    assert_eq!(
+        (cut_off(&cluster, "a"), cut_off(&cluster, "b")),
+        (vec!["b".to_owned()], vec!["a".to_owned()])
+    );
 }
 
 #[test]
 fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::FixedWindow, 90, second, OnPartition::Deny);
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     let both = [name("a", "1"), name("b", "1")];
     for _ in 0..300 {
-        let window = table.now.window_index(second);
-        both.iter().for_each(|who| table.touch(who, &touched("u", window, 1, 0)));
-        table.run(TICK);
+        let window = cluster.now.window_index(second);
+        both.iter().for_each(|who| cluster.touch(who, &touched("u", window, 1, 0)));
+        cluster.run(TICK);
     }
-    table.cut = vec!["b".to_owned()];
+    cluster.cut = vec!["b".to_owned()];
     // Nothing is asked for any more, so nothing is told after the cut was noticed.
-    table.run(Span::from_millis(700));
+    cluster.run(Span::from_millis(700));
     for who in &both {
-        let view = table.views[who][&key("u")];
+        let view = cluster.views[who][&key("u")];
         assert_eq!(view.next_budget, 0, "{who:?} {view:?}");
     }
 }
@@ -66,26 +73,26 @@ fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
 fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs() {
     let second = Span::from_secs(1);
     let rule = rule(Algorithm::FixedWindow, 120, second, OnPartition::Share);
-    let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")], &rule);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")], &rule);
     // Of the others one is asked for much and two for little: it gets most of what the three have.
-    let asked = |table: &mut Table| {
-        let window = table.now.window_index(second);
+    let asked = |cluster: &mut GossipCluster| {
+        let window = cluster.now.window_index(second);
         for (region, offered) in [("a", 2), ("b", 0), ("c", 0), ("d", 1)] {
             let who = name(region, "1");
-            let left = table.views[&who].get(&key("u")).map_or(30, |view| u64::from(view.budget));
-            let used = table.now.since(Timestamp::window_start(window, second)).0 / TICK.0 * offered;
+            let left = cluster.views[&who].get(&key("u")).map_or(30, |view| u64::from(view.budget));
+            let used = cluster.now.since(Timestamp::window_start(window, second)).0 / TICK.0 * offered;
             let admitted = if used < left { offered } else { 0 };
-            table.touch(&who, &touched("u", window, offered, admitted));
+            cluster.touch(&who, &touched("u", window, offered, admitted));
         }
-        table.run(TICK);
+        cluster.run(TICK);
     };
-    (0..200).for_each(|_| asked(&mut table));
-    table.mute = vec!["d".to_owned()];
+    (0..200).for_each(|_| asked(&mut cluster));
+    cluster.mute = vec!["d".to_owned()];
     for step in 0..400 {
-        asked(&mut table);
-        let now = table.now.since(Timestamp::window_start(table.now.window_index(second), second));
+        asked(&mut cluster);
+        let now = cluster.now.since(Timestamp::window_start(cluster.now.window_index(second), second));
         if step > 200 && now > Span::from_millis(100) {
-            let budget = |region: &str| table.views[&name(region, "1")][&key("u")].budget;
+            let budget = |region: &str| cluster.views[&name(region, "1")][&key("u")].budget;
             assert!(budget("a") > 60, "{}", budget("a"));
             assert_eq!(budget("d"), 30, "at {now:?}");
         }
@@ -96,24 +103,24 @@ fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs()
 fn what_waited_for_a_daemon_that_stood_still_does_not_make_ways_longer() {
     let (rule, _) = minute();
     let (a, b) = (name("a", "1"), name("b", "1"));
-    let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-    table.run(Span::from_secs(2));
-    let mut stopped = table.replicas.remove(&b).unwrap();
-    let before = stopped.horizon(table.now);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+    cluster.run(Span::from_secs(2));
+    let mut stopped = cluster.replicas.remove(&b).unwrap();
+    let before = stopped.horizon(cluster.now);
     let mut waiting = Vec::new();
     for _ in 0..40 {
-        table.now = table.now + Span::from_millis(100);
-        let speaker = table.replicas.get_mut(&a).unwrap();
-        speaker.handle_timeout(table.now);
-        while let Some((_, frame)) = speaker.poll_transmit(table.now) {
+        cluster.now = cluster.now + Span::from_millis(100);
+        let speaker = cluster.replicas.get_mut(&a).unwrap();
+        speaker.handle_timeout(cluster.now);
+        while let Some((_, frame)) = speaker.poll_transmit(cluster.now) {
             waiting.push(frame);
         }
     }
     assert!(waiting.len() > 10, "{}", waiting.len());
     // It goes on; the acknowledgement of what it sent before it stood still has waited as well.
     for frame in waiting {
-        stopped.handle_frame(table.now, &a, frame).unwrap();
+        stopped.handle_frame(cluster.now, &a, frame).unwrap();
     }
-    stopped.handle_link(table.now, &a, Span::from_millis(500));
-    assert_eq!(stopped.horizon(table.now), before);
+    stopped.handle_link(cluster.now, &a, Span::from_millis(500));
+    assert_eq!(stopped.horizon(cluster.now), before);
 }

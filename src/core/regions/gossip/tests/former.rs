@@ -3,10 +3,10 @@
 use super::*;
 
 /// The daemon dies and begins again.
-fn restart(table: &mut Table, who: &NodeName, rule: &WorldRule) {
-    table.run(Span::from_millis(300));
-    table.start(who, rule);
-    table.meet(&[]);
+fn restart(cluster: &mut GossipCluster, who: &NodeName, rule: &WorldRule) {
+    cluster.run(Span::from_millis(300));
+    cluster.start(who, rule);
+    cluster.meet(&[]);
 }
 
 #[test]
@@ -15,24 +15,28 @@ fn what_a_former_life_used_of_a_window_is_used_whatever_is_lost_on_the_way() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog] {
         let rule = WorldRule { algorithm, ..rule.clone() };
         let (a, b) = (name("a", "1"), name("b", "1"));
-        let mut table = Table::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
-        (table.loss_percent, table.double_percent) = (30, 30);
-        table.admit(&a, "u", window, 600);
-        table.admit(&b, "u", window, 100);
-        restart(&mut table, &a, &rule);
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+        (cluster.loss_percent, cluster.double_percent) = (30, 30);
+        cluster.admit(&a, "u", window, 600);
+        cluster.admit(&b, "u", window, 100);
+        restart(&mut cluster, &a, &rule);
         // Some come before anything was heard.
-        table.admit(&a, "u", window, 7);
-        table.run(Span::from_secs(2));
-        assert_eq!(table.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
-        let budget = table.views[&a][&key("u")].budget;
+        cluster.admit(&a, "u", window, 7);
+        cluster.run(Span::from_secs(2));
+        assert_eq!(cluster.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
+        let budget = cluster.views[&a][&key("u")].budget;
         assert!((7..=300).contains(&budget), "{algorithm:?}: {budget}");
         for who in [&b, &name("c", "1")] {
-            assert_eq!(table.believed(who, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
+            assert_eq!(
+                cluster.believed(who, "u", window),
+                regions(&[("a", 607), ("b", 100)]),
+                "{algorithm:?}"
+            );
         }
         // And once more, with nothing in between.
-        restart(&mut table, &a, &rule);
-        table.run(Span::from_secs(2));
-        assert_eq!(table.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
+        restart(&mut cluster, &a, &rule);
+        cluster.run(Span::from_secs(2));
+        assert_eq!(cluster.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
     }
 }
 
@@ -41,19 +45,19 @@ fn what_is_lost_of_it_is_said_again_though_there_is_news_meanwhile() {
     let (rule, window) = minute();
     let (a, b) = (name("a", "1"), name("b", "1"));
     for seed in 0..10 {
-        let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
-        table.dice = Dice(seed);
-        table.admit(&a, "u", window, 600);
-        restart(&mut table, &a, &rule);
-        table.loss_percent = 70;
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
+        cluster.dice = Dice(seed);
+        cluster.admit(&a, "u", window, 600);
+        restart(&mut cluster, &a, &rule);
+        cluster.loss_percent = 70;
         for _ in 0..50 {
-            table.admit(&a, "u", window, 1);
-            table.run(Span::from_millis(20));
+            cluster.admit(&a, "u", window, 1);
+            cluster.run(Span::from_millis(20));
         }
-        table.loss_percent = 0;
-        table.run(Span::from_secs(2));
+        cluster.loss_percent = 0;
+        cluster.run(Span::from_secs(2));
         for who in [&a, &b] {
-            assert_eq!(table.believed(who, "u", window), regions(&[("a", 650)]), "{who:?}, seed {seed}");
+            assert_eq!(cluster.believed(who, "u", window), regions(&[("a", 650)]), "{who:?}, seed {seed}");
         }
     }
 }
@@ -64,26 +68,26 @@ fn what_a_former_life_drew_from_a_level_is_charged_once_less_what_refilled() {
     let rule = rule(Algorithm::TokenBucket, 1_000, Span::from_secs(10), OnPartition::default());
     let a = name("a", "1");
     for shared_store in [false, true] {
-        let mut table = Table::new(&[], &rule);
-        table.shared_store = shared_store;
-        ["a", "b"].iter().for_each(|region| table.start(&name(region, "1"), &rule));
-        table.meet(&[]);
-        table.admit(&a, "u", 0, 600);
-        restart(&mut table, &a, &rule);
-        table.admit(&a, "u", 0, 10);
-        table.run(Span::from_secs(1));
-        let charged = table.debits.get(&a).copied().unwrap_or(0);
+        let mut cluster = GossipCluster::new(&[], &rule);
+        cluster.shared_store = shared_store;
+        ["a", "b"].iter().for_each(|region| cluster.start(&name(region, "1"), &rule));
+        cluster.meet(&[]);
+        cluster.admit(&a, "u", 0, 600);
+        restart(&mut cluster, &a, &rule);
+        cluster.admit(&a, "u", 0, 10);
+        cluster.run(Span::from_secs(1));
+        let charged = cluster.debits.get(&a).copied().unwrap_or(0);
         if shared_store {
             assert_eq!(charged, 0, "its store knows");
         } else {
             assert!((500..=600).contains(&charged), "{charged}");
         }
-        assert_eq!(table.believed(&a, "u", 0), regions(&[("a", 610)]));
-        assert_eq!(table.believed(&name("b", "1"), "u", 0), regions(&[("a", 610)]));
+        assert_eq!(cluster.believed(&a, "u", 0), regions(&[("a", 610)]));
+        assert_eq!(cluster.believed(&name("b", "1"), "u", 0), regions(&[("a", 610)]));
         // Not again, whatever is said again.
-        table.run(Span::from_secs(5));
-        assert_eq!(table.debits.get(&a).copied().unwrap_or(0), charged);
-        assert_eq!(table.debits[&name("b", "1")], 610);
+        cluster.run(Span::from_secs(5));
+        assert_eq!(cluster.debits.get(&a).copied().unwrap_or(0), charged);
+        assert_eq!(cluster.debits[&name("b", "1")], 610);
     }
 }
 
@@ -92,23 +96,23 @@ fn of_a_long_former_life_no_more_is_charged_than_the_bucket_holds() {
     let rule = rule(Algorithm::Gcra, 100, Span::from_secs(10), OnPartition::default());
     let a = name("a", "1");
     for (pause, least, most) in [(Span::from_millis(50), 80, 100), (Span::from_secs(8), 5, 20)] {
-        let mut table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+        let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
         for _ in 0..50 {
-            table.admit(&a, "u", 0, 10);
-            table.run(Span::from_secs(1));
+            cluster.admit(&a, "u", 0, 10);
+            cluster.run(Span::from_secs(1));
         }
-        table.run(pause);
-        table.start(&a, &rule);
-        table.meet(&[]);
-        table.run(Span::from_millis(200));
-        let charged = table.debits.get(&a).copied().unwrap_or(0);
+        cluster.run(pause);
+        cluster.start(&a, &rule);
+        cluster.meet(&[]);
+        cluster.run(Span::from_millis(200));
+        let charged = cluster.debits.get(&a).copied().unwrap_or(0);
         assert!((least..=most).contains(&charged), "{charged} after {pause:?}");
         // It goes on at the rate.
         for _ in 0..10 {
-            table.admit(&a, "u", 0, 10);
-            table.run(Span::from_secs(1));
+            cluster.admit(&a, "u", 0, 10);
+            cluster.run(Span::from_secs(1));
         }
-        let held = table.views[&a].get(&key("u")).map_or(0, |view| view.others);
+        let held = cluster.views[&a].get(&key("u")).map_or(0, |view| view.others);
         assert!(held < 60, "{held} held back after {pause:?}");
     }
 }
@@ -139,13 +143,13 @@ fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::TokenBucket] {
         let rule = WorldRule { algorithm, ..rule.clone() };
         let window = if algorithm == Algorithm::FixedWindow { window } else { 0 };
-        let mut table = Table::new(&[], &rule);
-        table.suppresses_reports = true;
-        [&a, &b].into_iter().for_each(|who| table.start(who, &rule));
-        table.meet(&[]);
-        table.run(Span::from_millis(200));
+        let mut cluster = GossipCluster::new(&[], &rule);
+        cluster.suppresses_reports = true;
+        [&a, &b].into_iter().for_each(|who| cluster.start(who, &rule));
+        cluster.meet(&[]);
+        cluster.run(Span::from_millis(200));
         let little = key("little");
-        table.touch(
+        cluster.touch(
             &a,
             &Touched {
                 key: little,
@@ -158,23 +162,23 @@ fn a_daemon_that_ends_in_good_order_tells_what_it_would_not_tell_otherwise() {
                 own: None,
             },
         );
-        table.admit(&a, "much", window, 900);
-        table.run(Span::from_secs(2));
-        assert_eq!(table.believed(&b, "little", window), regions(&[]), "{algorithm:?}");
-        table.admit(&a, "much", window, 1);
-        let now = table.now;
-        let ending = table.replicas.get_mut(&a).unwrap();
+        cluster.admit(&a, "much", window, 900);
+        cluster.run(Span::from_secs(2));
+        assert_eq!(cluster.believed(&b, "little", window), regions(&[]), "{algorithm:?}");
+        cluster.admit(&a, "much", window, 1);
+        let now = cluster.now;
+        let ending = cluster.replicas.get_mut(&a).unwrap();
         ending.handle_end(now);
         assert!(!ending.has_told_all());
-        table.pump();
+        cluster.pump();
         // At one instant or another: it goes on reminding the others of what is much used.
         let told_all = (0..40).any(|_| {
-            table.run(TICK);
-            table.replicas[&a].has_told_all()
+            cluster.run(TICK);
+            cluster.replicas[&a].has_told_all()
         });
         assert!(told_all, "{algorithm:?}");
-        assert_eq!(table.believed(&b, "little", window), regions(&[("a", 20)]), "{algorithm:?}");
-        assert_eq!(table.believed(&b, "much", window), regions(&[("a", 901)]), "{algorithm:?}");
+        assert_eq!(cluster.believed(&b, "little", window), regions(&[("a", 20)]), "{algorithm:?}");
+        assert_eq!(cluster.believed(&b, "much", window), regions(&[("a", 901)]), "{algorithm:?}");
     }
 }
 
@@ -187,25 +191,25 @@ fn until_the_others_had_time_to_say_what_it_used_a_daemon_keeps_to_its_share() {
         (Some("c"), false, 3_000, 3_020),
         (None, true, 0, 0),
     ] {
-        let mut table = Table::new(&[("b", "1"), ("c", "1")], &rule);
-        table.run(Span::from_secs(1));
-        table.cut.extend(cut.map(str::to_owned));
-        let config = ReplicaConfig::new(name("a", "1"), table.now.0 / 1_000);
+        let mut cluster = GossipCluster::new(&[("b", "1"), ("c", "1")], &rule);
+        cluster.run(Span::from_secs(1));
+        cluster.cut.extend(cut.map(str::to_owned));
+        let config = ReplicaConfig::new(name("a", "1"), cluster.now.0 / 1_000);
         let regions = ["a", "b", "c"].map(str::to_owned).to_vec();
         let mut replica = Replica::new(ReplicaConfig { regions, shared_store, ..config });
-        replica.handle_rules(table.now, 1, vec![rule.clone()]);
+        replica.handle_rules(cluster.now, 1, vec![rule.clone()]);
         let held = if shared_store { vec![] } else { vec![rule.name.clone()] };
         assert_eq!(replica.poll_crowded(), Some(held.clone()));
         let a = name("a", "1");
-        table.replicas.insert(a.clone(), replica);
-        table.views.entry(a.clone()).or_default();
-        table.meet(&[]);
-        let began = table.now;
+        cluster.replicas.insert(a.clone(), replica);
+        cluster.views.entry(a.clone()).or_default();
+        cluster.meet(&[]);
+        let began = cluster.now;
         let mut free = held.is_empty().then_some(began);
-        while free.is_none() && table.now.since(began) < Span::from_secs(5) {
-            table.run(TICK);
-            match table.replicas.get_mut(&a).unwrap().poll_crowded() {
-                Some(held) if held.is_empty() => free = Some(table.now),
+        while free.is_none() && cluster.now.since(began) < Span::from_secs(5) {
+            cluster.run(TICK);
+            match cluster.replicas.get_mut(&a).unwrap().poll_crowded() {
+                Some(held) if held.is_empty() => free = Some(cluster.now),
                 other => assert_eq!(other, None),
             }
         }

@@ -11,7 +11,7 @@ const fn own(permits: u32) -> Option<OwnLimit> {
 
 /// Several regions whose stores decide by the limits that they know.
 struct Played {
-    table: Table,
+    cluster: GossipCluster,
     used: BTreeMap<(NodeName, u64), u64>,
     levels: BTreeMap<NodeName, (Timestamp, u64)>,
 }
@@ -20,14 +20,14 @@ impl Played {
     fn new(regions: &[&str]) -> Self {
         let rule = rule(Algorithm::FixedWindow, 20, SECOND, OnPartition::default());
         let names: Vec<_> = regions.iter().map(|region| (*region, "1")).collect();
-        Self { table: Table::new(&names, &rule), used: BTreeMap::new(), levels: BTreeMap::new() }
+        Self { cluster: GossipCluster::new(&names, &rule), used: BTreeMap::new(), levels: BTreeMap::new() }
     }
 
     /// A region is asked for one permit. Whether it was there.
     fn ask(&mut self, region: &str, own: Option<OwnLimit>) -> bool {
-        let (who, window) = (name(region, "1"), self.table.now.window_index(SECOND));
+        let (who, window) = (name(region, "1"), self.cluster.now.window_index(SECOND));
         let limit = own.map_or(20, |own| own.permits);
-        let budget = self.table.views[&who].get(&key("u")).map_or(limit, |view| match view.window {
+        let budget = self.cluster.views[&who].get(&key("u")).map_or(limit, |view| match view.window {
             known if known == window => view.budget.min(limit),
             known if known + 1 == window => view.next_budget.min(limit),
             _ => limit,
@@ -36,7 +36,7 @@ impl Played {
         let admitted = u64::from(*used < u64::from(budget));
         *used += admitted;
         let (key, refused) = (key("u"), 1 - admitted);
-        self.table.touch(
+        self.cluster.touch(
             &who,
             &Touched { key, window, offered: 1, admitted, returned: 0, refused, largest: 1, own },
         );
@@ -46,14 +46,14 @@ impl Played {
     /// For so many windows each of these regions is asked for so many permits in each tick. The most and the
     /// fewest that were admitted in one of them, but for the first two.
     fn windows(&mut self, count: u64, asked: &[(&str, u64, Option<OwnLimit>)]) -> (u64, u64) {
-        let next = self.table.now.window_index(SECOND) + 1;
-        while self.table.now.window_index(SECOND) < next + count {
+        let next = self.cluster.now.window_index(SECOND) + 1;
+        while self.cluster.now.window_index(SECOND) < next + count {
             for &(region, times, own) in asked {
                 (0..times).for_each(|_| {
                     self.ask(region, own);
                 });
             }
-            self.table.run(TICK);
+            self.cluster.run(TICK);
         }
         let all = |window| {
             self.used.iter().filter(|((_, of), _)| *of == window).map(|(_, used)| *used).sum::<u64>()
@@ -70,8 +70,8 @@ fn a_raised_limit_is_held_and_used_wherever_it_is_asked_for() {
         let asked: Vec<_> = asked.iter().map(|region| (*region, 6, own(300))).collect();
         let (most, fewest) = played.windows(8, &asked);
         assert!(most <= 306 && fewest >= 290, "{fewest} to {most} of 300 from {asked:?}");
-        for replica in played.table.replicas.values() {
-            assert_eq!(replica.status(played.table.now).tally.beyond, 0);
+        for replica in played.cluster.replicas.values() {
+            assert_eq!(replica.status(played.cluster.now).tally.beyond, 0);
         }
     }
 }
@@ -97,8 +97,8 @@ fn a_limit_that_changes_is_held_while_only_one_region_is_asked_and_others_know_t
     assert!(most <= 20 && fewest >= 18, "{fewest} to {most} of the rule's 20");
     let (most, fewest) = played.windows(6, &[("b", 4, own(200))]);
     assert!(most <= 204 && fewest >= 180, "{fewest} to {most} of 200");
-    for replica in played.table.replicas.values() {
-        let above: u64 = replica.status(played.table.now).overshoot.iter().map(|(_, above)| above).sum();
+    for replica in played.cluster.replicas.values() {
+        let above: u64 = replica.status(played.cluster.now).overshoot.iter().map(|(_, above)| above).sum();
         assert!(above <= 10, "{above} permits above a limit");
     }
 }
@@ -107,9 +107,9 @@ fn a_limit_that_changes_is_held_while_only_one_region_is_asked_and_others_know_t
 fn whom_nobody_asked_divides_by_what_the_others_say() {
     let mut played = Played::new(&["a", "b"]);
     played.windows(3, &[("a", 4, own(300))]);
-    let window = played.table.now.window_index(SECOND);
+    let window = played.cluster.now.window_index(SECOND);
     let budgets: u32 = ["a", "b"]
-        .map(|region| played.table.views[&name(region, "1")][&key("u")])
+        .map(|region| played.cluster.views[&name(region, "1")][&key("u")])
         .iter()
         .map(|view| if view.window == window { view.budget } else { view.next_budget })
         .sum();
@@ -120,17 +120,17 @@ fn whom_nobody_asked_divides_by_what_the_others_say() {
 fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
     let rule = rule(Algorithm::TokenBucket, 20, SECOND, OnPartition::default());
     let mut played = Played::new(&["a", "b"]);
-    played.table = Table::new(&[("a", "1"), ("b", "1")], &rule);
+    played.cluster = GossipCluster::new(&[("a", "1"), ("b", "1")], &rule);
     let mut admitted = 0_u64;
     for tick in 0..1_000 {
         for region in ["a", "b"] {
-            let (who, now) = (name(region, "1"), played.table.now);
-            let debts = played.table.debits.remove(&who).unwrap_or_default();
+            let (who, now) = (name(region, "1"), played.cluster.now);
+            let debts = played.cluster.debits.remove(&who).unwrap_or_default();
             // In millionths of a permit.
             let (at, used) = played.levels.entry(who.clone()).or_insert((now, 0));
             *used = used.saturating_sub(now.since(*at).0 * 300) + debts * 1_000_000;
             *at = now;
-            let held = played.table.views[&who].get(&key("u")).map_or(0, |view| {
+            let held = played.cluster.views[&who].get(&key("u")).map_or(0, |view| {
                 let grown = u64::from(view.next_budget) * now.since(Timestamp(view.window)).0;
                 (view.others * 1_000_000 + grown).min(u64::from(view.budget) * 1_000_000)
             });
@@ -149,9 +149,9 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
                 largest: 1,
                 own,
             };
-            played.table.touch(&who, &touched);
+            played.cluster.touch(&who, &touched);
         }
-        played.table.run(TICK);
+        played.cluster.run(TICK);
     }
     assert!((1_950..=2_130).contains(&admitted), "{admitted} in seven seconds of 300 a second");
 }
