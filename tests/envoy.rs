@@ -27,7 +27,7 @@ use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, SEARCH};
-use support::{eventually, free_tcp, free_udp, origin, rolling};
+use support::{eventually, free_tcp, free_udp, origin, paced, rolling};
 use tempfile::TempDir;
 
 fn rules(limit: u32) -> String {
@@ -506,4 +506,26 @@ fn a_rolling_restart_of_two_daemons_loses_no_request() {
         });
     };
     rolling::restart(&mut daemons, front.addr, &[("x-user", "ann")], settle);
+}
+
+#[test]
+fn requests_are_paced_at_envoy_where_the_daemon_holds_answers_back() {
+    let daemon = Daemon::with_rules(paced::RULE);
+    let front = Front::start(daemon.grpc);
+    paced::are_paced(|| front.get("ann", "/paced"));
+    assert!(daemon.metric("tidegate_throttle_holds_total{outcome=\"held\"}") >= Some(6.0));
+}
+
+#[test]
+fn a_delay_that_is_not_held_back_is_told_to_the_client() {
+    let daemon = Daemon::with_rules(
+        &paced::RULE.replace("\"hold\"", "\"header\"").replace("\"1s\"", "\"100s\"").replace("4s", "10m"),
+    );
+    let front = Front::start(daemon.grpc);
+    let delay = || {
+        front.get("ann", "/paced").header("x-ratelimit-delay-ms").map(|millis| millis.parse::<u64>().unwrap())
+    };
+    assert_eq!(delay(), None);
+    let delays = [delay().unwrap(), delay().unwrap()];
+    assert!(delays[0] <= 20_000 && delays[1] > delays[0] && delays[1] <= 40_000, "{delays:?}");
 }

@@ -22,7 +22,7 @@ use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, SEARCH};
-use support::{eventually, free_tcp, origin, rolling};
+use support::{eventually, free_tcp, origin, paced, rolling};
 use tempfile::TempDir;
 
 const RULES: &str = r#"
@@ -270,4 +270,29 @@ fn every_spelling_of_a_path_and_a_host_is_held_at_nginx() {
         let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
         assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 403, "{host}");
     }
+}
+
+#[test]
+fn requests_are_paced_at_nginx_where_the_daemon_holds_answers_back() {
+    let daemon = Daemon::with_rules(paced::RULE);
+    let front = Front::start(daemon.http);
+    paced::are_paced(|| front.get("key-a", "/paced"));
+    assert!(daemon.metric("tidegate_throttle_holds_total{outcome=\"held\"}") >= Some(6.0));
+}
+
+#[test]
+fn a_delay_that_is_not_held_back_is_told_to_the_client() {
+    let daemon = Daemon::with_rules(
+        &paced::RULE.replace("\"hold\"", "\"header\"").replace("\"1s\"", "\"100s\"").replace("4s", "10m"),
+    );
+    let front = Front::start(daemon.http);
+    let delay = || {
+        front
+            .get("key-a", "/paced")
+            .header("x-ratelimit-delay-ms")
+            .map(|millis| millis.parse::<u64>().unwrap())
+    };
+    assert_eq!(delay(), None);
+    let delays = [delay().unwrap(), delay().unwrap()];
+    assert!(delays[0] <= 20_000 && delays[1] > delays[0] && delays[1] <= 40_000, "{delays:?}");
 }

@@ -17,6 +17,8 @@ static X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 static X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 static X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 static X_COST: HeaderName = HeaderName::from_static("x-ratelimit-cost");
+/// Milliseconds for which `throttle` has the gateway hold the request back.
+pub(super) const X_DELAY: &str = "x-ratelimit-delay-ms";
 static POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 static STATUS: HeaderName = HeaderName::from_static("ratelimit");
 
@@ -38,10 +40,18 @@ pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     Some(retry.secs_up().max(1))
 }
 
+/// Milliseconds for which an admitted request is to be held back, if any are left.
+pub(super) fn delay(decision: &Decision) -> Option<u64> {
+    Some(decision.delay().millis_up()).filter(|millis| *millis > 0)
+}
+
 /// Adds the headers of this decision.
 pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now: Timestamp) {
     if let Some(seconds) = retry_after(decision) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    if let Some(millis) = delay(decision) {
+        headers.insert(HeaderName::from_static(X_DELAY), HeaderValue::from(millis));
     }
     let tightest = decision.tightest.and_then(|index| decision.rules.get(index));
     let Some(tightest) = tightest.filter(|ruled| counted(ruled)) else { return };
@@ -121,6 +131,7 @@ mod tests {
             delay: Span::ZERO,
             degraded: false,
             global: None,
+            answer: None,
         }
     }
 
@@ -175,6 +186,21 @@ mod tests {
         block.action = Action::Block;
         decision = Decision { allowed: false, status: 403, ..allowed(smallvec![block]) };
         assert_eq!(text(&decision), "");
+    }
+
+    #[test]
+    fn a_delay_that_is_left_is_told_and_none_of_a_denial() {
+        let mut rule = ruled("a", 1);
+        rule.delay = Span(250_001);
+        let mut decision = allowed(smallvec![rule]);
+        assert!(text(&decision).contains("x-ratelimit-delay-ms: 251\n"));
+        decision.was_held(Span(200_001));
+        assert!(text(&decision).contains("x-ratelimit-delay-ms: 50\n"));
+        decision.was_held(Span(50_000));
+        assert!(!text(&decision).contains("delay"));
+        decision.rules[0].delay = Span(1);
+        decision.allowed = false;
+        assert!(!text(&decision).contains("delay"));
     }
 
     #[test]

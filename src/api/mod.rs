@@ -175,6 +175,11 @@ impl Servers {
         Ok(())
     }
 
+    /// Gives all answers that are held back at once, and holds none from now on.
+    pub fn release_held(&self) {
+        self.engine.release_held();
+    }
+
     /// How many connections are open, at all listeners.
     #[must_use]
     pub fn connections(&self) -> usize {

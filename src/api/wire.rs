@@ -45,7 +45,7 @@ pub struct DecisionJson<'a> {
     pub reset_ms: Option<u64>,
     /// Until the request could pass: 0 when it may now, null when it never can.
     pub retry_after_ms: Option<u64>,
-    /// How long to hold the request back.
+    /// How long to hold the request back: the delay of `throttle`, less what the daemon held back itself.
     pub delay_ms: u64,
     /// 200, or the denying rule's status.
     pub status: u16,
@@ -156,7 +156,6 @@ impl<'a> DecisionJson<'a> {
     #[must_use]
     pub fn new(request: &'a Request<'_>, decision: &'a Decision, region: &'a str) -> Self {
         let tightest = decision.tightest.and_then(|index| decision.rules.get(index));
-        let delay = decision.rules.iter().filter(|ruled| !ruled.shadow).map(|ruled| ruled.delay).max();
         Self {
             allowed: decision.allowed,
             domain: request.domain,
@@ -172,7 +171,7 @@ impl<'a> DecisionJson<'a> {
             } else {
                 tightest.and_then(|ruled| ruled.retry).map(Span::millis_up)
             },
-            delay_ms: if decision.allowed { delay.unwrap_or_default().millis_up() } else { 0 },
+            delay_ms: decision.delay().millis_up(),
             status: decision.status,
             message: decision.message.as_deref(),
             rules: RuleOutcomeList(&decision.rules),

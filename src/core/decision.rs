@@ -1,7 +1,10 @@
 //! The answer to a request, as every door tells it.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+use super::answer::AnswerOptions;
 use super::hold::Lease;
 use super::rule::{Action, Mode};
 use super::time::Span;
@@ -10,7 +13,7 @@ use super::time::Span;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleOutcome {
     /// The rule's name.
-    pub rule: std::sync::Arc<str>,
+    pub rule: Arc<str>,
     /// What it does with requests.
     pub action: Action,
     /// Whether the rule lets the request pass; a shadow rule (`log_only` or the global switch) may say no and
@@ -34,6 +37,8 @@ pub struct RuleOutcome {
     pub degraded: bool,
     /// The worldwide side, for a global rule.
     pub global: Option<Worldwide>,
+    /// What the rule wants of its answers.
+    pub answer: Option<Arc<AnswerOptions>>,
 }
 
 /// What a region believes of a worldwide limit at the moment of a decision.
@@ -60,9 +65,36 @@ pub struct Decision {
     /// HTTP status that the denying rule asks for; 200 when allowed.
     pub status: u16,
     /// The denying rule's text.
-    pub message: Option<std::sync::Arc<str>>,
+    pub message: Option<Arc<str>>,
     /// What the request now holds, if it holds anything.
     pub lease: Option<Box<Leased>>,
+}
+
+impl Decision {
+    /// How long the request is to be delayed; zero for one that is denied.
+    #[must_use]
+    pub fn delay(&self) -> Span {
+        self.longest(|_| true)
+    }
+
+    /// For how long of that the daemon holds the answer back itself.
+    #[must_use]
+    pub fn hold(&self) -> Span {
+        self.longest(|ruled| ruled.answer.as_ref().is_some_and(|answer| answer.holds_delay))
+    }
+
+    fn longest(&self, counts: impl Fn(&RuleOutcome) -> bool) -> Span {
+        let enforced = self.rules.iter().filter(|ruled| self.allowed && !ruled.shadow && counts(ruled));
+        enforced.map(|ruled| ruled.delay).max().unwrap_or(Span::ZERO)
+    }
+
+    /// Its answer was held back so long: what was to come is nearer by that.
+    pub fn was_held(&mut self, held: Span) {
+        for ruled in &mut self.rules {
+            ruled.delay = Span(ruled.delay.micros().saturating_sub(held.micros()));
+            ruled.reset = Span(ruled.reset.micros().saturating_sub(held.micros()));
+        }
+    }
 }
 
 /// What a request holds, and for how long.

@@ -5,6 +5,7 @@
 //! runs.
 
 pub mod algorithm;
+pub mod answer;
 pub mod audit;
 pub mod decision;
 pub mod hold;

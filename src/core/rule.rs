@@ -3,7 +3,10 @@
 //! The texts of `rules.toml`, the API and the database are wire types elsewhere; they become these by a
 //! checked conversion, so that everything here may be trusted.
 
+use std::sync::Arc;
+
 use super::algorithm::Algorithm;
+use super::answer::AnswerOptions;
 use super::identity::Block;
 use super::time::Span;
 
@@ -197,6 +200,8 @@ pub struct Rule {
     pub charge: Charging,
     /// What becomes of a report's permits beyond the limit.
     pub debt: Debt,
+    /// What its answers carry besides; `None`: nothing.
+    pub answer: Option<Arc<AnswerOptions>>,
 }
 
 impl Rule {
@@ -226,6 +231,7 @@ impl Rule {
             split_keys: 1,
             charge: Charging::Admitted,
             debt: Debt::Carry { max: None },
+            answer: None,
         }
     }
 

@@ -60,6 +60,7 @@ impl Daemon {
         }
         self.stop_doors.closing.cancel();
         self.stop_doors.stop.cancel();
+        self.shared.release_held();
         tracing::info!(connections = self.shared.connections(), "no longer accepting connections");
         let doors = async {
             tokio::select! {

@@ -340,6 +340,7 @@ fn refusal(refused: &IdentityRefused) -> Decision {
         delay: Span::ZERO,
         degraded: false,
         global: None,
+        answer: None,
     };
     Decision {
         allowed: false,
@@ -498,6 +499,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             delay: Span::ZERO,
             degraded: false,
             global: None,
+            answer: found.rule.rule.answer.clone(),
         }
     }
 
@@ -522,6 +524,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             delay: Span::ZERO,
             degraded: false,
             global,
+            answer: rule.answer.clone(),
         }
     }
 
@@ -604,6 +607,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             delay,
             degraded: counted.degraded,
             global,
+            answer: rule.answer.clone(),
         }
     }
 

@@ -40,6 +40,7 @@ pub mod identity;
 pub mod loaded;
 pub mod names;
 pub mod notices;
+mod pace;
 pub mod port;
 pub mod quotas;
 pub mod rulebook;
@@ -57,6 +58,7 @@ use hold::Holds;
 use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
+use pace::Pacing;
 use port::{Answer, Store};
 use rulebook::RulesStatus;
 use split::Shares;
@@ -79,6 +81,7 @@ pub struct Engine {
     shares: Shares,
     others: bound::Others,
     waits: Waits,
+    pacing: Pacing,
     holds: Holds,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
@@ -126,6 +129,7 @@ impl Engine {
             shares,
             others: bound::Others::default(),
             waits: Waits::new(&metrics),
+            pacing: Pacing::new(&metrics),
             holds: Holds::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),

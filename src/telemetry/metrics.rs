@@ -163,6 +163,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
          unnamed: of more rules than a lease names, held until their hold ends",
     ),
     (
+        "throttle_holds_total",
+        MetricKind::Counter,
+        &["outcome"],
+        "Answers that delay = \"hold\" held back: held to the end, released early by the daemon's end, or full: told at once",
+    ),
+    (
         "rights_waits_total",
         MetricKind::Counter,
         &["outcome"],

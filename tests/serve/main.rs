@@ -27,6 +27,7 @@ mod lifecycle;
 mod members;
 mod mistakes;
 mod names;
+mod paced;
 mod regions;
 mod reports;
 mod spellings;

@@ -10,6 +10,7 @@ pub(crate) mod command;
 pub(crate) mod daemon;
 pub(crate) mod http;
 pub(crate) mod origin;
+pub(crate) mod paced;
 pub(crate) mod ports;
 pub(crate) mod postgres;
 pub(crate) mod process;

@@ -53,6 +53,7 @@ impl ConnectionContext<'_> {
         let requests = asker.put(requests);
         let engine = &self.doors.engine;
         let decisions = engine.decide(&requests).get().await;
+        let decisions = engine.held_back(&requests, decisions).await;
         let Some(decision) = decisions.first() else { return Ok(reply::text("")) };
         let status = decision_status(decision.status);
         let mut reply = reply::with_status(reply::text(words(decision)), status);

@@ -48,6 +48,7 @@ impl ConnectionContext<'_> {
             Answer::Now(decisions) => decisions,
             Answer::Later(decisions) => decisions.await,
         };
+        let decisions = engine.held_back(&asked, decisions).await;
         let [request] = &asked;
         let Some(decision) = decisions.first() else { return Ok(reply::json_bytes(b"{}".to_vec())) };
         let mut body = Vec::with_capacity(DECISION_BYTES);

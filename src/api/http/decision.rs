@@ -147,6 +147,7 @@ mod tests {
                     delay: Span(delay),
                     degraded,
                     global,
+                    answer: None,
                 },
             )
     }

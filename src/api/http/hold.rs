@@ -49,6 +49,7 @@ impl ConnectionContext<'_> {
         let asked = asker.stand_in(asked)?;
         let engine = &self.doors.engine;
         let decisions = engine.decide(&asked).get().await;
+        let decisions = engine.held_back(&asked, decisions).await;
         let [request] = &asked;
         let decision =
             decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;

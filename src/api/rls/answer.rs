@@ -6,13 +6,17 @@
 use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 
-use crate::api::headers::{counted, retry_after};
+use crate::api::headers::{X_DELAY, counted, delay, retry_after};
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
 use crate::core::time::Span;
 
 const CODE_OK: u64 = 1;
 const CODE_OVER_LIMIT: u64 = 2;
+/// `response_headers_to_add`: to the answer that the client gets.
+const RESPONSE_HEADER: u32 = 3;
+/// `request_headers_to_add`: to the request, on its way to the service.
+const REQUEST_HEADER: u32 = 4;
 /// Flag and length before a message.
 pub(super) const PREFIX_BYTES: usize = 5;
 /// Room for an answer with one descriptor.
@@ -41,6 +45,10 @@ pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes 
     }
     if any_over {
         denial(decisions, &mut message);
+    } else if let Some(millis) = decisions.iter().filter_map(delay).max() {
+        // For the client, and for the service behind Envoy: either may keep it.
+        header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), &mut message);
+        header(REQUEST_HEADER, X_DELAY, &millis.to_string(), &mut message);
     }
     let len = u32::try_from(message.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
     if let Some(prefix) = message.get_mut(1..PREFIX_BYTES) {
@@ -81,15 +89,19 @@ fn denial(decisions: &[Decision], message: &mut BytesMut) {
     let denied = || decisions.iter().filter(|decision| !decision.allowed);
     let retry = denied().map(retry_after).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
     if let Some(seconds) = retry {
-        let (name, value) = ("retry-after", seconds.to_string());
-        begin(3, bytes_len(name.len()) + bytes_len(value.len()), message);
-        for (field, text) in [(1, name), (2, value.as_str())] {
-            begin(field, text.len(), message);
-            message.extend_from_slice(text.as_bytes());
-        }
+        header(RESPONSE_HEADER, "retry-after", &seconds.to_string(), message);
     }
     if let Some(text) = denied().find_map(|decision| decision.message.as_deref()) {
         begin(5, text.len(), message);
+        message.extend_from_slice(text.as_bytes());
+    }
+}
+
+/// `HeaderValue`, in one of the two lists of headers.
+fn header(list: u32, name: &str, value: &str, message: &mut BytesMut) {
+    begin(list, bytes_len(name.len()) + bytes_len(value.len()), message);
+    for (field, text) in [(1, name), (2, value)] {
+        begin(field, text.len(), message);
         message.extend_from_slice(text.as_bytes());
     }
 }
@@ -159,6 +171,7 @@ mod tests {
             delay: Span::ZERO,
             degraded: false,
             global: None,
+            answer: None,
         }
     }
 
@@ -214,6 +227,21 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(answer, expected);
+    }
+
+    #[test]
+    fn a_delay_goes_to_the_client_and_to_the_service() {
+        let mut slow = ruled(true, 7);
+        slow.delay = Span(250_000);
+        let requests = [request(Cost::Take(1)), request(Cost::Take(1))];
+        let answer = decoded(&requests, &[decision(ruled(true, 7)), decision(slow.clone())]);
+        let expected = [HeaderValue { key: X_DELAY.into(), value: "250".into(), ..Default::default() }];
+        assert_eq!(
+            (&answer.response_headers_to_add[..], &answer.request_headers_to_add[..]),
+            (&expected[..], &expected[..])
+        );
+        let answer = decoded(&requests, &[decision(ruled(false, 0)), decision(slow)]);
+        assert_eq!(answer.request_headers_to_add, [], "a call that is denied is not delayed");
     }
 
     #[test]

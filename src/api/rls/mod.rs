@@ -35,6 +35,7 @@ use super::listener::Accepted;
 use super::unsent_bytes::{CountedWriter, UnreadLooks, Unsent};
 use crate::core::decision::Decision;
 use crate::core::request::{Cost, Request as Question};
+use crate::engine::Engine;
 use crate::engine::decide::Decisions;
 use crate::engine::port::Answer;
 use answer::{encode, over_limit};
@@ -235,8 +236,11 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
     let mut nobody = Context::from_waker(Waker::noop());
     match message.poll(doors, &mut nobody) {
         Poll::Ready(Ok(bytes)) => match decide_now(doors, &bytes) {
-            Ok(Some(answer)) => reply(unsent, respond, answer),
-            Ok(None) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
+            Ok(AtOnce::Answer(answer)) => reply(unsent, respond, answer),
+            Ok(AtOnce::Held(decisions)) => {
+                drop(tokio::spawn(hold_back(line.call(), bytes, respond, decisions)))
+            }
+            Ok(AtOnce::Unknown) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
             Err(refusal) => refuse(doors, respond, &refusal),
         },
         Poll::Ready(Err(refusal)) => refuse(doors, respond, &refusal),
@@ -255,33 +259,77 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// What is known of a call without waiting.
+enum AtOnce {
+    Answer(Bytes),
+    /// Decided; the answer is to be held back.
+    Held(Decisions),
+    /// Something has to be waited for, and nothing was begun.
+    Unknown,
+}
+
 /// The answer, if nothing has to be waited for.
-fn decide_now(doors: &Servers, message: &[u8]) -> Result<Option<Bytes>, Refusal> {
+fn decide_now(doors: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { questions, denied } = question::read(message, &mut room)?;
     let asker = ClientIdentity::read(doors, &questions);
     let questions = asker.put(questions);
     // What takes several steps may have to be waited for in the middle, and then cannot be begun again.
     if refunds_apart(&questions, &denied) || asker.refused().is_some() {
-        return Ok(None);
+        return Ok(AtOnce::Unknown);
     }
     if !denied.is_empty() || mixed(&questions) {
-        let Answer::Now(asked) = doors.engine.ask(&questions) else { return Ok(None) };
+        let Answer::Now(asked) = doors.engine.ask(&questions) else { return Ok(AtOnce::Unknown) };
         let asked = deny(asked, &denied, None);
         if any_over(&questions, &asked) {
-            return Ok(Some(encode(&questions, &asked)));
+            return Ok(AtOnce::Answer(encode(&questions, &asked)));
         }
     }
     let decided = match doors.engine.decide(&questions) {
-        Answer::Now(decisions) => Some(encode(&questions, &decisions)),
+        Answer::Now(decisions) if Engine::holds_back(&questions, &decisions) => AtOnce::Held(decisions),
+        Answer::Now(decisions) => AtOnce::Answer(encode(&questions, &decisions)),
         // Not waited for, and so not begun: the task that waits asks again.
-        Answer::Later(_) => None,
+        Answer::Later(_) => AtOnce::Unknown,
     };
     Ok(decided)
 }
 
-/// The answer, where something has to be waited for. `tried`: [`decide_now`] has asked for the same just now.
-async fn decide(doors: &Servers, message: &[u8], tried: bool) -> Result<Bytes, Refusal> {
+/// Answers a call that is decided once its delay is over, unless it is given up before.
+async fn hold_back(call: OwnCall, message: Bytes, mut respond: Respond, decisions: Decisions) {
+    let mut room = Vec::new();
+    // It was read before, so it can be read.
+    let Ok(RateLimitCall { questions, .. }) = question::read(&message, &mut room) else { return };
+    let held = when_due(&call.doors, &questions, decisions, &mut respond).await;
+    if let Some(decisions) = held {
+        reply(&call.unsent, respond, encode(&questions, &decisions));
+    }
+}
+
+/// The decisions when they may be told; `None` for a call that was given up meanwhile.
+async fn when_due(
+    doors: &Servers,
+    questions: &[Question<'_>],
+    decisions: Decisions,
+    respond: &mut Respond,
+) -> Option<Decisions> {
+    if !Engine::holds_back(questions, &decisions) {
+        return Some(decisions);
+    }
+    tokio::select! {
+        biased;
+        decisions = doors.engine.held_back(questions, decisions) => Some(decisions),
+        _ = std::future::poll_fn(|cx| respond.poll_reset(cx)) => None,
+    }
+}
+
+/// The answer, where something has to be waited for; `None` for a call that was given up while its answer was
+/// held back. `tried`: [`decide_now`] has asked for the same just now.
+async fn decide(
+    doors: &Servers,
+    message: &[u8],
+    tried: bool,
+    respond: &mut Respond,
+) -> Result<Option<Bytes>, Refusal> {
     let mut room = Vec::new();
     let RateLimitCall { questions, mut denied } = question::read(message, &mut room)?;
     let asker = ClientIdentity::read(doors, &questions);
@@ -296,7 +344,8 @@ async fn decide(doors: &Servers, message: &[u8], tried: bool) -> Result<Bytes, R
         charge(doors, &questions, &denied, tried).await
     };
     let decisions = deny(decisions, &denied, invalid);
-    Ok(encode(&questions, &decisions))
+    let decisions = when_due(doors, &questions, decisions, respond).await;
+    Ok(decisions.map(|decisions| encode(&questions, &decisions)))
 }
 
 /// Decides questions as one: charges all of them, or none where one is denied.
@@ -384,9 +433,13 @@ async fn wait_for_message(call: OwnCall, mut message: Message, respond: Respond)
     wait_for_store(call, bytes, respond, false).await;
 }
 
-async fn wait_for_store(call: OwnCall, message: Bytes, respond: Respond, tried: bool) {
-    match decide(&call.doors, &message, tried).await {
-        Ok(answer) => reply(&call.unsent, respond, answer),
+async fn wait_for_store(call: OwnCall, message: Bytes, mut respond: Respond, tried: bool) {
+    match decide(&call.doors, &message, tried, &mut respond).await {
+        Ok(answer) => {
+            if let Some(answer) = answer {
+                reply(&call.unsent, respond, answer);
+            }
+        }
         Err(refusal) => refuse(&call.doors, respond, &refusal),
     }
 }

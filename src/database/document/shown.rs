@@ -31,6 +31,8 @@ pub struct RuleDoc<'r> {
     pub burst: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_delay: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<&'static str>,
     pub status: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'r str>,
@@ -88,6 +90,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
         let burst = (counts && buckets && rule.burst > 0).then_some(rule.burst);
         let conditions =
             rule.conditions.iter().map(|one| (one.attribute.as_str(), MatchDoc::of(&one.any_of)));
+        let answer = rule.answer.as_deref();
         Self {
             name: &rule.name,
             domain: &rule.domain,
@@ -100,6 +103,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             hold: (counts && holds).then(|| format_span(rule.window)),
             burst,
             max_delay: (rule.action == Action::Throttle).then(|| format_span(rule.max_delay)),
+            delay: answer.is_some_and(|answer| answer.holds_delay).then_some("hold"),
             status: rule.status,
             message: rule.message.as_deref(),
             on_failure: rule.on_failure,

@@ -499,6 +499,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                     1 if counts => Debt::Carry { max: Some(limit % 1_000_000) },
                     _ => Debt::Carry { max: None },
                 },
+                answer: None,
             }
         })
 }
@@ -532,6 +533,27 @@ proptest! {
             let _ = from_json(&json, &regions());
         }
     }
+}
+
+#[test]
+fn only_a_short_throttle_is_held_back() {
+    let throttled = "name = \"r\"\nalgorithm = \"gcra\"\naction = \"throttle\"\nlimit = 5\nwindow = \"1s\"\n";
+    for (rule, why) in [
+        ("max_delay = \"2m\"\ndelay = \"hold\"", "needs a max_delay of at most \"1m\""),
+        ("max_delay = \"1m\"\ndelay = \"wait\"", "delay must be"),
+        ("action = \"reject\"\ndelay = \"hold\"", "delay belongs to action = \"throttle\""),
+    ] {
+        let throttled = throttled.replace(
+            "action = \"throttle\"\n",
+            if rule.contains("action") { "" } else { "action = \"throttle\"\n" },
+        );
+        let problems = read(&format!("[[rules]]\n{throttled}{rule}\n")).unwrap_err();
+        assert!(problems[0].to_string().contains(why), "{problems:?}");
+    }
+    let rules = read(&format!("[[rules]]\n{throttled}max_delay = \"1m\"\ndelay = \"hold\"\n")).unwrap().rules;
+    assert!(rules[0].answer.as_ref().unwrap().holds_delay);
+    let json = serde_json::to_value(RuleDoc::from(&rules[0])).unwrap();
+    assert_eq!(rule_from_json(&json, &regions()).as_ref(), Ok(&rules[0]));
 }
 
 #[test]
