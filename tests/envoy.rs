@@ -529,3 +529,25 @@ fn a_delay_that_is_not_held_back_is_told_to_the_client() {
     let delays = [delay().unwrap(), delay().unwrap()];
     assert!(delays[0] <= 20_000 && delays[1] > delays[0] && delays[1] <= 40_000, "{delays:?}");
 }
+
+#[test]
+fn a_rules_own_headers_and_its_problem_document_reach_the_client() {
+    let own =
+        "headers = { X-Reason = \"1 a day\" }\nheaders_admitted = { X-Plan = \"free\" }\nproblem = true\n";
+    let daemon = Daemon::with_rules(&(rules(1) + own));
+    let front = Front::start(daemon.grpc);
+    let passed = front.get("ann", "/api/x");
+    assert_eq!(
+        (passed.status, passed.header("x-plan"), passed.header("x-reason")),
+        (200, Some("free"), None)
+    );
+    let denied = front.get("ann", "/api/x");
+    assert_eq!(
+        (denied.status, denied.header("x-plan"), denied.header("x-reason")),
+        (429, None, Some("1 a day"))
+    );
+    assert_eq!(denied.header("content-type"), Some("application/problem+json"), "{denied:?}");
+    let problem = denied.json();
+    assert_eq!(problem["violated-policies"], serde_json::json!(["per-user"]));
+    assert_eq!((&problem["status"], &problem["detail"]), (&429.into(), &"Enough for today.".into()));
+}

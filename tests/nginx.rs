@@ -72,6 +72,11 @@ impl Front {
     }
 
     fn start_for(daemons: &[SocketAddr]) -> Self {
+        Self::start_with(daemons, &[])
+    }
+
+    /// With some texts of the file exchanged.
+    fn start_with(daemons: &[SocketAddr], exchanged: &[(&str, &str)]) -> Self {
         let folder = TempDir::new().unwrap();
         let (addr, service) = (free_tcp(), origin::start());
         let mut config = include_str!("../deploy/nginx/tidegate.conf").to_owned();
@@ -84,6 +89,10 @@ impl Front {
         assert_eq!(config.matches(server).count(), 1, "deploy/nginx/tidegate.conf names one server");
         let of = |at: &SocketAddr| server.replace("8080", &at.port().to_string());
         config = config.replace(server, &daemons.iter().map(of).collect::<String>());
+        for (from, to) in exchanged {
+            assert!(config.contains(from), "deploy/nginx/tidegate.conf says {from}");
+            config = config.replace(from, to);
+        }
         // On a busy machine an answer may take longer than users would wait for it.
         config = config.replace("250ms", "5s");
         std::fs::write(folder.path().join("tidegate.conf"), config).unwrap();
@@ -295,4 +304,26 @@ fn a_delay_that_is_not_held_back_is_told_to_the_client() {
     assert_eq!(delay(), None);
     let delays = [delay().unwrap(), delay().unwrap()];
     assert!(delays[0] <= 20_000 && delays[1] > delays[0] && delays[1] <= 40_000, "{delays:?}");
+}
+
+#[test]
+fn a_rules_own_headers_reach_the_client() {
+    let own =
+        "headers = { X-Reason = \"3 a day\" }\nheaders_admitted = { X-Plan = \"free\" }\nwindow = \"24h\"\n";
+    let daemon = Daemon::with_rules(&RULES.replacen("window = \"24h\"\n", own, 1));
+    let reset = "        auth_request_set $tidegate_reset ";
+    let set = format!(
+        "        auth_request_set $reason $upstream_http_x_reason;\n        auth_request_set $plan $upstream_http_x_plan;\n{reset}"
+    );
+    let limit = "add_header X-RateLimit-Limit     $tidegate_limit     always;";
+    let add = format!("{limit} add_header X-Reason $reason always; add_header X-Plan $plan always;");
+    let front = Front::start_with(&[daemon.http], &[(reset, &set), (limit, &add)]);
+    let told = |key: &str| {
+        let reply = front.get(key, "/api/x");
+        (reply.status, reply.header("x-plan").map(str::to_owned), reply.header("x-reason").map(str::to_owned))
+    };
+    for _ in 0..3 {
+        assert_eq!(told("key-a"), (200, Some("free".to_owned()), None));
+    }
+    assert_eq!(told("key-a"), (429, None, Some("3 a day".to_owned())));
 }

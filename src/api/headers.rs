@@ -6,8 +6,11 @@
 
 use std::fmt::Write as _;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use http::header::{HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 
+use crate::core::answer::PartitionKey;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::Cost;
 use crate::core::rule::Action;
@@ -50,6 +53,11 @@ pub(super) fn add(headers: &mut HeaderMap, decision: &Decision, cost: Cost, now:
     if let Some(seconds) = retry_after(decision) {
         headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
+    for (name, value) in decision.headers() {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.entry(name).or_insert(value);
+        }
+    }
     if let Some(millis) = delay(decision) {
         headers.insert(HeaderName::from_static(X_DELAY), HeaderValue::from(millis));
     }
@@ -84,7 +92,11 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
     let window = ruled.window.micros();
     // The draft's window is a whole number of seconds, and may be left out. What is held at once has none,
     // and a unit.
-    if window == 0 {
+    let options = ruled.answer.as_deref();
+    if let Some(unit) = options.and_then(|options| options.unit.as_deref()) {
+        policy.push_str(";qu=");
+        push_name(policy, unit);
+    } else if window == 0 {
         policy.push_str(";qu=\"concurrent-requests\"");
     }
     if window > 0 && window.is_multiple_of(1_000_000) {
@@ -96,6 +108,11 @@ fn push_item(policy: &mut String, status: &mut String, ruled: &RuleOutcome) {
         ruled.remaining.min(INTEGER_MAX),
         ruled.reset.secs_up().min(INTEGER_MAX)
     );
+    if let Some(PartitionKey(bytes)) = &ruled.partition {
+        for text in [policy, status] {
+            let _ = write!(text, ";pk=:{}:", STANDARD.encode(bytes));
+        }
+    }
 }
 
 /// The name as a string of a structured field, which holds printable ASCII alone; anything else becomes `_`.
@@ -114,6 +131,7 @@ fn push_name(text: &mut String, name: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::answer::AnswerOptions;
     use proptest::prelude::*;
     use smallvec::smallvec;
 
@@ -132,6 +150,8 @@ mod tests {
             degraded: false,
             global: None,
             answer: None,
+            partition: None,
+            priced: None,
         }
     }
 
@@ -216,6 +236,20 @@ mod tests {
         rule.window = Span::ZERO;
         let policy = "ratelimit-policy: \"a\";q=100;qu=\"concurrent-requests\"\n";
         assert!(text(&allowed(smallvec![rule])).starts_with(policy));
+    }
+
+    #[test]
+    fn a_unit_and_a_partition_key_are_parameters_of_their_items() {
+        let mut rule = ruled("a", 1);
+        let unit = Some("tokens".to_owned());
+        rule.answer = Some(std::sync::Arc::new(AnswerOptions { unit, ..AnswerOptions::default() }));
+        rule.partition = Some(PartitionKey([7; 12]));
+        let text = text(&allowed(smallvec![rule]));
+        assert!(
+            text.contains("ratelimit-policy: \"a\";q=100;qu=\"tokens\";w=60;pk=:BwcHBwcHBwcHBwcH:\n"),
+            "{text}"
+        );
+        assert!(text.contains("ratelimit: \"a\";r=1;t=32;pk=:BwcHBwcHBwcHBwcH:\n"), "{text}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod http;
 mod listener;
 mod openapi;
 mod places;
+mod problem;
 mod rls;
 mod stand_in;
 pub mod token;

@@ -125,6 +125,12 @@ pub struct RuleOutcomeJson<'a> {
     pub shadow: bool,
     /// Permits per window.
     pub limit: u32,
+    /// What it counts, where the rule says so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<&'a str>,
+    /// The request's cost in permits, where the rule has prices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<i64>,
     /// The window; 0 for a rule without one.
     pub window_ms: u64,
     /// Permits left.
@@ -188,6 +194,8 @@ impl<'a> RuleOutcomeJson<'a> {
             allowed: ruled.allowed,
             shadow: ruled.shadow,
             limit: ruled.limit,
+            unit: ruled.answer.as_deref().and_then(|answer| answer.unit.as_deref()),
+            cost: ruled.priced,
             window_ms: ruled.window.millis_up(),
             remaining: ruled.remaining,
             reset_ms: ruled.reset.millis_up(),

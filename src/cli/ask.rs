@@ -132,7 +132,10 @@ pub(super) fn show(decision: &Value) {
     say(match (allowed, by) {
         (true, None) => "allowed: no rule limits it".to_owned(),
         (true, Some(rule)) => {
-            format!("allowed: {} left of {} ({rule})", decision["remaining"], decision["limit"])
+            let tightest =
+                decision["rules"].as_array().and_then(|all| all.iter().find(|one| one["rule"] == rule));
+            let unit = tightest.map(unit).unwrap_or_default();
+            format!("allowed: {}{unit} left of {} ({rule})", decision["remaining"], decision["limit"])
         }
         (false, rule) => {
             let retry = decision["retry_after_ms"].as_u64();
@@ -173,14 +176,15 @@ pub(super) fn show(decision: &Value) {
             (false, true) => "would deny (shadow)",
         };
         let degraded = if rule["degraded"].as_bool() == Some(true) { ", degraded" } else { "" };
+        let cost = rule["cost"].as_i64().map(|cost| format!(", cost {cost}")).unwrap_or_default();
         let global = &rule["global"];
         let worldwide = global["believed_used"]
             .as_u64()
             .map(|used| format!("{used} ({})", global["error_bound"].as_u64().unwrap_or(0)));
         let mut row = vec![
             text(&rule["rule"]),
-            format!("{answer}{degraded}"),
-            rule["limit"].to_string(),
+            format!("{answer}{degraded}{cost}"),
+            format!("{}{}", rule["limit"], unit(rule)),
             rule["window_ms"].as_u64().filter(|millis| *millis > 0).map(span).unwrap_or_default(),
             rule["remaining"].to_string(),
             rule["reset_ms"].as_u64().map(span).unwrap_or_default(),
@@ -189,6 +193,11 @@ pub(super) fn show(decision: &Value) {
         rows.add_row(row);
     }
     say(rows);
+}
+
+/// What a rule counts, behind a number.
+fn unit(rule: &Value) -> String {
+    rule["unit"].as_str().map(|unit| format!(" {unit}")).unwrap_or_default()
 }
 
 fn text(value: &Value) -> String {

@@ -161,7 +161,10 @@ fn list(server: &Server) -> Ended {
         table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
     for rule in rules {
         let limit = match (&rule["limit"], rule["window"].as_str(), rule["hold"].as_str()) {
-            (Value::Number(limit), Some(window), _) => format!("{limit} / {window}"),
+            (Value::Number(limit), Some(window), _) => {
+                let unit = rule["unit"].as_str().map(|unit| format!(" {unit}")).unwrap_or_default();
+                format!("{limit}{unit} / {window}")
+            }
             (Value::Number(limit), None, Some(hold)) => format!("{limit} at once, held {hold}"),
             _ => String::new(),
         };

@@ -5,4 +5,18 @@
 pub struct AnswerOptions {
     /// The daemon itself holds an answer back for the delay of `throttle`, instead of telling the gateway to.
     pub holds_delay: bool,
+    /// Headers of a denial: names in lower case, and values, both such as HTTP allows.
+    pub headers: Vec<(String, String)>,
+    /// Headers of the answer to a request that passes.
+    pub headers_admitted: Vec<(String, String)>,
+    /// The text of a denial is a problem document (RFC 9457), whatever a client accepts.
+    pub problem: bool,
+    /// Answers name the bucket, by a hash.
+    pub partition_key: bool,
+    /// What the limit counts, where that is not requests.
+    pub unit: Option<String>,
 }
+
+/// Names a bucket of a rule to those who ask, by a hash of rule and identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartitionKey(pub [u8; 12]);

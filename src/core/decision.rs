@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::answer::AnswerOptions;
+use super::answer::{AnswerOptions, PartitionKey};
 use super::hold::Lease;
 use super::rule::{Action, Mode};
 use super::time::Span;
@@ -39,6 +39,10 @@ pub struct RuleOutcome {
     pub global: Option<Worldwide>,
     /// What the rule wants of its answers.
     pub answer: Option<Arc<AnswerOptions>>,
+    /// Which of its buckets that is, where the rule wants it told.
+    pub partition: Option<PartitionKey>,
+    /// The request's cost in permits, where the rule has prices.
+    pub priced: Option<i64>,
 }
 
 /// What a region believes of a worldwide limit at the moment of a decision.
@@ -86,6 +90,21 @@ impl Decision {
     fn longest(&self, counts: impl Fn(&RuleOutcome) -> bool) -> Span {
         let enforced = self.rules.iter().filter(|ruled| self.allowed && !ruled.shadow && counts(ruled));
         enforced.map(|ruled| ruled.delay).max().unwrap_or(Span::ZERO)
+    }
+
+    /// The headers that rules want added: those of the denying rule, or of all that let a request pass.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        let denying = self.tightest.filter(|_| !self.allowed);
+        let of = move |(index, ruled): (usize, &'_ RuleOutcome)| match denying {
+            _ if ruled.shadow => false,
+            Some(denying) => index == denying,
+            None => self.allowed,
+        };
+        let options = self.rules.iter().enumerate().filter(move |one| of((one.0, one.1)));
+        let options = options.filter_map(|(_, ruled)| ruled.answer.as_deref());
+        let lists =
+            options.map(|answer| if self.allowed { &answer.headers_admitted } else { &answer.headers });
+        lists.flatten().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     /// Its answer was held back so long: what was to come is nearer by that.

@@ -12,6 +12,7 @@ pub mod hold;
 pub mod identity;
 pub mod key;
 pub mod notice;
+pub mod price;
 pub mod regions;
 pub mod request;
 pub mod ring;

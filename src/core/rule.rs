@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::algorithm::Algorithm;
 use super::answer::AnswerOptions;
 use super::identity::Block;
+use super::price::PriceTable;
 use super::time::Span;
 
 /// A rule's domain where it names none.
@@ -202,6 +203,8 @@ pub struct Rule {
     pub debt: Debt,
     /// What its answers carry besides; `None`: nothing.
     pub answer: Option<Arc<AnswerOptions>>,
+    /// What the cost of a request is worth; `None`: one permit for one unit.
+    pub price: Option<Arc<PriceTable>>,
 }
 
 impl Rule {
@@ -232,6 +235,7 @@ impl Rule {
             charge: Charging::Admitted,
             debt: Debt::Carry { max: None },
             answer: None,
+            price: None,
         }
     }
 

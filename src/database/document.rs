@@ -3,6 +3,7 @@
 //! A document is read as a whole. Every problem is told at once, with its place and what was expected, and a
 //! document with any problem gives no rules at all.
 
+mod answer;
 mod people;
 mod rule;
 mod shown;

@@ -12,6 +12,7 @@ use super::each::Footprint;
 use super::hold::Leasing;
 use super::identity::{IdentityRefused, Persons, rewritten};
 use super::loaded::Loaded;
+use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use super::unmatched;
 use super::world::Tally;
@@ -170,7 +171,7 @@ impl Engine {
                     None => plan.uncounted(found, shadow),
                     Some(key) => {
                         let Some(counted) = counted.next() else { continue };
-                        let cost = plan.cost_of(found, request.cost);
+                        let cost = plan.cost_of(found, request);
                         if intent == Intent::Charge {
                             if plan.speaks(found) {
                                 let taken = TakenCost { cost, charged };
@@ -300,7 +301,11 @@ fn is_held(found: &Match<'_>) -> bool {
 
 /// What a request's cost is to one rule. Places are held by somebody, so of a report to them nothing is left
 /// but a look.
-fn cost_of(found: &Match<'_>, cost: Cost) -> Cost {
+fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
+    let cost = match &found.rule.rule.price {
+        Some(prices) => prices.priced(request.cost.charged(), request),
+        None => request.cost,
+    };
     match cost {
         Cost::Report(_) if is_held(found) => Cost::Peek,
         cost if is_held(found) && cost.taken() > 0 => cost,
@@ -341,6 +346,8 @@ fn refusal(refused: &IdentityRefused) -> Decision {
         degraded: false,
         global: None,
         answer: None,
+        partition: None,
+        priced: None,
     };
     Decision {
         allowed: false,
@@ -427,14 +434,14 @@ impl<'a, 'r> Plan<'a, 'r> {
 
     /// Whether anything is charged whatever the others say.
     fn reports(&self) -> bool {
-        let reports = |found: &Match<'_>, cost| found.key.is_some() && cost_of(found, cost).is_report();
+        let reports = |found: &Match<'_>, request| found.key.is_some() && cost_of(found, request).is_report();
         let mut requests = self.requests.iter().zip(&self.matches);
-        requests.any(|(request, matches)| matches.iter().any(|found| reports(found, request.cost)))
+        requests.any(|(request, matches)| matches.iter().any(|found| reports(found, request)))
     }
 
     /// What a request's cost is to one rule, in this call.
-    fn cost_of(&self, found: &Match<'_>, cost: Cost) -> Cost {
-        match cost_of(found, cost) {
+    fn cost_of(&self, found: &Match<'_>, request: &Request<'_>) -> Cost {
+        match cost_of(found, request) {
             cost if self.only_reports && !cost.is_report() => Cost::Peek,
             cost => cost,
         }
@@ -464,7 +471,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                             None => None,
                             Some(_) => self.loaded.first_of(found.rule, &found.limit, regions),
                         },
-                        cost: self.cost_of(found, request.cost),
+                        cost: self.cost_of(found, request),
                         enforced: !self.shadow(found),
                     });
                 }
@@ -500,6 +507,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             degraded: false,
             global: None,
             answer: found.rule.rule.answer.clone(),
+            partition: None,
+            priced: None,
         }
     }
 
@@ -525,6 +534,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             degraded: false,
             global,
             answer: rule.answer.clone(),
+            partition: None,
+            priced: None,
         }
     }
 
@@ -608,6 +619,8 @@ impl<'a, 'r> Plan<'a, 'r> {
             degraded: counted.degraded,
             global,
             answer: rule.answer.clone(),
+            partition: partition_key(found),
+            priced: rule.price.is_some().then(|| cost.to_signed()),
         }
     }
 

@@ -41,6 +41,7 @@ pub mod loaded;
 pub mod names;
 pub mod notices;
 mod pace;
+mod partition;
 pub mod port;
 pub mod quotas;
 pub mod rulebook;

@@ -13,6 +13,7 @@
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
 mod admin;
+mod answers;
 mod bad_input;
 mod checks;
 mod cli;

@@ -17,14 +17,14 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, HeaderMap};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use http::request::Parts;
 
 use super::{Answered, ConnectionContext, origin, query, reply};
 use crate::api::client_identity::ClientIdentity;
 use crate::api::error::{Refusal, decision_status};
 use crate::api::token::{self, OnInvalid};
-use crate::api::{address, headers};
+use crate::api::{address, headers, problem};
 use crate::core::decision::Decision;
 use crate::core::identity::is_key_like;
 use crate::core::request::{ATTRIBUTES_MAX, Cost, Request, TEXT_BYTES_MAX};
@@ -56,7 +56,11 @@ impl ConnectionContext<'_> {
         let decisions = engine.held_back(&requests, decisions).await;
         let Some(decision) = decisions.first() else { return Ok(reply::text("")) };
         let status = decision_status(decision.status);
-        let mut reply = reply::with_status(reply::text(words(decision)), status);
+        let reply = match problem::of_denial(decision, problem::accepts(&head.headers)) {
+            Some(document) => reply::with_type(document, HeaderValue::from_static(problem::PROBLEM_JSON)),
+            None => reply::text(words(decision)),
+        };
+        let mut reply = reply::with_status(reply, status);
         headers::add(reply.headers_mut(), decision, asked.cost, engine.now());
         Ok(reply)
     }
@@ -273,7 +277,7 @@ fn words(decision: &Decision) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use http::header::{HeaderName, HeaderValue};
+    use http::header::HeaderName;
 
     fn headers(lines: &[(&str, &[u8])]) -> HeaderMap {
         let mut headers = HeaderMap::new();

@@ -65,6 +65,14 @@ fn ruled(into: &mut Vec<u8>, ruled: &RuleOutcomeJson<'_>) {
         into.extend_from_slice(b",\"shadow\":true");
     }
     number(into, b",\"limit\":", u64::from(ruled.limit));
+    if let Some(unit) = ruled.unit {
+        into.extend_from_slice(b",\"unit\":");
+        text(into, unit);
+    }
+    if let Some(cost) = ruled.cost {
+        into.extend_from_slice(b",\"cost\":");
+        into.extend_from_slice(itoa::Buffer::new().format(cost).as_bytes());
+    }
     number(into, b",\"window_ms\":", ruled.window_ms);
     number(into, b",\"remaining\":", ruled.remaining);
     number(into, b",\"reset_ms\":", ruled.reset_ms);
@@ -113,6 +121,7 @@ fn text(into: &mut Vec<u8>, text: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::answer::AnswerOptions;
     use crate::core::decision::{Decision, Leased, RuleOutcome, Worldwide};
     use crate::core::hold::{HeldPlaces, Holder, Lease};
     use crate::core::request::{Attributes, Cost, Request};
@@ -147,7 +156,12 @@ mod tests {
                     delay: Span(delay),
                     degraded,
                     global,
-                    answer: None,
+                    answer: (limit % 2 == 0).then(|| {
+                        let unit = Some("tokens".to_owned());
+                        std::sync::Arc::new(AnswerOptions { unit, ..AnswerOptions::default() })
+                    }),
+                    partition: None,
+                    priced: (limit % 3 == 0).then_some(i64::from(limit) - 7),
                 },
             )
     }

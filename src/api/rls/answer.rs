@@ -3,10 +3,14 @@
 //! Only what Envoy reads: the codes, the tightest rule of each descriptor, and for a denial `retry-after` and
 //! the rule's text as the body. Envoy makes the `x-ratelimit-*` headers of it by itself.
 
+use std::borrow::Cow;
+
 use prost::bytes::{BufMut as _, Bytes, BytesMut};
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use smallvec::SmallVec;
 
 use crate::api::headers::{X_DELAY, counted, delay, retry_after};
+use crate::api::problem;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::request::{Cost, Request};
 use crate::core::time::Span;
@@ -50,6 +54,10 @@ pub(super) fn encode(requests: &[Request<'_>], decisions: &[Decision]) -> Bytes 
         header(RESPONSE_HEADER, X_DELAY, &millis.to_string(), &mut message);
         header(REQUEST_HEADER, X_DELAY, &millis.to_string(), &mut message);
     }
+    rule_headers(decisions, any_over, &mut message);
+    if any_over {
+        body(decisions, &mut message);
+    }
     let len = u32::try_from(message.len() - PREFIX_BYTES).unwrap_or(u32::MAX);
     if let Some(prefix) = message.get_mut(1..PREFIX_BYTES) {
         prefix.copy_from_slice(&len.to_be_bytes());
@@ -84,17 +92,38 @@ fn status(request: &Request<'_>, decision: &Decision, message: &mut BytesMut) {
     number(2, nanos, message);
 }
 
-/// `retry-after` once every denying descriptor would pass, and the first denying rule's text.
+/// `retry-after` once every denying descriptor would pass.
 fn denial(decisions: &[Decision], message: &mut BytesMut) {
     let denied = || decisions.iter().filter(|decision| !decision.allowed);
     let retry = denied().map(retry_after).collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
     if let Some(seconds) = retry {
         header(RESPONSE_HEADER, "retry-after", &seconds.to_string(), message);
     }
-    if let Some(text) = denied().find_map(|decision| decision.message.as_deref()) {
-        begin(5, text.len(), message);
-        message.extend_from_slice(text.as_bytes());
+}
+
+/// The rules' own headers, each name once: those of the denying rules, or of all where the call passes.
+fn rule_headers(decisions: &[Decision], any_over: bool, message: &mut BytesMut) {
+    let mut told: SmallVec<[&str; 4]> = SmallVec::new();
+    for (name, value) in decisions.iter().filter(|one| one.allowed != any_over).flat_map(Decision::headers) {
+        if !told.contains(&name) {
+            told.push(name);
+            header(RESPONSE_HEADER, name, value, message);
+        }
     }
+}
+
+/// What the client reads: the first denying rule's text, or its problem document.
+fn body(decisions: &[Decision], message: &mut BytesMut) {
+    let text = decisions.iter().filter(|decision| !decision.allowed).find_map(|decision| {
+        let document = problem::of_denial(decision, false).map(|document| (Cow::Owned(document), true));
+        document.or_else(|| Some((Cow::Borrowed(decision.message.as_deref()?.as_bytes()), false)))
+    });
+    let Some((text, is_problem)) = text else { return };
+    if is_problem {
+        header(RESPONSE_HEADER, "content-type", problem::PROBLEM_JSON, message);
+    }
+    begin(5, text.len(), message);
+    message.extend_from_slice(&text);
 }
 
 /// `HeaderValue`, in one of the two lists of headers.
@@ -172,6 +201,8 @@ mod tests {
             degraded: false,
             global: None,
             answer: None,
+            partition: None,
+            priced: None,
         }
     }
 

@@ -1,14 +1,13 @@
 //! Reading one rule: every field against what the counting can carry out.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use super::answer::{RuleKind, read_answer, read_price};
 use crate::core::algorithm::{
     Algorithm, CONCURRENCY_LIMIT_MAX, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX, WINDOW_MIN,
 };
-use crate::core::answer::AnswerOptions;
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 use crate::core::rule::{
     Action, Charging, Condition, DOMAIN_DEFAULT, Debt, Global, Mode, OnFailure, OnPartition,
@@ -23,8 +22,6 @@ const MESSAGE_BYTES_MAX: usize = 4_096;
 const SPLIT_KEYS_MAX: u32 = 64;
 /// Longest delay that `throttle` may ask for: gateways hold a connection that long.
 const MAX_DELAY_MAX: Span = Span::from_secs(3_600);
-/// Longest delay for which the daemon holds an answer back itself.
-const HELD_DELAY_MAX: Span = Span::from_secs(60);
 
 const ALGORITHMS: [(&str, Algorithm); 7] = [
     ("fixed_window", Algorithm::FixedWindow),
@@ -43,8 +40,6 @@ const ACTIONS: [(&str, Action); 5] = [
     ("block", Action::Block),
 ];
 const CHARGES: [(&str, Charging); 2] = [("admitted", Charging::Admitted), ("always", Charging::Always)];
-/// Whether the daemon holds the answer back, or tells the gateway to delay the request.
-const DELAYS: [(&str, bool); 2] = [("header", false), ("hold", true)];
 /// Whether a debt is forgiven.
 const DEBTS: [(&str, bool); 2] = [("carry", false), ("forgive", true)];
 const FAILURES: [(&str, OnFailure); 3] =
@@ -81,7 +76,9 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     let action = fields.word("action", &ACTIONS, problems).unwrap_or(Action::Reject);
     let counted = read_limit(&mut fields, action, problems);
     let max_delay = read_max_delay(&mut fields, action, counted.algorithm, problems);
-    let holds_delay = read_delay(&mut fields, action, max_delay, problems);
+    let kind = RuleKind { action, algorithm: counted.algorithm, max_delay };
+    let answer = read_answer(&mut fields, kind, problems);
+    let price = read_price(&mut fields, kind, problems);
     let group = fields.text("group", TEXT_BYTES_MAX, problems).map(str::to_owned);
     let priority = fields.integer("priority", i64::from(i32::MIN), i64::from(i32::MAX), problems);
     let priority = priority.and_then(|priority| i32::try_from(priority).ok()).unwrap_or(PRIORITY_DEFAULT);
@@ -129,29 +126,9 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         split_keys,
         charge,
         debt,
-        answer: read_answer(holds_delay),
+        answer,
+        price,
     })
-}
-
-/// What its answers carry besides; `None` where that is nothing.
-fn read_answer(holds_delay: bool) -> Option<Arc<AnswerOptions>> {
-    let options = AnswerOptions { holds_delay };
-    (options != AnswerOptions::default()).then(|| Arc::new(options))
-}
-
-/// Whether the daemon holds answers back for the delay.
-fn read_delay(fields: &mut Fields<'_>, action: Action, max_delay: Span, problems: &mut Problems<'_>) -> bool {
-    let holds = fields.word("delay", &DELAYS, problems).unwrap_or(false);
-    let Some(entry) = fields.take("delay") else { return holds };
-    if action != Action::Throttle {
-        let sentence = "delay belongs to action = \"throttle\": no other action delays a request";
-        problems.report(&entry.node.at, sentence);
-    } else if holds && max_delay > HELD_DELAY_MAX {
-        let sentence =
-            "delay = \"hold\" needs a max_delay of at most \"1m\": no answer is held back for longer";
-        problems.report(&entry.node.at, sentence);
-    }
-    holds
 }
 
 /// Which calls are charged, and what becomes of what exceeds the limit.

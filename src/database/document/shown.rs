@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::core::algorithm::Algorithm;
+use crate::core::price::PriceTable;
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
 use crate::core::written::format_span;
@@ -49,6 +50,18 @@ pub struct RuleDoc<'r> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub debt_max: Option<u32>,
     pub per: &'r [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unit: Option<&'r str>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub problem: bool,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub partition_key: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<&'r str, &'r str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers_admitted: BTreeMap<&'r str, &'r str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub price: BTreeMap<String, String>,
     #[serde(rename = "match")]
     pub conditions: BTreeMap<&'r str, MatchDoc>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -117,10 +130,26 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
                 Debt::Forgive => None,
             },
             per: &rule.per,
+            unit: answer.and_then(|answer| answer.unit.as_deref()),
+            problem: answer.is_some_and(|answer| answer.problem),
+            partition_key: answer.is_some_and(|answer| answer.partition_key),
+            headers: answer.map(|answer| by_name(&answer.headers)).unwrap_or_default(),
+            headers_admitted: answer.map(|answer| by_name(&answer.headers_admitted)).unwrap_or_default(),
+            price: rule.price.as_deref().map(shown_prices).unwrap_or_default(),
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
         }
     }
+}
+
+fn by_name(headers: &[(String, String)]) -> BTreeMap<&str, &str> {
+    headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
+}
+
+fn shown_prices(prices: &PriceTable) -> BTreeMap<String, String> {
+    let by_attribute = prices.by_attribute.iter();
+    let shown = by_attribute.map(|one| (format!("{}={}", one.attribute, one.value), one.price.to_string()));
+    shown.chain([("default".to_owned(), prices.default.to_string())]).collect()
 }
 
 impl MatchDoc {

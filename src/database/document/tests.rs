@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core::algorithm::Algorithm;
+use crate::core::answer::AnswerOptions;
+use crate::core::price::{AttributePrice, Price, PriceTable};
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern};
 use crate::core::time::Span;
 
@@ -427,6 +429,10 @@ fn equal_texts_have_equal_hashes_in_every_build() {
     assert_ne!(read(MANUAL).unwrap().hash, read("").unwrap().hash);
 }
 
+fn text_of_header(limit: u32) -> String {
+    format!("a \"{limit}\"; b")
+}
+
 fn any_rule() -> impl Strategy<Value = Rule> {
     let limit = (any::<u32>(), 1..u32::MAX, 10_u64..31_622_400_000);
     let algorithm =
@@ -499,7 +505,32 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                     1 if counts => Debt::Carry { max: Some(limit % 1_000_000) },
                     _ => Debt::Carry { max: None },
                 },
-                answer: None,
+                answer: exact.then(|| {
+                    let header = |name: &str| vec![(name.to_owned(), text_of_header(limit))];
+                    std::sync::Arc::new(AnswerOptions {
+                        holds_delay: false,
+                        headers: header("x-reason"),
+                        headers_admitted: header("x-plan"),
+                        problem: limit.is_multiple_of(2),
+                        partition_key: counts,
+                        unit: counts.then(|| "tokens".to_owned()),
+                    })
+                }),
+                price: (counts && limit.is_multiple_of(5)).then(|| {
+                    let price = |millis: u32| {
+                        Price::parse(&format!("{}.{:03}", millis / 1_000 % 999_999, millis % 999 + 1))
+                            .unwrap()
+                    };
+                    let of = |value: &str| AttributePrice {
+                        attribute: "model".to_owned(),
+                        value: value.to_owned(),
+                        price: price(burst),
+                    };
+                    std::sync::Arc::new(PriceTable {
+                        default: price(limit),
+                        by_attribute: vec![of("a=b"), of("c")],
+                    })
+                }),
             }
         })
 }
@@ -554,6 +585,45 @@ fn only_a_short_throttle_is_held_back() {
     assert!(rules[0].answer.as_ref().unwrap().holds_delay);
     let json = serde_json::to_value(RuleDoc::from(&rules[0])).unwrap();
     assert_eq!(rule_from_json(&json, &regions()).as_ref(), Ok(&rules[0]));
+}
+
+#[test]
+fn headers_units_and_prices_are_checked() {
+    let counted = "name = \"r\"\nlimit = 5\nwindow = \"1s\"\n";
+    let blocked = "name = \"r\"\naction = \"block\"\n";
+    let concurrent = "name = \"r\"\nalgorithm = \"concurrency\"\nlimit = 5\nhold = \"30s\"\n";
+    let many = (0..17).map(|n| format!("x-{n} = \"a\"")).collect::<Vec<_>>().join(", ");
+    for (rule, line, why) in [
+        (counted, "headers = { Content-Length = \"5\" }", "content-length is no header of a rule's own"),
+        (
+            counted,
+            "headers = { X-RateLimit-Limit = \"5\" }",
+            "x-ratelimit-limit is no header of a rule's own",
+        ),
+        (counted, "headers_admitted = { \"x a\" = \"5\" }", "a header's name must have"),
+        (counted, "headers = { x = \"a\\r\\nb\" }", "a header's value must be printable ASCII"),
+        (counted, "headers = { x = 5 }", "a header's value must be a text"),
+        (counted, "headers = { x-a = \"1\", X-A = \"2\" }", "names \"x-a\" twice"),
+        (counted, &format!("headers = {{ {many} }}"), "headers must name at most 16 headers, not 17"),
+        (counted, "unit = \"LLM tokens\"", "unit must have small letters"),
+        (blocked, "unit = \"tokens\"", "unit belongs to rules that count"),
+        (blocked, "partition_key = true", "partition_key belongs to rules that count"),
+        (concurrent, "price = { default = 2 }", "price does not go with concurrency"),
+        (counted, "price = { }", "price must have 1 to 256 entries, not 0"),
+        (counted, "price = { gpt = 2 }", "a price is for \"default\", or an attribute and its value"),
+        (counted, "price = { default = 0 }", "a price must be a number from 0.000001 to 1000000"),
+        (counted, "price = { \"model=\" = 1 }", "a price's attribute and value must have"),
+        (counted, "price = { \"model=x\" = 1e-9 }", "at most six decimals"),
+    ] {
+        let problems = read(&format!("[[rules]]\n{rule}{line}\n")).unwrap_err();
+        assert!(problems[0].to_string().contains(why), "{line}: {problems:?}");
+    }
+    let line = "headers = { X-Reason = \"quota\" }\nunit = \"tokens\"\nprice = { \"model=a=b\" = 0.25, default = 2 }";
+    let rule = &read(&format!("[[rules]]\n{counted}{line}\n")).unwrap().rules[0];
+    let options = rule.answer.as_ref().unwrap();
+    assert_eq!(options.headers, [("x-reason".to_owned(), "quota".to_owned())]);
+    let prices = rule.price.as_ref().unwrap();
+    assert_eq!((prices.default.to_string(), prices.by_attribute[0].value.as_str()), ("2".to_owned(), "a=b"));
 }
 
 #[test]

@@ -1,0 +1,225 @@
+//! Reading what a rule wants of its answers: delay, headers, problem documents, partition keys, the unit; and
+//! its prices.
+
+use std::sync::Arc;
+
+use crate::core::algorithm::Algorithm;
+use crate::core::answer::AnswerOptions;
+use crate::core::price::{AttributePrice, Price, PriceTable};
+use crate::core::request::TEXT_BYTES_MAX;
+use crate::core::rule::Action;
+use crate::core::time::Span;
+use crate::core::written::{Fields, Problems, TreeEntry, TreeNode, Value, text};
+
+/// Longest delay for which the daemon holds an answer back itself.
+const HELD_DELAY_MAX: Span = Span::from_secs(60);
+/// Most headers of one kind: they travel with every answer.
+const HEADERS_MAX: usize = 16;
+/// Longest name of a header, in bytes.
+const HEADER_NAME_BYTES_MAX: usize = 64;
+/// Longest value of a header, in bytes.
+const HEADER_VALUE_BYTES_MAX: usize = 1_024;
+/// Longest unit, in bytes.
+const UNIT_BYTES_MAX: usize = 32;
+/// Most prices of one rule: each request is compared with all of them.
+const PRICES_MAX: usize = 256;
+/// Whether the daemon holds the answer back, or tells the gateway to delay the request.
+const DELAYS: [(&str, bool); 2] = [("header", false), ("hold", true)];
+/// Headers that frame the answer or that Tidegate writes itself.
+const HEADERS_REFUSED: [&str; 15] = [
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "date",
+    "host",
+    "keep-alive",
+    "ratelimit",
+    "ratelimit-policy",
+    "retry-after",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "www-authenticate",
+];
+/// What such headers begin with.
+const PREFIXES_REFUSED: [&str; 5] = ["x-ratelimit-", "x-tidegate-", "x-envoy-", "proxy-", "grpc-"];
+
+/// What kind of rule it is.
+#[derive(Clone, Copy)]
+pub(super) struct RuleKind {
+    pub(super) action: Action,
+    pub(super) algorithm: Algorithm,
+    pub(super) max_delay: Span,
+}
+
+/// What its answers carry besides; `None` where that is nothing.
+pub(super) fn read_answer(
+    fields: &mut Fields<'_>,
+    kind: RuleKind,
+    problems: &mut Problems<'_>,
+) -> Option<Arc<AnswerOptions>> {
+    let options = AnswerOptions {
+        holds_delay: read_delay(fields, kind, problems),
+        headers: read_headers(fields, "headers", problems),
+        headers_admitted: read_headers(fields, "headers_admitted", problems),
+        problem: fields.boolean("problem", problems).unwrap_or(false),
+        partition_key: read_partition_key(fields, kind, problems),
+        unit: read_unit(fields, kind, problems),
+    };
+    (options != AnswerOptions::default()).then(|| Arc::new(options))
+}
+
+fn read_delay(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_>) -> bool {
+    let holds = fields.word("delay", &DELAYS, problems).unwrap_or(false);
+    let Some(entry) = fields.take("delay") else { return holds };
+    if kind.action != Action::Throttle {
+        let sentence = "delay belongs to action = \"throttle\": no other action delays a request";
+        problems.report(&entry.node.at, sentence);
+    } else if holds && kind.max_delay > HELD_DELAY_MAX {
+        let sentence =
+            "delay = \"hold\" needs a max_delay of at most \"1m\": no answer is held back for longer";
+        problems.report(&entry.node.at, sentence);
+    }
+    holds
+}
+
+fn read_headers(
+    fields: &mut Fields<'_>,
+    key: &'static str,
+    problems: &mut Problems<'_>,
+) -> Vec<(String, String)> {
+    let Some(table) = fields.table(key, problems) else { return Vec::new() };
+    let entries = table.entries();
+    if entries.len() > HEADERS_MAX {
+        let len = entries.len();
+        problems.report(table.at, format!("{key} must name at most {HEADERS_MAX} headers, not {len}"));
+    }
+    let mut headers: Vec<(String, String)> = Vec::new();
+    for entry in entries.iter().take(HEADERS_MAX) {
+        let Some((name, value)) = read_header(entry, problems) else { continue };
+        if headers.iter().any(|(other, _)| *other == name) {
+            problems.report(&entry.at, format!("{key} names {name:?} twice: names differ by more than case"));
+        }
+        headers.push((name, value));
+    }
+    headers.sort();
+    headers
+}
+
+fn read_header(entry: &TreeEntry, problems: &mut Problems<'_>) -> Option<(String, String)> {
+    let name = entry.key.to_ascii_lowercase();
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if !(1..=HEADER_NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_token) {
+        let expected = format!("1 to {HEADER_NAME_BYTES_MAX} letters, digits and signs such as \"-\"");
+        problems.report(&entry.at, format!("a header's name must have {expected}, not {name:?}"));
+        return None;
+    }
+    if HEADERS_REFUSED.contains(&name.as_str())
+        || PREFIXES_REFUSED.iter().any(|prefix| name.starts_with(prefix))
+    {
+        let why = "it frames the answer, or Tidegate or the gateway writes it";
+        problems.report(&entry.at, format!("{name} is no header of a rule's own: {why}"));
+        return None;
+    }
+    let value = text(&entry.node, "a header's value", HEADER_VALUE_BYTES_MAX, problems)?;
+    if value.trim() != value || !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+        let expected = "printable ASCII that neither begins nor ends with a space";
+        problems.report(&entry.node.at, format!("a header's value must be {expected}, not {value:?}"));
+        return None;
+    }
+    Some((name, value.to_owned()))
+}
+
+fn read_partition_key(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_>) -> bool {
+    let wanted = fields.boolean("partition_key", problems).unwrap_or(false);
+    if let (false, Some(entry)) = (kind.action.counts(), fields.take("partition_key")) {
+        problems.report(
+            &entry.node.at,
+            "partition_key belongs to rules that count; allow and block have no buckets",
+        );
+    }
+    wanted
+}
+
+fn read_unit(fields: &mut Fields<'_>, kind: RuleKind, problems: &mut Problems<'_>) -> Option<String> {
+    let unit = fields.text("unit", UNIT_BYTES_MAX, problems)?;
+    let entry = fields.take("unit")?;
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte);
+    if !unit.bytes().all(allowed) {
+        let expected = "small letters, digits, \"-\" and \"_\", such as \"tokens\"";
+        problems.report(&entry.node.at, format!("unit must have {expected}, not {unit:?}"));
+    } else if let Some(why) = uncounted(kind) {
+        problems.report(&entry.node.at, format!("unit {why}"));
+    }
+    Some(unit.to_owned())
+}
+
+/// Why a rule of this kind has neither a unit nor prices, if it has none.
+fn uncounted(kind: RuleKind) -> Option<&'static str> {
+    match kind {
+        RuleKind { action, .. } if !action.counts() => {
+            Some("belongs to rules that count; allow and block charge nothing")
+        }
+        RuleKind { algorithm: Algorithm::Concurrency, .. } => {
+            Some("does not go with concurrency, whose places are held and given back, not charged")
+        }
+        _ => None,
+    }
+}
+
+/// What the cost of a request is worth, by its attributes.
+pub(super) fn read_price(
+    fields: &mut Fields<'_>,
+    kind: RuleKind,
+    problems: &mut Problems<'_>,
+) -> Option<Arc<PriceTable>> {
+    let table = fields.table("price", problems)?;
+    if let Some(why) = uncounted(kind) {
+        problems.report(table.at, format!("price {why}"));
+    }
+    let entries = table.entries();
+    if entries.is_empty() || entries.len() > PRICES_MAX {
+        let len = entries.len();
+        problems.report(table.at, format!("price must have 1 to {PRICES_MAX} entries, not {len}"));
+    }
+    let mut prices = PriceTable { default: Price::ONE, by_attribute: Vec::new() };
+    for entry in entries.iter().take(PRICES_MAX) {
+        let price = read_number(&entry.node, problems);
+        if entry.key == "default" {
+            prices.default = price?;
+            continue;
+        }
+        let Some((attribute, value)) = entry.key.split_once('=') else {
+            let expected = "\"default\", or an attribute and its value such as \"model=gpt-x\"";
+            problems.report(&entry.at, format!("a price is for {expected}, not {:?}", entry.key));
+            continue;
+        };
+        let fits = |text: &str| (1..=TEXT_BYTES_MAX).contains(&text.len());
+        if !fits(attribute) || !fits(value) {
+            let sentence =
+                format!("a price's attribute and value must have 1 to {TEXT_BYTES_MAX} bytes each");
+            problems.report(&entry.at, sentence);
+        }
+        let (attribute, value) = (attribute.to_owned(), value.to_owned());
+        prices.by_attribute.extend(price.map(|price| AttributePrice { attribute, value, price }));
+    }
+    prices.by_attribute.sort_by(|a, b| (&a.attribute, &a.value).cmp(&(&b.attribute, &b.value)));
+    Some(Arc::new(prices))
+}
+
+fn read_number(node: &TreeNode, problems: &mut Problems<'_>) -> Option<Price> {
+    let written = match &node.value {
+        Value::Integer(number) => number.to_string(),
+        Value::Fraction(number) => number.to_string(),
+        Value::Text(text) | Value::Loose(text) => text.clone(),
+        other => other.kind().to_owned(),
+    };
+    let price = Price::parse(&written);
+    if price.is_none() {
+        let expected = "a number from 0.000001 to 1000000 with at most six decimals, such as 3 or 0.25";
+        problems.report(&node.at, format!("a price must be {expected}, not {written}"));
+    }
+    price
+}
