@@ -43,7 +43,8 @@ pub(super) fn of_denial(decision: &Decision, accepted: bool) -> Option<Vec<u8>> 
     }
     let denying = decision.tightest.and_then(|index| decision.rules.get(index));
     let wants = denying.and_then(|ruled| ruled.answer.as_ref()).is_some_and(|answer| answer.problem);
-    if !wants && !(accepted && decision.status == 429) {
+    let asked_for = accepted && decision.status == 429;
+    if !wants && !asked_for {
         return None;
     }
     let status = decision_status(decision.status);

@@ -238,7 +238,7 @@ fn accept(line: &Line, request: Request<RecvStream>, respond: Respond) {
         Poll::Ready(Ok(bytes)) => match decide_now(doors, &bytes) {
             Ok(AtOnce::Answer(answer)) => reply(unsent, respond, answer),
             Ok(AtOnce::Held(decisions)) => {
-                drop(tokio::spawn(hold_back(line.call(), bytes, respond, decisions)))
+                drop(tokio::spawn(hold_back(line.call(), bytes, respond, *decisions)))
             }
             Ok(AtOnce::Unknown) => drop(tokio::spawn(wait_for_store(line.call(), bytes, respond, true))),
             Err(refusal) => refuse(doors, respond, &refusal),
@@ -263,7 +263,7 @@ fn check_head(request: &Request<RecvStream>) -> Result<(), Refusal> {
 enum AtOnce {
     Answer(Bytes),
     /// Decided; the answer is to be held back.
-    Held(Decisions),
+    Held(Box<Decisions>),
     /// Something has to be waited for, and nothing was begun.
     Unknown,
 }
@@ -286,7 +286,9 @@ fn decide_now(doors: &Servers, message: &[u8]) -> Result<AtOnce, Refusal> {
         }
     }
     let decided = match doors.engine.decide(&questions) {
-        Answer::Now(decisions) if Engine::holds_back(&questions, &decisions) => AtOnce::Held(decisions),
+        Answer::Now(decisions) if Engine::holds_back(&questions, &decisions) => {
+            AtOnce::Held(Box::new(decisions))
+        }
         Answer::Now(decisions) => AtOnce::Answer(encode(&questions, &decisions)),
         // Not waited for, and so not begun: the task that waits asks again.
         Answer::Later(_) => AtOnce::Unknown,
