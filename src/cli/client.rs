@@ -127,7 +127,9 @@ impl Server {
         let request = request
             .body(body.map(Value::to_string).unwrap_or_default())
             .map_err(|error| Failure::Usage(format!("--server {}: {error}", self.server)))?;
-        let config = ureq::Agent::config_builder()
+        let config = ureq::Agent::config_builder();
+        let config = if target.is_encrypted() { config.tls_config(self.tls.config()?) } else { config };
+        let config = config
             .timeout_global(Some(longest))
             .timeout_connect(Some(CONNECT_DEADLINE))
             .http_status_as_error(false)
@@ -184,12 +186,16 @@ fn unreached(server: &str, error: &ureq::Error) -> String {
         ureq::Error::Protocol(_) => Some(format!(
             "what answers at {server} does not speak HTTP/1.1, as the gRPC port does not ({error})"
         )),
+        ureq::Error::Rustls(why) => Some(format!("what answers at {server} is not trusted: {why}")),
         ureq::Error::Io(io) if matches!(io.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
             Some(format!("what listens at {server} closes connections without an answer ({error})"))
         }
         _ => None,
     };
     match connected {
+        Some(what) if matches!(error, ureq::Error::Rustls(_)) => {
+            format!("{what}. Name its authority by --tls-ca, and a certificate of yours by --tls-cert")
+        }
         Some(what) => format!("{what}: {EXPECTED}"),
         None => format!(
             "no daemon answered at {server}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER."

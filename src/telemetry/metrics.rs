@@ -271,6 +271,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Malformed requests refused at a door: http, rls",
     ),
     (
+        "tls_handshakes_failed_total",
+        MetricKind::Counter,
+        &["door"],
+        "Connections whose TLS handshake failed, by door: no TLS at all, or no certificate that the listener accepts",
+    ),
+    (
         "admin_refused_total",
         MetricKind::Counter,
         &["reason"],
