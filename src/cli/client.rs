@@ -174,10 +174,24 @@ impl Server {
     }
 }
 
+/// What is wrong with a certificate, where that is why.
+fn of_tls(error: &ureq::Error) -> Option<String> {
+    match error {
+        ureq::Error::Rustls(why) => Some(why.to_string()),
+        ureq::Error::Io(io) => Some(io.get_ref()?.downcast_ref::<rustls::Error>()?.to_string()),
+        _ => None,
+    }
+}
+
 /// Why there is no answer, as far as it can be told.
 fn unreached(server: &str, error: &ureq::Error) -> String {
     use std::io::ErrorKind;
     use ureq::Timeout;
+    if let Some(why) = of_tls(error) {
+        return format!(
+            "the connection to {server} is not trusted: {why}. --tls-ca names the daemon's authority, --tls-cert and --tls-key a certificate of yours"
+        );
+    }
     let connected = match error {
         ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => None,
         ureq::Error::Timeout(_) => {
@@ -186,16 +200,12 @@ fn unreached(server: &str, error: &ureq::Error) -> String {
         ureq::Error::Protocol(_) => Some(format!(
             "what answers at {server} does not speak HTTP/1.1, as the gRPC port does not ({error})"
         )),
-        ureq::Error::Rustls(why) => Some(format!("what answers at {server} is not trusted: {why}")),
         ureq::Error::Io(io) if matches!(io.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => {
             Some(format!("what listens at {server} closes connections without an answer ({error})"))
         }
         _ => None,
     };
     match connected {
-        Some(what) if matches!(error, ureq::Error::Rustls(_)) => {
-            format!("{what}. Name its authority by --tls-ca, and a certificate of yours by --tls-cert")
-        }
         Some(what) => format!("{what}: {EXPECTED}"),
         None => format!(
             "no daemon answered at {server}: {error}. Is `tidegate serve` running there? Name another with --server or TIDEGATE_SERVER."

@@ -10,9 +10,9 @@ use serde_json::Value;
 
 pub(super) use change::finish;
 
+use super::server_tls::ServerTls;
 use super::table::table;
 use super::{Ended, Failure, Server, say};
-use super::server_tls::ServerTls;
 use crate::daemon;
 
 /// Looks at rules and changes them.

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, ListenerTls, OnInvalid, PeerTls, Peers,
-    Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
+    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, ListenerTls, OnInvalid,
+    PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -38,7 +38,8 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     let mut fields = Fields::open(root, problems)?;
     let region = name(&mut fields, "region", problems).unwrap_or_else(|| "local".to_owned());
     let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);
-    let listen = section(&mut fields, "listen", problems, |fields, problems| listen(fields, folder, problems));
+    let listen =
+        section(&mut fields, "listen", problems, |fields, problems| listen(fields, folder, problems));
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
     let store = section(&mut fields, "store", problems, |fields, problems| store(fields, folder, problems));
     let peers = section(&mut fields, "peers", problems, |table, problems| {
@@ -138,7 +139,8 @@ fn listener_tls(
         problems.report(table.at, format!("[listen.{key}]: {sentence}"));
     }
     if table.has("revoked") && !table.has("clients") {
-        let sentence = "revoked has no effect without clients, the authorities whose certificates it is about";
+        let sentence =
+            "revoked has no effect without clients, the authorities whose certificates it is about";
         problems.report(table.at, format!("[listen.{key}]: {sentence}"));
     }
     let mut file = |name| path(&mut table, name, folder, problems);

@@ -293,7 +293,10 @@ fn what_this_version_cannot_do_is_refused_not_ignored() {
 fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
     let text = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"";
     let tls = of_file(text).unwrap().listen.http_tls.unwrap();
-    assert_eq!((tls.cert, tls.clients), (PathBuf::from("c.pem"), Some(PathBuf::from("ca.pem"))));
+    assert_eq!(
+        (tls.cert, tls.clients),
+        (PathBuf::from("/etc/tidegate/c.pem"), Some(PathBuf::from("/etc/tidegate/ca.pem")))
+    );
     let text = "[listen]\ngrpc = \"unix:/g\"\n[listen.http_tls]\ncert = \"c.pem\"\n[listen.grpc_tls]\n\
                 cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"";
     assert_eq!(

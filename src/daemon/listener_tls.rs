@@ -46,8 +46,7 @@ impl WatchedTls {
         let pem = read(files, name)?;
         let inside = if name == "grpc" { Inside::Grpc } else { Inside::Http };
         let tls = ListenerTls::new(&pem, inside).with_context(|| named(files, name))?;
-        let watched =
-            Self { tls: Arc::new(tls), files: files.clone(), name, metrics: Arc::clone(metrics) };
+        let watched = Self { tls: Arc::new(tls), files: files.clone(), name, metrics: Arc::clone(metrics) };
         watched.dated(&pem, Clock::System.now())?;
         Ok(Some(watched))
     }
@@ -82,7 +81,9 @@ impl WatchedTls {
         });
         match replaced {
             Ok(()) => tracing::info!("listen.{} uses its certificate as it is now", self.name),
-            Err(error) => tracing::error!("the certificate of listen.{} was not replaced: {error:#}", self.name),
+            Err(error) => {
+                tracing::error!("the certificate of listen.{} was not replaced: {error:#}", self.name)
+            }
         }
     }
 

@@ -215,7 +215,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "certificate_expires_timestamp_seconds",
         MetricKind::Gauge,
         &["certificate"],
-        "When the certificates between daemons end, in seconds since the epoch: node, authority",
+        "When certificates end, in seconds since the epoch: node and authority between daemons, http and grpc of listeners",
     ),
     ("rules_revision", MetricKind::Gauge, &[], "Revision of the rule set in force"),
     ("rules", MetricKind::Gauge, &[], "Rules in force"),

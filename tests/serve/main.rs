@@ -33,3 +33,4 @@ mod spellings;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;

@@ -31,7 +31,7 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 const ANSWER_WITHIN: Duration = Duration::from_secs(90);
 
 /// What the requests of one connection share.
-struct Connection {
+struct Http2Connection {
     doors: Arc<Servers>,
     peer: Peer,
     pulse: IdleDetection,
@@ -39,8 +39,11 @@ struct Connection {
     unsent: Arc<Unsent>,
 }
 
-impl Connection {
-    async fn answer(self: Arc<Self>, mut request: Request<Incoming>) -> Result<Response<Sending>, Infallible> {
+impl Http2Connection {
+    async fn answer(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Sending>, Infallible> {
         // HTTP/2 says it as `:authority` (RFC 9113, 8.3.1).
         let authority = request.uri().authority().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
         if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
@@ -69,7 +72,7 @@ pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
     // Frames of HTTP/2 itself are no part of a request, so what arrives is not watched here.
     let pulse = Arc::new(IdleDetection::default());
     let socket = WatchedSocket { socket, pulse, unsent: Arc::clone(&unsent), answered: false };
-    let shared = Arc::new(Connection { doors, peer, pulse: IdleDetection::default(), place, unsent });
+    let shared = Arc::new(Http2Connection { doors, peer, pulse: IdleDetection::default(), place, unsent });
     let own = Arc::clone(&shared);
     let service = hyper::service::service_fn(move |request| Arc::clone(&own).answer(request));
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
