@@ -28,6 +28,8 @@ use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, SEARCH};
 use support::{eventually, free_tcp, free_udp, origin, paced, rolling};
+use support::web_authority::WebAuthority;
+use support::{eventually, free_tcp, free_udp, origin, rolling};
 use tempfile::TempDir;
 
 fn rules(limit: u32) -> String {
@@ -550,4 +552,30 @@ fn a_rules_own_headers_and_its_problem_document_reach_the_client() {
     let problem = denied.json();
     assert_eq!(problem["violated-policies"], serde_json::json!(["per-user"]));
     assert_eq!((&problem["status"], &problem["detail"]), (&429.into(), &"Enough for today.".into()));
+fn envoy_asks_over_tls_and_shows_its_certificate() {
+    let (folder, authority) = (TempDir::new().unwrap(), WebAuthority::new());
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let (server, client) = (authority.issue(1), authority.issue(2));
+    let ca = file("ca.pem", &authority.pem);
+    let config = format!(
+        "[listen.grpc_tls]\ncert = \"{}\"\nkey = \"{}\"\nclients = \"{ca}\"\n",
+        file("server.pem", &server.cert),
+        file("server.key", &server.key)
+    );
+    let daemon = Daemon::with(&rules(3), &config, &[]);
+    let secured = format!(
+        "      transport_socket:\n        name: envoy.transport_sockets.tls\n        typed_config:\n          \
+         \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext\n          \
+         sni: localhost\n          common_tls_context:\n            tls_certificates:\n              \
+         - certificate_chain: {{ filename: \"{}\" }}\n                private_key: {{ filename: \"{}\" }}\n            \
+         validation_context: {{ trusted_ca: {{ filename: \"{ca}\" }} }}\n    - name: service\n",
+        file("client.pem", &client.cert),
+        file("client.key", &client.key)
+    );
+    let front = Front::with(daemon.grpc, &[("    - name: service\n", &secured)]);
+    assert_eq!(front.statuses("ada", "/api/x", 5), [200, 200, 200, 429, 429]);
 }

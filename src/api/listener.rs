@@ -13,8 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixSocket, UnixStream};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
+use tokio_rustls::server::TlsStream;
 
 use super::places::ConnectionPlace;
+use super::tls::{ALPN_HTTP2, ListenerTls};
 use super::{ListenerLimits, Servers, Shutdown};
 use crate::engine::names;
 
@@ -49,6 +51,8 @@ pub struct Listener {
     kind: Mutex<Option<Arc<SocketKind>>>,
     address: Option<SocketAddr>,
     text: String,
+    /// `None`: what is said here is not encrypted.
+    tls: Option<Arc<ListenerTls>>,
 }
 
 #[derive(Debug)]
@@ -112,7 +116,14 @@ impl Listener {
             (_, Some(address)) => address.to_string(),
             (_, None) => "an unknown address".to_owned(),
         };
-        Self { kind: Mutex::new(Some(Arc::new(kind))), address, text }
+        Self { kind: Mutex::new(Some(Arc::new(kind))), address, text, tls: None }
+    }
+
+    /// The same listener, which speaks TLS over TCP. A Unix socket stays as it is: it never leaves the
+    /// machine.
+    #[must_use]
+    pub fn with_tls(self, tls: Option<Arc<ListenerTls>>) -> Self {
+        Self { tls, ..self }
     }
 
     /// The address that TCP is bound to, with the port that the system chose for port 0; `None` for a Unix
@@ -207,6 +218,26 @@ pub(super) enum Socket {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
+    /// Over TCP, encrypted.
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Socket {
+    /// Whether the client asked for HTTP/2 when it agreed on keys.
+    pub(super) fn agreed_on_http2(&self) -> bool {
+        match self {
+            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2),
+            Self::Tcp(_) | Self::Unix(_) => false,
+        }
+    }
+
+    /// The same connection after the handshake of this listener, if it has one.
+    async fn secured(self, tls: Option<&ListenerTls>) -> io::Result<Self> {
+        match (self, tls) {
+            (Self::Tcp(stream), Some(tls)) => Ok(Self::Tls(Box::new(tls.accept(stream).await?))),
+            (socket, _) => Ok(socket),
+        }
+    }
 }
 
 macro_rules! either {
@@ -214,6 +245,7 @@ macro_rules! either {
         match $self.get_mut() {
             Socket::Tcp($stream) => $call,
             Socket::Unix($stream) => $call,
+            Socket::Tls($stream) => $call,
         }
     };
 }
@@ -249,6 +281,7 @@ impl AsyncWrite for Socket {
         match self {
             Self::Tcp(stream) => stream.is_write_vectored(),
             Self::Unix(stream) => stream.is_write_vectored(),
+            Self::Tls(stream) => stream.is_write_vectored(),
         }
     }
 }
@@ -325,7 +358,20 @@ pub(super) async fn serve<F>(
         let Some(place) = places.enter(peer.address) else { continue };
         let shutdown =
             Shutdown { closing: shutdown.closing.child_token(), stop: shutdown.stop.child_token() };
-        open.spawn(drive(Arc::clone(&doors), Accepted { socket, peer, shutdown, place }));
+        let (doors, tls) = (Arc::clone(&doors), listener.tls.clone());
+        // In the connection's own task: a client that dawdles keeps nobody else from being accepted.
+        open.spawn(async move {
+            let secured = tokio::select! {
+                biased;
+                secured = socket.secured(tls.as_deref()) => secured,
+                () = place.end.cancelled() => return,
+                () = shutdown.stop.cancelled() => return,
+            };
+            match secured {
+                Ok(socket) => drive(doors, Accepted { socket, peer, shutdown, place }).await,
+                Err(_) => gate(&doors).handshakes_failed.increment(1),
+            }
+        });
     }
     listener.close();
     drop(accepting);

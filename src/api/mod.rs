@@ -19,6 +19,7 @@ mod places;
 mod problem;
 mod rls;
 mod stand_in;
+mod tls;
 pub mod token;
 mod unsent_bytes;
 
@@ -38,6 +39,7 @@ pub use admin::{Admin, Guard, Made, RuleJson, Tokens, make_token};
 pub use http::fingerprint;
 pub use listener::Listener;
 pub use openapi::openapi_json;
+pub use tls::{Inside, ListenerPem, ListenerTls, ListenerTlsError};
 
 /// Most connections of the admin socket.
 const OWNER_CONNECTIONS_MAX: usize = 64;
@@ -123,6 +125,7 @@ impl std::fmt::Debug for Servers {
 /// for answers that are not read.
 struct ListenerLimits {
     rejected: Counter,
+    handshakes_failed: Counter,
     places: Arc<places::Places>,
     budget: connection::Budget,
     unsent: unsent_bytes::ListenerUnsent,
@@ -134,6 +137,7 @@ impl ListenerLimits {
         let (max, address_max) = (settings.connections_max, settings.address_connections_max);
         Self {
             rejected: metrics.counter("requests_rejected_total", "door", door),
+            handshakes_failed: metrics.counter("tls_handshakes_failed_total", "door", door),
             places: places::Places::new(door, max, address_max, metrics),
             budget: connection::Budget::default(),
             unsent: unsent_bytes::ListenerUnsent::default(),

@@ -127,7 +127,9 @@ impl Server {
         let request = request
             .body(body.map(Value::to_string).unwrap_or_default())
             .map_err(|error| Failure::Usage(format!("--server {}: {error}", self.server)))?;
-        let config = ureq::Agent::config_builder()
+        let config = ureq::Agent::config_builder();
+        let config = if target.is_encrypted() { config.tls_config(self.tls.config()?) } else { config };
+        let config = config
             .timeout_global(Some(longest))
             .timeout_connect(Some(CONNECT_DEADLINE))
             .http_status_as_error(false)
@@ -172,10 +174,24 @@ impl Server {
     }
 }
 
+/// What is wrong with a certificate, where that is why.
+fn of_tls(error: &ureq::Error) -> Option<String> {
+    match error {
+        ureq::Error::Rustls(why) => Some(why.to_string()),
+        ureq::Error::Io(io) => Some(io.get_ref()?.downcast_ref::<rustls::Error>()?.to_string()),
+        _ => None,
+    }
+}
+
 /// Why there is no answer, as far as it can be told.
 fn unreached(server: &str, error: &ureq::Error) -> String {
     use std::io::ErrorKind;
     use ureq::Timeout;
+    if let Some(why) = of_tls(error) {
+        return format!(
+            "the connection to {server} is not trusted: {why}. --tls-ca names the daemon's authority, --tls-cert and --tls-key a certificate of yours"
+        );
+    }
     let connected = match error {
         ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => None,
         ureq::Error::Timeout(_) => {

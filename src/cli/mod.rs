@@ -25,6 +25,7 @@ mod quota;
 mod regions;
 mod rules;
 mod serve;
+mod server_tls;
 mod table;
 mod tiers;
 mod transport;
@@ -147,6 +148,8 @@ pub(crate) struct Server {
     /// A token for the admin routes.
     #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
+    #[command(flatten)]
+    tls: server_tls::ServerTls,
     /// Prints exactly what the API returned.
     #[arg(long)]
     json: bool,

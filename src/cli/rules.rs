@@ -10,6 +10,7 @@ use serde_json::Value;
 
 pub(super) use change::finish;
 
+use super::server_tls::ServerTls;
 use super::table::table;
 use super::{Ended, Failure, Server, say};
 use crate::daemon;
@@ -89,6 +90,8 @@ pub(super) enum Rules {
         /// What shows the daemon who asks.
         #[arg(long, env = "TIDEGATE_TOKEN", hide_env_values = true)]
         token: Option<String>,
+        #[command(flatten)]
+        tls: ServerTls,
         /// Prints the result as JSON.
         #[arg(long)]
         json: bool,
@@ -124,9 +127,9 @@ impl Rules {
             Self::Delete { name, reason, server } => change::delete(&name, &reason, &server),
             Self::History { name, limit, server } => change::history(name.as_deref(), limit, &server),
             Self::Rollback { revision, reason, server } => change::rollback(revision, &reason, &server),
-            Self::Validate { file, server, token, json } => {
+            Self::Validate { file, server, token, tls, json } => {
                 let regions = match server {
-                    Some(server) => Server { server, token, json }.configured_regions()?,
+                    Some(server) => Server { server, token, tls, json }.configured_regions()?,
                     None => Vec::new(),
                 };
                 validate(&file, &regions, json)

@@ -52,6 +52,11 @@ impl Target {
         }
     }
 
+    /// Whether what is said on the way is encrypted.
+    pub(super) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Url(url) if url.starts_with("https://"))
+    }
+
     /// What carries requests there.
     pub(super) fn agent(&self, config: ureq::config::Config) -> ureq::Agent {
         match self {

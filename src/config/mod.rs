@@ -71,6 +71,12 @@ pub struct Listen {
     /// `peer`: the one UDP socket for everything between daemons; an address with a port. Used only with
     /// `[peers.tls]`. Default `"127.0.0.1:7946"`.
     pub peer: SocketAddr,
+    /// `[listen.http_tls]`: TLS on `http`, with HTTP/2 for clients that ask for it. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub http_tls: Option<ListenerTls>,
+    /// `[listen.grpc_tls]`: TLS on `grpc`. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grpc_tls: Option<ListenerTls>,
     /// `drain`: how long the daemon serves on, unready, after SIGTERM, so that gateways notice before it
     /// stops accepting; from 0ms to 10m. Longer than their health checks take to notice. Default `"5s"`.
     #[serde(serialize_with = "as_text")]
@@ -89,6 +95,24 @@ pub struct Listen {
     /// `/tmp/tidegate-UID`, named after the address of `http`, where the command line looks for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<AdminSocket>,
+}
+
+/// `[listen.http_tls]` and `[listen.grpc_tls]`: the files of TLS on a listener, in PEM. They are watched, and
+/// handshakes use them as they are then. Relative paths begin at the configuration file's folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ListenerTls {
+    /// `cert`: the certificate, and those between it and its authority.
+    pub cert: PathBuf,
+    /// `key`: its private key.
+    pub key: PathBuf,
+    /// `clients`: the authorities that sign certificates of clients; with it a client that shows none is
+    /// refused. Default: clients show none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clients: Option<PathBuf>,
+    /// `revoked`: lists of the clients' certificates that are revoked (CRLs, RFC 5280); with `clients`.
+    /// Default: none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub revoked: Option<PathBuf>,
 }
 
 /// `[rules]`: where the rules come from.

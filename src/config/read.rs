@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use super::address::{Listener, is_host_and_port};
 use super::{
-    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, OnInvalid, PeerTls, Peers,
-    Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
+    Admin, AdminSocket, Audit, Backend, Config, Identity, Jwt, Lease, Listen, ListenerTls, OnInvalid,
+    PeerTls, Peers, Postgres, Redis, RedisTls, Requests, Rules, Sample, Source, Store, Topology,
 };
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::OnFailure;
@@ -38,7 +38,8 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     let mut fields = Fields::open(root, problems)?;
     let region = name(&mut fields, "region", problems).unwrap_or_else(|| "local".to_owned());
     let node = name(&mut fields, "node", problems).unwrap_or_else(host_name);
-    let listen = section(&mut fields, "listen", problems, listen);
+    let listen =
+        section(&mut fields, "listen", problems, |fields, problems| listen(fields, folder, problems));
     let rules = section(&mut fields, "rules", problems, |table, problems| rules(table, folder, problems));
     let store = section(&mut fields, "store", problems, |fields, problems| store(fields, folder, problems));
     let peers = section(&mut fields, "peers", problems, |table, problems| {
@@ -76,7 +77,7 @@ pub(super) fn config(root: &TreeNode, folder: &Path, problems: &mut Problems<'_>
     Some(Config { region, node, listen, rules, store, peers, requests, identity, postgres, admin, audit })
 }
 
-fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
+fn listen(fields: &mut Fields<'_>, folder: &Path, problems: &mut Problems<'_>) -> Listen {
     let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     let mut stream = |fields: &mut Fields<'_>, key, port| {
         let written = fields.take(key).and_then(|entry| {
@@ -100,16 +101,8 @@ fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
             .map_err(|_| problems.report(&entry.node.at, format!("peer must be {expected}, not {text:?}")))
             .ok()
     });
-    fields.refuse(
-        "http_tls",
-        "listen.http_tls is not supported by this version; end TLS in front of it",
-        problems,
-    );
-    fields.refuse(
-        "grpc_tls",
-        "listen.grpc_tls is not supported by this version; end TLS in front of it",
-        problems,
-    );
+    let http_tls = listener_tls(fields, ("http_tls", &http), folder, problems);
+    let grpc_tls = listener_tls(fields, ("grpc_tls", &grpc), folder, problems);
     let drain = fields.span("drain", Span::ZERO, Span::from_secs(600), problems);
     let max_connections = fields.integer("max_connections", 8, 1_000_000, problems);
     let per_address = fields.integer("max_connections_per_address", 0, 1_000_000, problems);
@@ -118,12 +111,43 @@ fn listen(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Listen {
         http,
         grpc,
         peer: peer.unwrap_or_else(|| local(PORTS.2)),
+        http_tls,
+        grpc_tls,
         drain: drain.unwrap_or(Span::from_secs(5)),
         max_connections: number(max_connections, 10_000),
         max_connections_per_address: number(per_address, 0),
         http_refunds: fields.boolean("http_refunds", problems).unwrap_or(true),
         admin: admin_socket(fields, problems),
     }
+}
+
+/// Reads the TLS of one listener, which must be one of TCP.
+fn listener_tls(
+    fields: &mut Fields<'_>,
+    (key, listener): (&'static str, &Listener),
+    folder: &Path,
+    problems: &mut Problems<'_>,
+) -> Option<ListenerTls> {
+    let mut table = fields.table(key, problems)?;
+    for needed in ["cert", "key"] {
+        if !table.has(needed) {
+            problems.report(table.at, format!("{needed} is missing: [listen.{key}] needs cert and key"));
+        }
+    }
+    if matches!(listener, Listener::Unix(_)) {
+        let sentence = "this listener is a Unix socket, which never leaves the machine: TLS is for TCP";
+        problems.report(table.at, format!("[listen.{key}]: {sentence}"));
+    }
+    if table.has("revoked") && !table.has("clients") {
+        let sentence =
+            "revoked has no effect without clients, the authorities whose certificates it is about";
+        problems.report(table.at, format!("[listen.{key}]: {sentence}"));
+    }
+    let mut file = |name| path(&mut table, name, folder, problems);
+    let (cert, private) = (file("cert"), file("key"));
+    let (clients, revoked) = (file("clients"), file("revoked"));
+    table.finish(problems);
+    Some(ListenerTls { cert: cert?, key: private?, clients, revoked })
 }
 
 fn admin_socket(fields: &mut Fields<'_>, problems: &mut Problems<'_>) -> Option<AdminSocket> {

@@ -155,6 +155,7 @@ fn variables_of_clients_and_of_kubernetes_are_no_configuration() {
     let env = [
         ("TIDEGATE_SERVER", "x"),
         ("TIDEGATE_TOKEN", "x"),
+        ("TIDEGATE_TLS_CA", "x"),
         ("TIDEGATE_CONFIG", "x"),
         ("TIDEGATE_LOG", "x"),
         ("TIDEGATE_PORT", "tcp://10.0.0.1:8080"),
@@ -273,19 +274,40 @@ fn the_own_region_is_one_of_the_regions() {
 
 #[test]
 fn what_this_version_cannot_do_is_refused_not_ignored() {
-    let text = "[rules]\nsource = \"postgres\"\n[store]\nbackend = \"redis\"\n[listen.http_tls]\ncert = \"c\"\n[postgres]\nurl = \"u\"\n[audit]\n[admin]\n[identity]\njwt = {}";
+    let text = "[rules]\nsource = \"postgres\"\n[store]\nbackend = \"redis\"\n[postgres]\nurl = \"u\"\n[audit]\n[admin]\n[identity]\njwt = {}";
     assert_eq!(
         of_file(text).unwrap_err(),
         [
             "tidegate.toml:4:11: backend \"redis\" needs servers: name at least one in store.redis.nodes",
-            "tidegate.toml:5:9: listen.http_tls is not supported by this version; end TLS in front of it",
-            "tidegate.toml:8:7: url must be postgres://user:password@host:port/database",
-            "tidegate.toml:12:7: keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"",
+            "tidegate.toml:6:7: url must be postgres://user:password@host:port/database",
+            "tidegate.toml:10:7: keys is missing: identity.jwt needs a JWKS file, such as keys = \"jwks.json\"",
         ]
     );
     assert_eq!(
         of_env(&[("TIDEGATE_STORE__BACKEND", "redis")]).unwrap_err(),
         ["TIDEGATE_STORE__BACKEND: backend \"redis\" needs servers: name at least one in store.redis.nodes"]
+    );
+}
+
+#[test]
+fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
+    let text = "[listen.http_tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\nclients = \"ca.pem\"";
+    let tls = of_file(text).unwrap().listen.http_tls.unwrap();
+    assert_eq!(
+        (tls.cert, tls.clients),
+        (PathBuf::from("/etc/tidegate/c.pem"), Some(PathBuf::from("/etc/tidegate/ca.pem")))
+    );
+    let text = "[listen]\ngrpc = \"unix:/g\"\n[listen.http_tls]\ncert = \"c.pem\"\n[listen.grpc_tls]\n\
+                cert = \"c.pem\"\nkey = \"k.pem\"\nrevoked = \"crl.pem\"";
+    assert_eq!(
+        of_file(text).unwrap_err(),
+        [
+            "tidegate.toml:3:9: key is missing: [listen.http_tls] needs cert and key",
+            "tidegate.toml:5:9: [listen.grpc_tls]: this listener is a Unix socket, which never leaves the machine: \
+             TLS is for TCP",
+            "tidegate.toml:5:9: [listen.grpc_tls]: revoked has no effect without clients, the authorities whose \
+             certificates it is about",
+        ]
     );
 }
 

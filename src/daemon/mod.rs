@@ -27,6 +27,7 @@ mod file_people;
 mod file_rules;
 mod identity;
 mod import;
+mod listener_tls;
 mod notices;
 mod peer_rules;
 mod readiness;
@@ -60,6 +61,7 @@ pub use audit::{Archived, archive_audit};
 use database_rules::DatabaseRules;
 use file_rules::FileRules;
 use identity::Identities;
+use listener_tls::WatchedTls;
 use reload::Reloader;
 use store::Opened;
 use world::World;
@@ -75,6 +77,7 @@ pub struct Daemon {
     world: Option<World>,
     reloader: Arc<Reloader>,
     identities: Identities,
+    listener_tls: Vec<WatchedTls>,
     stored: Option<Arc<DatabaseRules>>,
     audit: Option<Remembering>,
     readiness: Arc<watch::Sender<Readiness>>,
@@ -141,8 +144,10 @@ impl Daemon {
         };
 
         let tokens = tokens::load(setup.admin_tokens.as_deref())?;
-        let http = bind(setup.http.as_deref(), "HTTP").await?;
-        let grpc = bind(setup.grpc.as_deref(), "gRPC").await?;
+        let http_tls = WatchedTls::load(setup.http_tls.as_ref(), "http", &metrics)?;
+        let grpc_tls = WatchedTls::load(setup.grpc_tls.as_ref(), "grpc", &metrics)?;
+        let http = bind(setup.http.as_deref(), "HTTP", http_tls.as_ref()).await?;
+        let grpc = bind(setup.grpc.as_deref(), "gRPC", grpc_tls.as_ref()).await?;
         let owner = setup.admin_socket.open(http.as_ref().map(Bound::of).as_ref()).await?;
         let guard =
             Guard::new(tokens, &metrics).with(setup.admin_local, owner.as_ref().map(Listener::to_string));
@@ -181,6 +186,11 @@ impl Daemon {
                     peer_rules::run(Arc::clone(&own), Arc::clone(&peers), ending.clone())
                 });
             }
+        }
+        let listener_tls: Vec<WatchedTls> = http_tls.into_iter().chain(grpc_tls).collect();
+        for watched in listener_tls.clone() {
+            let ending = stop.clone();
+            tasks.spawn("listener_tls", &stop, move || watched.clone().watch(ending.clone()));
         }
         if let Some(path) = setup.admin_tokens.clone() {
             let (guard, ending) = (Arc::clone(&guard), stop.clone());
@@ -263,6 +273,7 @@ impl Daemon {
             world,
             reloader,
             identities,
+            listener_tls,
             audit,
             readiness,
             drain: setup.drain,
@@ -327,6 +338,9 @@ impl Daemon {
         if let Some(world) = &self.world {
             world.reload_certificates().await;
         }
+        for watched in &self.listener_tls {
+            watched.reload().await;
+        }
     }
 }
 
@@ -336,9 +350,13 @@ impl Bound {
     }
 }
 
-async fn bind(address: Option<&str>, what: &str) -> anyhow::Result<Option<Listener>> {
+async fn bind(
+    address: Option<&str>,
+    what: &str,
+    tls: Option<&WatchedTls>,
+) -> anyhow::Result<Option<Listener>> {
     let Some(address) = address else { return Ok(None) };
     let listener =
         Listener::bind(address).await.with_context(|| format!("cannot listen on {address} for {what}"))?;
-    Ok(Some(listener))
+    Ok(Some(listener.with_tls(tls.map(|watched| Arc::clone(&watched.tls)))))
 }

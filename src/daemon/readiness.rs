@@ -91,6 +91,8 @@ mod tests {
             drain: Duration::ZERO,
             connections_max: 100,
             address_connections_max: 0,
+            http_tls: None,
+            grpc_tls: None,
             http_refunds: true,
             admin_socket: crate::daemon::AdminSocket::Off,
             admin_local: false,

@@ -56,6 +56,10 @@ pub struct Setup {
     pub http: Option<String>,
     /// The gRPC port, alike.
     pub grpc: Option<String>,
+    /// TLS on the HTTP port; `None` for none.
+    pub http_tls: Option<config::ListenerTls>,
+    /// TLS on the gRPC port, alike.
+    pub grpc_tls: Option<config::ListenerTls>,
     /// How long to serve on, unready, once it is to stop.
     pub drain: Duration,
     /// Most connections of one listener, where the limit of open files allows as many.
@@ -120,6 +124,8 @@ impl Setup {
             name: NodeName { region: config.region.clone(), node: config.node.clone() },
             http: Some(config.listen.http.to_string()),
             grpc: Some(config.listen.grpc.to_string()),
+            http_tls: config.listen.http_tls.clone(),
+            grpc_tls: config.listen.grpc_tls.clone(),
             drain: config.listen.drain.to_std(),
             connections_max: usize::try_from(config.listen.max_connections).unwrap_or(usize::MAX),
             address_connections_max: usize::try_from(config.listen.max_connections_per_address)
@@ -248,6 +254,8 @@ pub fn demo_setup(demo: DemoRegion<'_>) -> anyhow::Result<Setup> {
         name,
         http: Some(port(8080)),
         grpc: Some(port(8081)),
+        http_tls: None,
+        grpc_tls: None,
         // The gateways of the demo are its own.
         drain: Duration::ZERO,
         connections_max: 1_000,

@@ -241,6 +241,18 @@ pub fn describe(path: &Path, now: Timestamp) -> Result<Vec<String>, CertificateE
     if lines.is_empty() { Err(CertificateError::NoCertificate(path.to_path_buf())) } else { Ok(lines) }
 }
 
+/// When the first certificate of a PEM text ends, in seconds since the epoch.
+///
+/// # Errors
+/// If it holds none.
+pub fn ends(pem: &[u8]) -> Result<i64, CertificateError> {
+    let none = || CertificateError::NoCertificate(PathBuf::from("the text"));
+    let first = Pem::iter_from_buffer(pem).filter_map(Result::ok).find(|pem| pem.label == "CERTIFICATE");
+    let first = first.ok_or_else(none)?;
+    let certificate = first.parse_x509().map_err(|_| none())?;
+    Ok(certificate.validity().not_after.timestamp())
+}
+
 /// The day of an instant in seconds since the epoch, as `2026-11-22`, in UTC.
 #[must_use]
 pub fn date(seconds: i64) -> String {

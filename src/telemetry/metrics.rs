@@ -221,7 +221,7 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "certificate_expires_timestamp_seconds",
         MetricKind::Gauge,
         &["certificate"],
-        "When the certificates between daemons end, in seconds since the epoch: node, authority",
+        "When certificates end, in seconds since the epoch: node and authority between daemons, http and grpc of listeners",
     ),
     ("rules_revision", MetricKind::Gauge, &[], "Revision of the rule set in force"),
     ("rules", MetricKind::Gauge, &[], "Rules in force"),
@@ -275,6 +275,12 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         MetricKind::Counter,
         &["door"],
         "Malformed requests refused at a door: http, rls",
+    ),
+    (
+        "tls_handshakes_failed_total",
+        MetricKind::Counter,
+        &["door"],
+        "Connections whose TLS handshake failed, by door: no TLS at all, or no certificate that the listener accepts",
     ),
     (
         "admin_refused_total",

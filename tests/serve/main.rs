@@ -35,3 +35,4 @@ mod spellings;
 mod split;
 #[path = "../support/mod.rs"]
 mod support;
+mod tls;

@@ -18,6 +18,7 @@ pub(crate) mod rls;
 pub(crate) mod rolling;
 pub(crate) mod spellings;
 pub(crate) mod unjudged;
+pub(crate) mod web_authority;
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
-//! The HTTP door: one connection, and which route answers what.
+//! The HTTP server: one connection, and which route answers what.
 //!
-//! HTTP/1.1 with keep-alive, straight on hyper: the common question is read, decided and answered without a
-//! task, a timer or a copy of its own.
+//! HTTP/1.1 with keep-alive, straight on hyper: the common check is read, decided and answered without a
+//! task, a timer or a copy of its own. A client that asks for HTTP/2 over TLS gets it ([`http2`]).
 
 mod authorize;
 mod body;
@@ -11,6 +11,7 @@ mod explain;
 mod head;
 mod health;
 mod hold;
+mod http2;
 mod origin;
 pub(super) mod query;
 mod question;
@@ -50,6 +51,9 @@ pub(super) type Answered = Result<Reply, Refusal>;
 /// Serves one connection until its client closes it, it gets stuck, or the door drains and what is in flight
 /// is answered.
 pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
+    if accepted.socket.agreed_on_http2() {
+        return Box::pin(http2::connection(doors, accepted)).await;
+    }
     let Accepted { socket, peer, shutdown, place } = accepted;
     let pulse = Arc::new(IdleDetection::default());
     let unsent = doors.http.unsent.connection();

@@ -1,0 +1,116 @@
+//! HTTP/2 on the HTTP listener, where a client asks for it in the TLS handshake (ALPN). The routes are those
+//! of HTTP/1.1; each request of a connection has a task of its own.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::header::{HOST, HeaderValue};
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+
+use super::{ConnectionContext, Reply, Sending, WatchedSocket, reply};
+use crate::api::Servers;
+use crate::api::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
+use crate::api::error::{Code, Refusal};
+use crate::api::listener::{Accepted, Peer};
+use crate::api::places::ConnectionPlace;
+use crate::api::unsent_bytes::{UnreadLooks, Unsent};
+
+/// Requests that one connection may have open. More are refused by HTTP/2 itself.
+const STREAMS_MAX: u32 = 256;
+/// Longest list of headers of one request, in bytes.
+const HEADERS_BYTES_MAX: u32 = 64 * 1_024;
+/// Bytes of all bodies of one connection that may wait unread.
+const WINDOW_BYTES: u32 = 1 << 20;
+/// How often a connection without frames is asked whether anybody is there, and how long it may take to say.
+const PING_EVERY: Duration = Duration::from_secs(30);
+/// How long a request may take from its head to its answer. The routes that take longest answer in a minute;
+/// what is over then is a body that does not arrive.
+const ANSWER_WITHIN: Duration = Duration::from_secs(90);
+
+/// What the requests of one connection share.
+struct Http2Connection {
+    doors: Arc<Servers>,
+    peer: Peer,
+    pulse: IdleDetection,
+    place: ConnectionPlace,
+    unsent: Arc<Unsent>,
+}
+
+impl Http2Connection {
+    async fn answer(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+    ) -> Result<Response<Sending>, Infallible> {
+        // HTTP/2 says it as `:authority` (RFC 9113, 8.3.1).
+        let authority = request.uri().authority().and_then(|name| HeaderValue::from_str(name.as_str()).ok());
+        if let Some(authority) = authority.filter(|_| !request.headers().contains_key(HOST)) {
+            request.headers_mut().insert(HOST, authority);
+        }
+        let context = ConnectionContext {
+            doors: &self.doors,
+            peer: self.peer,
+            pulse: &self.pulse,
+            place: &self.place,
+            unsent: &self.unsent,
+        };
+        if let Ok(answered) = tokio::time::timeout(ANSWER_WITHIN, context.answer(request)).await {
+            return answered;
+        }
+        let late: Reply = reply::refusal(&Refusal::new(Code::Incomplete, "the body took too long to arrive"));
+        Ok(late.map(|body| Sending { body, unsent: Arc::clone(&self.unsent) }))
+    }
+}
+
+/// Serves one connection until its client closes it, it falls silent, or the listener drains and what is in
+/// flight is answered.
+pub(super) async fn connection(doors: Arc<Servers>, accepted: Accepted) {
+    let Accepted { socket, peer, shutdown, place } = accepted;
+    let (end, unsent) = (place.end.clone(), doors.http.unsent.connection());
+    // Frames of HTTP/2 itself are no part of a request, so what arrives is not watched here.
+    let pulse = Arc::new(IdleDetection::default());
+    let socket = WatchedSocket { socket, pulse, unsent: Arc::clone(&unsent), answered: false };
+    let shared = Arc::new(Http2Connection { doors, peer, pulse: IdleDetection::default(), place, unsent });
+    let own = Arc::clone(&shared);
+    let service = hyper::service::service_fn(move |request| Arc::clone(&own).answer(request));
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_header_list_size(HEADERS_BYTES_MAX)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_EVERY);
+    let mut served = std::pin::pin!(builder.serve_connection(TokioIo::new(socket), service));
+    let mut look = tokio::time::interval(LOOK_EVERY);
+    let (mut looks, mut unread) = (Looks::default(), UnreadLooks::default());
+    let mut ending = false;
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut served => return,
+            // HTTP/2 says by itself which requests of a connection are still answered.
+            () = shutdown.closing.cancelled(), if !ending => {
+                ending = true;
+                served.as_mut().graceful_shutdown();
+            }
+            () = end.cancelled() => {
+                served.as_mut().graceful_shutdown();
+                let _ = tokio::time::timeout(END_WITHIN, &mut served).await;
+                return;
+            }
+            _ = look.tick() => {
+                if shared.unsent.is_unread(&mut unread) {
+                    shared.place.count_unread();
+                    return;
+                }
+                if shared.pulse.stuck(&mut looks) {
+                    return;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! TLS on the HTTP listener, as curl and the command line see it: HTTP/2 by ALPN, certificates of clients,
+//! certificates that are exchanged and revoked while the daemon runs.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::support::command::{self, Ran};
+use crate::support::process::Process;
+use crate::support::web_authority::{WebAuthority, WebCertificate};
+use crate::support::{eventually, free_tcp};
+
+const RULES: &str =
+    "[[rules]]\nname = \"all\"\nalgorithm = \"fixed_window\"\nlimit = 1000\nwindow = \"1h\"\n";
+
+/// A daemon that speaks TLS, and the files of both sides.
+struct Secured {
+    folder: TempDir,
+    http: SocketAddr,
+    authority: WebAuthority,
+    _process: Process,
+}
+
+impl Secured {
+    /// Serial numbers: 1 is the daemon's, 2 the client's.
+    fn start() -> Self {
+        let (folder, http, authority) = (TempDir::new().unwrap(), free_tcp(), WebAuthority::new());
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+        let both = |name: &str, made: &WebCertificate| {
+            write(&format!("{name}.pem"), &made.cert);
+            write(&format!("{name}.key"), &made.key);
+        };
+        write("ca.pem", &authority.pem);
+        both("server", &authority.issue(1));
+        both("client", &authority.issue(2));
+        write("revoked.pem", &authority.revoke(3));
+        write("rules.toml", RULES);
+        let config = format!(
+            "[listen]\nhttp = \"{http}\"\ngrpc = \"{}\"\n[listen.http_tls]\ncert = \"server.pem\"\nkey = \"server.key\"\n\
+             clients = \"ca.pem\"\nrevoked = \"revoked.pem\"\n",
+            free_tcp()
+        );
+        write("tidegate.toml", &config);
+        let mut daemon = command::command(folder.path());
+        daemon.args(["serve", "--config", "tidegate.toml"]).env("TIDEGATE_LISTEN__DRAIN", "0s");
+        let process = Process::start(&mut daemon, &folder.path().join("daemon.log"));
+        let secured = Self { folder, http, authority, _process: process };
+        eventually("the daemon answers over TLS", || secured.curl(&["--http2"], "/readyz"));
+        secured
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.path().join("daemon.log")).unwrap_or_default()
+    }
+
+    /// Status and version of HTTP; `None`: the handshake failed.
+    fn curl(&self, how: &[&str], route: &str) -> Option<String> {
+        self.curl_as(Some("client"), how, route)
+    }
+
+    fn curl_as(&self, client: Option<&str>, how: &[&str], route: &str) -> Option<String> {
+        let mut curl = Command::new("curl");
+        curl.current_dir(self.path()).args(["--silent", "--cacert", "ca.pem", "--output", "body"]);
+        curl.args(["--max-time", "20", "--write-out", "%{http_code} %{http_version}"]).args(how);
+        if let Some(client) = client {
+            curl.args(["--cert", &format!("{client}.pem"), "--key", &format!("{client}.key")]);
+        }
+        let url = format!("https://localhost:{}{route}", self.http.port());
+        let ran = curl.arg(url).output().expect("curl is installed");
+        ran.status.success().then(|| String::from_utf8(ran.stdout).unwrap())
+    }
+
+    fn metric(&self, line: &str) -> Option<f64> {
+        self.curl(&["--http1.1"], "/metrics")?;
+        let body = std::fs::read_to_string(self.path().join("body")).unwrap();
+        let found = body.lines().find_map(|text| text.strip_prefix(line))?;
+        found.trim().parse().ok()
+    }
+
+    fn check(&self, more: &[&str]) -> Ran {
+        let server = format!("https://localhost:{}", self.http.port());
+        command::run(self.path(), &[&["check", "--server", &server, "path=/x"], more].concat())
+    }
+}
+
+#[test]
+fn a_client_gets_http2_or_http1_over_tls_and_shows_its_certificate() {
+    let secured = Secured::start();
+    let body = ["--request", "POST", "--data", "{\"attributes\":{\"path\":\"/x\"}}"];
+    let json = ["--header", "content-type: application/json"];
+    assert_eq!(
+        secured.curl(&[&["--http2"], &body[..], &json[..]].concat(), "/v1/check").as_deref(),
+        Some("200 2")
+    );
+    let answer = std::fs::read_to_string(secured.path().join("body")).unwrap();
+    assert!(answer.contains("\"remaining\":999"), "{answer}");
+    assert_eq!(
+        secured.curl(&[&["--http1.1"], &body[..], &json[..]].concat(), "/v1/check").as_deref(),
+        Some("200 1.1")
+    );
+    // A body longer than one frame of HTTP/2, and more requests than one on a connection.
+    let long = format!("{{\"attributes\":{{\"path\":\"/{}\"}}}}", "x".repeat(100_000));
+    std::fs::write(secured.path().join("long.json"), long).unwrap();
+    let sent = secured.curl(
+        &[
+            "--http2",
+            "--request",
+            "POST",
+            "--data",
+            "@long.json",
+            "--header",
+            "content-type: application/json",
+        ],
+        "/v1/check",
+    );
+    assert!(sent.as_deref().is_some_and(|sent| sent.ends_with(" 2")), "{sent:?}");
+    assert_eq!(secured.curl(&["--http2"], "/v1/nothing").as_deref(), Some("404 2"));
+
+    let failed = secured.metric("tidegate_tls_handshakes_failed_total{door=\"http\"}").unwrap();
+    assert_eq!(secured.curl_as(None, &["--http2"], "/readyz"), None);
+    let after = secured.metric("tidegate_tls_handshakes_failed_total{door=\"http\"}").unwrap();
+    assert!(after > failed, "{failed} before, {after} after a client without a certificate");
+    let ends = secured.metric("tidegate_certificate_expires_timestamp_seconds{certificate=\"http\"}");
+    assert!(ends.is_some_and(|ends| ends > 1.7e9), "{ends:?}");
+}
+
+#[test]
+fn commands_speak_https_and_say_what_they_do_not_trust() {
+    let secured = Secured::start();
+    let shown = ["--tls-ca", "ca.pem", "--tls-cert", "client.pem", "--tls-key", "client.key"];
+    let ran = secured.check(&shown);
+    assert_eq!(ran.code, 0, "{ran:?}");
+    let ran = secured.check(&["--tls-cert", "client.pem", "--tls-key", "client.key"]);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert!(ran.err.contains("--tls-ca"), "{ran:?}");
+    let ran = secured.check(&["--tls-ca", "nothing.pem"]);
+    assert_eq!(ran.code, 2, "{ran:?}");
+    assert!(ran.err.contains("--tls-ca: nothing.pem cannot be read"), "{ran:?}");
+    let ran = secured.check(&["--tls-ca", "rules.toml"]);
+    assert!(ran.err.contains("--tls-ca: rules.toml holds no certificate in PEM"), "{ran:?}");
+}
+
+#[test]
+fn certificates_are_exchanged_and_revoked_while_the_daemon_runs() {
+    let secured = Secured::start();
+    let write = |name: &str, text: &str| std::fs::write(secured.path().join(name), text).unwrap();
+    // What cannot be used leaves what is in force.
+    write("server.pem", "nothing");
+    eventually("the daemon has refused the file", || {
+        secured.log().contains("was not replaced").then_some(())
+    });
+    assert_eq!(secured.curl(&["--http2"], "/readyz").as_deref(), Some("200 2"));
+    // Another authority's certificate is in force within seconds.
+    let other = WebAuthority::new();
+    let made = other.issue(7);
+    write("server.pem", &made.cert);
+    write("server.key", &made.key);
+    eventually("the daemon shows its new certificate", || {
+        secured.curl(&["--http2"], "/readyz").is_none().then_some(())
+    });
+    write("ca.pem", &format!("{}{}", secured.authority.pem, other.pem));
+    eventually("clients that know the new authority are served", || secured.curl(&["--http2"], "/readyz"));
+    // A client whose certificate is revoked is let in no more.
+    write("revoked.pem", &secured.authority.revoke(2));
+    eventually("the revoked certificate is refused", || {
+        secured.curl(&["--http2"], "/readyz").is_none().then_some(())
+    });
+    let next = secured.authority.issue(4);
+    write("next.pem", &next.cert);
+    write("next.key", &next.key);
+    assert_eq!(secured.curl_as(Some("next"), &["--http2"], "/readyz").as_deref(), Some("200 2"));
+}
