@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 #[path = "architecture/protocol.rs"]
 mod protocol;
 
+#[path = "architecture/circles.rs"]
+mod circles;
+
 #[path = "architecture/manual.rs"]
 mod manual;
 

@@ -1,5 +1,5 @@
-//! One server from outside: a connection, its protocol, a breaker, and what is wrong with it. Knows nothing of
-//! limits.
+//! One server from outside: a connection, its protocol, a breaker, and what is wrong with it. It
+//! knows nothing of limits.
 
 pub(super) mod breaker;
 pub(super) mod condition;

@@ -55,7 +55,7 @@ mod tests {
     #[test]
     fn slots_are_placed_as_every_build_places_them() {
         let text: String = place(&addresses(5)).iter().map(|place| format!("{place}\n")).collect();
-        let golden = include_str!("../../../tests/golden/redis_ring.txt");
+        let golden = include_str!("../../../../tests/golden/redis_ring.txt");
         if std::env::var_os("TIDEGATE_WRITE_GOLDEN").is_some() {
             std::fs::write("tests/golden/redis_ring.txt", &text).expect("the file is writable");
             return;
