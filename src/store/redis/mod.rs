@@ -1,10 +1,12 @@
 //! The region's store: counters in Redis, shared by all daemons of the region.
 //!
-//! A decision is split into parts, one for each slot that it touches ([`plan`]); each part is one atomic
-//! script call ([`call`], `lua/decide.lua`), joined with others for the same slot ([`lanes`]), sent to the
-//! node that serves the slot ([`topology`], [`node`]), and its reply is put into words by the machines of the
-//! store in memory ([`replay`]). Where no answer comes in time, each rule's failure policy answers
-//! ([`fallback`]).
+//! A decision is split into parts, one for each slot that it touches ([`servers::plan`]). Each part is one
+//! atomic script call ([`batch::call`], `lua/decide.lua`), joined with others for the same slot and sent to
+//! the node that serves the slot ([`servers::dispatcher`], [`servers::topology`], [`servers::node`]). Its
+//! reply is replayed by the machines of the store in memory ([`batch::replay`]). Where no answer comes in
+//! time, each rule's failure policy answers ([`policy::fallback`]).
+//!
+//! Four rooms, each importing only those before it: [`client`], [`batch`], [`servers`], [`policy`].
 
 mod batch;
 mod client;
