@@ -22,7 +22,7 @@
 --          replication epoch that the caller did not know
 --          -1 and the places (2 bytes each) where a bucket of another shape was found; nothing is changed
 --          then
--- Mirrors  replay in src/store/redis/replay.rs, which also makes the verdicts from the values before
+-- Mirrors  replay in src/store/redis/batch/replay.rs, which also makes the verdicts from the values before
 
 local now = ARGV[1]
 local ttl_fixed

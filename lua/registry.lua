@@ -4,7 +4,7 @@
 -- ARGV[1]  the daemon: its own number, its name and a digest of its list of servers, with blanks between
 -- ARGV[2]  milliseconds for which the note holds
 -- Reply    every daemon whose note holds, at most a thousand
--- Mirrors  src/store/redis/registry.rs
+-- Mirrors  src/store/redis/policy/registry.rs
 
 local time = redis.call("TIME")
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

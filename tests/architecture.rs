@@ -11,6 +11,9 @@ use std::path::{Path, PathBuf};
 #[path = "architecture/protocol.rs"]
 mod protocol;
 
+#[path = "architecture/circles.rs"]
+mod circles;
+
 #[path = "architecture/manual.rs"]
 mod manual;
 
@@ -118,9 +121,12 @@ const STARTERS: &[(&str, &str)] = &[
     ("peer/links.rs", "one link, which dials again by itself for as long as its daemon is a member"),
     ("peer/inbound.rs", "one connection or stream of another daemon, which makes another"),
     ("peer/rights.rs", "one step on rights; asked again when it has no answer"),
-    ("store/redis/background.rs", "one command"),
-    ("store/redis/dispatcher.rs", "one call that goes on"),
-    ("store/redis/node.rs", "reads and writes one connection; the watched `redis_connection` opens the next"),
+    ("store/redis/policy/background.rs", "one command"),
+    ("store/redis/servers/dispatcher.rs", "one call that goes on"),
+    (
+        "store/redis/servers/node.rs",
+        "reads and writes one connection; the watched `redis_connection` opens the next",
+    ),
     ("telemetry/log.rs", "the log's own thread: nothing could say that it ended"),
     ("cli/demo/relay.rs", "the ocean of the demonstration"),
     ("cli/demo/mod.rs", "the regions of the demonstration"),

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use super::Topology;
-use super::breaker::Phase;
-use super::daemons::{Daemons, listed_apart};
-use super::node::Node;
-use super::topology::{Map, Places};
+use super::client::breaker::Phase;
+use super::policy::daemons::{Daemons, listed_apart};
+use super::servers::map::Map;
+use super::servers::node::Node;
+use super::servers::topology::Places;
+use super::settings::Topology;
 use crate::engine::status::{ServerHealth, StoreHealth, StoreState};
 
 /// The word for a breaker.

@@ -1,45 +1,21 @@
 //! The region's store: counters in Redis, shared by all daemons of the region.
 //!
-//! A decision is split into parts, one for each slot that it touches ([`plan`]); each part is one atomic
-//! script call ([`call`], `lua/decide.lua`), joined with others for the same slot ([`lanes`]), sent to the
-//! node that serves the slot ([`topology`], [`node`]), and its reply is put into words by the machines of the
-//! store in memory ([`replay`]). Where no answer comes in time, each rule's failure policy answers
-//! ([`fallback`]).
+//! A decision is split into parts, one for each slot that it touches ([`servers::plan`]). Each part is one
+//! atomic script call ([`batch::call`], `lua/decide.lua`), joined with others for the same slot and sent to
+//! the node that serves the slot ([`servers::dispatcher`], [`servers::topology`], [`servers::node`]). Its
+//! reply is replayed by the machines of the store in memory ([`batch::replay`]). Where no answer comes in
+//! time, each rule's failure policy answers ([`policy::fallback`]).
+//!
+//! Four rooms, each importing only those before it: [`client`], [`batch`], [`servers`], [`policy`].
 
-mod background;
-mod batch_queue;
-mod breaker;
-mod call;
-mod condition;
-mod daemons;
-mod decide;
-mod diagnostics;
-mod dial;
-mod dispatcher;
-mod failure;
-mod fallback;
+mod batch;
+mod client;
 mod health;
-mod inspect;
-mod lease;
-mod link;
-mod names;
-mod node;
-mod plan;
-mod rate_estimator;
-mod registry;
-mod replay;
-mod resp;
-mod rights;
-mod ring;
+mod policy;
 #[cfg(test)]
 mod sample;
-mod scripts;
-mod sentinel;
+mod servers;
 mod settings;
-mod shelf;
-mod slots;
-mod split;
-mod topology;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize};
@@ -50,18 +26,18 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use self::background::{BACKGROUND_MAX, BACKGROUND_PATIENCE};
-use self::call::{Action, Item, Part, pack_view};
-use self::daemons::Daemons;
-use self::decide::Core;
-use self::dispatcher::Dispatcher;
-use self::fallback::Fallback;
-use self::lease::Leases;
-use self::node::{Common, Node};
-use self::plan::bucket_of;
-use self::rate_estimator::RateEstimator;
-use self::registry::Registry;
-use self::topology::Places;
+use self::batch::call::{Action, Item, Part, pack_view};
+use self::policy::background::BACKGROUND_MAX;
+use self::policy::daemons::Daemons;
+use self::policy::decide::{BACKGROUND_PATIENCE, Core};
+use self::policy::fallback::Fallback;
+use self::policy::lease::Leases;
+use self::policy::registry::Registry;
+use self::servers::dispatcher::Dispatcher;
+use self::servers::node::{Common, Node};
+use self::servers::plan::bucket_of;
+use self::servers::rate_estimator::RateEstimator;
+use self::servers::topology::Places;
 use super::rights::has_rights;
 use crate::core::algorithm::{Algorithm, Allowance, Limit};
 use crate::core::key::Key;
@@ -75,8 +51,8 @@ use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, St
 use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
+pub use self::policy::shelf::RedisShelf;
 pub use self::settings::{LeaseSettings, RedisSettings, RedisTls, StartError, Topology};
-pub use self::shelf::RedisShelf;
 
 /// How long a start waits for Redis before the daemon begins without it.
 const START_MAX: Duration = Duration::from_secs(2);
@@ -84,7 +60,7 @@ const START_MAX: Duration = Duration::from_secs(2);
 /// The SHA-1 under which Redis knows the script that decides, for measuring it by other means.
 #[must_use]
 pub fn script_hash() -> &'static str {
-    &scripts::DECIDE.hash
+    &batch::scripts::DECIDE.hash
 }
 
 /// Counters in Redis.
@@ -115,7 +91,7 @@ impl RedisStore {
         let stop = CancellationToken::new();
         let started = Stopwatch::start();
         let trouble = Arc::new(Notify::new());
-        let tls = (settings.tls != RedisTls::default()).then(|| dial::secured(&settings.tls));
+        let tls = (settings.tls != RedisTls::default()).then(|| client::dial::secured(&settings.tls));
         let tls = tls.transpose().map_err(StartError::Tls)?;
         let common = Common {
             trouble: Arc::clone(&trouble),
@@ -177,7 +153,7 @@ impl RedisStore {
             if !reached(&node, deadline).await? {
                 tracing::warn!(node = %node.address, "redis does not answer; starting without it");
             } else if topology != Topology::Sentinel {
-                inspect::identify(&node, topology).await?;
+                servers::inspect::identify(&node, topology).await?;
             }
         }
         if topology == Topology::Sentinel {
@@ -241,7 +217,7 @@ impl Store for RedisStore {
     }
 
     fn in_one_step(&self, charges: &[Charge<'_>]) -> bool {
-        let split = charges.iter().any(|charge| split::parts_of(&charge.rule.rule) > 1);
+        let split = charges.iter().any(|charge| batch::names::parts_of(&charge.rule.rule) > 1);
         !split && (charges.len() < 2 || self.core.planned(charges, Intent::Charge).len() < 2)
     }
 
@@ -262,10 +238,15 @@ impl Store for RedisStore {
         error_bound: u64,
         _: Timestamp,
     ) {
-        let name = names::bucket(&rule.rule, key, rule.rule.window);
+        let name = batch::names::bucket(&rule.rule, key, rule.rule.window);
         let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
         let ttl = Allowance::kept_for(window).to_std();
-        self.core.write_view(names::view(&name.key), name.slot, pack_view(&allowance, error_bound), ttl);
+        self.core.write_view(
+            batch::names::view(&name.key),
+            name.slot,
+            pack_view(&allowance, error_bound),
+            ttl,
+        );
     }
 
     fn reset<'a>(&'a self, rule: &'a Compiled, key: &'a Key) -> Later<'a, Option<bool>> {
@@ -284,7 +265,7 @@ impl Store for RedisStore {
             return Answer::Now(None);
         }
         Answer::Later(Box::pin(async move {
-            let call = rights::StepCall::new(rule, key, limit, ask)?;
+            let call = batch::rights::StepCall::new(rule, key, limit, ask)?;
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             self.core.lanes.rights(&call, deadline).await
         }))

@@ -1,0 +1,415 @@
+//! What is asked of one slot, as the bytes that `lua/decide.lua` reads, and its reply. Which key means what
+//! to whom is settled here; verdicts are made in [`crate::store::redis::batch::replay`].
+
+use std::hash::BuildHasher;
+use std::sync::Arc;
+
+use foldhash::fast::FixedState;
+use hashbrown::HashMap;
+use redis::Value;
+use smallvec::SmallVec;
+
+use crate::core::algorithm::{Algorithm, Allowance, Limit};
+use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
+use crate::core::request::Cost;
+use crate::core::time::Timestamp;
+use crate::store::redis::batch::bytes::{pull, push};
+use crate::store::redis::batch::epochs::{EPOCH_BYTES, ReplicationEpochs};
+use crate::store::redis::batch::names;
+use crate::store::redis::batch::scripts::Script;
+use crate::store::redis::client::failure::Failure;
+use crate::store::redis::client::resp;
+use crate::store::redis::client::slots::ClusterSlot;
+
+/// More than any bucket holds: larger costs are all alike.
+const COST_MAX: u64 = 1 << 33;
+
+/// What a part asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::redis) enum Action {
+    /// Charge all of it if it fits.
+    Charge,
+    /// Say what the answer would be.
+    Ask,
+    /// Charge all of it whether or not it fits.
+    Put,
+}
+
+/// One bucket of a part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct Bucket {
+    /// Its key.
+    pub(in crate::store::redis) key: Vec<u8>,
+    /// See [`names::shape`].
+    pub(in crate::store::redis) shape: u32,
+    /// How it counts.
+    pub(in crate::store::redis) algorithm: Algorithm,
+    /// The limit in force.
+    pub(in crate::store::redis) limit: Limit,
+    /// Whether the world may have a say.
+    pub(in crate::store::redis) worldwide: bool,
+    /// What this region may use of it while no view speaks of now; `None`: all of it.
+    pub(in crate::store::redis) first: Option<u32>,
+    /// Whether its rights are escrowed.
+    pub(in crate::store::redis) escrowed: bool,
+    /// Whether its places are lent between regions.
+    pub(in crate::store::redis) lends: bool,
+    /// The largest cost that other regions' permits may come for; see `lua/rights.lua`.
+    pub(in crate::store::redis) gathered: u64,
+}
+
+/// One charge of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::redis) struct Item {
+    /// Its bucket's place in [`Part::buckets`].
+    pub(in crate::store::redis) bucket: usize,
+    /// What to charge.
+    pub(in crate::store::redis) cost: Cost,
+    /// Whether a "no" denies the whole.
+    pub(in crate::store::redis) enforced: bool,
+    /// For a lease: take as much of the cost as fits, but at most this part of what is free.
+    pub(in crate::store::redis) lease: Option<u8>,
+}
+
+/// What one decision asks of one slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct Part {
+    /// Where its buckets lie.
+    pub(in crate::store::redis) slot: ClusterSlot,
+    /// What to do.
+    pub(in crate::store::redis) action: Action,
+    /// Its buckets, each once.
+    pub(in crate::store::redis) buckets: SmallVec<[Bucket; 2]>,
+    /// Its charges, in order.
+    pub(in crate::store::redis) charges: SmallVec<[Item; 2]>,
+}
+
+/// A bucket as a reply shows it, before anything was changed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::store::redis) struct Before {
+    /// The value after its shape; empty if there was none.
+    pub(in crate::store::redis) packed: Vec<u8>,
+    /// What the world leaves, and by how much it may err.
+    pub(in crate::store::redis) view: Option<(Allowance, u64)>,
+}
+
+/// What the script says itself of a charge of a log or a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::redis) struct Told {
+    pub(in crate::store::redis) fits: bool,
+    pub(in crate::store::redis) remaining: u64,
+    pub(in crate::store::redis) reset: u64,
+    pub(in crate::store::redis) retry: Option<u64>,
+    pub(in crate::store::redis) used: u64,
+    pub(in crate::store::redis) moved: u64,
+}
+
+/// What became of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store::redis) enum PartFate {
+    /// Everything enforced fitted.
+    Admitted,
+    /// Something did not.
+    Denied,
+    /// It would have made a key that the server has no room for. Nothing was changed, and nothing is told.
+    Crowded,
+}
+
+/// A whole reply.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct Reply {
+    /// The server's time.
+    pub(in crate::store::redis) now: Timestamp,
+    /// What became of each part.
+    pub(in crate::store::redis) fates: Vec<PartFate>,
+    /// Each bucket, as in [`DecideCall::buckets`].
+    pub(in crate::store::redis) before: Vec<Before>,
+    /// For logs and leases, in the order of the charges.
+    pub(in crate::store::redis) told: Vec<Told>,
+    /// A replication epoch that was not known; else empty.
+    pub(in crate::store::redis) epoch: Vec<u8>,
+}
+
+/// What a call is decided by beside its parts.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::store::redis) struct CallTerms<'a> {
+    /// A test's clock in place of the server's.
+    pub(in crate::store::redis) clock: Option<Timestamp>,
+    /// The replication epochs that this daemon knows.
+    pub(in crate::store::redis) epochs: &'a ReplicationEpochs,
+    /// Keys that the server may hold before no new ones are made.
+    pub(in crate::store::redis) keys_bound: Option<u64>,
+}
+
+/// Several parts that go as one call, decided in order.
+#[derive(Debug)]
+pub(in crate::store::redis) struct DecideCall {
+    /// All buckets, each once.
+    pub(in crate::store::redis) buckets: Vec<Bucket>,
+    /// The parts, and where each of their buckets is in `buckets`.
+    pub(in crate::store::redis) parts: Vec<(Arc<Part>, SmallVec<[usize; 2]>)>,
+    /// Where a bucket is in `buckets`, by a hash of its key.
+    places: HashMap<u64, usize, FixedState>,
+}
+
+impl DecideCall {
+    /// A call without parts.
+    pub(in crate::store::redis) fn new() -> Self {
+        Self { buckets: Vec::new(), parts: Vec::new(), places: HashMap::default() }
+    }
+
+    /// Adds a part. Gives it back if it knows one of the buckets by another limit: then it must go by itself.
+    pub(in crate::store::redis) fn add(&mut self, part: Arc<Part>) -> Result<(), Arc<Part>> {
+        let known = self.buckets.len();
+        let mut places = SmallVec::new();
+        for bucket in &part.buckets {
+            let hash = FixedState::default().hash_one(&bucket.key);
+            match self.places.get(&hash) {
+                Some(place) if self.buckets.get(*place) == Some(bucket) => places.push(*place),
+                Some(_) => {
+                    self.buckets.truncate(known);
+                    self.places.retain(|_, place| *place < known);
+                    return Err(part);
+                }
+                None => {
+                    self.places.insert(hash, self.buckets.len());
+                    places.push(self.buckets.len());
+                    self.buckets.push(bucket.clone());
+                }
+            }
+        }
+        self.parts.push((part, places));
+        Ok(())
+    }
+
+    /// Moves buckets whose key holds another shape to keys beside it.
+    pub(in crate::store::redis) fn step_aside(&mut self, strangers: &[usize]) {
+        for place in strangers {
+            if let Some(bucket) = self.buckets.get_mut(*place) {
+                bucket.key = names::beside(&bucket.key, bucket.shape);
+            }
+        }
+    }
+
+    /// Appends the command, by the script's hash or with its whole text (which loads it). `clock` is for
+    /// tests.
+    pub(in crate::store::redis) fn write(
+        &self,
+        into: &mut Vec<u8>,
+        script: &Script,
+        whole: bool,
+        terms: CallTerms<'_>,
+    ) {
+        let CallTerms { clock, epochs, keys_bound } = terms;
+        let escrowed = self.buckets.iter().any(|bucket| bucket.escrowed);
+        let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
+        let keys = self.buckets.len() + views().count();
+        let has_first = self.buckets.iter().any(|bucket| bucket.first.is_some());
+        let arguments = match (has_first, keys_bound) {
+            (true, _) => 3,
+            (false, Some(_)) => 2,
+            (false, None) => usize::from(escrowed),
+        };
+        resp::begin(into, keys + 6 + arguments);
+        if whole {
+            resp::word(into, b"EVAL");
+            resp::word(into, script.text.as_bytes());
+        } else {
+            resp::word(into, b"EVALSHA");
+            resp::word(into, script.hash.as_bytes());
+        }
+        resp::word(into, itoa::Buffer::new().format(keys).as_bytes());
+        for bucket in &self.buckets {
+            resp::word(into, &bucket.key);
+        }
+        for bucket in views() {
+            let name = if bucket.escrowed { names::rights(&bucket.key) } else { names::view(&bucket.key) };
+            resp::word(into, &name);
+        }
+        match clock {
+            Some(now) => resp::word(into, itoa::Buffer::new().format(now.0).as_bytes()),
+            None => resp::word(into, b""),
+        }
+        resp::word(into, &self.packed_buckets());
+        resp::word(into, &self.packed_parts());
+        if escrowed {
+            resp::word(into, &epochs.packed());
+        } else if arguments > 1 {
+            resp::word(into, b"");
+        }
+        match keys_bound {
+            Some(bound) => resp::word(into, itoa::Buffer::new().format(bound).as_bytes()),
+            None if arguments > 1 => resp::word(into, b""),
+            None => {}
+        }
+        if has_first {
+            let mut shares = Vec::with_capacity((keys - self.buckets.len()) * 4);
+            views().for_each(|bucket| push(&mut shares, bucket.first.unwrap_or(0).into(), 4));
+            resp::word(into, &shares);
+        }
+    }
+
+    fn packed_buckets(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.buckets.len() * 23);
+        for bucket in &self.buckets {
+            let Limit { permits, window, burst, queue } = bucket.limit;
+            push(&mut bytes, u64::from(bucket.shape), 4);
+            push(&mut bytes, u64::from(permits), 4);
+            push(&mut bytes, window.0.max(1), 6);
+            push(&mut bytes, u64::from(burst), 4);
+            push(&mut bytes, u64::from(queue), 4);
+            bytes.push(match bucket.algorithm {
+                Algorithm::Concurrency if bucket.escrowed && !bucket.lends => 3,
+                _ if bucket.escrowed => 2,
+                _ => u8::from(bucket.worldwide),
+            });
+        }
+        bytes
+    }
+
+    fn packed_parts(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.parts.len() * (16 + HOLDER_BYTES));
+        for (part, places) in &self.parts {
+            bytes.push(match part.action {
+                Action::Charge => 0,
+                Action::Ask => 1,
+                Action::Put => 2,
+            });
+            push(&mut bytes, u64::try_from(part.charges.len()).unwrap_or(0), 2);
+            for item in &part.charges {
+                let place = places.get(item.bucket).copied().unwrap_or(0);
+                push(&mut bytes, u64::try_from(place + 1).unwrap_or(0), 2);
+                let (kind, permits, holder) = match (item.lease, item.cost) {
+                    (Some(_), cost) => (3, cost.taken(), Holder::UNKNOWN),
+                    (None, Cost::Peek) => (0, 0, Holder::UNKNOWN),
+                    (None, Cost::Take(permits)) => (1, permits, Holder::UNKNOWN),
+                    (None, Cost::Refund(permits)) => (2, permits, Holder::UNKNOWN),
+                    (None, Cost::Report(report)) => (1, report.permits, Holder::UNKNOWN),
+                    (None, Cost::Hold(Hold { step, holder, places })) => (step_code(step), places, holder),
+                };
+                let part = if item.cost.is_report() { 1 } else { item.lease.unwrap_or(0).min(31) } << 3;
+                bytes.push(kind | u8::from(item.enforced) << 2 | part);
+                push(&mut bytes, permits.min(COST_MAX), 5);
+                if let Cost::Report(report) = item.cost {
+                    push(&mut bytes, u64::from(report.debt_max), 4);
+                }
+                if self.buckets.get(place).is_some_and(|bucket| bucket.algorithm == Algorithm::Concurrency) {
+                    bytes.extend_from_slice(&holder.0);
+                }
+            }
+        }
+        bytes
+    }
+
+    /// Reads the reply. [`Ok`] with the places of strangers if nothing was done because of them.
+    pub(in crate::store::redis) fn reply(&self, value: Value) -> Result<Result<Reply, Vec<usize>>, Failure> {
+        let unexpected = || Failure::Unexpected("a reply of another shape".to_owned());
+        let Value::Array(values) = value else { return Err(unexpected()) };
+        let mut values = values.into_iter();
+        let Some(Value::Int(now)) = values.next() else { return Err(unexpected()) };
+        let mut next = || match values.next() {
+            Some(Value::BulkString(bytes)) => Some(bytes),
+            _ => None,
+        };
+        let head = next().ok_or_else(unexpected)?;
+        let Ok(now) = u64::try_from(now) else {
+            let places = head.chunks_exact(2).filter_map(|place| match place {
+                [high, low] => usize::from(u16::from_be_bytes([*high, *low])).checked_sub(1),
+                _ => None,
+            });
+            return Ok(Err(places.collect()));
+        };
+        let fate = |mark: &u8| match mark {
+            b'0' => Ok(PartFate::Denied),
+            b'1' => Ok(PartFate::Admitted),
+            b'2' => Ok(PartFate::Crowded),
+            _ => Err(unexpected()),
+        };
+        let fates = head.iter().map(fate).collect::<Result<Vec<_>, _>>()?;
+        if fates.len() != self.parts.len() {
+            return Err(unexpected());
+        }
+        let mut before = Vec::with_capacity(self.buckets.len());
+        for _ in &self.buckets {
+            let value = next().ok_or_else(unexpected)?;
+            before.push(Before { packed: value.get(4..).unwrap_or_default().to_vec(), view: None });
+        }
+        for (bucket, before) in self.buckets.iter().zip(&mut before) {
+            if bucket.worldwide || bucket.escrowed {
+                before.view = read_view(&next().ok_or_else(unexpected)?);
+            }
+        }
+        let mut told = Vec::new();
+        let mut epoch = Vec::new();
+        while let Some(bytes) = next() {
+            if bytes.len() == EPOCH_BYTES {
+                epoch = bytes;
+                continue;
+            }
+            told.push(read_told(&bytes).ok_or_else(unexpected)?);
+        }
+        Ok(Ok(Reply { now: Timestamp(now), fates, before, told, epoch }))
+    }
+}
+
+/// What a step is to the script: as what it does to the places, a charge or a refund. Renewing stands where
+/// other buckets have leases.
+const fn step_code(step: HoldStep) -> u8 {
+    match step {
+        HoldStep::Acquire => 1,
+        HoldStep::Release => 2,
+        HoldStep::Renew => 3,
+    }
+}
+
+/// A view and its error bound as the value that `lua/aligned.lua` reads.
+pub(in crate::store::redis) fn pack_view(view: &Allowance, error_bound: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(40);
+    push(&mut bytes, view.window, 7);
+    push(&mut bytes, u64::from(view.budget), 4);
+    push(&mut bytes, u64::from(view.next_budget), 4);
+    push(&mut bytes, view.others.min(VIEW_MAX), 7);
+    push(&mut bytes, view.others_before.min(VIEW_MAX), 7);
+    push(&mut bytes, error_bound.min(VIEW_MAX), 7);
+    push(&mut bytes, u64::from(view.capacity), 4);
+    bytes
+}
+
+/// Larger numbers of permits mean nothing and would not fit a double.
+const VIEW_MAX: u64 = 1 << 51;
+
+/// Of a bucket without windows under `escrow` only says what is kept beyond its capacity.
+const KEPT_BYTES: usize = 5;
+
+fn read_view(bytes: &[u8]) -> Option<(Allowance, u64)> {
+    let mut rest = bytes;
+    let mut number = |len| pull(&mut rest, len);
+    if bytes.len() == KEPT_BYTES {
+        return Some((Allowance { kept: number(KEPT_BYTES)?, ..Allowance::default() }, 0));
+    }
+    let mut view = Allowance {
+        window: number(7)?,
+        budget: u32::try_from(number(4)?).ok()?,
+        next_budget: u32::try_from(number(4)?).ok()?,
+        others: number(7)?,
+        others_before: number(7)?,
+        ..Allowance::default()
+    };
+    let error_bound = number(7)?;
+    // What a script answers of rights says nothing of it, nor what 0.1.0 wrote.
+    view.capacity = number(4).and_then(|capacity| u32::try_from(capacity).ok()).unwrap_or(0);
+    Some((view, error_bound))
+}
+
+fn read_told(bytes: &[u8]) -> Option<Told> {
+    let mut rest = bytes;
+    let mut number = |len| pull(&mut rest, len);
+    Some(Told {
+        fits: number(1)? == 1,
+        remaining: number(7)?,
+        reset: number(7)?,
+        retry: number(7)?.checked_sub(1),
+        used: number(7)?,
+        moved: number(6)?,
+    })
+}

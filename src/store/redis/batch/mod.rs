@@ -1,0 +1,10 @@
+//! What goes in one call: the parts of decisions, the scripts, the names of keys, and the replies.
+
+pub(super) mod batch_queue;
+pub(super) mod bytes;
+pub(super) mod call;
+pub(super) mod epochs;
+pub(super) mod names;
+pub(super) mod replay;
+pub(super) mod rights;
+pub(super) mod scripts;

@@ -1,0 +1,247 @@
+//! Verdicts from a reply: what the script did is done once more, with the very machines that the store in
+//! memory uses, on the values as they were before. So both stores put the same history into the same words,
+//! and Redis need not.
+//!
+//! Only whether a part was admitted is the script's word. Logs and holders, which stay in Redis, and leases
+//! are told by the script.
+
+use smallvec::SmallVec;
+
+use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
+use crate::core::request::Cost;
+use crate::core::time::{Span, Timestamp};
+use crate::engine::port::ChargeResult;
+use crate::store::redis::batch::call::{Action, Before, Bucket, DecideCall, Item, PartFate, Reply, Told};
+use crate::store::redis::client::failure::Failure;
+use crate::store::rights::GATHERING;
+
+/// What became of one charge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct Charged {
+    /// As the engine wants it.
+    pub(in crate::store::redis) counted: ChargeResult,
+    /// Permits leased.
+    pub(in crate::store::redis) leased: u64,
+    /// The bucket after the part; of a log or of holders only what is used, as one admission. `None` where
+    /// the script tells nothing.
+    pub(in crate::store::redis) state: Option<State>,
+    /// Whether there was a bucket before.
+    pub(in crate::store::redis) existed: bool,
+}
+
+/// What became of one part.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::store::redis) struct Answered {
+    /// The server's time.
+    pub(in crate::store::redis) now: Timestamp,
+    /// Whether everything enforced fitted.
+    pub(in crate::store::redis) admitted: bool,
+    /// One for each charge.
+    pub(in crate::store::redis) charges: SmallVec<[Charged; 2]>,
+}
+
+/// What a part asked for, and whether it was admitted.
+#[derive(Debug, Clone, Copy)]
+struct Fate {
+    action: Action,
+    admitted: bool,
+}
+
+/// A bucket while its parts are replayed.
+struct Live {
+    limit: Limit,
+    state: State,
+    /// What is enforced.
+    view: Option<Allowance>,
+    /// Whether that is what was told of the other regions.
+    told: bool,
+    /// By how much what was told may err.
+    error_bound: u64,
+    /// See [`Bucket::gathered`].
+    gathered: u64,
+    existed: bool,
+    /// What the part under way already takes of it.
+    pending: u64,
+}
+
+/// Replays a call. One answer for each part.
+pub(in crate::store::redis) fn replay(call: &DecideCall, reply: &Reply) -> Vec<Result<Answered, Failure>> {
+    let live = |(bucket, before): (&Bucket, &Before)| {
+        let state = State::unpack(bucket.algorithm, &before.packed);
+        let existed = state.is_some();
+        let state = state.unwrap_or_else(|| State::new(bucket.algorithm));
+        let (limit, gathered) = (bucket.limit, bucket.gathered);
+        let (known, error_bound) = before.view.map_or((None, 0), |(view, bound)| (Some(view), bound));
+        let view = Allowance::in_force(known.as_ref(), bucket.first, bucket.algorithm, &limit, reply.now);
+        Live {
+            limit,
+            state,
+            view,
+            told: Allowance::is_told(view.as_ref(), known.as_ref()),
+            error_bound,
+            gathered,
+            existed,
+            pending: 0,
+        }
+    };
+    let mut buckets: Vec<Live> = call.buckets.iter().zip(&reply.before).map(live).collect();
+    let mut told = reply.told.iter().copied();
+    let parts = call.parts.iter().zip(&reply.fates);
+    parts
+        .map(|((part, places), fate)| {
+            if *fate == PartFate::Crowded {
+                return Err(Failure::Crowded);
+            }
+            let admitted = *fate == PartFate::Admitted;
+            let place_of = |item: &Item| places.get(item.bucket).copied().unwrap_or(usize::MAX);
+            let mut charges: SmallVec<[Charged; 2]> = SmallVec::new();
+            for item in &part.charges {
+                let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+                charges.push(if part.action == Action::Put {
+                    live.blank()
+                } else {
+                    live.look(item, reply.now)
+                });
+            }
+            for item in &part.charges {
+                if let Some(live) = buckets.get_mut(place_of(item)) {
+                    live.pending = 0;
+                }
+            }
+            let fate = Fate { action: part.action, admitted };
+            for (item, charged) in part.charges.iter().zip(&mut charges) {
+                let Some(live) = buckets.get_mut(place_of(item)) else { continue };
+                let word = (live.stays() || item.lease.is_some()) && part.action != Action::Put;
+                let word = if word { told.next() } else { None };
+                live.settle(fate, item, charged, word, reply.now);
+            }
+            Ok(Answered { now: reply.now, admitted, charges })
+        })
+        .collect()
+}
+
+impl Live {
+    /// Whether the script alone knows what the bucket holds.
+    const fn stays(&self) -> bool {
+        matches!(self.state, State::SlidingLog(_) | State::Concurrency(_))
+    }
+
+    /// What is used as one admission at the instant of the newest: it frees no permit sooner than the real
+    /// one. It stands in for the log, or for the holders, where Redis is away.
+    fn as_if_at_once(&self, told: Told, now: Timestamp) -> State {
+        let algorithm = match self.state {
+            State::Concurrency(_) => Algorithm::Concurrency,
+            _ => Algorithm::SlidingLog,
+        };
+        let mut state = State::new(algorithm);
+        let newest = now.0.saturating_add(told.reset).saturating_sub(self.limit.window.0);
+        if told.used > 0 {
+            state.take(&self.limit, Timestamp(newest), told.used);
+        }
+        state
+    }
+
+    fn check(&self, now: Timestamp, cost: u64) -> Verdict {
+        let mut verdict = self.state.check(&self.limit, self.view.as_ref(), now, cost);
+        if !verdict.admitted && verdict.retry.is_none() && cost.max(1) <= self.gathered {
+            verdict.retry = Some(GATHERING);
+        }
+        verdict
+    }
+
+    fn blank(&self) -> Charged {
+        let verdict =
+            Verdict { admitted: true, remaining: 0, reset: Span::ZERO, retry: None, delay: Span::ZERO };
+        let view = self.view.filter(|_| self.told);
+        let error_bound = self.error_bound;
+        let counted = ChargeResult {
+            verdict,
+            view,
+            error_bound,
+            used: 0,
+            returned: 0,
+            reported: 0,
+            paid: 0,
+            degraded: false,
+        };
+        Charged { counted, leased: 0, state: None, existed: self.existed }
+    }
+
+    /// What the bucket would answer, before it is known what is charged. What the part already takes of it
+    /// counts.
+    fn look(&mut self, item: &Item, now: Timestamp) -> Charged {
+        let cost = self.pending.saturating_add(item.cost.taken());
+        let mut charged = self.blank();
+        if self.stays() {
+            return charged;
+        }
+        let mut verdict = self.check(now, cost);
+        match item.cost {
+            _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Take(_) | Cost::Report(_) if verdict.admitted => self.pending = cost,
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) => {}
+            Cost::Peek => verdict.admitted = verdict.remaining > 0,
+            Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
+        }
+        charged.counted.verdict = verdict;
+        charged
+    }
+
+    fn settle(&mut self, fate: Fate, item: &Item, charged: &mut Charged, told: Option<Told>, now: Timestamp) {
+        let Fate { action, admitted } = fate;
+        let counted = &mut charged.counted;
+        charged.leased = if item.lease.is_some() { told.map_or(0, |told| told.moved) } else { 0 };
+        if self.stays() {
+            if let Some(told) = told {
+                counted.verdict = told.verdict();
+                counted.used = told.used;
+                let moves = matches!(item.cost, Cost::Refund(_) | Cost::Hold(_));
+                counted.returned = if moves { told.moved } else { 0 };
+                counted.reported = if item.cost.is_report() { told.moved } else { 0 };
+                charged.state = Some(self.as_if_at_once(told, now));
+            }
+            return;
+        }
+        let fits = counted.verdict.admitted;
+        let view = self.view;
+        let charges = action == Action::Put
+            || (action == Action::Charge && (item.cost.is_report() || (admitted && fits)));
+        if (charges && item.cost != Cost::Peek) || charged.leased > 0 {
+            counted.paid = self.state.settle(&self.limit, view.as_ref(), now);
+        }
+        if charged.leased > 0 {
+            self.state.take(&self.limit, now, charged.leased);
+        } else if item.lease.is_none() && charges {
+            match item.cost {
+                Cost::Report(report) => {
+                    counted.reported = self.state.report(&self.limit, view.as_ref(), now, &report);
+                    let after = self.check(now, 0);
+                    let retry = after.retry.filter(|_| !fits);
+                    counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
+                }
+                Cost::Take(permits) => self.state.take(&self.limit, now, permits),
+                Cost::Peek | Cost::Hold(_) => {}
+                Cost::Refund(permits) => {
+                    counted.returned = self.state.refund(&self.limit, now, permits);
+                    counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
+                }
+            }
+        } else if !admitted && fits && matches!(item.cost, Cost::Take(_)) {
+            counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };
+        }
+        counted.used = self.state.used(&self.limit, now);
+        charged.state = Some(self.state.clone());
+    }
+}
+
+impl Told {
+    fn verdict(&self) -> Verdict {
+        Verdict {
+            admitted: self.fits,
+            remaining: self.remaining,
+            reset: Span(self.reset),
+            retry: self.retry.map(Span),
+            delay: Span::ZERO,
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Calls that no decision waits for: what is given back, drawn ahead, charged later, or told of the world.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::core::hold::{Hold, HoldStep};
+use crate::core::request::{Cost, ReportedCost};
+use crate::core::time::Timestamp;
+use crate::engine::clock::Deadline;
+use crate::engine::port::{Charge, Outcome};
+use crate::store::redis::batch::call::{Action, Item, Part};
+use crate::store::redis::batch::replay::Answered;
+use crate::store::redis::client::failure::Failure;
+use crate::store::redis::client::slots::ClusterSlot;
+use crate::store::redis::policy::decide::{BACKGROUND_PATIENCE, Core};
+use crate::store::redis::policy::fallback::Owed;
+use crate::store::redis::policy::lease::{Advice, Drawn, Leftover};
+use crate::store::redis::policy::registry::BEAT;
+use crate::store::redis::servers::plan::bucket_of;
+use crate::store::redis::servers::rate_estimator::Leased;
+
+/// Calls in the background at once: what is given back, charged later, or told of the world. More: the oldest
+/// matter is kept where it can be, and is counted as lost where it cannot.
+pub(in crate::store::redis) const BACKGROUND_MAX: usize = 1_024;
+/// How often leases that have ended are looked for.
+const RETURN_EVERY: Duration = Duration::from_millis(50);
+
+impl Core {
+    /// Has a part carried out in the background, and says whether it will be tried. It is in line when this
+    /// returns: what is asked after it sees what it did.
+    pub(in crate::store::redis) fn in_background<F>(self: &Arc<Self>, part: Part, after: F) -> bool
+    where
+        F: FnOnce(&Arc<Self>, Result<Answered, Failure>) + Send + 'static,
+    {
+        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return false };
+        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
+        let begun = self.lanes.begin(Arc::new(part), deadline);
+        let core = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let answer = match begun {
+                Ok(begun) => begun.answer().await,
+                Err(failure) => Err(failure),
+            };
+            after(&core, answer);
+            drop(permit);
+        });
+        true
+    }
+
+    /// Decides from memory, if one charge is all and permits were drawn for it or its denial is remembered.
+    pub(in crate::store::redis) fn decide_from_lease(
+        self: &Arc<Self>,
+        charge: &Charge<'_>,
+    ) -> Option<Outcome> {
+        let now = self.started.elapsed();
+        let (advice, draw) = self.leases.check(charge, now);
+        if let Some(permits) = draw {
+            self.draw(charge, permits, now);
+        }
+        let Advice::Answer(counted) = advice else { return None };
+        let admitted = counted.verdict.admitted;
+        if admitted {
+            self.meter.leased(Leased::Used, charge.cost.taken());
+        }
+        Some(Outcome { admitted, counted: SmallVec::from_iter([counted]) })
+    }
+
+    /// Draws permits ahead, in the background: half of what is free at most, shared by the region's daemons.
+    pub(in crate::store::redis) fn draw(self: &Arc<Self>, charge: &Charge<'_>, permits: u64, sent: Duration) {
+        let share = u8::try_from(self.daemons.count().saturating_mul(2)).unwrap_or(u8::MAX);
+        let (slot, bucket) = bucket_of(charge);
+        let item = Item { bucket: 0, cost: Cost::Take(permits), enforced: false, lease: Some(share) };
+        let buckets = SmallVec::from_iter([bucket.clone()]);
+        let part = Part { slot, action: Action::Charge, buckets, charges: SmallVec::from_iter([item]) };
+        let key = charge.key.clone();
+        let own_key = key.clone();
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            let drawn = answer.ok().and_then(|answered| {
+                let charged = answered.charges.into_iter().next()?;
+                core.meter.leased(Leased::Drawn, charged.leased);
+                let (permits, state, server) = (charged.leased, charged.state?, answered.now);
+                Some(Drawn { permits, state, server, sent, bucket, slot })
+            });
+            if let Some(leftover) = core.leases.drawn(&key, drawn) {
+                core.give_back(leftover);
+            }
+        };
+        if !self.in_background(part, after) {
+            self.leases.drawn(&own_key, None);
+        }
+    }
+
+    pub(in crate::store::redis) async fn return_leases(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(RETURN_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            for leftover in self.leases.sweep(self.started.elapsed(), false) {
+                self.give_back(leftover);
+            }
+        }
+    }
+
+    /// Notes every few seconds that this daemon is alive.
+    pub(in crate::store::redis) async fn note_itself(self: Arc<Self>) {
+        let mut ticks = tokio::time::interval(BEAT);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = self.stop_noting.cancelled() => return,
+                _ = ticks.tick() => self.registry.beat(&self.lanes).await,
+            }
+        }
+    }
+
+    /// The part that gives leased permits back; `None` if it is too late.
+    pub(in crate::store::redis) fn leftover(&self, leftover: &Leftover) -> Option<Part> {
+        if leftover.lost {
+            self.meter.leased(Leased::Lost, leftover.permits);
+            return None;
+        }
+        let cost = Cost::Refund(leftover.permits);
+        let item = Item { bucket: 0, cost, enforced: false, lease: None };
+        Some(Part {
+            slot: leftover.slot,
+            action: Action::Put,
+            buckets: SmallVec::from_iter([leftover.bucket.clone()]),
+            charges: SmallVec::from_iter([item]),
+        })
+    }
+
+    pub(in crate::store::redis) fn returned(&self, permits: u64, done: bool) {
+        self.meter.leased(if done { Leased::Returned } else { Leased::Lost }, permits);
+    }
+
+    pub(in crate::store::redis) fn give_back(self: &Arc<Self>, leftover: Leftover) {
+        let permits = leftover.permits;
+        let Some(part) = self.leftover(&leftover) else { return };
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            core.returned(permits, answer.is_ok());
+        };
+        if !self.in_background(part, after) {
+            self.returned(permits, false);
+        }
+    }
+
+    /// Gives back what a denied decision took. Lost, it stays charged: too strict by that much, never too
+    /// lax.
+    pub(in crate::store::redis) fn undo(self: &Arc<Self>, part: Part) {
+        let after = |core: &Arc<Self>, answer: Result<Answered, Failure>| {
+            if answer.is_err() {
+                core.meter.undo_lost();
+            }
+        };
+        if !self.in_background(part, after) {
+            self.meter.undo_lost();
+        }
+    }
+
+    /// Charges what was admitted without Redis. Until that is known, this daemon goes on with what it counted
+    /// by itself.
+    pub(in crate::store::redis) fn pay(self: &Arc<Self>, mut owed: Owed, now: Timestamp) {
+        self.meter.untold(std::mem::take(&mut owed.untold));
+        let item = |cost| Item { bucket: 0, cost, enforced: false, lease: None };
+        let holds = owed.holders.iter().map(|(holder, places)| {
+            item(Cost::Hold(Hold { step: HoldStep::Acquire, holder: *holder, places: *places }))
+        });
+        let mut charges: SmallVec<[Item; 2]> = holds.collect();
+        if charges.is_empty() {
+            let report = |debt_max| Cost::Report(ReportedCost { permits: owed.permits, debt_max });
+            charges.push(item(owed.debt_max.map_or(Cost::Take(owed.permits), report)));
+        }
+        let part = Part {
+            slot: owed.slot,
+            action: Action::Put,
+            buckets: SmallVec::from_iter([owed.bucket.clone()]),
+            charges,
+        };
+        let later = owed.clone();
+        let after = move |core: &Arc<Self>, answer: Result<Answered, Failure>| match answer {
+            Ok(answered) => {
+                let state = answered.charges.into_iter().next().and_then(|charged| charged.state);
+                // Of logs and holders nothing is told here; the next decision tells.
+                let more = state.and_then(|state| {
+                    core.fallback.learn(&owed.key, owed.bucket.limit, Some(state), answered.now)
+                });
+                if let Some(more) = more {
+                    core.pay(more, now);
+                }
+            }
+            Err(failure) if failure.is_uncertain() => {}
+            Err(_) => core.fallback.owe(&owed, now),
+        };
+        if !self.in_background(part, after) {
+            self.fallback.owe(&later, now);
+        }
+    }
+
+    /// Writes what the world leaves of a bucket where all daemons of the region read it.
+    pub(in crate::store::redis) fn write_view(
+        self: &Arc<Self>,
+        key: Vec<u8>,
+        slot: ClusterSlot,
+        value: Vec<u8>,
+        ttl: Duration,
+    ) {
+        let Ok(permit) = Arc::clone(&self.background).try_acquire_owned() else { return };
+        let core = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let deadline = Deadline::after(core.timeout * BACKGROUND_PATIENCE);
+            let mut command = redis::cmd("SET");
+            command
+                .arg(key)
+                .arg(value)
+                .arg("PX")
+                .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1));
+            // Lost, it does not matter: the next view says the same and more.
+            let _ = core.lanes.plain(&command, slot, deadline).await;
+            drop(permit);
+        });
+    }
+}

@@ -1,0 +1,278 @@
+//! One decision from its charges to its outcome.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
+
+use redis::Value;
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::core::algorithm::Algorithm;
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::ruleset::Compiled;
+use crate::core::time::Timestamp;
+use crate::engine::clock::{Deadline, Stopwatch};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Outcome};
+use crate::store::redis::batch::names;
+use crate::store::redis::batch::replay::Answered;
+use crate::store::redis::client::breaker::Phase;
+use crate::store::redis::client::failure::Failure;
+use crate::store::redis::client::slots::ClusterSlot;
+use crate::store::redis::policy::daemons::Daemons;
+use crate::store::redis::policy::fallback::Fallback;
+use crate::store::redis::policy::lease::Leases;
+use crate::store::redis::policy::registry::Registry;
+use crate::store::redis::servers::dispatcher::Dispatcher;
+use crate::store::redis::servers::plan::{self, Planned};
+use crate::store::redis::servers::rate_estimator::RateEstimator;
+
+/// For a call in the background, in decisions' timeouts.
+pub(in crate::store::redis) const BACKGROUND_PATIENCE: u32 = 10;
+
+/// What decisions and background calls share.
+#[derive(Debug)]
+pub(in crate::store::redis) struct Core {
+    pub(in crate::store::redis) lanes: Arc<Dispatcher>,
+    pub(in crate::store::redis) fallback: Fallback,
+    pub(in crate::store::redis) leases: Leases,
+    pub(in crate::store::redis) daemons: Arc<Daemons>,
+    pub(in crate::store::redis) registry: Registry,
+    /// Ends the notes of this daemon before the rest of it.
+    pub(in crate::store::redis) stop_noting: CancellationToken,
+    pub(in crate::store::redis) started: Stopwatch,
+    pub(in crate::store::redis) meter: Arc<RateEstimator>,
+    pub(in crate::store::redis) timeout: Duration,
+    pub(in crate::store::redis) background: Arc<Semaphore>,
+    /// Counts decisions of split keys, so that they take their sub-keys in turn.
+    pub(in crate::store::redis) turns: AtomicU32,
+    /// Views and debits come from callers outside any runtime.
+    pub(in crate::store::redis) runtime: Handle,
+    pub(in crate::store::redis) stop: CancellationToken,
+}
+
+impl Core {
+    /// Decides charges as one, by `deadline`.
+    pub(in crate::store::redis) async fn decide(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        intent: Intent,
+        now: Timestamp,
+        deadline: Deadline,
+    ) -> Outcome {
+        if charges.is_empty() {
+            return Outcome { admitted: true, counted: SmallVec::new() };
+        }
+        let planned = self.planned(charges, intent);
+        if self.fallback.owes() {
+            self.pay_first(&planned, charges, now);
+        }
+        let sent = self.started.elapsed();
+        let answers = self.ask_all(&planned, deadline).await;
+        let outcome = self.conclude(charges, &planned, answers, intent, now);
+        if let ([charge], [counted], Intent::Charge) = (charges, outcome.counted.as_slice(), intent)
+            && !counted.degraded
+        {
+            self.leases.denied(charge, counted, sent);
+        }
+        outcome
+    }
+
+    /// What a bucket holds; `None` if it is unused. What this daemon has drawn ahead and not used is free.
+    /// Where Redis does not answer, what this daemon knows by itself.
+    pub(in crate::store::redis) async fn bucket(
+        &self,
+        rule: &Compiled,
+        key: &Key,
+        now: Timestamp,
+    ) -> Option<BucketInfo> {
+        let charge = Charge {
+            rule,
+            key,
+            limit: rule.limit,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Peek,
+            enforced: true,
+        };
+        let deadline = Deadline::after(self.timeout);
+        let planned = plan::split(std::slice::from_ref(&charge), Intent::Ask, None);
+        let planned = planned.first()?;
+        let unused = self.leases.unused(key, self.started.elapsed());
+        let Ok(answered) = self.lanes.ask(Arc::clone(&planned.part), deadline).await else {
+            let charges = [charge];
+            let missing = plan::unanswered(planned, &charges);
+            let counted = self.fallback.decide(&missing, Intent::Ask, now, true).counted;
+            return counted.first().map(info_of);
+        };
+        let charged = answered.charges.first()?;
+        let stays = matches!(rule.rule.algorithm, Algorithm::SlidingLog | Algorithm::Concurrency);
+        let used = stays && charged.counted.used > 0;
+        (charged.existed || used || charged.counted.view.is_some()).then(|| {
+            let mut info = info_of(&charged.counted);
+            let unused = unused.min(info.used);
+            info.used -= unused;
+            info.verdict.remaining += unused;
+            info
+        })
+    }
+
+    /// Forgets a bucket; see [`crate::engine::port::Store::reset`].
+    pub(in crate::store::redis) async fn reset(&self, rule: &Compiled, key: &Key) -> Option<bool> {
+        let charge = Charge {
+            rule,
+            key,
+            limit: rule.limit,
+            whole: &rule.limit,
+            first: None,
+            cost: Cost::Peek,
+            enforced: true,
+        };
+        let (slot, bucket) = plan::bucket_of(&charge);
+        let mut command = redis::cmd("DEL");
+        // Where daemons have two versions of the rule, either may stand beside the other.
+        command.arg(names::beside(&bucket.key, bucket.shape)).arg(bucket.key);
+        self.fallback.forget(key);
+        // Permits that were drawn are forgotten with the bucket that they were charged to.
+        self.leases.forget(key, self.started.elapsed());
+        let deadline = Deadline::after(self.timeout * BACKGROUND_PATIENCE);
+        match self.lanes.plain(&command, slot, deadline).await {
+            Ok(Value::Int(gone)) => Some(gone > 0),
+            _ => None,
+        }
+    }
+
+    /// The parts that charges fall into.
+    pub(in crate::store::redis) fn planned(
+        &self,
+        charges: &[Charge<'_>],
+        intent: Intent,
+    ) -> SmallVec<[Planned; 1]> {
+        let map = self.lanes.places().map();
+        plan::split(charges, intent, self.lanes.places().joins_slots().then_some(&map))
+    }
+
+    /// Whether the server of a slot takes what it is owed.
+    pub(in crate::store::redis) fn is_back(&self, slot: ClusterSlot) -> bool {
+        self.lanes.places().map().node(slot).is_some_and(|node| node.phase() == Phase::Closed)
+    }
+
+    /// The same of what it is owed for new keys.
+    pub(in crate::store::redis) fn has_room(&self, slot: ClusterSlot) -> bool {
+        let map = self.lanes.places().map();
+        map.node(slot).is_some_and(|node| node.phase() == Phase::Closed && !node.is_crowded())
+    }
+
+    /// Puts what these buckets owe in line before the decision, so that Redis decides with it.
+    fn pay_first(self: &Arc<Self>, planned: &[Planned], charges: &[Charge<'_>], now: Timestamp) {
+        for planned in planned.iter().filter(|planned| self.is_back(planned.part.slot)) {
+            for charge in planned.places.iter().filter_map(|place| charges.get(*place)) {
+                if let Some(owed) = self.fallback.settle(charge.key, now) {
+                    self.pay(owed, now);
+                }
+            }
+        }
+    }
+
+    /// Asks all parts at once.
+    async fn ask_all(
+        self: &Arc<Self>,
+        planned: &[Planned],
+        deadline: Deadline,
+    ) -> SmallVec<[Result<Answered, Failure>; 1]> {
+        if let [only] = planned {
+            return SmallVec::from_iter([self.lanes.ask(Arc::clone(&only.part), deadline).await]);
+        }
+        let asked = planned.iter().map(|planned| self.lanes.ask(Arc::clone(&planned.part), deadline));
+        futures_util::future::join_all(asked).await.into()
+    }
+
+    /// Makes one outcome of the parts' answers; policies answer for those that have none.
+    fn conclude(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        planned: &[Planned],
+        answers: SmallVec<[Result<Answered, Failure>; 1]>,
+        intent: Intent,
+        now: Timestamp,
+    ) -> Outcome {
+        let mut counted: SmallVec<[Option<ChargeResult>; 2]> = charges.iter().map(|_| None).collect();
+        let mut admitted = true;
+        let mut missing = Vec::new();
+        let mut missing_places: SmallVec<[usize; 2]> = SmallVec::new();
+        for (planned, answer) in planned.iter().zip(&answers) {
+            match answer {
+                Ok(answered) => {
+                    admitted &= answered.admitted;
+                    self.learn(charges, planned, answered, now);
+                    for (place, charged) in planned.places.iter().zip(&answered.charges) {
+                        if let Some(slot) = counted.get_mut(*place) {
+                            *slot = Some(charged.counted);
+                        }
+                    }
+                }
+                Err(_) => {
+                    missing.extend(plan::unanswered(planned, charges));
+                    missing_places.extend(planned.places.iter().copied());
+                }
+            }
+        }
+        if !missing.is_empty() {
+            let policies = self.fallback.decide(&missing, intent, now, admitted);
+            admitted = policies.admitted;
+            for (place, answer) in missing_places.iter().zip(policies.counted) {
+                if let Some(slot) = counted.get_mut(*place) {
+                    *slot = Some(answer);
+                }
+            }
+        }
+        if !admitted && intent == Intent::Charge {
+            for (planned, answer) in planned.iter().zip(&answers) {
+                let Ok(answered) = answer else { continue };
+                if !answered.admitted {
+                    continue;
+                }
+                for (place, item) in planned.places.iter().zip(&planned.part.charges) {
+                    if let Some(Some(counted)) = counted.get_mut(*place) {
+                        plan::untaken(counted, item.cost);
+                    }
+                }
+                if let Some(undo) = plan::undo(&planned.part, answered) {
+                    self.undo(undo);
+                }
+            }
+        }
+        Outcome { admitted, counted: counted.into_iter().flatten().collect() }
+    }
+
+    /// Remembers what Redis said, for when it is away, and charges what was admitted while it was.
+    fn learn(
+        self: &Arc<Self>,
+        charges: &[Charge<'_>],
+        planned: &Planned,
+        answered: &Answered,
+        now: Timestamp,
+    ) {
+        self.fallback.hear_time(answered.now, now);
+        for (place, charged) in planned.places.iter().zip(&answered.charges) {
+            let Some(charge) = charges.get(*place) else { continue };
+            let state = charged.state.clone();
+            if let Some(owed) = self.fallback.learn(charge.key, charge.limit, state, answered.now) {
+                self.pay(owed, now);
+            }
+        }
+    }
+}
+
+const fn info_of(counted: &ChargeResult) -> BucketInfo {
+    BucketInfo {
+        used: counted.used,
+        verdict: counted.verdict,
+        view: counted.view,
+        error_bound: counted.error_bound,
+        degraded: counted.degraded,
+    }
+}

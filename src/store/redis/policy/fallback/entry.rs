@@ -1,0 +1,185 @@
+//! One bucket as far as this daemon knows it, and what it owes Redis.
+
+use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
+use crate::core::hold::{HoldStep, Holder};
+use crate::core::key::Key;
+use crate::core::request::Cost;
+use crate::core::table::WEIGHT_KEPT;
+use crate::core::time::{Span, Timestamp};
+use crate::engine::port::ChargeResult;
+use crate::store::redis::batch::call::Bucket;
+use crate::store::redis::client::slots::ClusterSlot;
+use crate::store::redis::servers::plan::Unanswered;
+
+/// Holders of one bucket that are told to Redis when it is back. More are not counted there, and counted as
+/// untold.
+const HOLDERS_MAX: usize = 1_000;
+
+/// A bucket as far as this daemon knows it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Entry {
+    /// The region's, as Redis last told.
+    pub(super) known: Option<State>,
+    /// This daemon's own while Redis is away.
+    pub(super) own: Option<Box<Own>>,
+}
+
+/// What this daemon counts by itself.
+#[derive(Debug, Clone)]
+pub(super) struct Own {
+    pub(super) state: State,
+    pub(super) share: Limit,
+    /// Admitted and not yet charged in Redis.
+    pub(super) owed: u64,
+    /// Where something was reported: the most that the bucket owes beyond its limit.
+    pub(super) debt_max: Option<u32>,
+    /// Whether its key waits among the debtors.
+    pub(super) listed: bool,
+    pub(super) bucket: Bucket,
+    pub(super) slot: ClusterSlot,
+}
+
+/// What one bucket owes Redis.
+#[derive(Debug, Clone)]
+pub(in crate::store::redis) struct Owed {
+    /// The bucket's key in this process.
+    pub(in crate::store::redis) key: Key,
+    /// Where it lies in Redis.
+    pub(in crate::store::redis) slot: ClusterSlot,
+    /// The same in Redis.
+    pub(in crate::store::redis) bucket: Bucket,
+    /// What was admitted without Redis and still matters.
+    pub(in crate::store::redis) permits: u64,
+    /// Of `concurrency`, who holds it, at most [`HOLDERS_MAX`].
+    pub(in crate::store::redis) holders: Vec<(Holder, u64)>,
+    /// How many more hold it.
+    pub(in crate::store::redis) untold: usize,
+    /// Where something was reported: the most that the bucket owes beyond its limit.
+    pub(in crate::store::redis) debt_max: Option<u32>,
+}
+
+/// A daemon's share of a limit: at least one permit, so that no limit becomes a ban. With more daemons than
+/// permits all of them together may so admit one each.
+pub(super) fn share(limit: Limit, daemons: u32) -> Limit {
+    let part = |permits: u32| if permits == 0 { 0 } else { (permits / daemons).max(1) };
+    Limit { permits: part(limit.permits), burst: part(limit.burst), queue: limit.queue / daemons, ..limit }
+}
+
+impl Own {
+    /// What is owed to Redis of it, which then owes nothing; `None` where nothing that matters is owed.
+    pub(super) fn settle(&mut self, key: &Key, now: Timestamp) -> Option<Owed> {
+        // What has drained or left its window meanwhile no longer matters to Redis either.
+        let mut permits = std::mem::take(&mut self.owed).min(self.state.used(&self.share, now));
+        if permits == 0 {
+            return None;
+        }
+        let mut holders = self.state.holders(now);
+        let untold = holders.len().saturating_sub(HOLDERS_MAX);
+        holders.truncate(HOLDERS_MAX);
+        if self.bucket.algorithm == Algorithm::Concurrency {
+            permits = holders.iter().map(|(_, places)| places).sum();
+        }
+        let owed = || Owed {
+            key: key.clone(),
+            slot: self.slot,
+            bucket: self.bucket.clone(),
+            permits,
+            holders,
+            untold,
+            debt_max: self.debt_max,
+        };
+        (permits > 0).then(owed)
+    }
+}
+
+impl Entry {
+    /// When it no longer matters, and how much it would be missed until then. What this daemon admitted by
+    /// itself is never forgotten before; of what Redis told, the most used is kept longest.
+    pub(super) fn rating(&self, limit: &Limit, now: Timestamp) -> (Timestamp, u8) {
+        let own = self.own.as_ref().map(|own| own.state.expiry(&own.share));
+        let known = self.known.as_ref().map(|known| known.expiry(limit));
+        let expiry = own.max(known).unwrap_or(now);
+        if own.is_some_and(|expiry| expiry > now) {
+            return (expiry, WEIGHT_KEPT);
+        }
+        let whole = u64::from(limit.permits.max(limit.burst)).max(1);
+        let used = self.known.as_ref().map_or(0, |known| known.used(limit, now)).min(whole);
+        let most = u64::from(WEIGHT_KEPT - 1);
+        (
+            expiry,
+            u8::try_from(u128::from(used) * u128::from(most) / u128::from(whole)).unwrap_or(WEIGHT_KEPT - 1),
+        )
+    }
+
+    /// Charges this daemon's share, if it fits. `before` is what was admitted to this key in another's name.
+    pub(super) fn charge(
+        &mut self,
+        unanswered: &Unanswered<'_>,
+        daemons: u32,
+        before: u64,
+        now: Timestamp,
+    ) -> ChargeResult {
+        let charge = unanswered.charge;
+        let share = share(charge.limit, daemons);
+        let known = self.known.as_ref();
+        let own = self.own.get_or_insert_with(|| {
+            let mut state = State::new(unanswered.bucket.algorithm);
+            let used = known.map_or(0, |known| known.used(&charge.limit, now));
+            state.take(&share, now, used.div_ceil(u64::from(daemons)).saturating_add(before));
+            let (bucket, slot) = (unanswered.bucket.clone(), unanswered.slot);
+            Box::new(Own { state, share, owed: 0, debt_max: None, listed: false, bucket, slot })
+        });
+        own.share = share;
+        if charge.cost != Cost::Peek {
+            own.state.settle(&share, None, now);
+        }
+        let (mut returned, mut reported) = (0, 0);
+        let verdict = match charge.cost {
+            Cost::Refund(permits) => {
+                returned = own.state.refund(&share, now, permits);
+                own.owed = own.owed.saturating_sub(returned);
+                Verdict { admitted: true, retry: None, ..own.state.check(&share, None, now, 0) }
+            }
+            Cost::Report(report) => {
+                let admitted = own.state.check(&share, None, now, report.permits).admitted;
+                reported = own.state.report(&share, None, now, &report);
+                own.owed = own.owed.saturating_add(reported);
+                own.debt_max = own.debt_max.max(Some(report.debt_max));
+                let after = own.state.check(&share, None, now, 0);
+                let retry = after.retry.filter(|_| !admitted);
+                Verdict { admitted, retry, delay: Span::ZERO, ..after }
+            }
+            Cost::Hold(hold) => {
+                let verdict = own.state.check_hold(&share, now, &hold);
+                if verdict.admitted {
+                    returned = own.state.step(&share, now, &hold);
+                    own.owed = match hold.step {
+                        HoldStep::Acquire => own.owed.saturating_add(returned),
+                        HoldStep::Renew => own.owed,
+                        HoldStep::Release => own.owed.saturating_sub(returned),
+                    };
+                }
+                verdict
+            }
+            cost => {
+                let verdict = own.state.check(&share, None, now, cost.taken());
+                if verdict.admitted && cost.taken() > 0 {
+                    own.state.take(&share, now, cost.taken());
+                    own.owed = own.owed.saturating_add(cost.taken());
+                }
+                verdict
+            }
+        };
+        let used = own.state.used(&share, now);
+        ChargeResult {
+            verdict,
+            view: None,
+            error_bound: 0,
+            used,
+            returned,
+            reported,
+            paid: 0,
+            degraded: true,
+        }
+    }
+}

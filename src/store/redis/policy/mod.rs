@@ -1,0 +1,11 @@
+//! What is decided beside the servers: permits drawn ahead, split keys, failure policies, work in the
+//! background.
+
+pub(super) mod background;
+pub(super) mod daemons;
+pub(super) mod decide;
+pub(super) mod fallback;
+pub(super) mod lease;
+pub(super) mod registry;
+pub(super) mod shelf;
+pub(super) mod split;
