@@ -13,6 +13,8 @@ pub mod key;
 pub mod notice;
 pub mod regions;
 pub mod request;
+pub mod reservation;
+pub mod reservation_notes;
 pub mod ring;
 pub mod rule;
 pub mod ruleset;

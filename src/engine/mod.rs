@@ -42,6 +42,7 @@ pub mod names;
 pub mod notices;
 pub mod port;
 pub mod quotas;
+pub mod reserve;
 pub mod rulebook;
 mod split;
 pub mod status;
@@ -58,6 +59,7 @@ use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use port::{Answer, Store};
+use reserve::Reservations;
 use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
@@ -80,6 +82,7 @@ pub struct Engine {
     others: bound::Others,
     waits: Waits,
     holds: Holds,
+    reservations: Reservations,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
     warnings: warnings::NewestWarnings,
@@ -127,6 +130,7 @@ impl Engine {
             others: bound::Others::default(),
             waits: Waits::new(&metrics),
             holds: Holds::new(&metrics),
+            reservations: Reservations::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
             warnings: warnings::NewestWarnings::default(),

@@ -163,6 +163,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
          unnamed: of more rules than a lease names, held until their hold ends",
     ),
     (
+        "reservations_total",
+        MetricKind::Counter,
+        &["event"],
+        "Reservations by rule: reserved; released: committed in time; lapsed: committed too late and charged in full; \
+         repeated: the same again; crowded: denied because a bucket held as many as it may",
+    ),
+    (
         "rights_waits_total",
         MetricKind::Counter,
         &["outcome"],

@@ -29,6 +29,7 @@ mod mistakes;
 mod names;
 mod regions;
 mod reports;
+mod reservations;
 mod spellings;
 mod split;
 #[path = "../support/mod.rs"]
