@@ -85,6 +85,8 @@ impl Counts {
                 returned,
                 reported: 0,
                 paid: 0,
+                lapsed: 0,
+                reservation: None,
                 degraded: false,
             });
         }

@@ -27,9 +27,8 @@ use support::daemon::{Daemon, Launch};
 use support::http::{self, Reply};
 use support::process::Process;
 use support::spellings::{ADMIN_HOST, SEARCH};
-use support::{eventually, free_tcp, free_udp, origin, paced, rolling};
 use support::web_authority::WebAuthority;
-use support::{eventually, free_tcp, free_udp, origin, rolling};
+use support::{eventually, free_tcp, free_udp, origin, paced, rolling};
 use tempfile::TempDir;
 
 fn rules(limit: u32) -> String {
@@ -552,6 +551,9 @@ fn a_rules_own_headers_and_its_problem_document_reach_the_client() {
     let problem = denied.json();
     assert_eq!(problem["violated-policies"], serde_json::json!(["per-user"]));
     assert_eq!((&problem["status"], &problem["detail"]), (&429.into(), &"Enough for today.".into()));
+}
+
+#[test]
 fn envoy_asks_over_tls_and_shows_its_certificate() {
     let (folder, authority) = (TempDir::new().unwrap(), WebAuthority::new());
     let file = |name: &str, text: &str| {

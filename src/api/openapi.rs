@@ -57,6 +57,16 @@ const DESCRIBED: &[Described] = &[
     ),
     ("POST", "/v1/renew", "Keeps what a lease holds for another hold", "Lease", "Renewed", &[]),
     ("POST", "/v1/release", "Gives back what a lease holds", "Lease", "Released", &[]),
+    (
+        "POST",
+        "/v1/reserve",
+        "Reserves permits, all or none, before a cost is known",
+        "ReserveBody",
+        "Decision",
+        &[],
+    ),
+    ("POST", "/v1/commit", "Charges what a reservation has used", "CommitBody", "Committed", &[]),
+    ("POST", "/v1/cancel", "Releases what is reserved", "CancelBody", "Committed", &[]),
     ("GET", "/v1/rules", "The rules in force, in order of precedence", "", "RuleSet", &[]),
     (
         "PUT",

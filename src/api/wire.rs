@@ -14,6 +14,7 @@ use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::Lease;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::request::Request;
+use crate::core::reservation::Reservation;
 use crate::core::rule::Mode;
 use crate::core::time::Span;
 use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
@@ -57,6 +58,9 @@ pub struct DecisionJson<'a> {
     /// By which places are renewed and given back; absent when none are held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
+    /// What is reserved, to be committed or cancelled.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reservation: Option<String>,
     /// Until the first of them is free again without renewing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
@@ -72,6 +76,30 @@ pub fn lease_text(lease: &Lease) -> String {
 #[must_use]
 pub fn read_lease(text: &str) -> Option<Lease> {
     Lease::from_bytes(&URL_SAFE_NO_PAD.decode(text).ok()?)
+}
+
+/// A reservation as text: opaque to whoever holds it.
+#[must_use]
+pub fn reservation_text(reservation: &Reservation) -> String {
+    URL_SAFE_NO_PAD.encode(reservation.to_bytes())
+}
+
+/// Reads such a text; `None` if it is none.
+#[must_use]
+pub fn read_reservation(text: &str) -> Option<Reservation> {
+    Reservation::from_bytes(&URL_SAFE_NO_PAD.decode(text).ok()?)
+}
+
+/// What became of a reservation that was committed or cancelled.
+#[derive(Debug, Serialize)]
+pub struct CommittedJson {
+    /// Whether this call settled it: false where an earlier one did.
+    pub committed: bool,
+    /// Whether some of it was not reserved any more, and so was charged in full.
+    pub lapsed: bool,
+    /// Whether the store could not be asked for some of it, which its failure policy charged: do not send it
+    /// again.
+    pub degraded: bool,
 }
 
 /// What became of a lease that was to be renewed.
@@ -162,6 +190,7 @@ impl<'a> DecisionJson<'a> {
     #[must_use]
     pub fn new(request: &'a Request<'_>, decision: &'a Decision, region: &'a str) -> Self {
         let tightest = decision.tightest.and_then(|index| decision.rules.get(index));
+        let leased = decision.lease.as_ref().filter(|_| !request.cost.is_reserved());
         Self {
             allowed: decision.allowed,
             domain: request.domain,
@@ -181,8 +210,9 @@ impl<'a> DecisionJson<'a> {
             status: decision.status,
             message: decision.message.as_deref(),
             rules: RuleOutcomeList(&decision.rules),
-            lease: decision.lease.as_ref().map(|leased| lease_text(&leased.lease)),
-            expires_ms: decision.lease.as_ref().map(|leased| leased.hold.millis_up()),
+            lease: leased.map(|leased| lease_text(&leased.lease)),
+            reservation: None,
+            expires_ms: leased.map(|leased| leased.hold.millis_up()),
         }
     }
 }

@@ -15,6 +15,8 @@ pub mod notice;
 pub mod price;
 pub mod regions;
 pub mod request;
+pub mod reservation;
+pub mod reservation_notes;
 pub mod ring;
 pub mod rule;
 pub mod ruleset;

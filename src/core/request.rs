@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::hold::{Hold, HoldStep};
+use super::reservation::{Commit, Reserve};
 use super::time::Span;
 
 /// Longest name or value of an attribute, and longest domain, in bytes.
@@ -21,6 +22,10 @@ pub enum Cost {
     Refund(u64),
     /// Says what was used already (at least 1 permit): charged in full, whatever is left.
     Report(ReportedCost),
+    /// Asks for permits, all or none, that are to be committed later.
+    Reserve(Reserve),
+    /// Says what a reservation has used: charged in full, whatever is left, less what is reserved.
+    Commit(Commit),
     /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an
     /// acquisition is a charge of as many permits as it asks for places, and the other steps are nothing.
     Hold(Hold),
@@ -59,7 +64,13 @@ impl Cost {
     /// Whether it is charged whatever is left.
     #[must_use]
     pub const fn is_report(self) -> bool {
-        matches!(self, Self::Report(_))
+        matches!(self, Self::Report(_) | Self::Commit(_))
+    }
+
+    /// Whether the notes of a bucket's reservations have a say.
+    #[must_use]
+    pub const fn is_reserved(self) -> bool {
+        matches!(self, Self::Reserve(_) | Self::Commit(_))
     }
 
     /// The permits that it takes: zero for a peek, a refund, or a step that acquires nothing.
@@ -67,6 +78,8 @@ impl Cost {
     pub const fn taken(self) -> u64 {
         match self {
             Self::Report(report) => report.permits,
+            Self::Reserve(reserve) => reserve.permits,
+            Self::Commit(commit) => commit.actual,
             Self::Take(permits) | Self::Hold(Hold { step: HoldStep::Acquire, places: permits, .. }) => {
                 permits
             }
@@ -90,9 +103,12 @@ impl Cost {
     #[must_use]
     pub fn to_signed(self) -> i64 {
         match self {
-            Self::Take(_) | Self::Peek | Self::Hold(_) | Self::Report(_) => {
-                i64::try_from(self.taken()).unwrap_or(i64::MAX)
-            }
+            Self::Take(_)
+            | Self::Peek
+            | Self::Hold(_)
+            | Self::Report(_)
+            | Self::Reserve(_)
+            | Self::Commit(_) => i64::try_from(self.taken()).unwrap_or(i64::MAX),
             Self::Refund(permits) => i64::try_from(permits).map_or(i64::MIN, |permits| -permits),
         }
     }

@@ -24,6 +24,7 @@ use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
 use crate::core::request::{Cost, ReportedCost, Request};
+use crate::core::reservation::{ReservationFate, Reserve, TTL_MAX};
 use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
@@ -180,7 +181,7 @@ impl Engine {
                             if charges {
                                 self.note_uncharged(found, cost, counted);
                             }
-                            leased.note(found, key, counted);
+                            leased.note(found, key, cost, counted);
                         }
                         plan.counted(found, shadow, (counted, cost), (elsewhere, now))
                     }
@@ -196,7 +197,9 @@ impl Engine {
             }
             let mut decision = plan.decision(rules, matches);
             decision.lease = leased.made(&self.holds);
-            if let Some(leased) = &decision.lease {
+            if request.cost.is_reserved() {
+                self.reservations.count(&mut decision, own);
+            } else if let Some(leased) = &decision.lease {
                 self.holds.count(HoldStep::Acquire, leased.lease.held.len());
             }
             if let Some(audit) = audit {
@@ -249,16 +252,18 @@ impl Engine {
         }
         let looked = cost.charged() == Cost::Peek;
         let asks = found.rule.rule.charge == Charging::Always && !is_held(found);
-        if looked && (counted.verdict.admitted || !asks) {
+        if looked && counted.lapsed == 0 && (counted.verdict.admitted || !asks) {
             return;
         }
         let taken = match cost {
             Cost::Report(_) => counted.reported,
+            // What is held already was told when it was taken.
+            Cost::Reserve(_) if counted.reservation != Some(ReservationFate::Held) => 0,
             cost if charged && counted.verdict.admitted => cost.taken(),
             _ => 0,
         };
         let taken = taken.saturating_add(counted.paid);
-        let returned = if charged { counted.returned } else { 0 };
+        let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
         let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
         let (offered, refused) = match cost {
             _ if looked => (1, missing(found, counted)),
@@ -312,6 +317,9 @@ fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
         cost => match cost.charged() {
             Cost::Report(ReportedCost { permits, .. }) => reported(found, permits),
             Cost::Take(permits) if found.rule.rule.charge == Charging::Always => reported(found, permits),
+            Cost::Reserve(reserve) => {
+                Cost::Reserve(Reserve { ttl: reserve.ttl.min(TTL_MAX).min(found.limit.window), ..reserve })
+            }
             cost => cost,
         },
     }

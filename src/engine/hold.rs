@@ -88,16 +88,25 @@ impl Leasing {
                 let lease = Lease { holder: hold.holder, held: Vec::new() };
                 Some(Leased { lease, hold: Span(u64::MAX) })
             }
+            Cost::Reserve(reserve) if charged => {
+                let lease = Lease { holder: Holder(reserve.id.0), held: Vec::new() };
+                Some(Leased { lease, hold: reserve.ttl })
+            }
             _ => None,
         };
         Self(leased, 0)
     }
 
     /// Takes down what was acquired of one rule, if anything was.
-    pub(super) fn note(&mut self, found: &Match<'_>, key: &Key, counted: &ChargeResult) {
+    pub(super) fn note(&mut self, found: &Match<'_>, key: &Key, cost: Cost, counted: &ChargeResult) {
         let rule = &found.rule.rule;
         let Some(leased) = &mut self.0 else { return };
-        if rule.algorithm != Algorithm::Concurrency || !counted.verdict.admitted {
+        let (counts, hold) = match cost {
+            // A commit charges every rule, whether or not it could note the reservation.
+            Cost::Reserve(reserve) => (true, reserve.ttl),
+            _ => (rule.algorithm == Algorithm::Concurrency && counted.verdict.admitted, found.limit.window),
+        };
+        if !counts {
             return;
         }
         if leased.lease.held.len() >= HELD_RULES_MAX {
@@ -112,7 +121,7 @@ impl Leasing {
                 values: values.into_iter().map(str::to_owned).collect(),
             });
         }
-        leased.hold = leased.hold.min(found.limit.window);
+        leased.hold = leased.hold.min(hold);
     }
 
     pub(super) fn made(self, holds: &Holds) -> Option<Box<Leased>> {

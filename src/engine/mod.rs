@@ -44,6 +44,7 @@ mod pace;
 mod partition;
 pub mod port;
 pub mod quotas;
+pub mod reserve;
 pub mod rulebook;
 mod split;
 pub mod status;
@@ -61,6 +62,7 @@ use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use pace::Pacing;
 use port::{Answer, Store};
+use reserve::Reservations;
 use rulebook::RulesStatus;
 use split::Shares;
 use status::{BucketReset, BucketStatus, Explanation, WorldStatus};
@@ -84,6 +86,7 @@ pub struct Engine {
     waits: Waits,
     pacing: Pacing,
     holds: Holds,
+    reservations: Reservations,
     world: ArcSwap<WorldStatus>,
     rules_status: ArcSwap<RulesStatus>,
     warnings: warnings::NewestWarnings,
@@ -132,6 +135,7 @@ impl Engine {
             waits: Waits::new(&metrics),
             pacing: Pacing::new(&metrics),
             holds: Holds::new(&metrics),
+            reservations: Reservations::new(&metrics),
             world: ArcSwap::default(),
             rules_status: ArcSwap::default(),
             warnings: warnings::NewestWarnings::default(),

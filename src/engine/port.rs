@@ -9,6 +9,7 @@ use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
+use crate::core::reservation::ReservationFate;
 use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
@@ -72,6 +73,10 @@ pub struct ChargeResult {
     pub reported: u64,
     /// Permits that were owed from earlier windows, and are counted in this one now.
     pub paid: u64,
+    /// Permits of lapsed reservations that were given back before the answer.
+    pub lapsed: u64,
+    /// What became of a reservation; of any other charge nothing.
+    pub reservation: Option<ReservationFate>,
     /// Whether the failure policy answered instead of the store.
     pub degraded: bool,
 }
@@ -145,6 +150,12 @@ pub trait Store: Send + Sync + 'static {
     /// Decides with at most one wait, which has a deadline. Never fails: what cannot be asked is answered by
     /// each rule's failure policy.
     fn decide<'a>(&'a self, charges: &'a [Charge<'a>], intent: Intent, now: Timestamp) -> Later<'a, Outcome>;
+
+    /// Whether it notes reservations. One that does not may not be asked [`Cost::Reserve`] or
+    /// [`Cost::Commit`].
+    fn reserves(&self) -> bool {
+        false
+    }
 
     /// Whether these are decided in one step, so that decisions asked for after them, before they are
     /// answered, see all of it or nothing.

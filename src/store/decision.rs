@@ -61,7 +61,7 @@ impl<'a, 's> Decision<'a, 's> {
         let mut decision = Self { slots, plans: SmallVec::new(), now };
         for (charge, (index, named)) in charges.iter().zip(named) {
             let found = decision.slots.binary_search_by_key(index, |(index, _)| *index);
-            let Some((slot, (_, locked))) = found.ok().and_then(|at| Some((at, decision.slots.get(at)?)))
+            let Some((slot, (_, locked))) = found.ok().and_then(|at| Some((at, decision.slots.get_mut(at)?)))
             else {
                 continue;
             };
@@ -69,7 +69,7 @@ impl<'a, 's> Decision<'a, 's> {
             let same = |plan: &&Plan<'_>| plan.named.is(named) && plan.takes();
             let before = decision.plans.iter().filter(same).map(|plan| plan.charge.cost.taken());
             let before = before.fold(0, u64::saturating_add);
-            let looked = locked.look(charge, *named, before, now);
+            let looked = locked.evaluate(charge, *named, before, now);
             let (made, without_room) = (false, false);
             decision.plans.push(Plan { charge, named: *named, slot, looked, made, without_room });
         }

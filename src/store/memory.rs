@@ -110,7 +110,7 @@ impl MemoryStore {
     fn decide_one(&self, charge: &Charge<'_>, intent: Intent, now: Timestamp) -> Outcome {
         let mut outcome = Outcome { admitted: false, counted: SmallVec::new() };
         self.with(charge.key, |slot, named| {
-            let looked = slot.look(charge, named, 0, now);
+            let looked = slot.evaluate(charge, named, 0, now);
             let charges = looked.fits() || charge.cost.is_report();
             let counted = if intent == Intent::Ask || !charges {
                 slot.uncharged(charge, &looked, named)
@@ -164,6 +164,10 @@ impl Store for MemoryStore {
         now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>> {
         Box::pin(std::future::ready(self.info(rule, key, now)))
+    }
+
+    fn reserves(&self) -> bool {
+        true
     }
 
     fn set_allowance(

@@ -3,6 +3,7 @@
 mod decision;
 pub mod memory;
 pub mod redis;
+mod reservations;
 mod rights;
 mod slot;
 mod spread;

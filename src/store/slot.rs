@@ -1,12 +1,15 @@
 //! One slot of the memory store: the buckets and views of a part of the keys, and what one charge means to
 //! them. Whoever holds the slot's lock is alone with it; deciding over several slots is [`super::memory`]'s.
 
+use super::reservations::asked;
 use super::rights::{is_closed, is_escrowed, paying};
 use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{EscrowSafety, Ledger};
 use crate::core::request::Cost;
+use crate::core::reservation::ReservationFate;
+use crate::core::reservation_notes::ReservationNotes;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
@@ -16,6 +19,8 @@ use crate::engine::port::{BucketInfo, Charge, ChargeResult};
 const SWEEP_ENTRIES: usize = 256;
 /// How much a view weighs: all alike, so that the one that ends soonest goes first.
 const VIEW_WEIGHT: u8 = 0;
+/// When to ask again where a bucket holds as many reservations as it may.
+pub(super) const CROWDED_RETRY: Span = Span::from_secs(1);
 
 /// What the world leaves of one bucket.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +37,8 @@ pub(super) struct KeySlot {
     views: Table<HeldAllowance>,
     /// Rights that may have moved; see [`super::rights`].
     pub(super) rights: Table<Ledger>,
+    /// What is reserved; see [`super::reservations`].
+    pub(super) reserved: Table<ReservationNotes>,
     /// Nothing from before this instant is remembered.
     pub(super) begun: Timestamp,
     /// The newest instant at which something was forgotten: nothing may count before it that is exact.
@@ -73,9 +80,30 @@ pub(super) struct Evaluation {
     limit: Limit,
     /// For how long nothing is admitted because too little of the past is known.
     doubt: Option<Span>,
+    /// Permits of lapsed reservations that were given back for this look.
+    pub(super) lapsed: u64,
+    /// What is known of a reservation before it is charged.
+    pub(super) fate: Option<ReservationFate>,
 }
 
 impl Evaluation {
+    /// What it is counted against.
+    pub(super) const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// What is enforced.
+    pub(super) const fn view(&self) -> Option<&Allowance> {
+        self.view.as_ref()
+    }
+
+    /// Denies because the bucket holds as many reservations as it may.
+    pub(super) fn crowd(&mut self) {
+        self.fate = Some(ReservationFate::Crowded);
+        self.verdict =
+            Verdict { admitted: false, delay: Span::ZERO, retry: Some(CROWDED_RETRY), ..self.verdict };
+    }
+
     /// Whether the charge fits; a refund always does.
     pub(super) fn fits(&self) -> bool {
         self.verdict.admitted
@@ -91,6 +119,8 @@ impl Evaluation {
             returned: 0,
             reported: 0,
             paid: 0,
+            lapsed: self.lapsed,
+            reservation: self.fate,
             degraded: false,
         }
     }
@@ -141,6 +171,7 @@ impl KeySlot {
             buckets: Table::weighing(keys_max, State::heap_bytes),
             views: Table::new(keys_max),
             rights: Table::new(keys_max),
+            reserved: Table::weighing(keys_max, ReservationNotes::heap_bytes),
             begun: Timestamp(0),
             newest: Timestamp(0),
             safety: EscrowSafety::ALL,
@@ -182,7 +213,8 @@ impl KeySlot {
             (view, at, limit) = (terms.view, terms.now, terms.limit);
         }
         let place = self.buckets.find(named.hash, named.key.bytes());
-        let cost = before.saturating_add(charge.cost.taken());
+        let held = matches!(charge.cost, Cost::Reserve(reserve) if self.holds(named, reserve.id));
+        let cost = before.saturating_add(asked(&charge.cost, held));
         let state = self.counted((charge.rule, &charge.limit), named, at, self.state(place));
         let mut verdict = match &charge.cost {
             Cost::Hold(hold) => state.check_hold(&limit, at, &Hold { places: cost, ..*hold }),
@@ -194,12 +226,13 @@ impl KeySlot {
             terms.hold(&mut verdict, cost.max(1));
         }
         match charge.cost {
-            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) => {}
+            Cost::Reserve(_) if held => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
-            Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
+            Cost::Refund(_) | Cost::Commit(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
         let doubt = terms.and_then(|terms| terms.doubt);
-        Evaluation { place, verdict, view, told, error_bound, now: at, limit, doubt }
+        Evaluation { place, verdict, view, told, error_bound, now: at, limit, doubt, lapsed: 0, fate: None }
     }
 
     /// What a charge that fits would still find, now that its decision has been denied and takes nothing.
@@ -311,6 +344,12 @@ impl KeySlot {
             self.turn(limit, named, view.window, place);
         }
         let raised = self.raised((charge.rule, limit), named, now, self.state(place));
+        if let Cost::Commit(commit) = charge.cost {
+            return self.committed((charge, &commit), looked, place, named, raised);
+        }
+        if let (Cost::Reserve(_), Some(_)) = (charge.cost, looked.fate) {
+            return counted;
+        }
         let Some((place, state)) = place.and_then(|place| Some((place, self.buckets.get_mut(place)?))) else {
             return if charge.cost.taken() > 0 { looked.without_room(charge) } else { counted };
         };
@@ -322,6 +361,10 @@ impl KeySlot {
         }
         match charge.cost {
             Cost::Take(permits) => state.take(limit, now, permits),
+            Cost::Reserve(reserve) => {
+                counted.reservation = Some(self.reserve((&reserve, limit), place, named, now));
+            }
+            Cost::Commit(_) => {}
             Cost::Report(report) => {
                 counted.reported = state.report(limit, looked.view.as_ref(), now, &report);
                 counted.verdict = looked.after_report(&state.check(limit, looked.view.as_ref(), now, 0));
@@ -343,14 +386,27 @@ impl KeySlot {
                 counted.verdict = Verdict { admitted: true, retry: None, ..after };
             }
         }
+        self.rate_bucket(charge, limit, now, place, &mut counted);
+        counted
+    }
+
+    /// Says what is used of a bucket that was charged, and how long it is kept.
+    pub(super) fn rate_bucket(
+        &mut self,
+        charge: &Charge<'_>,
+        limit: &Limit,
+        now: Timestamp,
+        place: TablePlace,
+        counted: &mut ChargeResult,
+    ) {
+        let Some(state) = self.buckets.get(place) else { return };
         counted.used = state.used(limit, now);
         let expiry = state.expiry(&paying(charge.rule, limit));
-        let weight = match escrowed && self.safety.never_forgets_for_room {
+        let weight = match is_escrowed(charge.rule) && self.safety.never_forgets_for_room {
             true => WEIGHT_KEPT,
             false => weight(limit, counted.verdict.remaining),
         };
         self.buckets.rate(place, expiry, weight);
-        counted
     }
 
     /// Answers without charging; notes if the bucket is at its limit.
@@ -447,6 +503,7 @@ impl KeySlot {
 
     /// Forgets a bucket. `false`: it was not there.
     pub(super) fn reset(&mut self, named: Named<'_>) -> bool {
+        self.forget_notes(named);
         let found = self.buckets.find(named.hash, named.key.bytes());
         found.is_some_and(|place| self.buckets.remove(place).is_some())
     }
@@ -457,6 +514,7 @@ impl KeySlot {
         self.buckets.sweep(now, SWEEP_ENTRIES);
         self.views.sweep(now, SWEEP_ENTRIES);
         self.rights.sweep(now, SWEEP_ENTRIES);
+        self.reserved.sweep(now, SWEEP_ENTRIES);
     }
 
     pub(super) fn len(&self) -> usize {
@@ -465,11 +523,11 @@ impl KeySlot {
 
     /// Bytes of the entries of logs and of the holders of places.
     pub(super) const fn heap(&self) -> usize {
-        self.buckets.heap()
+        self.buckets.heap() + self.reserved.heap()
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.buckets.bytes() + self.views.bytes() + self.rights.bytes()
+        self.buckets.bytes() + self.views.bytes() + self.rights.bytes() + self.reserved.bytes()
     }
 
     /// Buckets forgotten before their time, and charges that found no room.

@@ -169,6 +169,13 @@ pub const METRICS: &[(&str, MetricKind, &[&str], &str)] = &[
         "Answers that delay = \"hold\" held back: held to the end, released early by the daemon's end, or full: told at once",
     ),
     (
+        "reservations_total",
+        MetricKind::Counter,
+        &["event"],
+        "Reservations by rule: reserved; released: committed in time; lapsed: committed too late and charged in full; \
+         repeated: the same again; crowded: denied because a bucket held as many as it may",
+    ),
+    (
         "rights_waits_total",
         MetricKind::Counter,
         &["outcome"],

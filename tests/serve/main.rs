@@ -31,6 +31,7 @@ mod names;
 mod paced;
 mod regions;
 mod reports;
+mod reservations;
 mod spellings;
 mod split;
 #[path = "../support/mod.rs"]

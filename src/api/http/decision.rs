@@ -47,6 +47,10 @@ pub(super) fn write(into: &mut Vec<u8>, decision: &DecisionJson<'_>) {
         ruled(into, &one);
     }
     into.push(b']');
+    if let Some(reservation) = &decision.reservation {
+        into.extend_from_slice(b",\"reservation\":");
+        text(into, reservation);
+    }
     if let Some(lease) = &decision.lease {
         into.extend_from_slice(b",\"lease\":");
         text(into, lease);

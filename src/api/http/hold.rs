@@ -37,7 +37,7 @@ impl ConnectionContext<'_> {
                 let sentence = "places are given back with POST /v1/release, not by a negative cost";
                 return Err(Refusal::of_field("cost", sentence));
             }
-            Cost::Peek | Cost::Hold(_) | Cost::Report(_) => 0,
+            Cost::Peek | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) | Cost::Commit(_) => 0,
         };
         let holder = match check.id() {
             Some(id) => holder_of(id),

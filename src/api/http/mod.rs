@@ -16,6 +16,7 @@ mod origin;
 pub(super) mod query;
 mod question;
 pub(super) mod reply;
+mod reserve;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -229,6 +230,9 @@ pub(super) enum Route {
     Acquire,
     Renew,
     Release,
+    Reserve,
+    Commit,
+    Cancel,
     Metrics,
     Healthz,
     Readyz,
@@ -245,6 +249,9 @@ pub(super) const ROUTES: &[(&str, Route, &str)] = &[
     ("/v1/acquire", Route::Acquire, "POST"),
     ("/v1/renew", Route::Renew, "POST"),
     ("/v1/release", Route::Release, "POST"),
+    ("/v1/reserve", Route::Reserve, "POST"),
+    ("/v1/commit", Route::Commit, "POST"),
+    ("/v1/cancel", Route::Cancel, "POST"),
     ("/metrics", Route::Metrics, "GET, HEAD"),
     ("/healthz", Route::Healthz, "GET, HEAD"),
     ("/readyz", Route::Readyz, "GET, HEAD"),
@@ -312,8 +319,7 @@ impl ConnectionContext<'_> {
         if !methods.split(", ").any(|method| method == head.method.as_str()) {
             return Err(refuse_method(methods));
         }
-        let brings_body =
-            matches!(route, Route::Report | Route::Explain | Route::Acquire | Route::Renew | Route::Release);
+        let brings_body = methods == "POST";
         if !brings_body {
             arriving.is_whole();
         }
@@ -323,6 +329,9 @@ impl ConnectionContext<'_> {
             Route::Acquire => self.acquire(&head, body, arriving).await,
             Route::Renew => self.step(&head, body, arriving, HoldStep::Renew).await,
             Route::Release => self.step(&head, body, arriving, HoldStep::Release).await,
+            Route::Reserve => self.reserve(&head, body, arriving).await,
+            Route::Commit => self.commit(&head, body, arriving).await,
+            Route::Cancel => self.cancel(&head, body, arriving).await,
             Route::Authorize => self.authorize(&head).await,
             Route::Metrics => Ok(health::metrics(self.doors)),
             Route::Healthz => Ok(reply::text("ok\n")),

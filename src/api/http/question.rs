@@ -27,6 +27,8 @@ pub(super) struct Check<'b> {
     cost: Cost,
     /// How the caller names the request, where it acquires.
     id: Option<Cow<'b, str>>,
+    /// How long it reserves, as written.
+    ttl: Option<Cow<'b, str>>,
 }
 
 impl Check<'_> {
@@ -39,6 +41,11 @@ impl Check<'_> {
     /// How the caller names the request.
     pub(super) fn id(&self) -> Option<&str> {
         self.id.as_deref()
+    }
+
+    /// How long it reserves.
+    pub(super) fn ttl(&self) -> Option<&str> {
+        self.ttl.as_deref()
     }
 }
 
@@ -75,6 +82,11 @@ pub(super) fn read_named(body: &[u8]) -> Result<Check<'_>, Refusal> {
     one(parse(body, ObjectKind::Named)?)
 }
 
+/// Reads a body that reserves: one check with an `amount`, perhaps with an `id` and a `ttl`.
+pub(super) fn read_reserve(body: &[u8]) -> Result<Check<'_>, Refusal> {
+    one(parse(body, ObjectKind::Reserve)?)
+}
+
 fn one(question: Question<'_>) -> Result<Check<'_>, Refusal> {
     match question {
         Question::One(check) => Ok(check),
@@ -93,6 +105,15 @@ enum ObjectKind {
     Named,
     /// One check that says what was used.
     Report,
+    /// One check that reserves an amount.
+    Reserve,
+}
+
+impl ObjectKind {
+    /// What the field is called that says how many permits.
+    const fn cost_field(self) -> &'static str {
+        if matches!(self, Self::Reserve) { "amount" } else { "cost" }
+    }
 }
 
 fn parse(body: &[u8], kind: ObjectKind) -> Result<Question<'_>, Refusal> {
@@ -146,7 +167,8 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let (mut domain, mut attributes, mut cost, mut checks, mut id) = (None, None, None, None, None);
+        let (mut domain, mut attributes, mut cost, mut checks) = (None, None, None, None);
+        let (mut id, mut ttl) = (None, None);
         while let Some(field) = map.next_key_seed(TextSeed(TextRole::Field))? {
             let twice = match &*field {
                 "domain" => {
@@ -155,9 +177,14 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 "attributes" => map
                     .next_value_seed(AttributesSeed(self.path))
                     .map(|read| attributes.replace(read).is_some()),
-                "cost" => map.next_value_seed(CostSeed(self.kind)).map(|read| cost.replace(read).is_some()),
-                "id" if self.kind == ObjectKind::Named => {
+                field if field == self.kind.cost_field() => {
+                    map.next_value_seed(CostSeed(self.kind)).map(|read| cost.replace(read).is_some())
+                }
+                "id" if matches!(self.kind, ObjectKind::Named | ObjectKind::Reserve) => {
                     map.next_value_seed(TextSeed(TextRole::Id)).map(|read| id.replace(read).is_some())
+                }
+                "ttl" if self.kind == ObjectKind::Reserve => {
+                    map.next_value_seed(TextSeed(TextRole::Value)).map(|read| ttl.replace(read).is_some())
                 }
                 "checks" if self.kind == ObjectKind::Any => {
                     map.next_value_seed(ChecksSeed(self.path)).map(|read| checks.replace(read).is_some())
@@ -189,11 +216,16 @@ impl<'de> Visitor<'de> for CheckSeed<'_> {
                 self.path.came_from("cost");
                 Err(A::Error::custom("is missing: a report says what was used"))
             }
+            (None, Some(_)) if cost.is_none() && self.kind == ObjectKind::Reserve => {
+                self.path.came_from("amount");
+                Err(A::Error::custom("is missing: a reservation says how many permits"))
+            }
             (None, Some(attributes)) => Ok(Question::One(Check {
                 domain: domain.unwrap_or(Cow::Borrowed(DOMAIN_DEFAULT)),
                 attributes,
                 cost: cost.unwrap_or(Cost::Take(1)),
                 id,
+                ttl,
             })),
             (None, None) => {
                 self.path.came_from("attributes");

@@ -152,6 +152,11 @@ impl FixedWindow {
         WindowPlace::of(limit.window, now.max(self.at)).index
     }
 
+    /// The instant that a charge at `now` counts at.
+    pub(super) fn instant(&self, now: Timestamp) -> Timestamp {
+        now.max(self.at)
+    }
+
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         self.place(limit, None, now).1.used()
     }

@@ -176,6 +176,14 @@ macro_rules! counts_in_level {
                 self.0.refund(limit, now, cost)
             }
 
+            pub(super) fn instant(&self, now: Timestamp) -> Timestamp {
+                self.0.instant(now)
+            }
+
+            pub(super) fn whole(&self, limit: &Limit, now: Timestamp) -> u64 {
+                $crate::algorithm::level::permits_in(self.0.amount(limit, now), limit)
+            }
+
             pub(super) fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
                 self.0.put(limit, now, cost);
             }

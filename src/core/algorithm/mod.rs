@@ -7,6 +7,7 @@
 
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
+use super::reservation_notes::ReservedCharge;
 use super::time::{Span, Timestamp};
 
 mod aligned;
@@ -306,6 +307,54 @@ impl State {
         each!(self, machine => machine.refund(limit, now, cost))
     }
 
+    /// Gives `permits` of an earlier charge back, as far as that charge still counts at `now`: so that the
+    /// bucket counts on as if so much less had been charged then, or more. Returns how many were given back.
+    pub fn give_back(&mut self, limit: &Limit, now: Timestamp, charge: &ReservedCharge, permits: u64) -> u64 {
+        match self {
+            Self::FixedWindow(_) | Self::SlidingWindow(_) => {
+                let window = self.window_at(limit, now);
+                if charge.at.window_index(limit.window) == window {
+                    self.refund(limit, now, permits)
+                } else {
+                    0
+                }
+            }
+            Self::SlidingLog(machine) => machine.give_back(limit, now, charge.at, permits),
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => {
+                // Whatever came after it, so much of it cannot have drained unused.
+                let drained = u128::from(now.since(charge.at).0) * u128::from(limit.permits);
+                let left = level::amount_of(charge.used, limit).saturating_sub(drained);
+                self.refund(limit, now, permits.min(level::permits_in(left, limit)))
+            }
+            Self::Concurrency(_) => 0,
+        }
+    }
+
+    /// The instant that a charge at `now` counts at: never one before an earlier charge's.
+    #[must_use]
+    pub fn instant(&self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::FixedWindow(machine) => machine.instant(now),
+            Self::SlidingWindow(machine) => machine.instant(now),
+            Self::SlidingLog(machine) => machine.instant(now),
+            Self::TokenBucket(machine) => machine.instant(now),
+            Self::LeakyBucket(machine) => machine.instant(now),
+            Self::Gcra(machine) => machine.instant(now),
+            Self::Concurrency(_) => now,
+        }
+    }
+
+    /// Whole permits in use at `now`, a started one not counted; only of a level, zero of all others.
+    #[must_use]
+    pub fn level_at(&self, limit: &Limit, now: Timestamp) -> u64 {
+        match self {
+            Self::TokenBucket(machine) => machine.whole(limit, now),
+            Self::LeakyBucket(machine) => machine.whole(limit, now),
+            Self::Gcra(machine) => machine.whole(limit, now),
+            _ => 0,
+        }
+    }
+
     /// Charges what another region admitted, beyond the limit if need be. Only `token_bucket`, `leaky_bucket`
     /// and `gcra` take such debts (they pay them back with time); the others are told by their [`Allowance`].
     pub fn debit(&mut self, limit: &Limit, now: Timestamp, cost: u64) {
@@ -333,6 +382,7 @@ impl State {
     pub fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
         match self {
             Self::FixedWindow(machine) => machine.window_at(limit, now),
+            Self::SlidingWindow(machine) => machine.instant(now).window_index(limit.window),
             _ => now.window_index(limit.window),
         }
     }

@@ -246,6 +246,33 @@ impl SlidingLog {
         returned
     }
 
+    /// Takes out of the entry at `at` so much of what was charged then, if it is still in the window.
+    pub(super) fn give_back(&mut self, limit: &Limit, now: Timestamp, at: Timestamp, cost: u64) -> u64 {
+        self.advance(limit, now);
+        let Some(entries) = &mut self.entries else { return 0 };
+        let Ok(index) = entries.queue.binary_search_by_key(&at.0, |entry| entry.at) else { return 0 };
+        let before = entries.total_before(index);
+        let Some(own) = entries.queue.get(index).map(|entry| entry.total.wrapping_sub(before)) else {
+            return 0;
+        };
+        let returned = cost.min(own);
+        for entry in entries.queue.range_mut(index..) {
+            entry.total = entry.total.wrapping_sub(returned);
+        }
+        if returned == own {
+            entries.queue.remove(index);
+        }
+        if entries.queue.is_empty() {
+            self.entries = None;
+        }
+        returned
+    }
+
+    /// The instant that a charge at `now` counts at.
+    pub(super) fn instant(&self, now: Timestamp) -> Timestamp {
+        now.max(self.at)
+    }
+
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         self.used_at(limit, now.max(self.at).0)
     }

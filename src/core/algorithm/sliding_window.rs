@@ -206,6 +206,11 @@ impl SlidingWindow {
         u64::from(owed) + u64::from(newer) + u64::from(older)
     }
 
+    /// The instant that a charge at `now` counts at.
+    pub(super) fn instant(&self, now: Timestamp) -> Timestamp {
+        now.max(self.at())
+    }
+
     pub(super) fn used(&self, limit: &Limit, now: Timestamp) -> u64 {
         let (place, account, previous) = self.place(limit, None, now);
         account.used() + faded(u64::from(previous), place.left(), place.length)

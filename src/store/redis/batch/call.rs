@@ -284,6 +284,8 @@ impl DecideCall {
                     (None, Cost::Peek) => (0, 0, Holder::UNKNOWN),
                     (None, Cost::Take(permits)) => (1, permits, Holder::UNKNOWN),
                     (None, Cost::Refund(permits)) => (2, permits, Holder::UNKNOWN),
+                    (None, Cost::Reserve(reserve)) => (1, reserve.permits, Holder::UNKNOWN),
+                    (None, Cost::Commit(commit)) => (1, commit.actual, Holder::UNKNOWN),
                     (None, Cost::Report(report)) => (1, report.permits, Holder::UNKNOWN),
                     (None, Cost::Hold(Hold { step, holder, places })) => (step_code(step), places, holder),
                 };

@@ -162,6 +162,8 @@ impl Live {
             returned: 0,
             reported: 0,
             paid: 0,
+            lapsed: 0,
+            reservation: None,
             degraded: false,
         };
         Charged { counted, leased: 0, state: None, existed: self.existed }
@@ -178,8 +180,8 @@ impl Live {
         let mut verdict = self.check(now, cost);
         match item.cost {
             _ if item.lease.is_some() => (verdict.admitted, verdict.retry) = (true, None),
-            Cost::Take(_) | Cost::Report(_) if verdict.admitted => self.pending = cost,
-            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) => {}
+            Cost::Take(_) | Cost::Report(_) | Cost::Reserve(_) if verdict.admitted => self.pending = cost,
+            Cost::Take(_) | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) | Cost::Commit(_) => {}
             Cost::Peek => verdict.admitted = verdict.remaining > 0,
             Cost::Refund(_) => (verdict.admitted, verdict.retry) = (true, None),
         }
@@ -220,7 +222,7 @@ impl Live {
                     counted.verdict = Verdict { admitted: fits, retry, delay: Span::ZERO, ..after };
                 }
                 Cost::Take(permits) => self.state.take(&self.limit, now, permits),
-                Cost::Peek | Cost::Hold(_) => {}
+                Cost::Peek | Cost::Hold(_) | Cost::Reserve(_) | Cost::Commit(_) => {}
                 Cost::Refund(permits) => {
                     counted.returned = self.state.refund(&self.limit, now, permits);
                     counted.verdict = Verdict { admitted: true, retry: None, ..self.check(now, 0) };

@@ -459,7 +459,10 @@ pub(in crate::store::redis) fn passed(charge: &Charge<'_>) -> ChargeResult {
 
 /// Until Redis is back nobody knows when it would pass: a second is soon enough to ask again.
 fn refused(charge: &Charge<'_>) -> ChargeResult {
-    let admitted = matches!(charge.cost, Cost::Refund(_) | Cost::Hold(Hold { step: HoldStep::Release, .. }));
+    let admitted = matches!(
+        charge.cost,
+        Cost::Refund(_) | Cost::Commit(_) | Cost::Hold(Hold { step: HoldStep::Release, .. })
+    );
     let retry = Span::from_secs(1);
     answer(Verdict {
         admitted,
@@ -479,6 +482,8 @@ const fn answer(verdict: Verdict) -> ChargeResult {
         returned: 0,
         reported: 0,
         paid: 0,
+        lapsed: 0,
+        reservation: None,
         degraded: true,
     }
 }

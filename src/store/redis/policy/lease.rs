@@ -368,6 +368,8 @@ const fn counted(verdict: Verdict, used: u64) -> ChargeResult {
         returned: 0,
         reported: 0,
         paid: 0,
+        lapsed: 0,
+        reservation: None,
         degraded: false,
     }
 }

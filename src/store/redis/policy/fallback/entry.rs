@@ -3,7 +3,8 @@
 use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
 use crate::core::hold::{HoldStep, Holder};
 use crate::core::key::Key;
-use crate::core::request::Cost;
+use crate::core::request::{Cost, ReportedCost};
+use crate::core::reservation::Commit;
 use crate::core::table::WEIGHT_KEPT;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::ChargeResult;
@@ -134,7 +135,16 @@ impl Entry {
             own.state.settle(&share, None, now);
         }
         let (mut returned, mut reported) = (0, 0);
-        let verdict = match charge.cost {
+        // Nobody can note a reservation here: it is only asked about, and its commit charged in full.
+        let cost = match charge.cost {
+            Cost::Commit(Commit { actual: 0, .. }) => Cost::Refund(0),
+            Cost::Commit(Commit { actual: permits, debt_max, .. }) => {
+                Cost::Report(ReportedCost { permits, debt_max })
+            }
+            cost => cost,
+        };
+        let verdict = match cost {
+            Cost::Reserve(reserve) => own.state.check(&share, None, now, reserve.permits),
             Cost::Refund(permits) => {
                 returned = own.state.refund(&share, now, permits);
                 own.owed = own.owed.saturating_sub(returned);
@@ -179,6 +189,8 @@ impl Entry {
             returned,
             reported,
             paid: 0,
+            lapsed: 0,
+            reservation: None,
             degraded: true,
         }
     }

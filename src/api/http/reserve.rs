@@ -1,0 +1,115 @@
+//! `POST /v1/reserve`, `/v1/commit` and `/v1/cancel`: costs that are guessed before and known afterwards.
+
+use http::request::Parts;
+use hyper::body::Incoming;
+use serde::Deserialize;
+
+use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
+use crate::api::client_identity::ClientIdentity;
+use crate::api::error::{Code, Refusal};
+use crate::api::headers;
+use crate::api::wire::{CommittedJson, DecisionJson, read_reservation, reservation_text};
+use crate::core::request::Cost;
+use crate::core::reservation::{Reserve, TTL_DEFAULT};
+use crate::core::written::parse_span;
+use crate::engine::reserve::{new_reservation, reservation_of};
+
+/// The body of a commit. Strict, as a check's is.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CommitBody {
+    reservation: String,
+    actual: u64,
+}
+
+/// The body of a cancellation.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CancelBody {
+    reservation: String,
+}
+
+impl ConnectionContext<'_> {
+    /// Answers with the decision and, if permits are reserved, the reservation.
+    pub(super) async fn reserve(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let body = body::read(self.doors, &head.headers, body).await?;
+        arriving.is_whole();
+        self.doors.knows_rules()?;
+        self.reserves()?;
+        let check = question::read_reserve(&body)?;
+        let mut request = check.request();
+        let Cost::Take(permits) = request.cost else {
+            return Err(Refusal::of_field("amount", "a reservation is of at least one permit"));
+        };
+        let ttl = match check.ttl() {
+            None => TTL_DEFAULT,
+            Some(text) => parse_span(text)
+                .filter(|ttl| ttl.0 > 0)
+                .ok_or_else(|| Refusal::of_field("ttl", "is a time such as \"30s\" or \"5m\", above zero"))?,
+        };
+        let id = match check.id() {
+            Some(id) => reservation_of(id),
+            None => new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
+        };
+        request.cost = Cost::Reserve(Reserve { id, permits, ttl });
+        let asked = [request];
+        let asker = ClientIdentity::read(self.doors, &asked);
+        let asked = asker.stand_in(asked)?;
+        let engine = &self.doors.engine;
+        let decisions = engine.decide(&asked).get().await;
+        let [request] = &asked;
+        let decision =
+            decisions.first().ok_or_else(|| Refusal::new(Code::Internal, "there was no decision"))?;
+        let mut json = DecisionJson::new(request, decision, &engine.name().region);
+        if let Some((reservation, ttl)) = engine.reservation(decision) {
+            json.reservation = Some(reservation_text(&reservation));
+            json.expires_ms = Some(ttl.millis_up());
+        }
+        let mut body = Vec::new();
+        decision::write(&mut body, &json);
+        let mut reply = reply::json_bytes(body);
+        headers::add(reply.headers_mut(), decision, request.cost, engine.now());
+        Ok(reply)
+    }
+
+    /// Charges what was used, and releases the rest.
+    pub(super) async fn commit(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let body = body::read(self.doors, &head.headers, body).await?;
+        arriving.is_whole();
+        let CommitBody { reservation, actual } = serde_json::from_slice(&body).map_err(|error| {
+            let sentence = format!("the body is not {{\"reservation\":…,\"actual\":…}}: {error}");
+            Refusal::new(Code::Malformed, sentence)
+        })?;
+        self.settle_reservation(&reservation, actual).await
+    }
+
+    /// Releases all that was reserved.
+    pub(super) async fn cancel(self, head: &Parts, body: Incoming, arriving: &mut Arriving<'_>) -> Answered {
+        let body = body::read(self.doors, &head.headers, body).await?;
+        arriving.is_whole();
+        let CancelBody { reservation } = serde_json::from_slice(&body).map_err(|error| {
+            Refusal::new(Code::Malformed, format!("the body is not {{\"reservation\":…}}: {error}"))
+        })?;
+        self.settle_reservation(&reservation, 0).await
+    }
+
+    fn reserves(self) -> Result<(), Refusal> {
+        if self.doors.engine.reserves() {
+            return Ok(());
+        }
+        let sentence = "this daemon counts in Redis, which notes no reservations yet: report what was used";
+        Err(Refusal::new(Code::Conflict, sentence))
+    }
+
+    async fn settle_reservation(self, text: &str, actual: u64) -> Answered {
+        self.reserves()?;
+        let reservation = read_reservation(text).ok_or_else(|| {
+            let sentence = "this is no reservation: give back the text that POST /v1/reserve answered";
+            Refusal::of_field("reservation", sentence)
+        })?;
+        let done = self.doors.engine.commit(&reservation, actual).await;
+        let done = done.map_err(|refused| Refusal::of_field("reservation", refused.to_string()))?;
+        let (committed, lapsed, degraded) = (done.committed, done.lapsed, done.degraded);
+        Ok(reply::json(&CommittedJson { committed, lapsed, degraded }))
+    }
+}

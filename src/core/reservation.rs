@@ -1,0 +1,152 @@
+//! Permits that are reserved before a cost is known: what is asked, what it is answered, and the token by
+//! which the reservation is committed.
+//!
+//! A reservation is charged like any cost, all or nothing, so every algorithm, store and region counts it as
+//! used at once. Beside each bucket the store notes what is reserved ([`super::reservation_notes`]). A commit
+//! finds the note and charges the difference to what was really used. The token says all that a commit needs,
+//! so no daemon remembers it; what a store has not noted gives nothing back, so a forged token gains nothing.
+
+use smallvec::SmallVec;
+
+use super::hold::{HELD_RULES_MAX, HeldPlaces};
+use super::key::{identity_values, push_value};
+use super::time::Span;
+
+/// Bytes of a reservation's id.
+pub const RESERVATION_BYTES: usize = 16;
+/// Longest time for which permits are reserved.
+pub const TTL_MAX: Span = Span::from_secs(600);
+/// How long permits are reserved unless the caller says.
+pub const TTL_DEFAULT: Span = Span::from_secs(60);
+/// How long after it has lapsed a reservation may still be committed.
+pub const COMMIT_MAX: Span = Span::from_secs(600);
+
+/// Names one reservation: random, or derived from the caller's own id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ReservationId(pub [u8; RESERVATION_BYTES]);
+
+impl ReservationId {
+    /// Names no reservation: its commit only gives back what has lapsed.
+    pub const NONE: Self = Self([0; RESERVATION_BYTES]);
+}
+
+/// Asks for permits that are to be committed later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserve {
+    /// Which reservation. One that is held already takes nothing more.
+    pub id: ReservationId,
+    /// Permits, all or none; at least 1.
+    pub permits: u64,
+    /// How long they are reserved. The engine shortens it to each rule's window.
+    pub ttl: Span,
+}
+
+/// Says what a reservation has used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// Which reservation.
+    pub id: ReservationId,
+    /// Permits really used; zero cancels.
+    pub actual: u64,
+    /// The most permits beyond the limit that a bucket owes, as of a report. Each rule has its own.
+    pub debt_max: u32,
+}
+
+/// What became of a reservation in one bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReservationFate {
+    /// Its permits are reserved now.
+    Held,
+    /// They were already: nothing more was taken.
+    HeldBefore,
+    /// The bucket holds as many reservations as it may.
+    Crowded,
+    /// The commit has released it, and charged the difference to what was used.
+    Released,
+    /// It was not reserved any more: the commit has charged in full what was used.
+    Lapsed,
+    /// It was committed before: nothing was charged.
+    Repeated,
+}
+
+/// What one request has reserved, as the caller holds it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    /// Which one.
+    pub id: ReservationId,
+    /// The region whose store has noted it.
+    pub region: String,
+    /// When it lapses in the first of its buckets, in ms since the epoch.
+    pub lapses_ms: u64,
+    /// Of which rules; at most [`HELD_RULES_MAX`].
+    pub rules: Vec<HeldPlaces>,
+}
+
+impl Reservation {
+    /// As bytes that [`Self::from_bytes`] reads in every daemon of this version.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = SmallVec::from_slice(&self.id.0);
+        push_value(&mut bytes, &self.region);
+        push_value(&mut bytes, &self.lapses_ms.to_string());
+        for held in &self.rules {
+            push_value(&mut bytes, &held.domain);
+            push_value(&mut bytes, &held.rule);
+            push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
+            push_value(&mut bytes, &held.values.len().to_string());
+            held.values.iter().for_each(|value| push_value(&mut bytes, value));
+        }
+        bytes.into_vec()
+    }
+
+    /// Reads a reservation; `None` if these bytes are none.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let mut texts = identity_values(rest)?.into_iter();
+        let region = texts.next()?.to_owned();
+        let lapses_ms = texts.next()?.parse().ok()?;
+        let mut rules = Vec::new();
+        while let Some(domain) = texts.next() {
+            let rule = texts.next()?.to_owned();
+            let own_limit = match texts.next()? {
+                "" => None,
+                limit => Some(limit.parse().ok()?),
+            };
+            let count: usize = texts.next()?.parse().ok()?;
+            if count > texts.len() || rules.len() == HELD_RULES_MAX {
+                return None;
+            }
+            let values = texts.by_ref().take(count).map(str::to_owned).collect();
+            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, values });
+        }
+        let id = ReservationId(*id);
+        (id != ReservationId::NONE).then_some(Self { id, region, lapses_ms, rules })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn rules() -> impl Strategy<Value = Vec<HeldPlaces>> {
+        let values = proptest::collection::vec(".{0,50}", 0..4);
+        let one = (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values)
+            .prop_map(|(domain, rule, own_limit, values)| HeldPlaces { domain, rule, own_limit, values });
+        proptest::collection::vec(one, 0..5)
+    }
+
+    proptest! {
+        #[test]
+        fn a_reservation_is_read_back_as_it_was(id in 1..u128::MAX, region in ".{1,20}", lapses_ms: u64, rules in rules()) {
+            let made = Reservation { id: ReservationId(id.to_be_bytes()), region, lapses_ms, rules };
+            prop_assert_eq!(Reservation::from_bytes(&made.to_bytes()), Some(made));
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
+            let _ = Reservation::from_bytes(&bytes);
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What is reserved of one bucket: a note for each reservation, until it is committed or lapses.
+//!
+//! The permits themselves are charged to the bucket. A note says how many, and when, so that what was not
+//! used goes back where the charge still counts: windows that are over give nothing back, a level gives back
+//! what has not drained meanwhile, a log takes out the very entry. So whatever is given back, the bucket never
+//! counts less than what was used.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::algorithm::{Allowance, Limit, State};
+use super::request::ReportedCost;
+use super::reservation::{COMMIT_MAX, Commit, ReservationFate, ReservationId, TTL_MAX};
+use super::time::{Span, Timestamp};
+
+/// Most reservations that one bucket holds at once.
+pub const RESERVATIONS_MAX: usize = 10_000;
+/// Most commits that one bucket remembers, so that none of them is charged twice.
+pub const COMMITS_MAX: usize = 10_000;
+/// How long a commit is remembered: until the same reservation may be committed no more.
+pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
+/// Most reservations that one look lets lapse; the next look goes on.
+pub const LAPSES_MAX: usize = 100;
+/// Bytes of one note, with what the two maps need for it.
+const NOTE_BYTES: usize = 128;
+
+/// A charge that may be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReservedCharge {
+    /// Permits charged.
+    pub permits: u64,
+    /// The instant that the bucket counted them at.
+    pub at: Timestamp,
+    /// Whole permits in use then, this charge's included; of a level alone.
+    pub used: u64,
+    /// How many were noted of the bucket before it.
+    pub number: u64,
+    /// When it lapses.
+    pub due: Timestamp,
+}
+
+/// What a commit did to its bucket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CommitResult {
+    /// What became of the reservation.
+    pub fate: ReservationFate,
+    /// Permits given back.
+    pub returned: u64,
+    /// Permits charged beyond what was reserved.
+    pub reported: u64,
+    /// Whether that was within the limit.
+    pub fits: bool,
+}
+
+/// The reservations of one bucket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ReservationNotes {
+    held: BTreeMap<ReservationId, ReservedCharge>,
+    due: BTreeSet<(Timestamp, ReservationId)>,
+    committed: BTreeMap<ReservationId, Timestamp>,
+    forgotten: BTreeSet<(Timestamp, ReservationId)>,
+    noted: u64,
+}
+
+impl ReservationNotes {
+    /// Whether this one is reserved.
+    #[must_use]
+    pub fn holds(&self, id: ReservationId) -> bool {
+        self.held.contains_key(&id)
+    }
+
+    /// Whether no more may be reserved.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.held.len() >= RESERVATIONS_MAX
+    }
+
+    /// How many were noted so far.
+    #[must_use]
+    pub const fn noted(&self) -> u64 {
+        self.noted
+    }
+
+    fn give_back(
+        &mut self,
+        state: &mut State,
+        (limit, now): (&Limit, Timestamp),
+        charge: ReservedCharge,
+        permits: u64,
+    ) -> u64 {
+        let returned = state.give_back(limit, now, &charge, permits);
+        if charge.used > 0 && returned > 0 {
+            // What a level held when later ones were charged, it holds as if so much less had been charged.
+            for later in self.held.values_mut().filter(|later| later.number > charge.number) {
+                later.used = later.used.saturating_sub(returned);
+            }
+        }
+        returned
+    }
+
+    /// Notes a charge that was just made. An id that was committed before begins anew.
+    pub fn note(&mut self, id: ReservationId, charge: ReservedCharge) {
+        self.forget_commit(id);
+        self.noted += 1;
+        self.held.insert(id, charge);
+        self.due.insert((charge.due, id));
+    }
+
+    /// Gives back what has lapsed by `now`. Returns the permits given back.
+    pub fn lapse(&mut self, state: &mut State, limit: &Limit, now: Timestamp) -> u64 {
+        let mut returned = 0_u64;
+        for _ in 0..LAPSES_MAX {
+            let Some((due, id)) = self.due.first().copied().filter(|(due, _)| *due <= now) else { break };
+            self.due.remove(&(due, id));
+            if let Some(charge) = self.held.remove(&id) {
+                returned =
+                    returned.saturating_add(self.give_back(state, (limit, now), charge, charge.permits));
+            }
+        }
+        returned
+    }
+
+    /// Whether something has lapsed by `now`.
+    #[must_use]
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.due.first().is_some_and(|(due, _)| *due <= now)
+    }
+
+    /// Releases what is reserved and charges what was really used. Where nothing is reserved any more it is
+    /// charged in full; a second time it is not charged at all.
+    pub fn commit(
+        &mut self,
+        state: &mut State,
+        limit: &Limit,
+        view: Option<&Allowance>,
+        now: Timestamp,
+        commit: &Commit,
+    ) -> CommitResult {
+        let nothing = CommitResult { fate: ReservationFate::Repeated, returned: 0, reported: 0, fits: true };
+        if commit.id == ReservationId::NONE || self.committed.contains_key(&commit.id) {
+            return nothing;
+        }
+        let held = self.held.remove(&commit.id);
+        if let Some(charge) = &held {
+            self.due.remove(&(charge.due, commit.id));
+        }
+        self.note_commit(commit.id, now);
+        let reserved = held.as_ref().map_or(0, |charge| charge.permits);
+        let mut done = CommitResult {
+            fate: if held.is_some() { ReservationFate::Released } else { ReservationFate::Lapsed },
+            ..nothing
+        };
+        if commit.actual > reserved {
+            let permits = commit.actual - reserved;
+            let report = ReportedCost { permits, debt_max: commit.debt_max };
+            done.fits = state.check(limit, view, now, permits).admitted;
+            done.reported = state.report(limit, view, now, &report);
+        } else if let Some(charge) = held {
+            done.returned = self.give_back(state, (limit, now), charge, reserved - commit.actual);
+        }
+        done
+    }
+
+    fn note_commit(&mut self, id: ReservationId, now: Timestamp) {
+        while let Some((until, oldest)) = self.forgotten.first().copied() {
+            if until > now && self.committed.len() < COMMITS_MAX {
+                break;
+            }
+            self.forget_commit(oldest);
+        }
+        let until = now + COMMIT_KEPT;
+        self.committed.insert(id, until);
+        self.forgotten.insert((until, id));
+    }
+
+    fn forget_commit(&mut self, id: ReservationId) {
+        if let Some(until) = self.committed.remove(&id) {
+            self.forgotten.remove(&(until, id));
+        }
+    }
+
+    /// From when on these notes say nothing more; `window` as of [`Limit`].
+    #[must_use]
+    pub fn expiry(&self, window: Span) -> Timestamp {
+        let last = |notes: &BTreeSet<(Timestamp, ReservationId)>| notes.last().map(|(until, _)| *until);
+        // What is charged now can be given back until its window is over.
+        let held = last(&self.due).map(|due| due + window);
+        held.max(last(&self.forgotten)).unwrap_or_default()
+    }
+
+    /// Whether permits are reserved.
+    #[must_use]
+    pub fn has_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Permits reserved.
+    #[must_use]
+    pub fn permits(&self) -> u64 {
+        self.held.values().fold(0, |sum, charge| sum.saturating_add(charge.permits))
+    }
+
+    /// Bytes on the heap.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        (self.held.len() + self.committed.len()).saturating_mul(NOTE_BYTES)
+    }
+}

@@ -1,0 +1,219 @@
+//! Permits reserved before a cost is known, and committed when it is.
+//!
+//! Reserving is a decision like any other ([`Engine::decide`]). A commit is a step of its own on each bucket
+//! that the reservation names, and charges whatever is left.
+
+use metrics::Counter;
+use ring::digest;
+use ring::rand::{SecureRandom, SystemRandom};
+use smallvec::SmallVec;
+
+use super::Engine;
+use super::decide::window_of;
+use super::identity::secret::NoRandomness;
+use super::port::{Charge, ChargeResult, Intent};
+use super::world::Tally;
+use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::decision::Decision;
+use crate::core::key::Key;
+use crate::core::regions::escrow::can_move;
+use crate::core::request::Cost;
+use crate::core::reservation::{
+    COMMIT_MAX, Commit, RESERVATION_BYTES, Reservation, ReservationFate, ReservationId,
+};
+use crate::core::rule::Mode;
+use crate::core::ruleset::Compiled;
+use crate::core::time::{Span, Timestamp};
+use crate::core::wire::OwnLimit;
+use crate::telemetry::Metrics;
+
+/// What a caller is told where a bucket holds as many reservations as it may.
+const CROWDED: &str =
+    "a bucket of this request holds as many reservations as it may (10,000): commit or cancel some";
+
+/// A reservation's id that nobody can guess.
+///
+/// # Errors
+/// When there is no randomness.
+pub fn new_reservation() -> Result<ReservationId, NoRandomness> {
+    let mut id = [0; RESERVATION_BYTES];
+    SystemRandom::new().fill(&mut id).map_err(|_| NoRandomness)?;
+    Ok(ReservationId(id))
+}
+
+/// The reservation that a caller names by its own id: the same for the same id. As hard to guess as the id
+/// is.
+#[must_use]
+pub fn reservation_of(id: &str) -> ReservationId {
+    let digest = digest::digest(&digest::SHA256, id.as_bytes());
+    digest.as_ref().first_chunk().copied().map_or(ReservationId::NONE, ReservationId)
+}
+
+/// What became of a commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// Whether it charged anything anywhere: not the second time.
+    pub committed: bool,
+    /// Whether some of it was not reserved any more, so that there it was charged in full.
+    pub lapsed: bool,
+    /// Whether the store could not be asked for some of it.
+    pub degraded: bool,
+}
+
+/// Why a commit is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CommitRefused {
+    /// Another region's store has noted it.
+    #[error("this reservation was made in another region: commit it there")]
+    Foreign,
+    /// Nobody remembers whether it was committed.
+    #[error("this reservation has lapsed more than ten minutes ago: send what it used as a report")]
+    TooLate,
+}
+
+/// Counts reservations by what became of them.
+#[derive(Debug)]
+pub(super) struct Reservations([Counter; 5]);
+
+impl Reservations {
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let events = ["reserved", "crowded", "released", "lapsed", "repeated"];
+        Self(events.map(|event| metrics.counter("reservations_total", "event", event)))
+    }
+
+    fn add(&self, fate: ReservationFate) {
+        let [reserved, crowded, released, lapsed, repeated] = &self.0;
+        match fate {
+            ReservationFate::Held => reserved.increment(1),
+            ReservationFate::Crowded => crowded.increment(1),
+            ReservationFate::Released => released.increment(1),
+            ReservationFate::Lapsed => lapsed.increment(1),
+            ReservationFate::HeldBefore | ReservationFate::Repeated => repeated.increment(1),
+        }
+    }
+
+    /// Counts what a decision reserved, and says why where a bucket had no room for its note.
+    pub(super) fn count(&self, decision: &mut Decision, counted: &[ChargeResult]) {
+        let fates = || counted.iter().filter_map(|counted| counted.reservation);
+        if !decision.allowed && fates().any(|fate| fate == ReservationFate::Crowded) {
+            decision.message = Some(CROWDED.into());
+        }
+        fates()
+            .filter(|fate| decision.allowed || *fate == ReservationFate::Crowded)
+            .for_each(|fate| self.add(fate));
+    }
+}
+
+/// One rule of a reservation, as it is in force now.
+struct ReservedRule<'a> {
+    rule: &'a Compiled,
+    key: Key,
+    limit: Limit,
+    whole: Limit,
+}
+
+impl Engine {
+    /// Whether the store notes reservations.
+    #[must_use]
+    pub fn reserves(&self) -> bool {
+        self.store.reserves()
+    }
+
+    /// The reservation that a decision has just made; `None` if it reserved nothing.
+    #[must_use]
+    pub fn reservation(&self, decision: &Decision) -> Option<(Reservation, Span)> {
+        let leased = decision.lease.as_deref()?;
+        let made = Reservation {
+            id: ReservationId(leased.lease.holder.0),
+            region: self.name().region.clone(),
+            lapses_ms: (self.clock.now() + leased.hold).0 / 1_000,
+            rules: leased.lease.held.clone(),
+        };
+        Some((made, leased.hold))
+    }
+
+    /// Charges what a reservation has used, and releases the rest. Doing so twice charges once.
+    ///
+    /// # Errors
+    /// When it is not this region's, or so old that nobody knows whether it was committed.
+    pub async fn commit(&self, reservation: &Reservation, actual: u64) -> Result<Committed, CommitRefused> {
+        if reservation.region != self.name().region {
+            return Err(CommitRefused::Foreign);
+        }
+        let (loaded, now) = (self.loaded.load_full(), self.clock.now());
+        if now.0 / 1_000 > reservation.lapses_ms.saturating_add(COMMIT_MAX.millis_up()) {
+            return Err(CommitRefused::TooLate);
+        }
+        let mut named: Vec<ReservedRule<'_>> = Vec::new();
+        for held in &reservation.rules {
+            let found = loaded.set.get(&held.domain, &held.rule);
+            let counts = |rule: &Compiled| {
+                rule.rule.action.counts()
+                    && rule.rule.algorithm != Algorithm::Concurrency
+                    && rule.rule.per.len() == held.values.len()
+            };
+            let Some(rule) = found.filter(|rule| counts(rule)) else { continue };
+            let own = |permits| Limit { permits, burst: permits, ..rule.limit };
+            let whole = held.own_limit.map_or(rule.limit, own);
+            let key = Key::new(rule.shape, held.values.iter().map(String::as_str));
+            named.push(ReservedRule { rule, key, limit: loaded.held_to(rule, whole, now), whole });
+        }
+        let regions = self.regions_known();
+        let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
+        for ReservedRule { rule, key, limit, whole } in &named {
+            let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
+            charges.push(Charge {
+                rule,
+                key,
+                limit: *limit,
+                whole,
+                first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, limit, regions)),
+                cost: Cost::Commit(Commit { id: reservation.id, actual, debt_max }),
+                enforced: false,
+            });
+        }
+        let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {
+            Some(outcome) => outcome,
+            None => self.store.decide(&charges, Intent::Charge, now).await,
+        };
+        for (named, counted) in named.iter().zip(&outcome.counted) {
+            self.tell_commit(named, counted, now);
+            if let Some(fate) = counted.reservation {
+                self.reservations.add(fate);
+            }
+        }
+        let is = |fate| outcome.counted.iter().any(|counted| counted.reservation == Some(fate));
+        let degraded = outcome.counted.iter().any(|counted| counted.degraded);
+        let lapsed = is(ReservationFate::Lapsed);
+        Ok(Committed { committed: is(ReservationFate::Released) || lapsed, lapsed, degraded })
+    }
+
+    /// Tells the protocol between regions what a commit did.
+    fn tell_commit(&self, named: &ReservedRule<'_>, counted: &ChargeResult, now: Timestamp) {
+        let rule = &named.rule.rule;
+        let speaks = rule.global.as_ref().is_some_and(|global| match global.mode {
+            Mode::Gossip => true,
+            Mode::Split => false,
+            Mode::Escrow => can_move(rule.algorithm),
+        });
+        let charged = counted.reported.saturating_add(counted.paid);
+        let returned = counted.returned.saturating_add(counted.lapsed);
+        if !speaks || (charged == 0 && returned == 0) {
+            return;
+        }
+        let beyond = counted.used.saturating_sub(named.limit.capacity(rule.algorithm));
+        let tally = Tally {
+            window: window_of(rule.algorithm, named.limit.window, now),
+            offered: counted.reported,
+            admitted: charged,
+            returned,
+            refused: if counted.verdict.admitted { 0 } else { beyond.max(1) },
+            largest: counted.reported,
+            limit: Some(OwnLimit::of(&named.whole)),
+            is_own: named.whole != named.rule.limit,
+        };
+        if !self.tallies.add(&named.key, tally) {
+            self.metrics.tallies_dropped.increment(1);
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Reservations in the memory store: the notes of a bucket, beside it. They are looked at where a
+//! reservation is made or committed, and where something does not fit; nothing else pays for them.
+
+use super::slot::{Evaluation, KeySlot, Named};
+use crate::core::algorithm::{Limit, State, Verdict};
+use crate::core::request::Cost;
+use crate::core::reservation::{Commit, ReservationFate, ReservationId, Reserve};
+use crate::core::reservation_notes::{ReservationNotes, ReservedCharge};
+use crate::core::table::{TablePlace, WEIGHT_KEPT};
+use crate::core::time::{Span, Timestamp};
+use crate::engine::port::{Charge, ChargeResult};
+
+/// How much notes weigh that only remember commits.
+const COMMITTED_WEIGHT: u8 = 0;
+
+impl KeySlot {
+    fn notes_at(&self, named: Named<'_>) -> Option<TablePlace> {
+        if self.reserved.is_empty() { None } else { self.reserved.find(named.hash, named.key.bytes()) }
+    }
+
+    /// What is noted of a bucket.
+    fn notes(&self, named: Named<'_>) -> Option<&ReservationNotes> {
+        self.reserved.get(self.notes_at(named)?)
+    }
+
+    /// Whether this reservation is held.
+    pub(super) fn holds(&self, named: Named<'_>, id: ReservationId) -> bool {
+        self.notes(named).is_some_and(|notes| notes.holds(id))
+    }
+
+    /// What the bucket would answer now, as [`Self::look`] says, once what has lapsed is given back and a
+    /// reservation has found room.
+    pub(super) fn evaluate(
+        &mut self,
+        charge: &Charge<'_>,
+        named: Named<'_>,
+        before: u64,
+        now: Timestamp,
+    ) -> Evaluation {
+        let mut looked = self.look(charge, named, before, now);
+        if self.reserved.is_empty() && !charge.cost.is_reserved() {
+            return looked;
+        }
+        let lapsed = self.lapse(charge, &looked, named);
+        if lapsed > 0 {
+            looked = self.look(charge, named, before, now);
+            looked.lapsed = lapsed;
+        }
+        if let Cost::Reserve(reserve) = charge.cost {
+            if self.holds(named, reserve.id) {
+                looked.fate = Some(ReservationFate::HeldBefore);
+            } else if looked.fits() && !self.may_reserve(named, looked.now) {
+                looked.crowd();
+            }
+        }
+        looked
+    }
+
+    /// Gives back what has lapsed, where a charge does not fit or speaks of reservations. Returns the permits
+    /// given back: where that is some, the charge is to be looked at again.
+    fn lapse(&mut self, charge: &Charge<'_>, looked: &Evaluation, named: Named<'_>) -> u64 {
+        if looked.fits() && !charge.cost.is_reserved() {
+            return 0;
+        }
+        let now = looked.now;
+        let Some(at) = self.notes_at(named) else { return 0 };
+        let before = self.reserved.heap_at(at);
+        let Some(notes) = self.reserved.get_mut(at).filter(|notes| notes.is_due(now)) else { return 0 };
+        let place = self.buckets.find(named.hash, named.key.bytes());
+        let mut none = State::new(charge.rule.rule.algorithm);
+        let log = place.map_or(0, |place| self.buckets.heap_at(place));
+        let state = match place.and_then(|place| self.buckets.get_mut(place)) {
+            Some(state) => state,
+            None => &mut none,
+        };
+        let returned = notes.lapse(state, looked.limit(), now);
+        if let Some(place) = place {
+            self.buckets.recount(place, log);
+        }
+        self.rate_notes(at, before, looked.limit());
+        returned
+    }
+
+    /// Whether one more may be reserved of this bucket: its notes and those of all buckets are bounded.
+    fn may_reserve(&mut self, named: Named<'_>, now: Timestamp) -> bool {
+        let at = match self.notes_at(named) {
+            Some(at) => at,
+            None => {
+                let notes = ReservationNotes::default();
+                match self.reserved.insert(named.hash, named.key.bytes(), notes, now, |_| false) {
+                    Ok(inserted) => {
+                        self.reserved.rate(inserted.place, now, COMMITTED_WEIGHT);
+                        inserted.place
+                    }
+                    Err(_) => return false,
+                }
+            }
+        };
+        self.reserved.get(at).is_some_and(|notes| !notes.is_full())
+            && self.reserved.make_heap(Some(at), now, |_| false).is_ok()
+    }
+
+    /// Takes what fits, and notes it.
+    pub(super) fn reserve(
+        &mut self,
+        (reserve, limit): (&Reserve, &Limit),
+        place: TablePlace,
+        named: Named<'_>,
+        now: Timestamp,
+    ) -> ReservationFate {
+        if self.holds(named, reserve.id) {
+            return ReservationFate::HeldBefore;
+        }
+        // Made by `may_reserve`.
+        let Some((at, state)) = self.notes_at(named).zip(self.buckets.get_mut(place)) else {
+            return ReservationFate::Crowded;
+        };
+        let before = self.reserved.heap_at(at);
+        state.take(limit, now, reserve.permits);
+        if let Some(notes) = self.reserved.get_mut(at) {
+            let charge = ReservedCharge {
+                permits: reserve.permits,
+                at: state.instant(now),
+                used: state.level_at(limit, now),
+                number: notes.noted(),
+                due: now + reserve.ttl,
+            };
+            notes.note(reserve.id, charge);
+        }
+        self.rate_notes(at, before, limit);
+        ReservationFate::Held
+    }
+
+    /// Settles a reservation with what was used, and answers. `raised` is the bucket as it counts now, where
+    /// that differs from what is kept.
+    pub(super) fn committed(
+        &mut self,
+        (charge, commit): (&Charge<'_>, &Commit),
+        looked: &Evaluation,
+        place: Option<TablePlace>,
+        named: Named<'_>,
+        raised: Option<State>,
+    ) -> ChargeResult {
+        let (limit, view, now) = (looked.limit(), looked.view(), looked.now);
+        let mut counted = looked.counted();
+        if commit.id == ReservationId::NONE {
+            counted.reservation = Some(ReservationFate::Repeated);
+            return counted;
+        }
+        let found = self.notes_at(named);
+        let at = found.or_else(|| {
+            let notes = ReservationNotes::default();
+            let made = self.reserved.insert(named.hash, named.key.bytes(), notes, now, |_| false);
+            made.ok().map(|inserted| inserted.place)
+        });
+        let before = at.map_or(0, |at| self.reserved.heap_at(at));
+        let mut no_notes = ReservationNotes::default();
+        let mut no_state = State::new(charge.rule.rule.algorithm);
+        let notes = match at.and_then(|at| self.reserved.get_mut(at)) {
+            Some(notes) => notes,
+            None => &mut no_notes,
+        };
+        let state = match place.and_then(|place| self.buckets.get_mut(place)) {
+            Some(state) => state,
+            None => &mut no_state,
+        };
+        if let Some(raised) = raised {
+            *state = raised;
+        }
+        counted.paid = state.settle(limit, view, now);
+        let done = notes.commit(state, limit, view, now, commit);
+        let after = state.check(limit, view, now, 0);
+        let retry = after.retry.filter(|_| !done.fits);
+        counted.verdict = Verdict { admitted: done.fits, retry, delay: Span::ZERO, ..after };
+        (counted.returned, counted.reported) = (done.returned, done.reported);
+        counted.reservation = Some(done.fate);
+        if let Some(at) = at {
+            self.rate_notes(at, before, limit);
+        }
+        match place {
+            Some(place) => self.rate_bucket(charge, limit, now, place, &mut counted),
+            // There was no room for a bucket to charge.
+            None if done.reported > 0 => counted = ChargeResult { reported: 0, degraded: true, ..counted },
+            None => {}
+        }
+        counted
+    }
+
+    fn rate_notes(&mut self, at: TablePlace, before: usize, limit: &Limit) {
+        self.reserved.recount(at, before);
+        let Some(notes) = self.reserved.get(at) else { return };
+        let weight = if notes.has_held() { WEIGHT_KEPT } else { COMMITTED_WEIGHT };
+        self.reserved.rate(at, notes.expiry(limit.window), weight);
+    }
+
+    /// Forgets what is reserved of a bucket that counts from zero again.
+    pub(super) fn forget_notes(&mut self, named: Named<'_>) {
+        if let Some(at) = self.notes_at(named) {
+            self.reserved.remove(at);
+        }
+    }
+}
+
+/// What a look at a reservation's charge asks of the bucket beside what comes before it.
+pub(super) fn asked(cost: &Cost, held: bool) -> u64 {
+    match cost {
+        Cost::Reserve(_) if held => 0,
+        Cost::Commit(_) => 0,
+        cost => cost.taken(),
+    }
+}
