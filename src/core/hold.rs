@@ -6,6 +6,7 @@
 use smallvec::SmallVec;
 
 use super::key::{identity_values, push_value};
+use super::price::Price;
 
 /// Bytes of a holder's name.
 pub const HOLDER_BYTES: usize = 16;
@@ -52,6 +53,8 @@ pub struct HeldPlaces {
     pub rule: String,
     /// The limit, where it was not the rule's own but the caller's.
     pub own_limit: Option<u32>,
+    /// The price that the request had, where the rule has prices: what a reservation uses is worth it too.
+    pub price: Option<Price>,
     /// The values that name the bucket, in the order of the rule's `per`.
     pub values: Vec<String>,
 }
@@ -97,7 +100,13 @@ impl Lease {
                 return None;
             }
             let values = texts.by_ref().take(count).map(str::to_owned).collect();
-            held.push(HeldPlaces { domain: domain.to_owned(), rule: rule.to_owned(), own_limit, values });
+            held.push(HeldPlaces {
+                domain: domain.to_owned(),
+                rule: rule.to_owned(),
+                own_limit,
+                price: None,
+                values,
+            });
         }
         (!held.is_empty()).then_some(Self { holder: Holder(*holder), held })
     }
@@ -110,8 +119,9 @@ mod tests {
 
     fn held() -> impl Strategy<Value = HeldPlaces> {
         let values = proptest::collection::vec(".{0,200}", 0..4);
-        (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values)
-            .prop_map(|(domain, rule, own_limit, values)| HeldPlaces { domain, rule, own_limit, values })
+        (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values).prop_map(
+            |(domain, rule, own_limit, values)| HeldPlaces { domain, rule, own_limit, price: None, values },
+        )
     }
 
     proptest! {
@@ -135,7 +145,8 @@ mod tests {
 
     #[test]
     fn more_rules_than_one_request_may_hold_are_no_lease() {
-        let one = HeldPlaces { domain: "d".into(), rule: "r".into(), own_limit: None, values: vec![] };
+        let one =
+            HeldPlaces { domain: "d".into(), rule: "r".into(), own_limit: None, price: None, values: vec![] };
         let lease = |rules| Lease { holder: Holder::UNKNOWN, held: vec![one.clone(); rules] };
         assert!(Lease::from_bytes(&lease(HELD_RULES_MAX).to_bytes()).is_some());
         assert_eq!(Lease::from_bytes(&lease(HELD_RULES_MAX + 1).to_bytes()), None);

@@ -1,6 +1,7 @@
 //! What a request's cost is worth to a rule: the `price` of its attributes.
 
 use super::request::{Cost, ReportedCost, Request};
+use super::reservation::Reserve;
 
 /// Decimal places of a price.
 const PLACES: usize = 6;
@@ -90,7 +91,11 @@ impl PriceTable {
             Cost::Report(report) => {
                 Cost::Report(ReportedCost { permits: self.of(request).of(report.permits), ..report })
             }
-            Cost::Peek | Cost::Hold(_) => cost,
+            Cost::Reserve(reserve) => {
+                Cost::Reserve(Reserve { permits: self.of(request).of(reserve.permits), ..reserve })
+            }
+            // A reservation brings the price that it was made at.
+            Cost::Peek | Cost::Hold(_) | Cost::Commit(_) => cost,
         }
     }
 }

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
 use super::key::{identity_values, push_value};
+use super::price::Price;
 use super::time::Span;
 
 /// Bytes of a reservation's id.
@@ -93,6 +94,7 @@ impl Reservation {
             push_value(&mut bytes, &held.domain);
             push_value(&mut bytes, &held.rule);
             push_value(&mut bytes, &held.own_limit.map_or_else(String::new, |limit| limit.to_string()));
+            push_value(&mut bytes, &held.price.map_or_else(String::new, |price| price.to_string()));
             push_value(&mut bytes, &held.values.len().to_string());
             held.values.iter().for_each(|value| push_value(&mut bytes, value));
         }
@@ -113,12 +115,16 @@ impl Reservation {
                 "" => None,
                 limit => Some(limit.parse().ok()?),
             };
+            let price = match texts.next()? {
+                "" => None,
+                price => Some(Price::parse(price)?),
+            };
             let count: usize = texts.next()?.parse().ok()?;
             if count > texts.len() || rules.len() == HELD_RULES_MAX {
                 return None;
             }
             let values = texts.by_ref().take(count).map(str::to_owned).collect();
-            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, values });
+            rules.push(HeldPlaces { domain: domain.to_owned(), rule, own_limit, price, values });
         }
         let id = ReservationId(*id);
         (id != ReservationId::NONE).then_some(Self { id, region, lapses_ms, rules })
@@ -132,8 +138,11 @@ mod tests {
 
     fn rules() -> impl Strategy<Value = Vec<HeldPlaces>> {
         let values = proptest::collection::vec(".{0,50}", 0..4);
-        let one = (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), values)
-            .prop_map(|(domain, rule, own_limit, values)| HeldPlaces { domain, rule, own_limit, values });
+        let price = proptest::option::of((1_u32..1_000_000, 1_u32..1_000_000))
+            .prop_map(|price| price.and_then(|(whole, part)| Price::parse(&format!("{whole}.{part:06}"))));
+        let one = (".{1,20}", ".{1,20}", proptest::option::of(any::<u32>()), price, values).prop_map(
+            |(domain, rule, own_limit, price, values)| HeldPlaces { domain, rule, own_limit, price, values },
+        );
         proptest::collection::vec(one, 0..5)
     }
 

@@ -181,7 +181,7 @@ impl Engine {
                             if charges {
                                 self.note_uncharged(found, cost, counted);
                             }
-                            leased.note(found, key, cost, counted);
+                            leased.note((found, request), key, cost, counted);
                         }
                         plan.counted(found, shadow, (counted, cost), (elsewhere, now))
                     }

@@ -17,7 +17,7 @@ use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Leased;
 use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease};
 use crate::core::key::{Key, identity_values};
-use crate::core::request::Cost;
+use crate::core::request::{Cost, Request};
 use crate::core::ruleset::{Compiled, Match};
 use crate::core::time::Span;
 use crate::telemetry::Metrics;
@@ -98,7 +98,13 @@ impl Leasing {
     }
 
     /// Takes down what was acquired of one rule, if anything was.
-    pub(super) fn note(&mut self, found: &Match<'_>, key: &Key, cost: Cost, counted: &ChargeResult) {
+    pub(super) fn note(
+        &mut self,
+        (found, request): (&Match<'_>, &Request<'_>),
+        key: &Key,
+        cost: Cost,
+        counted: &ChargeResult,
+    ) {
         let rule = &found.rule.rule;
         let Some(leased) = &mut self.0 else { return };
         let (counts, hold) = match cost {
@@ -118,6 +124,7 @@ impl Leasing {
                 domain: rule.domain.clone(),
                 rule: rule.name.clone(),
                 own_limit: found.own_limit,
+                price: rule.price.as_ref().map(|prices| prices.of(request)),
                 values: values.into_iter().map(str::to_owned).collect(),
             });
         }

@@ -16,6 +16,7 @@ use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Decision;
 use crate::core::key::Key;
+use crate::core::price::Price;
 use crate::core::regions::escrow::can_move;
 use crate::core::request::Cost;
 use crate::core::reservation::{
@@ -110,6 +111,7 @@ struct ReservedRule<'a> {
     key: Key,
     limit: Limit,
     whole: Limit,
+    price: Price,
 }
 
 impl Engine {
@@ -156,11 +158,12 @@ impl Engine {
             let own = |permits| Limit { permits, burst: permits, ..rule.limit };
             let whole = held.own_limit.map_or(rule.limit, own);
             let key = Key::new(rule.shape, held.values.iter().map(String::as_str));
-            named.push(ReservedRule { rule, key, limit: loaded.held_to(rule, whole, now), whole });
+            let (limit, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
+            named.push(ReservedRule { rule, key, limit, whole, price });
         }
         let regions = self.regions_known();
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for ReservedRule { rule, key, limit, whole } in &named {
+        for ReservedRule { rule, key, limit, whole, price } in &named {
             let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
             charges.push(Charge {
                 rule,
@@ -168,7 +171,7 @@ impl Engine {
                 limit: *limit,
                 whole,
                 first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, limit, regions)),
-                cost: Cost::Commit(Commit { id: reservation.id, actual, debt_max }),
+                cost: Cost::Commit(Commit { id: reservation.id, actual: price.of(actual), debt_max }),
                 enforced: false,
             });
         }

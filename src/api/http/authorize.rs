@@ -79,6 +79,9 @@ impl ConnectionContext<'_> {
         if let Some(host) = text(headers, "x-forwarded-host") {
             attributes.push(("host", host));
         }
+        for name in [AUTHORIZATION.as_str(), "x-api-key"] {
+            refuse_two(headers, name)?;
+        }
         let token = self.token_user(headers)?;
         if let Some(key) = api_key(headers, token.is_some()) {
             attributes.push(("api_key", shown(key)));
@@ -194,6 +197,17 @@ fn bounded(attributes: &Attributes<'_>) -> Result<(), Refusal> {
 /// are a client's choice, and counted.
 fn text<'h>(headers: &'h HeaderMap, name: &str) -> Option<Cow<'h, str>> {
     headers.get(name).map(|value| escaped(value.as_bytes()))
+}
+
+/// Refuses a header that says two things: this daemon would read one of them, and the service perhaps the
+/// other.
+fn refuse_two(headers: &HeaderMap, name: &str) -> Result<(), Refusal> {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next();
+    if values.any(|value| Some(value) != first) {
+        return Err(Refusal::of_field(name, "is given twice, with different values"));
+    }
+    Ok(())
 }
 
 /// What two headers of the same meaning say, if they do not contradict each other.
@@ -316,6 +330,16 @@ mod tests {
         assert_eq!(both(b"/a", b"/a"), Ok(Some("/a".to_owned())));
         assert_eq!(both(b"/a", b"/b").unwrap_err().field.as_deref(), Some("x-forwarded-uri"));
         assert_eq!(both(b"/\xff", b"/\xff"), Ok(Some("/%FF".to_owned())));
+    }
+
+    #[test]
+    fn who_asks_is_said_once() {
+        let twice = |one: &[u8], other: &[u8]| {
+            refuse_two(&headers(&[("x-api-key", one), ("x-api-key", other)]), "x-api-key")
+        };
+        assert_eq!(twice(b"k1", b"k1"), Ok(()));
+        assert_eq!(twice(b"", b"k1").unwrap_err().field.as_deref(), Some("x-api-key"));
+        assert_eq!(refuse_two(&headers(&[]), "x-api-key"), Ok(()));
     }
 
     #[test]

@@ -1,0 +1,100 @@
+-- HAProxy's action `lua.tidegate`: asks Tidegate about the request, and answers it where Tidegate denies it.
+--
+-- It uses nothing but HAProxy's own HTTP client. What it asks goes to the section `listen tidegate` of haproxy.cfg, which knows
+-- where daemons are and whether they are well.
+
+-- Where `listen tidegate` listens.
+local ASK_AT = "abns@tidegate"
+-- The host in this address is only a name. A domain other than `default` goes into its query: "?domain=web".
+local ASK = "http://tidegate/v1/authorize"
+-- Longest time that HAProxy's client waits, in milliseconds: more than `listen tidegate` takes with its retries.
+local LONGEST_MS = 5000
+-- Headers that identify the client. They are passed on as they came; nothing else that a client sent is.
+local OF_THE_CLIENT = { "authorization", "x-api-key" }
+-- Headers of Tidegate's answers that a denied client gets.
+local OF_THE_DENIAL = {
+    "retry-after", "ratelimit", "ratelimit-policy",
+    "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset", "x-ratelimit-cost",
+}
+-- Most bytes of a question: with its first line it must fit a buffer of HAProxy's (`tune.bufsize`, 16384). Longer ones get 431.
+local MOST_BYTES = 14000
+local NO_ANSWER = { [502] = true, [503] = true, [504] = true }
+
+local function list(headers, name)
+    local values = {}
+    local found = headers and headers[name]
+    if found then
+        -- HAProxy counts from 0.
+        for place = 0, #found do
+            if found[place] then values[#values + 1] = found[place] end
+        end
+    end
+    return values
+end
+
+local function first(headers, name)
+    return list(headers, name)[1]
+end
+
+-- What is asked, one value a header: HAProxy's client of Debian 12 ends the whole process when it is given about as many
+-- headers as a request may have. Or the status that the client gets, where its request cannot be asked about.
+local function question(txn)
+    local sent = txn.http:req_get_headers()
+    local asked = {}
+    for _, name in ipairs(OF_THE_CLIENT) do
+        local values = list(sent, name)
+        -- Tidegate would read one of them, and your service perhaps another.
+        if #values > 1 then return nil, 400 end
+        asked[name] = values[1]
+    end
+    -- Tidegate trusts one hop, this one (`identity.trusted_proxies = 1`): the client's address is the last entry.
+    local hops = list(sent, "x-forwarded-for")
+    hops[#hops + 1] = txn.f:src()
+    asked["x-forwarded-for"] = table.concat(hops, ", ")
+    -- As they came, of any spelling: Tidegate reads path and host in their normal form.
+    asked["x-original-uri"] = txn.f:url()
+    asked["x-original-method"] = txn.f:method()
+    asked["x-forwarded-host"] = first(sent, "host")
+    local headers, bytes = {}, 0
+    for name, value in pairs(asked) do
+        headers[name] = { value }
+        bytes = bytes + #name + #value
+    end
+    if bytes > MOST_BYTES then return nil, 431 end
+    return headers
+end
+
+local function refuse(txn, status, answer)
+    local reply = txn:reply({ status = status })
+    if answer then
+        for _, name in ipairs(OF_THE_DENIAL) do
+            for _, value in ipairs(list(answer.headers, name)) do reply:add_header(name, value) end
+        end
+        local kind = first(answer.headers, "content-type")
+        if kind then reply:add_header("content-type", kind) end
+        reply:set_body(answer.body or "")
+    end
+    txn:done(reply)
+end
+
+core.register_action("tidegate", { "http-req" }, function(txn)
+    local headers, unfit = question(txn)
+    if not headers then return refuse(txn, unfit) end
+    local client = core.httpclient()
+    local answer = client:get({ url = ASK, dst = ASK_AT, headers = headers, timeout = LONGEST_MS })
+    local status = answer and answer.status or 0
+    if not (answer and first(answer.headers, "x-tidegate-answered")) then
+        if NO_ANSWER[status] then
+            txn:set_var("txn.tidegate", "absent")
+            return
+        end
+        -- HAProxy itself could not put what the client sent into a question: too long, or no HTTP.
+        return refuse(txn, 400)
+    end
+    if status < 200 or status > 299 then return refuse(txn, status, answer) end
+    for _, name in ipairs({ "limit", "remaining", "reset" }) do
+        local value = first(answer.headers, "x-ratelimit-" .. name)
+        if value then txn:set_var("txn.tidegate_" .. name, value) end
+    end
+    txn:set_var("txn.tidegate", "passed")
+end)

@@ -1,0 +1,83 @@
+//! Debian's Caddy with `deploy/caddy`, which asks by `reverse_proxy`, as `forward_auth` does.
+
+use std::net::SocketAddr;
+
+use tempfile::TempDir;
+
+use super::support::daemon::Daemon;
+use super::support::process::Process;
+use super::support::{free_tcp, origin};
+use super::{Gateway, every, program, replaced};
+
+fn start(daemons: &[SocketAddr]) -> Gateway {
+    let folder = TempDir::new().unwrap();
+    let (addr, service) = (free_tcp(), origin::start());
+    let config = include_str!("../../deploy/caddy/Caddyfile");
+    let config = replaced(config, "\n:8088 {\n", &format!("\n:{} {{\n\tbind 127.0.0.1\n", addr.port()));
+    let config = replaced(&config, "reverse_proxy 127.0.0.1:8000\n", &format!("reverse_proxy {service}\n"));
+    let asked: Vec<String> = daemons.iter().map(ToString::to_string).collect();
+    let asks = format!("reverse_proxy {} {{", asked.join(" "));
+    let config = replaced(&config, "reverse_proxy 127.0.0.1:8080 {", &asks);
+    // On a busy machine an answer may take longer than users would wait for it.
+    let config = replaced(&config, "response_header_timeout 250ms", "response_header_timeout 5s");
+    let file = folder.path().join("Caddyfile");
+    std::fs::write(&file, format!("{{\n\tadmin off\n}}\n{config}")).unwrap();
+    let mut command = program("caddy");
+    command.args(["run", "--adapter", "caddyfile", "--config"]).arg(&file);
+    for variable in ["HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"] {
+        command.env(variable, folder.path());
+    }
+    let process = Process::start(&mut command, &folder.path().join("caddy.log"));
+    Gateway::serving(addr, process, folder)
+}
+
+#[test]
+fn caddy_passes_a_hundred_and_answers_the_next_with_429() {
+    every::passes_what_is_left_and_says_when_to_come_back(start);
+}
+
+#[test]
+fn nothing_that_a_client_chooses_makes_caddy_pass_a_request() {
+    every::holds_whatever_a_client_sends(start);
+    let daemon = Daemon::with_rules(every::RULES);
+    let front = start(&[daemon.http]);
+    front.statuses("k", "/api/x", 4);
+    for length in [8_000, 16_000, 60_000, 66_000, 300_000, 1_200_000] {
+        let long = "a".repeat(length);
+        let status = front.raw(format!("/api/{long}").as_bytes(), b"x-api-key: k");
+        assert!([429, 431].contains(&status), "{status} to a path of {length} bytes");
+    }
+    // Headers that a client names as those of the connection are passed on to nobody.
+    for named in ["x-forwarded-uri", "x-forwarded-method, x-forwarded-uri, x-forwarded-for, x-forwarded-host"]
+    {
+        let header = format!("x-api-key: k\r\nconnection: {named}");
+        assert_eq!(front.raw(b"/api/x", header.as_bytes()), 429, "{named}");
+    }
+}
+
+#[test]
+fn every_spelling_of_a_path_and_a_host_is_held_at_caddy() {
+    every::holds_every_spelling(start);
+}
+
+#[test]
+fn a_client_cannot_speak_for_caddy() {
+    every::believes_no_client(start);
+}
+
+#[test]
+fn without_tidegate_caddy_refuses_requests() {
+    let mut daemon = Daemon::with_rules(every::RULES);
+    let front = start(&[daemon.http]);
+    let failed = front.get("key-a", "/fail");
+    assert_eq!((failed.status, failed.body.as_str()), (500, "served /fail\n"), "the service's own failure");
+    assert_eq!(daemon.terminate().code(), Some(0));
+    for status in front.statuses("key-a", "/api/x", 5) {
+        assert!([502, 503, 504].contains(&status), "{status} without a daemon");
+    }
+}
+
+#[test]
+fn a_rolling_restart_behind_caddy_loses_no_request() {
+    every::loses_nothing_in_a_rolling_restart(start);
+}

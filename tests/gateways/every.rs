@@ -1,0 +1,166 @@
+//! What every gateway must do with the files of `deploy`, asked from outside.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::support::daemon::{Daemon, Launch};
+use super::support::spellings::{ADMIN_HOST, SEARCH};
+use super::support::{http, rolling};
+use super::{Gateway, replaced};
+
+pub(super) const RULES: &str = r#"
+[[rules]]
+name = "per-key"
+match = { path = "/api/*" }
+per = ["api_key"]
+algorithm = "fixed_window"
+limit = 3
+window = "24h"
+
+[[rules]]
+name = "writes"
+match = { method = "POST", host = "shop.example" }
+per = ["ip"]
+algorithm = "fixed_window"
+limit = 1
+window = "24h"
+status = 503
+
+[[rules]]
+name = "mallory"
+match = { user = "mallory" }
+action = "block"
+
+[[rules]]
+name = "admin-host"
+match = { host = "admin.example.com" }
+action = "block"
+
+[[rules]]
+name = "closed"
+match = { path = "/closed" }
+action = "block"
+"#;
+
+type Start = fn(&[SocketAddr]) -> Gateway;
+
+pub(super) fn passes_what_is_left_and_says_when_to_come_back(start: Start) {
+    let daemon = Daemon::with_rules(&replaced(RULES, "limit = 3", "limit = 100"));
+    let front = start(&[daemon.http]);
+    let passed = front.get("key-a", "/api/things?page=1");
+    assert_eq!((passed.status, passed.body.as_str()), (200, "served /api/things?page=1\n"));
+    let shown = ["x-ratelimit-limit", "x-ratelimit-remaining", "retry-after"].map(|name| passed.header(name));
+    assert_eq!(shown, [Some("100"), Some("99"), None]);
+    assert!(passed.header("x-ratelimit-reset").is_some());
+    assert_eq!(front.statuses("key-a", "/api/things", 99), [200; 99]);
+    let denied = front.get("key-a", "/api/things");
+    assert_eq!((denied.status, denied.header("x-ratelimit-remaining")), (429, Some("0")), "the 101st");
+    let retry: u64 = denied.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&retry));
+    assert!(denied.header("ratelimit").unwrap().contains("per-key"));
+    assert_eq!(front.get("key-b", "/api/things").status, 200, "another key has a bucket of its own");
+    let other = front.get("key-a", "/other");
+    assert_eq!((other.body.as_str(), other.header("x-ratelimit-limit")), ("served /other\n", None));
+    let head = http::request(front.addr, "HEAD", "/api/things", &[("x-api-key", "key-a")], b"");
+    assert_eq!((head.status, head.body.as_str()), (429, ""));
+    let post = http::request(front.addr, "POST", "/api/things", &[("x-api-key", "key-b")], b"a body");
+    assert_eq!((post.status, post.header("x-ratelimit-remaining")), (200, Some("98")));
+    // Two questions of one connection: nothing of the first answer is left for the second.
+    let head = |key: &str, end: &str| {
+        format!("GET /api/x HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\nconnection: {end}\r\n\r\n")
+    };
+    let both = head("key-c", "keep-alive") + &head("key-a", "close");
+    let answers = http::raw(front.addr, both.as_bytes()).unwrap();
+    assert_eq!(answers.status, 200);
+    assert!(answers.body.contains(" 429 "), "{answers:?}");
+}
+
+pub(super) fn holds_whatever_a_client_sends(start: Start) {
+    let daemon = Daemon::with_rules(RULES);
+    let front = start(&[daemon.http]);
+    let long = "a".repeat(1_100);
+    let limited = [200, 200, 200, 429, 429];
+    let times = |path: &[u8], header: &[u8]| [(); 5].map(|()| front.raw(path, header));
+    for key in [long.as_bytes(), &[long.as_bytes(), b"b"].concat(), b"k\xff", b"k"] {
+        assert_eq!(times(b"/api/search", &[b"x-api-key: ", key].concat()), limited);
+    }
+    // Used up by one path is used up by any other. A gateway may refuse what is no path.
+    for path in [format!("/api/{long}").as_bytes(), b"/api/caf%e9", format!("/api/x?{long}").as_bytes()] {
+        assert_eq!(front.raw(path, b"x-api-key: k"), 429);
+    }
+    for path in
+        [&b"/api/caf\xe9"[..], b"/api/x\x01", b"/api/x#y", b"/api/%zz", b"/api/x\x7f", b"http://x/api/x"]
+    {
+        let status = front.raw(path, b"x-api-key: k");
+        assert!([400, 429].contains(&status), "{status} to {path:?}");
+    }
+    for path in [format!("/closed?{long}").as_bytes(), b"/closed?x=%ff"] {
+        assert_eq!(front.raw(path, b"x-a: b"), 403);
+    }
+    // An empty header, or one that is none, is the client's fault, and no sign that Tidegate is away.
+    let odd: [&[u8]; 7] = [
+        b"x-api-key: k\x01",
+        b"authorization: Bearer \x02",
+        b"x-forwarded-for: \x03\r\nx-api-key: k",
+        b"x-forwarded-for:\r\nx-api-key: k",
+        b"x-api-key:\r\nx-api-key: k",
+        b"x-api-key: k\r\nx-api-key: j",
+        b"x-api-key: k\r\nhost: y",
+    ];
+    for header in odd {
+        let status = front.raw(b"/api/x", header);
+        assert!([400, 429].contains(&status), "{status} to {:?}", String::from_utf8_lossy(header));
+    }
+    let unnamed = http::raw(front.addr, b"GET /api/x HTTP/1.0\r\nx-api-key: k\r\n\r\n").unwrap();
+    assert!([400, 429].contains(&unnamed.status), "without a host: {unnamed:?}");
+}
+
+pub(super) fn holds_every_spelling(start: Start) {
+    let daemon = Daemon::with_rules(RULES);
+    let front = start(&[daemon.http]);
+    assert_eq!([(); 4].map(|()| front.raw(b"/api/search", b"x-api-key: k")), [200, 200, 200, 429]);
+    for path in SEARCH {
+        assert_eq!(front.raw(path.as_bytes(), b"x-api-key: k"), 429, "{path} is limited");
+    }
+    for host in ADMIN_HOST {
+        let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
+        assert_eq!(http::raw(front.addr, head.as_bytes()).unwrap().status, 403, "{host}");
+    }
+}
+
+pub(super) fn believes_no_client(start: Start) {
+    let daemon = Daemon::with_rules(RULES);
+    let front = start(&[daemon.http]);
+    let claims = [
+        ("x-tidegate-user", "mallory"),
+        ("x-forwarded-uri", "/closed"),
+        ("x-original-uri", "/closed"),
+        ("x-forwarded-method", "POST"),
+        ("x-original-method", "POST"),
+        ("x-forwarded-host", "admin.example.com"),
+    ];
+    for claim in claims {
+        assert_eq!(http::get(front.addr, "/other", &[claim]).status, 200, "{claim:?}");
+        assert_eq!(http::get(front.addr, "/closed", &[(claim.0, "/other")]).status, 403, "{claim:?}");
+    }
+    let write = |method: &str, host: &str, from: &str| {
+        let head = format!(
+            "{method} /cart HTTP/1.1\r\nhost: {host}\r\nx-forwarded-for: {from}\r\nconnection: close\r\n\r\n"
+        );
+        http::raw(front.addr, head.as_bytes()).unwrap().status
+    };
+    assert_eq!(write("POST", "shop.example", "203.0.113.1"), 200);
+    assert_eq!(write("POST", "shop.example", "203.0.113.2"), 503, "a client cannot claim another address");
+    assert_eq!(write("GET", "shop.example", "203.0.113.1"), 200);
+    assert_eq!(write("POST", "other.example", "203.0.113.1"), 200);
+}
+
+pub(super) fn loses_nothing_in_a_rolling_restart(start: Start) {
+    let launch = Launch { drain: Some("4s"), ..Launch::default() };
+    let rules = replaced(RULES, "limit = 3", "limit = 1000000000");
+    let mut daemons = [(); 2].map(|()| Daemon::launch(launch, &rules, "", &[]));
+    let front = start(&[daemons[0].http, daemons[1].http]);
+    // Longer than two intervals of the health checks.
+    let settle = |_: &Daemon| std::thread::sleep(Duration::from_millis(2_500));
+    rolling::restart(&mut daemons, front.addr, &[("x-api-key", "key-a")], settle);
+}

@@ -1,0 +1,115 @@
+//! Debian's HAProxy with `deploy/haproxy`, which asks by HAProxy's own HTTP client.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::support::daemon::Daemon;
+use super::support::process::Process;
+use super::support::{free_tcp, origin};
+use super::{Gateway, every, program, replaced};
+
+fn start(daemons: &[SocketAddr]) -> Gateway {
+    start_with(daemons, |config| config)
+}
+
+fn start_with(daemons: &[SocketAddr], change: impl Fn(String) -> String) -> Gateway {
+    let folder = TempDir::new().unwrap();
+    let (addr, service) = (free_tcp(), origin::start());
+    // Abstract sockets have no folder: one name for each test.
+    let asked = format!("abns@tidegate-{}", addr.port());
+    let script = replaced(include_str!("../../deploy/haproxy/tidegate.lua"), "abns@tidegate", &asked);
+    std::fs::write(folder.path().join("tidegate.lua"), script).unwrap();
+    let config = include_str!("../../deploy/haproxy/haproxy.cfg");
+    let config = replaced(config, "bind abns@tidegate", &format!("bind {asked}"));
+    let script = folder.path().join("tidegate.lua").display().to_string();
+    let config = replaced(&config, "/etc/haproxy/tidegate.lua", &script);
+    let config = replaced(&config, "bind 127.0.0.1:8088", &format!("bind {addr}"));
+    let config = replaced(&config, "server service 127.0.0.1:8000", &format!("server service {service}"));
+    let servers: String =
+        daemons.iter().enumerate().map(|(place, at)| format!("    server d{place} {at}\n")).collect();
+    let config = replaced(&config, "    server one 127.0.0.1:8080\n", &servers);
+    // On a busy machine an answer may take longer than users would wait for it.
+    let config = replaced(&config, "timeout server  250ms", "timeout server  5s");
+    let file = folder.path().join("haproxy.cfg");
+    std::fs::write(&file, change(config)).unwrap();
+    let mut command = program("haproxy");
+    command.arg("-db").arg("-f").arg(&file);
+    let process = Process::start(&mut command, &folder.path().join("haproxy.log"));
+    Gateway::serving(addr, process, folder)
+}
+
+#[test]
+fn haproxy_passes_a_hundred_and_answers_the_next_with_429() {
+    every::passes_what_is_left_and_says_when_to_come_back(start);
+}
+
+#[test]
+fn nothing_that_a_client_chooses_makes_haproxy_pass_a_request() {
+    every::holds_whatever_a_client_sends(start);
+    let daemon = Daemon::with_rules(every::RULES);
+    let front = start(&[daemon.http]);
+    front.statuses("k", "/api/x", 4);
+    // HAProxy's client takes so many headers and bytes. Neither ends the process nor lets a request pass.
+    for hops in [50, 90, 95, 97, 98] {
+        let hops = "x-forwarded-for: 203.0.113.1\r\n".repeat(hops);
+        let status = front.raw(b"/api/x", format!("{hops}x-api-key: k").as_bytes());
+        assert!([429, 400].contains(&status), "{status} to many hops");
+    }
+    for length in [13_000, 13_800, 14_000, 14_500, 15_000, 15_200, 15_300, 15_400, 16_000] {
+        let long = "a".repeat(length);
+        let status = front.raw(format!("/api/{long}").as_bytes(), b"x-api-key: k");
+        assert!([429, 431, 400].contains(&status), "{status} to a path of {length} bytes");
+        let header = format!("x-api-key: k\r\nauthorization: {long}");
+        let status = front.raw(b"/api/x", header.as_bytes());
+        assert!([429, 431, 400].contains(&status), "{status} to a header of {length} bytes");
+    }
+    assert_eq!(front.statuses("k", "/api/x", 1), [429], "it still runs");
+}
+
+#[test]
+fn every_spelling_of_a_path_and_a_host_is_held_at_haproxy() {
+    every::holds_every_spelling(start);
+}
+
+#[test]
+fn a_client_cannot_speak_for_haproxy() {
+    every::believes_no_client(start);
+}
+
+#[test]
+fn without_tidegate_haproxy_passes_or_refuses_as_its_file_says() {
+    let mut daemon = Daemon::with_rules(every::RULES);
+    let passing = start(&[daemon.http]);
+    let refusing =
+        start_with(&[daemon.http], |config| replaced(&config, "-m str passed absent }", "-m str passed }"));
+    let failed = passing.get("key-a", "/fail");
+    assert_eq!((failed.status, failed.body.as_str()), (500, "served /fail\n"), "the service's own failure");
+    assert_eq!(daemon.terminate().code(), Some(0));
+    assert_eq!(passing.statuses("key-a", "/api/x", 5), [200; 5]);
+    assert_eq!(refusing.statuses("key-a", "/api/x", 5), [503; 5]);
+}
+
+#[test]
+fn a_script_that_fails_lets_no_request_pass() {
+    let daemon = Daemon::with_rules(every::RULES);
+    let mut front = start(&[daemon.http]);
+    let script = front.folder.path().join("tidegate.lua");
+    let text = std::fs::read_to_string(&script).unwrap();
+    std::fs::write(&script, replaced(&text, "txn.f:url()", "no_such_function()")).unwrap();
+    let mut command = program("haproxy");
+    command.arg("-db").arg("-f").arg(front.folder.path().join("haproxy.cfg"));
+    front.process.signal("TERM");
+    front.process.wait(Duration::from_secs(20));
+    front.process = Process::start(&mut command, &front.folder.path().join("haproxy.log"));
+    super::support::eventually("HAProxy serves again", || {
+        std::net::TcpStream::connect(front.addr).ok().map(drop)
+    });
+    assert_eq!(front.statuses("key-a", "/api/x", 2), [503; 2]);
+}
+
+#[test]
+fn a_rolling_restart_behind_haproxy_loses_no_request() {
+    every::loses_nothing_in_a_rolling_restart(start);
+}
