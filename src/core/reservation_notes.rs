@@ -2,8 +2,8 @@
 //!
 //! The permits themselves are charged to the bucket. A note says how many, and when, so that what was not
 //! used goes back where the charge still counts: windows that are over give nothing back, a level gives back
-//! what has not drained meanwhile, a log takes out the very entry. So whatever is given back, the bucket never
-//! counts less than what was used.
+//! what has not drained meanwhile, a log takes out the very entry. So whatever is given back, the bucket
+//! never counts less than what was used.
 
 use std::collections::{BTreeMap, BTreeSet};
 
