@@ -302,10 +302,10 @@ fn tls_of_a_listener_needs_a_certificate_its_key_and_tcp() {
     assert_eq!(
         of_file(text).unwrap_err(),
         [
-            "tidegate.toml:3:9: key is missing: [listen.http_tls] needs cert and key",
-            "tidegate.toml:5:9: [listen.grpc_tls]: this listener is a Unix socket, which never leaves the machine: \
+            "tidegate.toml:3:1: key is missing: [listen.http_tls] needs cert and key",
+            "tidegate.toml:5:1: [listen.grpc_tls]: this listener is a Unix socket, which never leaves the machine: \
              TLS is for TCP",
-            "tidegate.toml:5:9: [listen.grpc_tls]: revoked has no effect without clients, the authorities whose \
+            "tidegate.toml:5:1: [listen.grpc_tls]: revoked has no effect without clients, the authorities whose \
              certificates it is about",
         ]
     );

@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 
 use super::key::{identity_values, push_value};
-use super::price::Price;
+use super::unit_price::Price;
 
 /// Bytes of a holder's name.
 pub const HOLDER_BYTES: usize = 16;

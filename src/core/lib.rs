@@ -23,6 +23,7 @@ pub mod ruleset;
 pub mod share;
 pub mod table;
 pub mod time;
+mod unit_price;
 pub mod uri;
 pub mod wire;
 pub mod written;

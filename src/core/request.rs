@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::hold::{Hold, HoldStep};
-use super::reservation::{Commit, Reserve};
+use super::reservation::{Commit, ReservedCost};
 use super::time::Span;
 
 /// Longest name or value of an attribute, and longest domain, in bytes.
@@ -23,7 +23,7 @@ pub enum Cost {
     /// Says what was used already (at least 1 permit): charged in full, whatever is left.
     Report(ReportedCost),
     /// Asks for permits, all or none, that are to be committed later.
-    Reserve(Reserve),
+    Reserve(ReservedCost),
     /// Says what a reservation has used: charged in full, whatever is left, less what is reserved.
     Commit(Commit),
     /// A step of one who holds places of `concurrency` rules, which no other cost asks. To other rules an

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
 use super::key::{identity_values, push_value};
-use super::price::Price;
 use super::time::Span;
+use super::unit_price::Price;
 
 /// Bytes of a reservation's id.
 pub const RESERVATION_BYTES: usize = 16;
@@ -33,7 +33,7 @@ impl ReservationId {
 
 /// Asks for permits that are to be committed later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reserve {
+pub struct ReservedCost {
     /// Which reservation. One that is held already takes nothing more.
     pub id: ReservationId,
     /// Permits, all or none; at least 1.
@@ -51,6 +51,21 @@ pub struct Commit {
     pub actual: u64,
     /// The most permits beyond the limit that a bucket owes, as of a report. Each rule has its own.
     pub debt_max: u32,
+}
+
+/// A charge that may be given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReservedCharge {
+    /// Permits charged.
+    pub permits: u64,
+    /// The instant that the bucket counted them at.
+    pub at: Timestamp,
+    /// Whole permits in use then, this charge's included; of a level alone.
+    pub used: u64,
+    /// How many were noted of the bucket before it.
+    pub number: u64,
+    /// When it lapses.
+    pub due: Timestamp,
 }
 
 /// What became of a reservation in one bucket.

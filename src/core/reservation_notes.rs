@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::algorithm::{Allowance, Limit, State};
 use super::request::ReportedCost;
-use super::reservation::{COMMIT_MAX, Commit, ReservationFate, ReservationId, TTL_MAX};
+use super::reservation::{COMMIT_MAX, Commit, ReservationFate, ReservationId, ReservedCharge, TTL_MAX};
 use super::time::{Span, Timestamp};
 
 /// Most reservations that one bucket holds at once.
@@ -22,21 +22,6 @@ pub const COMMIT_KEPT: Span = Span(TTL_MAX.0 + COMMIT_MAX.0);
 pub const LAPSES_MAX: usize = 100;
 /// Bytes of one note, with what the two maps need for it.
 const NOTE_BYTES: usize = 128;
-
-/// A charge that may be given back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReservedCharge {
-    /// Permits charged.
-    pub permits: u64,
-    /// The instant that the bucket counted them at.
-    pub at: Timestamp,
-    /// Whole permits in use then, this charge's included; of a level alone.
-    pub used: u64,
-    /// How many were noted of the bucket before it.
-    pub number: u64,
-    /// When it lapses.
-    pub due: Timestamp,
-}
 
 /// What a commit did to its bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

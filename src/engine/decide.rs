@@ -24,7 +24,7 @@ use crate::core::key::Key;
 use crate::core::regions::escrow::can_move;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores};
 use crate::core::request::{Cost, ReportedCost, Request};
-use crate::core::reservation::{ReservationFate, Reserve, TTL_MAX};
+use crate::core::reservation::{ReservationFate, ReservedCost, TTL_MAX};
 use crate::core::rule::{Action, Charging, Debt, Mode, OnFailure};
 use crate::core::ruleset::{Match, Matches};
 use crate::core::time::{Span, Timestamp};
@@ -317,9 +317,10 @@ fn cost_of(found: &Match<'_>, request: &Request<'_>) -> Cost {
         cost => match cost.charged() {
             Cost::Report(ReportedCost { permits, .. }) => reported(found, permits),
             Cost::Take(permits) if found.rule.rule.charge == Charging::Always => reported(found, permits),
-            Cost::Reserve(reserve) => {
-                Cost::Reserve(Reserve { ttl: reserve.ttl.min(TTL_MAX).min(found.limit.window), ..reserve })
-            }
+            Cost::Reserve(reserve) => Cost::Reserve(ReservedCost {
+                ttl: reserve.ttl.min(TTL_MAX).min(found.limit.window),
+                ..reserve
+            }),
             cost => cost,
         },
     }

@@ -4,7 +4,7 @@
 use super::slot::{Evaluation, KeySlot, Named};
 use crate::core::algorithm::{Limit, State, Verdict};
 use crate::core::request::Cost;
-use crate::core::reservation::{Commit, ReservationFate, ReservationId, Reserve};
+use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCost};
 use crate::core::reservation_notes::{ReservationNotes, ReservedCharge};
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};

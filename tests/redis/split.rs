@@ -91,7 +91,7 @@ fn a_split_key_never_admits_more_than_its_limit_and_strands_less_than_a_cost_in_
                     prop_assert_eq!(counted.returned, wanted.min(used));
                     used -= counted.returned;
                 }
-                Cost::Peek | Cost::Hold(_) | Cost::Report(_) => {
+                Cost::Peek | Cost::Hold(_) | Cost::Report(_) | Cost::Reserve(_) | Cost::Commit(_) => {
                     prop_assert_eq!(counted.verdict.admitted, left > 0)
                 }
             }

@@ -10,7 +10,7 @@ use crate::api::error::{Code, Refusal};
 use crate::api::headers;
 use crate::api::wire::{CommittedJson, DecisionJson, read_reservation, reservation_text};
 use crate::core::request::Cost;
-use crate::core::reservation::{Reserve, TTL_DEFAULT};
+use crate::core::reservation::{ReservedCost, TTL_DEFAULT};
 use crate::core::written::parse_span;
 use crate::engine::reserve::{new_reservation, reservation_of};
 
@@ -51,7 +51,7 @@ impl ConnectionContext<'_> {
             Some(id) => reservation_of(id),
             None => new_reservation().map_err(|error| Refusal::new(Code::Internal, error.to_string()))?,
         };
-        request.cost = Cost::Reserve(Reserve { id, permits, ttl });
+        request.cost = Cost::Reserve(ReservedCost { id, permits, ttl });
         let asked = [request];
         let asker = ClientIdentity::read(self.doors, &asked);
         let asked = asker.stand_in(asked)?;

@@ -7,7 +7,7 @@
 
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
-use super::reservation_notes::ReservedCharge;
+use super::reservation::ReservedCharge;
 use super::time::{Span, Timestamp};
 
 mod aligned;

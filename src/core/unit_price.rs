@@ -1,0 +1,49 @@
+//! Permits for one unit of cost: a decimal number, without floats.
+
+/// Decimal places of a price.
+const PLACES: usize = 6;
+/// The price of one permit a unit.
+const ONE: u64 = 1_000_000;
+/// The dearest price, in millionths.
+const PRICE_MAX: u64 = 1_000_000 * ONE;
+/// The most that one request costs after its price: what a caller could have said itself.
+pub(super) const COST_MAX: u64 = i64::MAX.unsigned_abs();
+
+/// Permits for one unit of cost, in millionths; above zero.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Price(u64);
+
+impl Price {
+    /// One permit for one unit.
+    pub const ONE: Self = Self(ONE);
+
+    /// Reads a decimal number from 0.000001 to 1,000,000.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (whole, part) = text.split_once('.').unwrap_or((text, "0"));
+        let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        if !digits(whole) || !digits(part) || part.len() > PLACES {
+            return None;
+        }
+        let millionths: u64 = format!("{part:0<PLACES$}").parse().ok()?;
+        let price = whole.parse::<u64>().ok()?.checked_mul(ONE)?.checked_add(millionths)?;
+        (1..=PRICE_MAX).contains(&price).then_some(Self(price))
+    }
+
+    /// The permits of so many units: whole ones, rounded up, at most 2^63 − 1.
+    #[must_use]
+    pub fn of(self, units: u64) -> u64 {
+        let permits = (u128::from(units) * u128::from(self.0)).div_ceil(u128::from(ONE));
+        u64::try_from(permits).unwrap_or(COST_MAX).min(COST_MAX)
+    }
+}
+
+impl std::fmt::Display for Price {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let part = format!("{:0PLACES$}", self.0 % ONE);
+        match part.trim_end_matches('0') {
+            "" => write!(f, "{}", self.0 / ONE),
+            part => write!(f, "{}.{part}", self.0 / ONE),
+        }
+    }
+}
