@@ -29,7 +29,7 @@ use self::domain::{Domain, Selector};
 use self::names::{ByName, Numbers};
 use self::seen::SeenAttributes;
 use self::splice::precedence;
-use super::algorithm::{Algorithm, Limit};
+use super::algorithm::{Algorithm, Counting, Limit};
 use super::identity::{ApiKey, Who};
 use super::key::{Key, Shape};
 use super::request::{LimitOverride, Request};
@@ -57,6 +57,12 @@ impl Compiled {
     fn new(rule: Rule, number: u32, shape: Shape) -> Self {
         let limit = limit_of(&rule, rule.limit, rule.burst, rule.window);
         Self { rule, number, shape, limit }
+    }
+
+    /// What its buckets count.
+    #[must_use]
+    pub const fn counting(&self) -> Counting {
+        self.rule.algorithm.counting()
     }
 
     /// The same rule with another limit: a user's own.

@@ -18,6 +18,7 @@ use std::hash::Hasher;
 
 use siphasher::sip::SipHasher13;
 
+use crate::core::algorithm::Counting;
 use crate::core::identity::ApiKey;
 use crate::core::request::TEXT_BYTES_MAX;
 use crate::core::rule::{Rule, User, UserLimit};
@@ -211,7 +212,7 @@ fn read_override(
         Some(rule) if !rule.action.counts() => {
             problems.report(&entry.at, format!("rule {:?} does not count, so it has no limit", entry.key));
         }
-        Some(rule) if rule::has_windows(rule.algorithm) && fields.has("burst") => {
+        Some(rule) if rule.algorithm.counting() == Counting::Window && fields.has("burst") => {
             let sentence = format!("burst has no effect on rule {:?}, which counts in windows", entry.key);
             problems.report(&entry.at, sentence);
         }

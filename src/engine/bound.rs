@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Engine;
 use super::loaded::Loaded;
 use super::status::WorldStatus;
-use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::algorithm::{Algorithm, Counting, Limit};
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::regions::gossip::uncertainty::{self, BucketAnswer, OtherStores, OwnStore};
 use crate::core::rule::{Mode, Rule};
@@ -186,7 +186,7 @@ pub(super) fn of_rules(
 fn least_held(algorithm: Algorithm, share: u64, rights: Option<&EscrowRule>) -> u64 {
     match rights {
         // What flows from a bucket without windows stays charged to it, or refills.
-        Some(_) if algorithm.is_level() => share,
+        Some(_) if algorithm.counting() == Counting::Level => share,
         Some(rights) if rights.in_doubt > 0 => 0,
         // In the worst case all that was given came from one bucket.
         Some(rights) => share.saturating_sub(rights.given.values().copied().fold(0, u64::saturating_add)),

@@ -16,7 +16,7 @@ use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use super::unmatched;
 use super::world::Tally;
-use crate::core::algorithm::{Algorithm, Verdict};
+use crate::core::algorithm::{Algorithm, Counting, Verdict};
 use crate::core::decision::{Decision, RuleOutcome, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
@@ -285,7 +285,7 @@ impl Engine {
 fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
     let algorithm = found.rule.rule.algorithm;
     let held = match counted.view {
-        Some(view) if !algorithm.is_level() => u64::from(view.budget),
+        Some(view) if algorithm.counting() != Counting::Level => u64::from(view.budget),
         _ => found.limit.capacity(algorithm),
     };
     counted.used.saturating_add(1).saturating_sub(held).max(1)
@@ -333,9 +333,9 @@ fn reported(found: &Match<'_>, permits: u64) -> Cost {
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
 pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u64 {
-    match algorithm {
-        Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog => now.window_index(window),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra | Algorithm::Concurrency => 0,
+    match algorithm.counting() {
+        Counting::Window => now.window_index(window),
+        Counting::Level | Counting::Concurrency => 0,
     }
 }
 
@@ -566,7 +566,7 @@ impl<'a, 'r> Plan<'a, 'r> {
     fn may_pass(&self, found: &Match<'_>, cost: Cost) -> bool {
         let algorithm = found.rule.rule.algorithm;
         let escrowed = found.rule.rule.global.as_ref().is_some_and(|global| global.mode == Mode::Escrow);
-        let gathers = escrowed && algorithm.is_level();
+        let gathers = escrowed && algorithm.counting() == Counting::Level;
         let sent = || self.speaks(found) && self.loaded.has_others(found.rule);
         !gathers || cost.taken() <= found.limit.capacity(algorithm) || sent()
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, Verdict};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
@@ -128,9 +128,9 @@ impl BucketInfo {
         let view = Allowance::in_force(self.view.as_ref(), first, algorithm, limit, now);
         // Of what was told the store has answered.
         let Some(view) = view.filter(|_| view != self.view) else { return };
-        let most = match algorithm.is_level() {
-            true => limit.capacity(algorithm).saturating_sub(view.held_up(limit, now)),
-            false => u64::from(view.budget),
+        let most = match algorithm.counting() {
+            Counting::Level => limit.capacity(algorithm).saturating_sub(view.held_up(limit, now)),
+            Counting::Window | Counting::Concurrency => u64::from(view.budget),
         };
         self.verdict.remaining = self.verdict.remaining.min(most.saturating_sub(self.used));
         self.view = self.view.map(|_| view);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::Engine;
-use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::algorithm::{Algorithm, Counting, Limit};
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::level::RECOVERY_WINDOW;
 use crate::core::regions::escrow::places::Margins;
@@ -101,12 +101,12 @@ impl Shares {
         };
         let rule = |compiled: &Arc<Compiled>| {
             let global = compiled.rule.global.as_ref()?;
-            let recall = match compiled.rule.algorithm {
+            let recall = match compiled.counting() {
                 _ if global.mode != Mode::Escrow => Span::ZERO,
-                Algorithm::Concurrency => Margins::USUAL.recall(compiled.limit.window),
+                Counting::Window => Span::ZERO,
                 // What a larger capacity was charged with must have come, and be kept no more.
-                algorithm if algorithm.is_level() => RECOVERY_WINDOW,
-                _ => Span::ZERO,
+                Counting::Level => RECOVERY_WINDOW,
+                Counting::Concurrency => Margins::USUAL.recall(compiled.limit.window),
             };
             Some(SplitRule {
                 name: RuleName { domain: compiled.rule.domain.clone(), name: compiled.rule.name.clone() },

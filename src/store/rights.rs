@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 use super::slot::{KeySlot, Named};
-use crate::core::algorithm::{Algorithm, Allowance, Limit, PLACES_PER_HOLDER_MAX, State, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict};
 use crate::core::regions::escrow::level::{self, MESSAGE_LIFE, under_way_max};
 use crate::core::regions::escrow::places::{self, Margins};
 use crate::core::regions::escrow::{
@@ -30,32 +30,27 @@ pub(super) fn is_escrowed(rule: &Compiled) -> bool {
 
 /// Whether the rule's rights can move between regions. The other algorithms hold each region to its share.
 pub(super) fn has_rights(rule: &Compiled) -> bool {
-    is_escrowed(rule) && can_move(rule.rule.algorithm)
+    moving(rule).is_some()
+}
+
+/// The kind of the rule's rights, where they can move between regions.
+fn moving(rule: &Compiled) -> Option<Counting> {
+    (is_escrowed(rule) && can_move(rule.rule.algorithm)).then(|| rule.counting())
 }
 
 /// The limit that says how long a bucket's debt lasts: where rights move, a window pays with what its region
 /// mints.
 pub(super) fn paying(rule: &Compiled, limit: &Limit) -> Limit {
-    if has_rights(rule) && rule.rule.algorithm == Algorithm::FixedWindow && limit.burst > 0 {
+    if moving(rule) == Some(Counting::Window) && limit.burst > 0 {
         return Limit { permits: limit.burst.min(limit.permits), ..*limit };
     }
     *limit
 }
 
-/// Rights of a bucket without windows, which lie in its level.
-fn has_level(rule: &Compiled) -> bool {
-    is_escrowed(rule) && rule.rule.algorithm.is_level()
-}
-
-/// Places that are held, and lent between regions.
-fn has_places(rule: &Compiled) -> bool {
-    is_escrowed(rule) && rule.rule.algorithm == Algorithm::Concurrency
-}
-
 /// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for
 /// all others. `whole` is the limit of all regions together.
 pub(super) fn gathered(rule: &Compiled, limit: &Limit, whole: &Limit) -> u64 {
-    if !has_level(rule) {
+    if moving(rule) != Some(Counting::Level) {
         return 0;
     }
     let (own, whole) = (limit.capacity(rule.rule.algorithm), whole.capacity(rule.rule.algorithm));
@@ -71,7 +66,7 @@ pub(super) fn is_closed(rule: &Compiled, policy: Option<OnFailure>) -> bool {
 /// Whether places held under this limit are lent: a daemon that speaks with no other keeps its share of the
 /// `whole`.
 pub(super) fn lends(rule: &Compiled, limit: &Limit, whole: &Limit) -> bool {
-    has_places(rule) && limit.permits == whole.permits
+    moving(rule) == Some(Counting::Concurrency) && limit.permits == whole.permits
 }
 
 /// What a charge of an escrowed rule is held to, and the instant that it counts at.
@@ -117,7 +112,7 @@ impl KeySlot {
     ) -> ChargeTerms {
         let now = now.max(self.newest);
         let terms = ChargeTerms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
-        if has_level(rule) {
+        if moving(rule) == Some(Counting::Level) {
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
             let most = (gathered(rule, limit, whole), GATHERING);
@@ -132,7 +127,7 @@ impl KeySlot {
         let known = self.begun + matters + RECOVERY_MARGIN;
         let doubts = matters > Span::ZERO && self.begun > Timestamp(0) && self.safety.doubt_is_burnt;
         let doubt = doubts.then(|| known.since(now)).filter(|left| left.0 > 0);
-        if has_places(rule) {
+        if moving(rule) == Some(Counting::Concurrency) {
             let moves = lends(rule, limit, whole);
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
@@ -184,7 +179,10 @@ impl KeySlot {
 
     /// A bucket that is not there.
     pub(super) fn fresh(&self, rule: &Compiled, limit: &Limit, now: Timestamp) -> State {
-        if has_level(rule) { self.level(rule, limit).fresh(now) } else { State::new(rule.rule.algorithm) }
+        match moving(rule) {
+            Some(Counting::Level) => self.level(rule, limit).fresh(now),
+            _ => State::new(rule.rule.algorithm),
+        }
     }
 
     /// A bucket as it counts at `now`: what is charged to its capacity included.
@@ -210,7 +208,7 @@ impl KeySlot {
         now: Timestamp,
         state: Option<&State>,
     ) -> Option<State> {
-        if !has_level(rule) {
+        if moving(rule) != Some(Counting::Level) {
             return None;
         }
         let terms = self.level(rule, limit);
@@ -256,15 +254,22 @@ impl KeySlot {
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
-        if !has_rights(rule) {
-            return None;
+        match moving(rule)? {
+            Counting::Window => self.window_rights(rule, limit, named, ask, now),
+            Counting::Level => self.level_rights(rule, limit, named, ask, now),
+            Counting::Concurrency => self.lent(limit, named, ask, now),
         }
-        if has_level(rule) {
-            return self.level_rights(rule, limit, named, ask, now);
-        }
-        if has_places(rule) {
-            return self.lent(limit, named, ask, now);
-        }
+    }
+
+    /// Carries out one step on the rights of a window.
+    fn window_rights(
+        &mut self,
+        rule: &Compiled,
+        limit: &Limit,
+        named: Named<'_>,
+        ask: &StepRequest,
+        now: Timestamp,
+    ) -> Option<StepResult> {
         let terms = self.terms(rule, (limit, limit), named, now);
         let window = terms.view.map_or(0, |view| view.window);
         let (key, place) = (named.key.bytes(), self.find(named));

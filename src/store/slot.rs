@@ -3,7 +3,7 @@
 
 use super::reservations::asked;
 use super::rights::{is_closed, is_escrowed, paying};
-use crate::core::algorithm::{Algorithm, Allowance, Limit, State, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, State, Verdict};
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{EscrowSafety, Ledger};
@@ -436,9 +436,7 @@ impl KeySlot {
         now: Timestamp,
     ) {
         let algorithm = rule.rule.algorithm;
-        let takes_debts =
-            matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
-        if !takes_debts || permits == 0 {
+        if algorithm.counting() != Counting::Level || permits == 0 {
             return;
         }
         let found = self.buckets.find(named.hash, named.key.bytes());
@@ -471,7 +469,7 @@ impl KeySlot {
         if let Some(known) = self.views.get_mut(place) {
             *known = held;
         }
-        let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
+        let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
         self.views.rate(place, now + Allowance::kept_for(window), VIEW_WEIGHT);
     }
 

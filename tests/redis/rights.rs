@@ -8,7 +8,7 @@ use crate::redis_servers::{Server, command_at, until};
 use crate::redis_store::{compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::regions::WorldKey;
 use tidegate::core::regions::escrow::level::{LevelTerms, RECOVERY_WINDOW};
@@ -29,8 +29,10 @@ const SECOND: Span = Span::from_secs(1);
 
 /// A rule of which this region mints `minted` of `permits`.
 fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window: Span) -> Compiled {
-    let windowed = algorithm == Algorithm::FixedWindow;
-    let permits = if windowed { permits } else { minted };
+    let permits = match algorithm.counting() {
+        Counting::Window => permits,
+        Counting::Level | Counting::Concurrency => minted,
+    };
     let limit = Limit { permits, window, burst: minted, queue: 0 };
     let mut rule = compiled(name, algorithm, limit, 1);
     rule.rule.global = Some(Global::new(Mode::Escrow));
@@ -166,7 +168,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
         let user = format!("u{}", users.get());
         let memory = MemoryStore::new(100).begun(START);
         let terms = LevelTerms { algorithm, limit: rule.limit, begun: START, safety: EscrowSafety::ALL };
-        let mut vault = if algorithm.is_level() {
+        let mut vault = if algorithm.counting() == Counting::Level {
             ReferenceStore::level(terms, begin)
         } else {
             ReferenceStore::new(7, START, SECOND, 8, EscrowSafety::ALL)
@@ -191,14 +193,15 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
                         continue;
                     }
                     prop_assert_eq!(vault.decide(now, *cost).is_some(), one.verdict.admitted);
-                    if !algorithm.is_level() {
+                    if algorithm.counting() != Counting::Level {
                         // What the others may have used is worked out from this.
                         let held = vault.balance(now).ledger.budget();
                         prop_assert_eq!(one.used + one.verdict.remaining, held);
                     }
                 }
                 _ => {
-                    let window = if algorithm.is_level() { 0 } else { now.window_index(SECOND) };
+                    let window =
+                        if algorithm.counting() == Counting::Level { 0 } else { now.window_index(SECOND) };
                     let read = ask(window, Step::Read);
                     let sessions = [&memory as &dyn Store, &redis]
                         .map(|store| rights(store, &rule, &user, &read, now).unwrap().ledger.session);
@@ -208,7 +211,9 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
                     prop_assert_eq!(shown(&one), shown(&two));
                     if reported {
                         // What is used of a window's rights is never more than there are.
-                        prop_assert!(algorithm.is_level() || one.used <= one.ledger.budget());
+                        prop_assert!(
+                            algorithm.counting() == Counting::Level || one.used <= one.ledger.budget()
+                        );
                         continue;
                     }
                     let own = vault.balance(now).ledger.session;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::regions::WorldKey;
 use tidegate::core::regions::escrow::level::LevelTerms;
 use tidegate::core::regions::escrow::{EscrowSafety, ReferenceStore, StepRequest, StepResult};
@@ -35,11 +35,12 @@ impl Vaults {
 
     fn vault(&mut self, key: &WorldKey, now: Timestamp, part: Limit) -> &mut ReferenceStore {
         let Self { memory: Memory { session, begun, safety }, algorithm, by_key } = self;
-        let vault = by_key.entry(key.clone()).or_insert_with(|| {
-            if algorithm.is_level() {
-                let terms = LevelTerms { algorithm: *algorithm, limit: part, begun: *begun, safety: *safety };
-                ReferenceStore::level(terms, now)
-            } else {
+        let vault = by_key.entry(key.clone()).or_insert_with(|| match algorithm.counting() {
+            Counting::Level => {
+                let (algorithm, begun, safety) = (*algorithm, *begun, *safety);
+                ReferenceStore::level(LevelTerms { algorithm, limit: part, begun, safety }, now)
+            }
+            Counting::Window | Counting::Concurrency => {
                 ReferenceStore::new(*session, *begun, part.window, u64::from(part.permits), *safety)
             }
         });

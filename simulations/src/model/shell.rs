@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::anyhow;
 use serde_json::json;
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::key::Key;
 use tidegate::core::regions::escrow::EscrowSafety;
 use tidegate::core::regions::escrow::level::RECOVERY_WINDOW;
@@ -44,7 +44,7 @@ pub(crate) struct RuleInForce {
 
 /// Whether the algorithm counts by aligned windows.
 pub(crate) const fn windowed(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog)
+    matches!(algorithm.counting(), Counting::Window)
 }
 
 /// The limit of a plan.
@@ -104,7 +104,7 @@ impl RuleInForce {
             algorithm: rule.algorithm,
             limit: self.compiled.limit,
             recall: match global.mode {
-                Mode::Escrow if rule.algorithm.is_level() => RECOVERY_WINDOW,
+                Mode::Escrow if rule.algorithm.counting() == Counting::Level => RECOVERY_WINDOW,
                 _ => Span::ZERO,
             },
         })

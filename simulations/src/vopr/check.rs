@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidegate::core::algorithm::Algorithm;
+use tidegate::core::algorithm::{Algorithm, Counting};
 use tidegate::core::regions::escrow::StepResult;
 use tidegate::core::rule::Mode;
 use tidegate::core::time::{Span, Timestamp};
@@ -305,7 +305,7 @@ fn rights(game: &Game<'_>) -> Result<(), String> {
                 daemon.node.books.rights(|vaults| vaults.balance(&key, now))
             })
             .collect();
-        let level = world.plan.rule.algorithm.is_level();
+        let level = world.plan.rule.algorithm.counting() == Counting::Level;
         let newest = balances.iter().flatten().map(|balance| balance.ledger.window).max().unwrap_or(0);
         let mut budgets = 0;
         for (one, balance) in balances.iter().enumerate() {

@@ -149,7 +149,7 @@ impl CutsCase {
         )
     }
 
-    fn windowed(&self) -> bool {
+    fn is_fixed_window(&self) -> bool {
         self.plan.rule.algorithm == Algorithm::FixedWindow
     }
 
@@ -269,7 +269,7 @@ impl Game<'_> {
         let is_cut = self.case.fault != Fault::Stopped;
         match rule.on_partition {
             OnPartition::Share | OnPartition::Freeze
-                if rule.on_partition == OnPartition::Share || !self.case.windowed() =>
+                if rule.on_partition == OnPartition::Share || !self.case.is_fixed_window() =>
             {
                 inside(all.clone(), 1.0, "the world")?;
                 let share = float(place(last)) / float(place(last + 1));
@@ -323,7 +323,7 @@ impl Game<'_> {
     fn due(&self, (from, to): (u64, u64), regions: std::ops::Range<usize>, limit: f64, burst: f64) -> f64 {
         let (mut level, mut given) = (0.0_f64, 0.0);
         for (step, asked) in (0..to).zip(&self.asked).skip(index(from)) {
-            level = if !self.case.windowed() {
+            level = if !self.case.is_fixed_window() {
                 (level + limit / float(SECOND)).min(burst)
             } else if step % SECOND == 0 {
                 limit
@@ -353,7 +353,7 @@ impl Game<'_> {
     ) -> f64 {
         let per_step = limit / float(SECOND);
         let mut curve = Curve { level: burst, deepest: 0.0 };
-        if self.case.windowed() {
+        if self.case.is_fixed_window() {
             // Two windows beside each other may both be used at once.
             curve.level = 2.0 * limit;
         }

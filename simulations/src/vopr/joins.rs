@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tidegate::core::algorithm::Algorithm;
+use tidegate::core::algorithm::{Algorithm, Counting};
 use tidegate::core::request::Cost;
 use tidegate::core::share::Weights;
 use tidegate::core::time::Span;
@@ -420,7 +420,7 @@ impl Game<'_> {
     /// for longer than is played.
     fn judge(&mut self) -> Result<(), String> {
         let waits = self.case.kind == Kind::Leave && !self.case.ordered;
-        if waits || self.case.held.algorithm.is_level() {
+        if waits || self.case.held.algorithm.counting() == Counting::Level {
             return Ok(());
         }
         let list = self.case.list();

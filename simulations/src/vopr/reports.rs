@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use tidegate::core::algorithm::Algorithm;
+use tidegate::core::algorithm::{Algorithm, Counting};
 use tidegate::core::decision::Decision;
 use tidegate::core::request::Cost;
 use tidegate::core::time::{Span, Timestamp};
@@ -275,7 +275,7 @@ impl Game<'_> {
             return Ok(());
         }
         let limit = u64::from(self.case.held.limit);
-        let level = self.case.held.algorithm.is_level();
+        let level = self.case.held.algorithm.counting() == Counting::Level;
         let flows = limit * windows + if level { u64::from(self.case.held.burst) } else { 0 };
         for user in 0..USERS {
             let (admitted, reported) = (self.admitted[index(user)], self.reported[index(user)]);

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::algorithm::{Algorithm, Counting, Limit};
 use tidegate::core::time::{Span, Timestamp};
 
 use crate::model::daemons::World;
@@ -74,7 +74,7 @@ impl Witness {
                     log.pop_front();
                 }
             }
-            algorithm if algorithm.is_level() => {
+            algorithm if algorithm.counting() == Counting::Level => {
                 let rate = rate(world, user);
                 let (used, since) = self.levels.entry(user).or_insert((0.0, world.now));
                 *used = (*used - rate * seconds(world.now.since(*since))).max(0.0) + float(cost);
@@ -123,7 +123,7 @@ impl Witness {
             }
         }
         // What was admitted by a larger limit lasts longer than a bucket of the new one takes to fill.
-        let in_debt = self.algorithm.is_level() && self.excepted.is_some();
+        let in_debt = self.algorithm.counting() == Counting::Level && self.excepted.is_some();
         if !self.judges || in_debt {
             return Ok(());
         }
@@ -207,7 +207,7 @@ impl Witness {
                     / u128::from(self.window.0);
                 of_window(window) + u64::try_from(before).unwrap_or(u64::MAX)
             }
-            algorithm if algorithm.is_level() => {
+            algorithm if algorithm.counting() == Counting::Level => {
                 let Some((used, since)) = self.levels.get(&user) else { return 0 };
                 let used = (used - rate(world, user) * seconds(world.now.since(*since))).max(0.0);
                 // Each clock runs a little differently, and a permit that has begun to drain is one.

@@ -9,7 +9,7 @@
 //! keeps to the share two windows before a region that was given less: in between all of them together are
 //! given less than the limit, and never more.
 
-use super::{Algorithm, Allowance, Limit};
+use super::{Algorithm, Allowance, Counting, Limit};
 use crate::time::{Span, Timestamp};
 
 /// A bucket with windows is remembered for so many of them.
@@ -58,7 +58,7 @@ impl Allowance {
         limit: &Limit,
         now: Timestamp,
     ) -> Option<Self> {
-        if algorithm.is_level() {
+        if algorithm.counting() == Counting::Level {
             let told = told.map(|told| told.of_capacity(limit.capacity(algorithm)));
             let Some(first) = first else { return told };
             return Some(Self::level_in_force(told, first, algorithm, limit, now));

@@ -63,12 +63,29 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Whether it counts by a level that rises by what is taken and drains at the limit's rate, without
-    /// windows.
+    /// What it counts.
     #[must_use]
-    pub const fn is_level(self) -> bool {
-        matches!(self, Self::TokenBucket | Self::LeakyBucket | Self::Gcra)
+    pub const fn counting(self) -> Counting {
+        match self {
+            Self::FixedWindow | Self::SlidingWindow | Self::SlidingLog => Counting::Window,
+            Self::TokenBucket | Self::LeakyBucket | Self::Gcra => Counting::Level,
+            Self::Concurrency => Counting::Concurrency,
+        }
     }
+}
+
+/// What an algorithm counts. What a region may use of a limit, and how rights move between regions, differs
+/// by this alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Counting {
+    /// Permits by the windows, aligned to the epoch, in which they were admitted: `fixed_window`,
+    /// `sliding_window` and `sliding_log`.
+    Window,
+    /// One level that rises by what is admitted and drains at the limit's rate: `token_bucket`,
+    /// `leaky_bucket` and `gcra`.
+    Level,
+    /// The places that somebody holds now: `concurrency`.
+    Concurrency,
 }
 
 /// What one bucket may admit.

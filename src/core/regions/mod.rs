@@ -4,7 +4,7 @@
 //! and hands out what to do (`poll_*`). It never waits, and a decision never waits for it: it only moves the
 //! [`super::algorithm::Allowance`] that the region's store enforces.
 
-use super::algorithm::{Algorithm, Allowance, Limit};
+use super::algorithm::{Algorithm, Allowance, Counting, Limit};
 use super::rule::Global;
 use super::wire::{OwnLimit, RuleName};
 
@@ -58,6 +58,14 @@ pub struct WorldRule {
     pub limit: Limit,
     /// How it is shared.
     pub global: Global,
+}
+
+impl WorldRule {
+    /// What its buckets count.
+    #[must_use]
+    pub const fn counting(&self) -> Counting {
+        self.algorithm.counting()
+    }
 }
 
 /// What this region did with one bucket since it was last told.

@@ -6,7 +6,8 @@ use ipnet::IpNet;
 
 use super::answer::{RuleKind, read_answer, read_price};
 use crate::core::algorithm::{
-    Algorithm, CONCURRENCY_LIMIT_MAX, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX, WINDOW_MIN,
+    Algorithm, CONCURRENCY_LIMIT_MAX, Counting, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX,
+    WINDOW_MIN,
 };
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 use crate::core::rule::{
@@ -229,7 +230,7 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
     fields.refuse("hold", sentence, problems);
     let window = fields.span("window", WINDOW_MIN, WINDOW_MAX, problems).unwrap_or(Span::from_secs(1));
     let written = fields.count("burst", 1, problems);
-    if has_windows(algorithm)
+    if algorithm.counting() == Counting::Window
         && let Some(entry) = fields.take("burst")
         && written.is_some_and(|burst| burst != limit)
     {
@@ -237,13 +238,11 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
                         \"token_bucket\", \"leaky_bucket\" or \"gcra\"";
         problems.report(&entry.node.at, sentence);
     }
-    let burst = if has_windows(algorithm) { limit } else { written.unwrap_or(limit) };
+    let burst = match algorithm.counting() {
+        Counting::Window => limit,
+        Counting::Level | Counting::Concurrency => written.unwrap_or(limit),
+    };
     Counted { algorithm, limit, window, burst }
-}
-
-/// Whether an algorithm counts in windows, to which a burst means nothing.
-pub(super) const fn has_windows(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog)
 }
 
 /// How long a place of a `concurrency` rule is held without renewing.
@@ -311,7 +310,7 @@ fn read_max_delay(
         let hint = "throttle needs the longest delay that a request may get, such as \"500ms\"";
         problems.report(fields.at, format!("max_delay is missing: {hint}"));
     }
-    if !matches!(algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra) {
+    if algorithm.counting() != Counting::Level {
         let at = fields.take("action").map_or(fields.at, |entry| &entry.node.at);
         problems.report(at, "action = \"throttle\" needs algorithm token_bucket, leaky_bucket or gcra: only these keep a pace");
     }

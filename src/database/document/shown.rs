@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::{Algorithm, Counting};
 use crate::core::price::PriceTable;
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
@@ -97,8 +97,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
     fn from(rule: &'r Rule) -> Self {
         let counts = rule.action.counts();
         let holds = rule.algorithm == Algorithm::Concurrency;
-        let buckets =
-            matches!(rule.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
+        let buckets = rule.algorithm.counting() == Counting::Level;
         // A limit of zero has a burst of zero, which nobody may write.
         let burst = (counts && buckets && rule.burst > 0).then_some(rule.burst);
         let conditions =

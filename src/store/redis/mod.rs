@@ -39,7 +39,7 @@ use self::servers::plan::bucket_of;
 use self::servers::rate_estimator::RateEstimator;
 use self::servers::topology::Places;
 use super::rights::has_rights;
-use crate::core::algorithm::{Algorithm, Allowance, Limit};
+use crate::core::algorithm::{Allowance, Counting, Limit};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
@@ -239,7 +239,7 @@ impl Store for RedisStore {
         _: Timestamp,
     ) {
         let name = batch::names::bucket(&rule.rule, key, rule.rule.window);
-        let window = (!rule.rule.algorithm.is_level()).then_some(rule.rule.window);
+        let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
         let ttl = Allowance::kept_for(window).to_std();
         self.core.write_view(
             batch::names::view(&name.key),
@@ -272,9 +272,7 @@ impl Store for RedisStore {
     }
 
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, _: Timestamp) {
-        let takes_debts =
-            matches!(rule.rule.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Gcra);
-        if !takes_debts || permits == 0 {
+        if rule.counting() != Counting::Level || permits == 0 {
             return;
         }
         let cost = Cost::Take(permits);

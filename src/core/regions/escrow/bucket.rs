@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::super::super::algorithm::Counting;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::DEMAND_MAX;
 use super::super::super::wire::rights::{CountedLimit, Statement, Total};
@@ -198,7 +199,10 @@ pub(super) struct LastStatement {
 impl EscrowBucket {
     pub(super) fn new(key: WorldKey, rule: Arc<FollowedRule>, now: Timestamp) -> Self {
         let limit = rule.rule.limit;
-        let window = if rule.is_places() { PLACES_WINDOW } else { limit.window };
+        let window = match rule.counting() {
+            Counting::Concurrency => PLACES_WINDOW,
+            Counting::Window | Counting::Level => limit.window,
+        };
         Self {
             key,
             rule,
@@ -224,6 +228,11 @@ impl EscrowBucket {
         }
     }
 
+    /// What it counts.
+    pub(super) fn counting(&self) -> Counting {
+        self.rule.counting()
+    }
+
     pub(super) fn length(&self) -> Span {
         self.rule.rule.limit.window
     }
@@ -231,7 +240,7 @@ impl EscrowBucket {
     /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead
     /// says so.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
-        if !self.rule.has_windows() {
+        if self.counting() != Counting::Window {
             return 0;
         }
         let told = self.balance.as_ref().map_or(0, |balance| balance.ledger.window);
@@ -260,7 +269,7 @@ impl EscrowBucket {
         if touched.window > self.window {
             (self.window, self.admitted, self.wanted) = (touched.window, 0, 0);
         }
-        if !self.rule.has_windows() {
+        if self.counting() != Counting::Window {
             self.want(now, touched.admitted > 0, refused);
         } else if touched.window == self.window {
             self.admitted = self.admitted.saturating_add(touched.admitted).saturating_sub(touched.returned);
@@ -304,14 +313,14 @@ impl EscrowBucket {
     /// Takes in what another region said. Whether it was new.
     pub(super) fn hear(&mut self, now: Timestamp, region: RegionId, said: Statement) -> bool {
         self.alive = self.alive.max(now);
-        let level = !self.rule.has_windows();
+        let by_sessions = self.counting() != Counting::Window;
         let partner = self.partner_mut(region);
         let silent = partner.heard.is_none_or(|heard| now.since(heard) > MEMORY);
         let newer = (said.window, said.stamp) > (partner.window, partner.stamp);
         let known = !silent && (said.window, said.session) == (partner.window, partner.session);
         // Of two memories the later has the larger name, but where a clock went back between them: of windows
         // the newer statement then stands.
-        let over = said.session < partner.session && (level || (!newer && !silent));
+        let over = said.session < partner.session && (by_sessions || (!newer && !silent));
         if over || (!newer && !silent && said.session == partner.session) {
             return false;
         }
@@ -376,10 +385,10 @@ impl EscrowBucket {
 
     /// What was heard longer ago than this says nothing of the demand now.
     pub(super) fn memory(&self) -> Span {
-        if self.rule.is_places() {
-            return MEMORY;
+        match self.counting() {
+            Counting::Concurrency => MEMORY,
+            Counting::Window | Counting::Level => Span(self.length().0.saturating_mul(2)).max(MEMORY),
         }
-        Span(self.length().0.saturating_mul(2)).max(MEMORY)
     }
 
     /// Whether its rights may have to move: it will use more than half of its share, or others move theirs.
@@ -389,31 +398,27 @@ impl EscrowBucket {
             partner.window.saturating_add(1) >= window
                 && partner.heard.is_some_and(|heard| now.since(heard) < self.memory())
         };
-        let moved = self
-            .current(now)
-            .is_some_and(|balance| !balance.ledger.given.is_empty() || !balance.ledger.taken.is_empty());
+        let ledger = self.current(now).map(|balance| &balance.ledger);
         let demand = self.demand(now);
-        if self.rule.is_places() {
-            return self.wanted(window) > 0 || self.partners().any(spoken);
-        }
-        if self.rule.is_level() {
-            let charged = self.current(now).is_some_and(|balance| balance.ledger.charged() > 0);
-            return charged
-                || self.wanted(window) > 0
-                || (demand > 0 && demand > share.refill / 2)
-                || self.partners().any(spoken);
-        }
-        let used = if self.window == window { self.admitted } else { 0 };
-        let wish = need(demand, self.left(window, now)) + i128::from(used) * 1_000_000;
-        moved
-            || self.wanted(window) > 0
-            || (demand > 0 && wish * 2 > i128::from(share.minted) * 1_000_000)
-            || self.partners().any(spoken)
+        let itself = match self.counting() {
+            Counting::Window => {
+                let moved = ledger.is_some_and(|ledger| !ledger.given.is_empty() || !ledger.taken.is_empty());
+                let used = if self.window == window { self.admitted } else { 0 };
+                let wish = need(demand, self.left(window, now)) + i128::from(used) * 1_000_000;
+                moved || (demand > 0 && wish * 2 > i128::from(share.minted) * 1_000_000)
+            }
+            Counting::Level => {
+                let charged = ledger.is_some_and(|ledger| ledger.charged() > 0);
+                charged || (demand > 0 && demand > share.refill / 2)
+            }
+            Counting::Concurrency => false,
+        };
+        itself || self.wanted(window) > 0 || self.partners().any(spoken)
     }
 
     /// Whether places are lent or borrowed, so that there is something to confirm.
     pub(super) fn has_loans(&self) -> bool {
-        self.rule.is_places()
+        self.counting() == Counting::Concurrency
             && self.balance.as_ref().is_some_and(|balance| {
                 let ledger = &balance.ledger;
                 ledger

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::super::algorithm::{Algorithm, Limit};
+use super::super::algorithm::{Algorithm, Counting, Limit};
 use super::super::rule::Mode;
 use super::super::share::Weights;
 use super::super::time::{Span, Timestamp};
@@ -304,19 +304,9 @@ impl FollowedRule {
         self.share(region).minted
     }
 
-    /// Whether it counts by levels, without windows.
-    const fn is_level(&self) -> bool {
-        self.rule.algorithm.is_level()
-    }
-
-    /// Whether it counts holders, whose places are lent.
-    const fn is_places(&self) -> bool {
-        matches!(self.rule.algorithm, Algorithm::Concurrency)
-    }
-
-    /// Whether windows say what may be spent.
-    const fn has_windows(&self) -> bool {
-        !self.is_level() && !self.is_places()
+    /// What its buckets count, and so which rights move.
+    const fn counting(&self) -> Counting {
+        self.rule.counting()
     }
 
     /// The regions that may have places of a region's share.
@@ -428,7 +418,8 @@ impl Escrow {
         self.decide_by(now, id, touched.own);
         // Nobody need gather for what can never pass.
         let never = self.bucket(id).is_some_and(|bucket| {
-            bucket.rule.is_level() && touched.refused > bucket.rule.share(self.own_region()).gathered
+            bucket.rule.counting() == Counting::Level
+                && touched.refused > bucket.rule.share(self.own_region()).gathered
         });
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.touch(now, touched, if never { 0 } else { touched.refused });
@@ -587,7 +578,10 @@ impl Escrow {
 /// its share.
 #[must_use]
 pub const fn can_move(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow | Algorithm::Concurrency) || algorithm.is_level()
+    match algorithm.counting() {
+        Counting::Window => matches!(algorithm, Algorithm::FixedWindow),
+        Counting::Level | Counting::Concurrency => true,
+    }
 }
 
 fn moves_rights(rule: &WorldRule) -> bool {

@@ -1,5 +1,6 @@
 //! What one daemon does about one bucket: looks at its rights, gives, and decides what to tell.
 
+use super::super::super::algorithm::Counting;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::rights::Total;
 use super::super::membership::{RegionId, Regions};
@@ -34,7 +35,7 @@ impl Escrow {
         }
         let Some(bucket) = self.bucket(id) else { return };
         // What is on its way has to be sent until it has come.
-        let open = bucket.rule.is_places()
+        let open = bucket.counting() == Counting::Concurrency
             && (1..self.regions.len()).any(|region| self.unacknowledged(now, id, region).is_some());
         let Some(bucket) = self.bucket_mut(id) else { return };
         let hot = bucket.is_hot(now, bucket.rule.share(&own)) || open;
@@ -131,21 +132,23 @@ impl Escrow {
         if bucket.current(now).is_none() {
             return;
         }
-        let (level, windows) = (bucket.rule.is_level(), bucket.rule.has_windows());
+        let counting = bucket.counting();
         if self.owns(&bucket.key) {
-            if level {
-                self.settle(now, id);
-                self.forward(now, id);
-            } else if windows {
-                self.push(now, id);
-            } else {
-                self.open_sessions(now, id);
-                self.lend(now, id);
+            match counting {
+                Counting::Window => self.push(now, id),
+                Counting::Level => {
+                    self.settle(now, id);
+                    self.forward(now, id);
+                }
+                Counting::Concurrency => {
+                    self.open_sessions(now, id);
+                    self.lend(now, id);
+                }
             }
         }
         self.send(now, id);
         self.tell(now, id);
-        if windows {
+        if counting == Counting::Window {
             self.run_dry(now, id);
         }
     }
@@ -433,7 +436,10 @@ impl Escrow {
         };
         // A share that shrank while more was under way: whoever knows the smaller one alone believes no more
         // than that at once.
-        let at_once = if bucket.rule.is_level() { balance.ledger.minted.max(1) } else { u64::MAX };
+        let at_once = match bucket.counting() {
+            Counting::Level => balance.ledger.minted.max(1),
+            Counting::Window | Counting::Concurrency => u64::MAX,
+        };
         (given > acked).then_some(given.min(acked.saturating_add(at_once)))
     }
 
@@ -471,7 +477,7 @@ impl Escrow {
 
     /// Whether the others would go wrong by what they were told before.
     fn worth_telling(&self, now: Timestamp, bucket: &EscrowBucket, new: LastStatement) -> bool {
-        if bucket.rule.is_places() {
+        if bucket.counting() == Counting::Concurrency {
             return self.places_worth_telling(now, bucket, new);
         }
         let share = bucket.rule.share(self.own_region());
@@ -489,7 +495,7 @@ impl Escrow {
         let spent = i128::from(old.demand) * i128::from(age.0) / UNIT;
         let free = i128::from(free) * UNIT;
         let limit = &bucket.rule.rule.limit;
-        let (believed, whole, drain) = if bucket.rule.is_level() {
+        let (believed, whole, drain) = if bucket.counting() == Counting::Level {
             let (capacity, refill) = (i128::from(share.minted) * UNIT, share.refill);
             let basin = LevelEstimate { capacity, refill, demand: old.demand, ..LevelEstimate::default() };
             (
@@ -557,7 +563,7 @@ impl Escrow {
         if bucket.is_hot(now, bucket.rule.share(self.own_region())) {
             let gap = if bucket.stirred { self.config.look_gap } else { self.config.interval };
             next = next.min(bucket.looked.map_or(now, |looked| looked + gap));
-            if bucket.rule.has_windows() {
+            if bucket.counting() == Counting::Window {
                 next = next.min(bucket.start(bucket.window_at(now).saturating_add(1)));
             }
         }

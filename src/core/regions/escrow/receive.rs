@@ -3,6 +3,7 @@
 //! A frame is judged whole before anything of it is taken. What another region says of its own rights is
 //! believed as far as it can be true: a region can pass on no more than its share and what it was given.
 
+use super::super::super::algorithm::Counting;
 use super::super::super::time::Timestamp;
 use super::super::super::wire::rights::{
     RIGHTS_ENTRIES_MAX, RightsFrame, Statement, TOTALS_MAX, Total, Transfer,
@@ -88,15 +89,17 @@ impl Escrow {
             self.hear_sibling_limit(now, id, limit);
         }
         let Some(bucket) = self.bucket_mut(id) else { return };
+        let counting = bucket.counting();
+        let ahead = u64::from(counting == Counting::Window);
         if region == Regions::OWN {
             bucket.hear_sibling(now, &from.node, &said);
-        } else if said.window > bucket.window_at(now).saturating_add(u64::from(bucket.rule.has_windows())) {
+        } else if said.window > bucket.window_at(now).saturating_add(ahead) {
             self.tally.other_windows = self.tally.other_windows.saturating_add(1);
             return;
         } else {
             bucket.hear(now, region, said);
             self.hear_limit(now, id, limit);
-            if self.owns(&key) && self.bucket(id).is_some_and(|bucket| bucket.rule.is_level()) {
+            if self.owns(&key) && counting == Counting::Level {
                 // Not at the next look: until then what was acknowledged takes up room here.
                 self.settle(now, id);
                 self.next_step(now, id);
@@ -118,7 +121,7 @@ impl Escrow {
         let labels = self.config.safety.windows_are_labels;
         let allowed = self.passes_on(id, region, sent.window);
         let Some(bucket) = self.bucket(id) else { return };
-        let (level, places) = (bucket.rule.is_level(), bucket.rule.is_places());
+        let counting = bucket.counting();
         let window = bucket.window_at(now);
         if sent.window != window && labels {
             // What comes early comes again.
@@ -140,26 +143,31 @@ impl Escrow {
             let others =
                 ledger.taken.iter().filter(|taken| taken.region == from && taken.session != sent.session);
             let others: u64 = others.map(|taken| taken.permits).fold(0, u64::saturating_add);
-            let honest = if places {
-                // What it owns at most, and what it gives back.
-                let most = ledger.given_to(&from, sent.session);
-                let member = bucket.rule.shares.contains_key(&from);
-                member && sent.permits <= bucket.share_of(&from).minted_most.saturating_add(most)
-            } else if level {
-                let share = bucket.share_of(&from);
-                self.bucket_mut(id).is_none_or(|bucket| {
-                    bucket.partner_mut(region).believes(now, share, sent.session, sent.permits, taken)
-                })
-            } else {
-                others.saturating_add(sent.permits) <= allowed
+            let honest = match counting {
+                Counting::Window => others.saturating_add(sent.permits) <= allowed,
+                Counting::Level => {
+                    let share = bucket.share_of(&from);
+                    self.bucket_mut(id).is_none_or(|bucket| {
+                        bucket.partner_mut(region).believes(now, share, sent.session, sent.permits, taken)
+                    })
+                }
+                Counting::Concurrency => {
+                    // What it owns at most, and what it gives back.
+                    let most = ledger.given_to(&from, sent.session);
+                    let member = bucket.rule.shares.contains_key(&from);
+                    member && sent.permits <= bucket.share_of(&from).minted_most.saturating_add(most)
+                }
             };
             if !honest {
                 let all = others.saturating_add(sent.permits);
-                let beyond = if level || places { u64::MAX } else { all.saturating_sub(allowed) };
+                let beyond = match counting {
+                    Counting::Window => all.saturating_sub(allowed),
+                    Counting::Level | Counting::Concurrency => u64::MAX,
+                };
                 self.doubt(now, id, region, beyond);
                 return;
             }
-        } else if level || places {
+        } else if counting != Counting::Window {
             // It comes again, when the store has told what it has.
             if let Some(bucket) = self.bucket_mut(id) {
                 bucket.wait(StepRequest { key, window, step: Step::Read, own: None });
@@ -175,14 +183,14 @@ impl Escrow {
             bucket.partner_mut(region).proves();
         }
         let (session, to_session, permits) = (sent.session, sent.to_session, sent.permits);
-        let keep = self.bucket(id).filter(|_| level).map_or(0, |bucket| {
+        let keep = self.bucket(id).filter(|_| counting == Counting::Level).map_or(0, |bucket| {
             let room = bucket.current(now).map_or(0, |balance| balance.ledger.minted);
             // Two may have given for one refusal, as neither knew of the other: the next request finds it.
             let few = if bucket.refused_lately(now) { KEPT_FEW } else { 0 };
             bucket.wanted(0).saturating_sub(room).max(few)
         });
         let step = Step::Take { from, session, to_session, permits, keep };
-        let window = if places { now.0 } else { sent.window };
+        let window = if counting == Counting::Concurrency { now.0 } else { sent.window };
         if let Some(bucket) = self.bucket_mut(id) {
             bucket.wait(StepRequest { key, window, step, own: None });
         }

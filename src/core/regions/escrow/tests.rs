@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::super::algorithm::Limit;
+use super::super::super::algorithm::{Counting, Limit};
 use super::super::super::rule::Global;
 use super::super::super::wire::rights::{CountedLimit, RightsFrame, Statement, Total, Transfer};
 use super::super::super::wire::{DEMAND_MAX, OwnLimit};
@@ -144,7 +144,7 @@ impl EscrowWorld {
     fn vault(&self, place: usize, count: usize, session: u64, begun: Timestamp) -> ReferenceStore {
         let weights = Weights::new(&[], &[], &Self::names(count));
         let minted = weights.of(u64::from(self.limit.permits), &format!("r{place}"));
-        if self.algorithm.is_level() {
+        if self.algorithm.counting() == Counting::Level {
             let part =
                 |whole: u32| u32::try_from(weights.of(u64::from(whole), &format!("r{place}"))).unwrap();
             let limit =
@@ -189,7 +189,7 @@ impl EscrowWorld {
             self.reference.0 -= i128::from(cost) * 1_000_000;
         }
         self.offered += cost;
-        let level = self.algorithm.is_level();
+        let level = self.algorithm.counting() == Counting::Level;
         let tally = &mut self.tallies[place];
         let window = if level { 0 } else { now.window_index(self.limit.window) };
         tally.window = window.max(tally.window);
@@ -318,7 +318,7 @@ impl EscrowWorld {
     /// Nothing is anywhere that was not minted: what is taken was given, and all budgets fit the limit.
     fn check(&self) -> Result<(), String> {
         let limit = u64::from(self.limit.permits);
-        if self.algorithm.is_level() {
+        if self.algorithm.counting() == Counting::Level {
             if self.reference.0 < 0 {
                 return Err(format!("{} millionths above the arrival curve", -self.reference.0));
             }
@@ -517,7 +517,7 @@ fn no_number_that_another_region_says_is_too_large() {
 }
 
 fn numbers_are_bounded(mut world: EscrowWorld) {
-    let level = world.algorithm.is_level();
+    let level = world.algorithm.counting() == Counting::Level;
     for step in 0..100 {
         world.request(1, 1);
         world.tick();
@@ -589,7 +589,7 @@ fn play(mut world: EscrowWorld, acts: &[Act]) -> Result<(), String> {
             Act::Crash(place) => world.crash(place % count),
             Act::CutOff(place, cut) => world.regions[place % count].cut_off = *cut,
             // Without windows permits come by the clock: one that jumps brings some that are not due.
-            Act::Clock(..) if world.algorithm.is_level() => {}
+            Act::Clock(..) if world.algorithm.counting() == Counting::Level => {}
             // A clock may be set at any time, but not back over a crash by more than the margin.
             Act::Clock(place, ahead) => {
                 let place = place % count;
@@ -638,7 +638,7 @@ fn torment(algorithm: Algorithm, seed: u64, safety: EscrowSafety) -> Result<(), 
         // A bucket without windows is full, and so can be too full, only after nobody has asked for a while.
         let (alone, silent) = if seed % 4 < 2 { (40, 80) } else { (20, 180) };
         for place in 0..3 {
-            let count = match (algorithm.is_level(), step % (silent + 20)) {
+            let count = match (algorithm.counting() == Counting::Level, step % (silent + 20)) {
                 (false, _) if place != busy => world.roll(3),
                 (true, at) if at < alone && place != busy => 0,
                 (true, at) if (alone..silent).contains(&at) => 0,
@@ -649,7 +649,7 @@ fn torment(algorithm: Algorithm, seed: u64, safety: EscrowSafety) -> Result<(), 
             }
         }
         // More than its capacity, which it gathers for while nobody asks.
-        if algorithm.is_level() && step % (silent + 20) == alone {
+        if algorithm.counting() == Counting::Level && step % (silent + 20) == alone {
             world.request(busy, 45);
         }
         if world.roll(100) == 0 {

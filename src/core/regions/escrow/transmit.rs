@@ -1,5 +1,6 @@
 //! Makes frames for other daemons: bounded in size and number, always with the newest that is known.
 
+use super::super::super::algorithm::Counting;
 use super::super::super::time::Timestamp;
 use super::super::super::wire::rights::{RIGHTS_ENTRIES_MAX, RightsFrame, Statement, Transfer};
 use super::super::membership::{RegionId, Regions};
@@ -97,7 +98,9 @@ impl Escrow {
             },
             given: match &balance.ledger.kept {
                 Some(kept) if whole => kept.totals.clone(),
-                None if whole && confirms && !bucket.rule.is_level() => balance.ledger.given.clone(),
+                None if whole && confirms && bucket.counting() != Counting::Level => {
+                    balance.ledger.given.clone()
+                }
                 _ => Vec::new(),
             },
             closed: balance.ledger.closed.filter(|_| whole),

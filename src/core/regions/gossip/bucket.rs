@@ -16,7 +16,7 @@ use super::plausibility::{BELIEVED_TIMES, PlausibilityLimit};
 use super::replica::Policy;
 use super::safety::GossipSafety;
 use super::shared_level::{LevelReport, SharedLevel};
-use crate::algorithm::{Algorithm, Allowance, Limit};
+use crate::algorithm::{Algorithm, Allowance, Counting, Limit};
 use crate::regions::by_region::ByRegion;
 use crate::regions::demand::Demand;
 use crate::regions::fair_share::ReportFigures;
@@ -236,12 +236,9 @@ impl GossipBucket {
         }
     }
 
-    /// Whether it counts by windows; the other algorithms are told by debits.
-    pub(super) fn windowed(&self) -> bool {
-        matches!(
-            self.rule.algorithm,
-            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog
-        )
+    /// What it counts. Places are counted by no `gossip` rule.
+    pub(super) fn counting(&self) -> Counting {
+        self.rule.counting()
     }
 
     /// How long a window is whose end is not the end of what was admitted in it: of a `sliding_log`.
@@ -251,16 +248,18 @@ impl GossipBucket {
 
     /// The window that contains `now`; zero for algorithms without windows.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
-        if self.windowed() { now.window_index(self.rule.limit.window) } else { 0 }
+        match self.counting() {
+            Counting::Window => now.window_index(self.rule.limit.window),
+            Counting::Level | Counting::Concurrency => 0,
+        }
     }
 
     /// Whether counts of this window still matter, or matter already.
     pub(super) fn speaks_of(&self, window: u64, now: Timestamp) -> bool {
         let current = self.window_at(now);
-        if self.windowed() {
-            window.saturating_add(1) >= current && window <= current.saturating_add(1)
-        } else {
-            window == 0
+        match self.counting() {
+            Counting::Window => window.saturating_add(1) >= current && window <= current.saturating_add(1),
+            Counting::Level | Counting::Concurrency => window == 0,
         }
     }
 
@@ -270,7 +269,7 @@ impl GossipBucket {
         let length = self.rule.limit.window;
         let begins = Timestamp::window_start(window, length);
         let ends = Timestamp::window_start(window.saturating_add(1), length);
-        self.windowed() && now.since(ends) <= LATELY && begins.since(now) <= LATELY
+        self.counting() == Counting::Window && now.since(ends) <= LATELY && begins.since(now) <= LATELY
     }
 
     pub(super) fn period(&self, window: u64) -> Option<&Period> {
@@ -354,7 +353,7 @@ impl GossipBucket {
         heard: &ReceivedReport,
         here: DaemonContext<'_>,
     ) -> ReportOutcome {
-        let past = !self.windowed()
+        let past = self.counting() != Counting::Window
             && self.period(0).and_then(|period| period.told(region)).is_none()
             && heard.counts.iter().any(|count| count.counter.since + here.horizon + JOINING < self.since);
         self.changed = now;
@@ -406,7 +405,7 @@ impl GossipBucket {
     /// Whether a region told of more than it is believed to have admitted. What the own region admits without
     /// windows its own store knows, so nothing has to be believed.
     fn is_beyond(&self, now: Timestamp, region: RegionId, admitted: u64) -> bool {
-        if self.windowed() {
+        if self.counting() == Counting::Window {
             return self.believed(admitted) < admitted;
         }
         if region == Regions::OWN {
@@ -428,11 +427,12 @@ impl GossipBucket {
     /// reload has just lowered, may have admitted more than the limit, and one that lies may say anything. In
     /// a bucket without windows it is believed bit by bit, as [`PlausibilityLimit`] has it.
     fn believed(&self, net: u64) -> u64 {
-        if self.windowed() {
-            let most = self.rule.limit.permits.max(self.own.before());
-            net.min(u64::from(most).saturating_mul(BELIEVED_TIMES))
-        } else {
-            net
+        match self.counting() {
+            Counting::Window => {
+                let most = self.rule.limit.permits.max(self.own.before());
+                net.min(u64::from(most).saturating_mul(BELIEVED_TIMES))
+            }
+            Counting::Level | Counting::Concurrency => net,
         }
     }
 
@@ -488,7 +488,7 @@ impl GossipBucket {
         statement: LevelReport,
         here: DaemonContext<'_>,
     ) -> bool {
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             return self.pool.hear(now, region, statement, here.horizon);
         }
         let account =
@@ -610,10 +610,13 @@ impl GossipBucket {
     pub(super) fn in_use(&self, now: Timestamp) -> u64 {
         let Some(period) = self.period(self.window_at(now)) else { return 0 };
         let own = period.live.net();
-        let (used, whole) = if self.windowed() {
-            (own.saturating_add(self.told_by_others(period)), u64::from(self.rule.limit.permits))
-        } else {
-            (self.pool.in_use(now, self.rule.limit), self.rule.limit.capacity(self.rule.algorithm))
+        let (used, whole) = match self.counting() {
+            Counting::Window => {
+                (own.saturating_add(self.told_by_others(period)), u64::from(self.rule.limit.permits))
+            }
+            Counting::Level | Counting::Concurrency => {
+                (self.pool.in_use(now, self.rule.limit), self.rule.limit.capacity(self.rule.algorithm))
+            }
         };
         used.saturating_mul(1_000) / whole.max(1)
     }

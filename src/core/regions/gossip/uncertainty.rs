@@ -1,7 +1,7 @@
 //! What an answer under `gossip` says of all regions: what they are believed to have used, and how much more
 //! it may be.
 
-use crate::algorithm::{Algorithm, Allowance, LEVEL_SPEAKS, Limit};
+use crate::algorithm::{Algorithm, Allowance, Counting, LEVEL_SPEAKS, Limit};
 use crate::time::{Span, Timestamp};
 
 /// What a store answered of a bucket, with what it was told of the other regions.
@@ -70,7 +70,10 @@ pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
 /// What all regions are believed to have used.
 #[must_use]
 pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
-    let window = if algorithm.is_level() { 0 } else { now.window_index(limit.window) };
+    let window = match algorithm.counting() {
+        Counting::Level => 0,
+        Counting::Window | Counting::Concurrency => now.window_index(limit.window),
+    };
     answered.used.saturating_add(answered.view.map_or(0, |view| view.others_at(window)))
 }
 
@@ -92,7 +95,7 @@ pub fn error_bound(
         return told;
     }
     let whole = limit.capacity(algorithm);
-    if algorithm.is_level() {
+    if algorithm.counting() == Counting::Level {
         let refilled = u128::from(whole) * u128::from(limit.window.0) / u128::from(limit.permits.max(1));
         let refilled = Span(u64::try_from(refilled).unwrap_or(u64::MAX));
         let each = whole.saturating_add(unheard(limit, elsewhere.silence));

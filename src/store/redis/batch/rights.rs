@@ -6,7 +6,7 @@
 
 use redis::{Cmd, Value};
 
-use crate::core::algorithm::{Algorithm, Limit};
+use crate::core::algorithm::{Algorithm, Counting, Limit};
 use crate::core::key::Key;
 use crate::core::regions::escrow::places::{LoanBook, LoanPartner};
 use crate::core::regions::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
@@ -75,7 +75,7 @@ impl StepCall {
         let mut step = Vec::with_capacity(32 + region.len());
         // Without windows there is room for another number.
         let window = match ask.step {
-            Step::Take { keep, .. } if rule.rule.algorithm.is_level() => keep.min(PERMITS_MAX),
+            Step::Take { keep, .. } if rule.counting() == Counting::Level => keep.min(PERMITS_MAX),
             _ => ask.window,
         };
         push(&mut step, window, 7);

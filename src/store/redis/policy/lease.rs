@@ -14,7 +14,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::core::algorithm::{Algorithm, Limit, State, Verdict};
+use crate::core::algorithm::{Algorithm, Counting, Limit, State, Verdict};
 use crate::core::key::Key;
 use crate::core::request::{Cost, ReportedCost};
 use crate::core::rule::Mode;
@@ -127,10 +127,6 @@ fn leasable(charge: &Charge<'_>) -> bool {
     algorithm && alone && charge.enforced
 }
 
-const fn has_windows(algorithm: Algorithm) -> bool {
-    matches!(algorithm, Algorithm::FixedWindow | Algorithm::SlidingWindow)
-}
-
 impl Leases {
     pub(in crate::store::redis) fn new(permits_max: u32, ttl: Duration) -> Self {
         let shards = std::array::from_fn(|_| Mutex::default());
@@ -195,12 +191,13 @@ impl Leases {
         hot.drawing = false;
         let drawn = drawn.filter(|drawn| drawn.permits > 0)?;
         let window = drawn.bucket.limit.window.0.max(1);
-        let window_ends = has_windows(drawn.bucket.algorithm)
-            .then(|| drawn.sent + Duration::from_micros(window - drawn.server.0 % window));
+        let by_windows = drawn.bucket.algorithm.counting() == Counting::Window;
+        let window_ends =
+            by_windows.then(|| drawn.sent + Duration::from_micros(window - drawn.server.0 % window));
         let before = hot.held.take();
         let same = before.as_ref().is_some_and(|held| {
             held.bucket == drawn.bucket
-                && (!has_windows(drawn.bucket.algorithm)
+                && (!by_windows
                     || held.server.window_index(Span(window)) == drawn.server.window_index(Span(window)))
         });
         let kept = if same { before.as_ref().map_or(0, |held| held.left) } else { 0 };

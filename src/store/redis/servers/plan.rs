@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::Algorithm;
+use crate::core::algorithm::Counting;
 use crate::core::hold::{Hold, HoldStep};
 use crate::core::request::Cost;
 use crate::core::rule::Mode;
@@ -119,13 +119,10 @@ pub(in crate::store::redis) fn unanswered<'a>(
 pub(in crate::store::redis) fn undo(part: &Part, answered: &Answered) -> Option<Part> {
     let mut charges = SmallVec::new();
     for (item, charged) in part.charges.iter().zip(&answered.charges) {
-        let windows = part.buckets.get(item.bucket).is_some_and(|bucket| {
-            bucket.escrowed
-                && matches!(
-                    bucket.algorithm,
-                    Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::SlidingLog
-                )
-        });
+        let windows = part
+            .buckets
+            .get(item.bucket)
+            .is_some_and(|bucket| bucket.escrowed && bucket.algorithm.counting() == Counting::Window);
         if windows {
             // What goes back may come in the next window, which never took it: there a limit that is never
             // exceeded would be.

@@ -2,7 +2,7 @@
 
 use super::pending_report::REMINDED;
 use super::{DaemonContext, GossipBucket};
-use crate::algorithm::Algorithm;
+use crate::algorithm::{Algorithm, Counting};
 use crate::regions::gossip::replica::Policy;
 use crate::regions::gossip::uncertainty::unheard;
 use crate::regions::membership::{Region, RegionId, Regions};
@@ -71,7 +71,10 @@ impl GossipBucket {
     /// How long after a report the stores of all regions still hold what it made them hold: a view of a
     /// window speaks of the next one too.
     pub(super) fn agreed_for(&self) -> Span {
-        if self.windowed() { self.rule.limit.window } else { LEVEL_KNOWN }
+        match self.counting() {
+            Counting::Window => self.rule.limit.window,
+            Counting::Level | Counting::Concurrency => LEVEL_KNOWN,
+        }
     }
 
     /// Whether any region tells of it.
@@ -91,7 +94,10 @@ impl GossipBucket {
     ) -> (u64, UncertaintyCause) {
         // While its own limit changes some regions hold the old one and some the new.
         let begun = Timestamp::window_start(self.window_at(now), self.rule.limit.window);
-        let before = if self.windowed() { u64::from(self.own.before_at(begun)) } else { 0 };
+        let before = match self.counting() {
+            Counting::Window => u64::from(self.own.before_at(begun)),
+            Counting::Level | Counting::Concurrency => 0,
+        };
         let limit = self.rule.limit.capacity(self.rule.algorithm).max(before);
         let heard = here.horizon + here.horizon + HEARD;
         let settled = (here.settled || !here.care.doubts_what_is_late)
@@ -143,12 +149,13 @@ impl GossipBucket {
         limit: u64,
     ) -> (u64, UncertaintyCause) {
         let told = self.period(self.window_at(now)).and_then(|period| period.told(id));
-        let quiet = if here.suppresses_reports { self.quiet_of(id, here, self.windowed()) } else { 0 };
+        let windows = self.counting() == Counting::Window;
+        let quiet = if here.suppresses_reports { self.quiet_of(id, here, windows) } else { 0 };
         let newest = told.or_else(|| self.periods.iter().rev().find_map(|period| period.told(id)));
         let stale =
             newest.is_some_and(|told| now.since(told.stamp) > REMINDED + here.horizon && told.demand > 0);
         let doubt = if stale { UncertaintyCause::Stale } else { UncertaintyCause::Lag };
-        if self.windowed() {
+        if windows {
             let known = told.map_or(0, |told| self.believed(told.counts.net()));
             let given = match here.care.counts_all_given {
                 true => self.cut.most_of(id),
@@ -191,7 +198,7 @@ impl GossipBucket {
                 None => lives(counters.len()).max(here.daemons(id)),
             }
         };
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             return limit.saturating_add(unheard(&self.rule.limit, here.silence)).saturating_mul(stores);
         }
         let all = limit.saturating_mul(stores);
@@ -226,8 +233,9 @@ impl GossipBucket {
 
     /// When a process began, if what was used before it still counts in a window.
     fn lived_until(&self, now: Timestamp, begun: Option<Timestamp>, window: u64) -> Option<Timestamp> {
-        let counts = |at: &Timestamp| {
-            if self.windowed() { self.window_at(*at) >= window } else { now < *at + self.drained() }
+        let counts = |at: &Timestamp| match self.counting() {
+            Counting::Window => self.window_at(*at) >= window,
+            Counting::Level | Counting::Concurrency => now < *at + self.drained(),
         };
         begun.filter(counts)
     }
@@ -245,7 +253,7 @@ impl GossipBucket {
         let former = u64::from(self.lived_until(now, Some(here.started), window).is_some());
         let stores = known.max(here.daemons(Regions::OWN) - 1 + former);
         let all = limit.saturating_mul(stores);
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             return all;
         }
         all.saturating_sub(period.map_or(0, |period| self.elsewhere(here, period)))
@@ -254,7 +262,7 @@ impl GossipBucket {
     /// Permits that the closed windows not yet looked at had above the limit, by what all regions told in the
     /// end.
     pub(in super::super) fn overshoot(&mut self, now: Timestamp) -> u64 {
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             return 0;
         }
         let closed = self.window_at(now).saturating_sub(2);

@@ -4,6 +4,7 @@
 use smallvec::SmallVec;
 
 use super::{DaemonContext, GossipBucket, ReceivedReport};
+use crate::algorithm::Counting;
 use crate::regions::gossip::counts::Count;
 use crate::regions::membership::Regions;
 use crate::time::Timestamp;
@@ -28,7 +29,7 @@ impl GossipBucket {
         self.changed = now;
         self.unsettle();
         let more = self.own_net(heard.window).saturating_sub(before);
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             self.draw_former(now, more, heard.stamp, here);
         }
         true

@@ -1,6 +1,7 @@
 //! Whether there is anything to tell of a bucket, and how soon.
 
 use super::{DaemonContext, GossipBucket, LastReport};
+use crate::algorithm::Counting;
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
 
@@ -33,7 +34,7 @@ impl GossipBucket {
 
     /// Whether what the others extrapolate from what they were told is off by more than chance.
     fn guessed_wrong(&self, told: LastReport, now: Timestamp) -> bool {
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             // Of a level nothing is guessed: what was not told is missing in everybody's.
             return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
         }
@@ -65,10 +66,12 @@ impl GossipBucket {
             || self.periods.iter().any(|period| period.tellers().any(|region| region != Regions::OWN));
         // Of the daemons of a region each may be quiet about its part: together no more than the region may.
         let quiet = self.quiet_of(Regions::OWN, here, spoken);
-        let rest = if self.windowed() {
-            Timestamp::window_start(window + 1, self.rule.limit.window).since(now).0
-        } else {
-            self.rule.limit.window.0.saturating_mul(self.whole()) / u64::from(self.rule.limit.permits.max(1))
+        let limit = &self.rule.limit;
+        let rest = match self.counting() {
+            Counting::Window => Timestamp::window_start(window + 1, limit.window).since(now).0,
+            Counting::Level | Counting::Concurrency => {
+                limit.window.0.saturating_mul(self.whole()) / u64::from(limit.permits.max(1))
+            }
         };
         let demand = self.demand_at(now);
         if self.told.is_some_and(|told| told.demand / 2 > demand) {
@@ -76,7 +79,10 @@ impl GossipBucket {
             return false;
         }
         let asked = u128::from(demand) * u128::from(rest) / 1_000_000_000_000;
-        let told = if self.windowed() { 0 } else { self.told.map_or(0, |told| told.net) };
+        let told = match self.counting() {
+            Counting::Window => 0,
+            Counting::Level | Counting::Concurrency => self.told.map_or(0, |told| told.net),
+        };
         let net = self.own_net(window).saturating_sub(told);
         net.saturating_add(u64::try_from(asked).unwrap_or(u64::MAX)) <= quiet
     }
@@ -100,7 +106,7 @@ impl GossipBucket {
         if self.demand_moved(told, now, 20, if here.busy { 4 } else { 2 }) {
             return true;
         }
-        if here.busy && self.windowed() {
+        if here.busy && self.counting() == Counting::Window {
             return self.guessed_wrong(told, now);
         }
         let known = if told.window == window { told.net } else { 0 };
@@ -108,14 +114,20 @@ impl GossipBucket {
         let limit = self.whole();
         let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
         // Of a level the least that is not told is admitted twice.
-        let near = !self.windowed() || self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
+        let near = self.counting() != Counting::Window
+            || self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 
     /// What a change is measured by: the limit of a window, or what a smaller bucket holds.
     fn whole(&self) -> u64 {
         let permits = u64::from(self.rule.limit.permits);
-        if self.windowed() { permits } else { permits.min(self.rule.limit.capacity(self.rule.algorithm)) }
+        match self.counting() {
+            Counting::Window => permits,
+            Counting::Level | Counting::Concurrency => {
+                permits.min(self.rule.limit.capacity(self.rule.algorithm))
+            }
+        }
     }
 
     /// Whether the demand differs by more than `percent` and by more than so many standard deviations of

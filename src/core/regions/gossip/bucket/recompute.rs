@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::error_bound::TURNS;
 use super::{DaemonContext, GossipBucket, Period, RegionReport};
-use crate::algorithm::{Allowance, LEVEL_TOLD, remembered};
+use crate::algorithm::{Allowance, Counting, LEVEL_TOLD, remembered};
 use crate::regions::Effect;
 use crate::regions::fair_share::ReportFigures;
 use crate::regions::gossip::counts::Count;
@@ -70,7 +70,7 @@ impl GossipBucket {
 
     /// Works out what the store must be told. Whether it has changed.
     pub(in super::super) fn recompute(&mut self, now: Timestamp, here: DaemonContext<'_>) -> bool {
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             return self.look_at_level(now, here);
         }
         let window = self.window_at(now);
@@ -258,7 +258,7 @@ impl GossipBucket {
     /// When it should be looked at again if nothing happens.
     pub(in super::super) fn next_look(&self, now: Timestamp) -> Timestamp {
         let expiry = self.expiry();
-        if !self.windowed() {
+        if self.counting() != Counting::Window {
             // What is held back grows by itself, but shares move with time too.
             let active = self.told.is_some_and(|told| told.demand > 0) || self.demand_at(now) > 0;
             let again = active.then_some(now + self.pause());
@@ -290,7 +290,7 @@ impl GossipBucket {
     /// From when on it may be forgotten: nothing that it knows can matter any more.
     pub(in super::super) fn expiry(&self) -> Timestamp {
         let limit = &self.rule.limit;
-        if self.windowed() {
+        if self.counting() == Counting::Window {
             let newest =
                 self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
             let over = Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);

@@ -2,6 +2,7 @@
 //! fills it.
 
 use super::*;
+use crate::algorithm::Counting;
 
 const HOUR: Span = Span::from_secs(3_600);
 
@@ -168,14 +169,15 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
     let (mut admitted, mut asked) = (0, 0);
     for tick in 0..30_u64 * 50 {
         cluster.run(Span::from_millis(20));
-        let window = if algorithm.is_level() { 0 } else { cluster.now.window_index(second) };
+        let window =
+            if algorithm.counting() == Counting::Level { 0 } else { cluster.now.window_index(second) };
         cluster.admit(b, user, window, u64::from(permits) * 2 / 5 / 50);
         if tick < 20 * 50 || tick * u64::from(permits) % 2_500 != 0 {
             continue;
         }
         let view = cluster.views[a].get(&key(user));
         let fits = view.is_none_or(|view| {
-            if algorithm.is_level() {
+            if algorithm.counting() == Counting::Level {
                 return held(view, cluster.now) < u64::from(permits);
             }
             let own = cluster.replicas[a].admitted(&key(user), window).map_or(0, |(own, _)| own);
