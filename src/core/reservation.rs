@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::hold::{HELD_RULES_MAX, HeldPlaces};
 use super::key::{identity_values, push_value};
-use super::time::Span;
+use super::time::{Span, Timestamp};
 use super::unit_price::Price;
 
 /// Bytes of a reservation's id.

@@ -47,3 +47,33 @@ impl std::fmt::Display for Price {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_price_is_a_decimal_number_within_bounds() {
+        for wrong in
+            ["", "0", "0.0", "-1", "1e3", "1.", ".5", "0.0000001", "1000000.1", "NaN", "18446744073709551616"]
+        {
+            assert_eq!(Price::parse(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(Price::parse("1"), Some(Price::ONE));
+        assert_eq!(Price::parse("0.000001").unwrap().of(1), 1);
+        assert_eq!(Price::parse("1000000").unwrap().of(2), 2_000_000);
+    }
+
+    proptest! {
+        #[test]
+        fn a_shown_price_reads_back_the_same(millionths in 1..=PRICE_MAX, units: u64) {
+            let price = Price(millionths);
+            prop_assert_eq!(Price::parse(&price.to_string()), Some(price));
+            let exact = u128::from(units) * u128::from(millionths);
+            let permits = price.of(units);
+            prop_assert!(permits == COST_MAX || (u128::from(permits) * 1_000_000 >= exact
+                && u128::from(permits.saturating_sub(1)) * 1_000_000 <= exact));
+        }
+    }
+}

@@ -4,8 +4,8 @@
 use super::slot::{Evaluation, KeySlot, Named};
 use crate::core::algorithm::{Limit, State, Verdict};
 use crate::core::request::Cost;
-use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCost};
-use crate::core::reservation_notes::{ReservationNotes, ReservedCharge};
+use crate::core::reservation::{Commit, ReservationFate, ReservationId, ReservedCharge, ReservedCost};
+use crate::core::reservation_notes::ReservationNotes;
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
 use crate::engine::port::{Charge, ChargeResult};
@@ -103,7 +103,7 @@ impl KeySlot {
     /// Takes what fits, and notes it.
     pub(super) fn reserve(
         &mut self,
-        (reserve, limit): (&Reserve, &Limit),
+        (reserve, limit): (&ReservedCost, &Limit),
         place: TablePlace,
         named: Named<'_>,
         now: Timestamp,
