@@ -25,7 +25,8 @@ pub(super) struct Asset {
 static PAGE: Asset =
     Asset { path: "/", content_type: "text/html; charset=utf-8", text: include_str!("assets/index.html") };
 
-static FILES: [Asset; 4] = [
+static FILES: [Asset; 5] = [
+    Asset { path: "/console/icon.svg", content_type: "image/svg+xml", text: include_str!("assets/icon.svg") },
     Asset {
         path: "/console/console.css",
         content_type: "text/css; charset=utf-8",
