@@ -10,6 +10,7 @@ mod address;
 mod admin;
 mod client_identity;
 mod connection;
+mod console;
 mod error;
 mod headers;
 mod http;
@@ -112,6 +113,7 @@ pub struct Servers {
     rls: ListenerLimits,
     owner: ListenerLimits,
     explaining: Arc<tokio::sync::Semaphore>,
+    streams: Arc<tokio::sync::Semaphore>,
     others: rls::Others,
 }
 
@@ -160,8 +162,21 @@ impl Servers {
         let few = Settings { connections_max: OWNER_CONNECTIONS_MAX, ..settings };
         let owner = ListenerLimits::new(&engine, &few, "admin");
         let explaining = Arc::new(tokio::sync::Semaphore::new(EXPLAINING_MAX));
+        let streams = Arc::new(tokio::sync::Semaphore::new(admin::stream::STREAMS_MAX));
         let others = rls::Others::new(&readiness, engine.metrics());
-        Self { engine, settings, readiness, admin, tokens: None, http, rls, owner, explaining, others }
+        Self {
+            engine,
+            settings,
+            readiness,
+            admin,
+            tokens: None,
+            http,
+            rls,
+            owner,
+            explaining,
+            streams,
+            others,
+        }
     }
 
     /// The same doors, which check JSON web tokens.

@@ -132,6 +132,14 @@ const DESCRIBED: &[Described] = &[
     ("GET", "/v1/usage", "Sums of decisions, and what a user has left", "", "Usage", PAST_USAGE),
     (
         "GET",
+        "/v1/stream",
+        "What changes by itself, each second, as server-sent events: `regions` and `ready`",
+        "",
+        "events",
+        &[],
+    ),
+    (
+        "GET",
         "/v1/changes",
         "What operators changed besides rules and quotas, newest first",
         "",
@@ -292,6 +300,9 @@ fn answered(schema: &str) -> Value {
     if schema == "text" {
         return json!({ "description": "As asked.", "content": { "text/plain": { "schema": { "type": "string" } } } });
     }
+    if schema == "events" {
+        return json!({ "description": "As asked.", "content": { "text/event-stream": { "schema": { "type": "string" } } } });
+    }
     let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
     json!({ "description": "As asked.", "content": { "application/json": { "schema": schema } } })
 }
@@ -321,7 +332,9 @@ mod tests {
                 document["paths"][*path][method.to_lowercase()].is_object(),
                 "{method} {path} is no route"
             );
-            for schema in [body, answer].into_iter().filter(|schema| !schema.is_empty() && **schema != "text")
+            for schema in [body, answer]
+                .into_iter()
+                .filter(|schema| !schema.is_empty() && **schema != "text" && **schema != "events")
             {
                 assert!(document["components"]["schemas"][*schema].is_object(), "{schema} is no schema");
             }

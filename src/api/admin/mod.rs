@@ -13,6 +13,7 @@ mod people;
 mod quotas;
 mod regions;
 mod rules;
+pub(super) mod stream;
 mod tiers;
 mod tokens;
 mod users;
@@ -78,7 +79,7 @@ impl Admin {
 
 /// One request to an admin route, past the guard.
 pub(super) struct AdminCall<'c> {
-    pub(super) doors: &'c Servers,
+    pub(super) doors: &'c std::sync::Arc<Servers>,
     pub(super) head: &'c Parts,
     /// What stands in the path where the route has `{…}`, decoded, in order.
     pub(super) params: Vec<String>,
@@ -110,6 +111,7 @@ const TABLES: &[&[AdminRoute]] = &[
     keys::ROUTES,
     tiers::ROUTES,
     changes::ROUTES,
+    stream::ROUTES,
 ];
 
 /// Every admin route.

@@ -17,7 +17,7 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 
 /// The region's store and its servers, members, links, lag, who is cut off, and how far each worldwide rule
 /// may be off.
-fn show(doors: &Servers) -> Reply {
+pub(super) fn show(doors: &Servers) -> Reply {
     let world = doors.engine.world();
     let name = doors.engine.name();
     let health = doors.engine.store().health();

@@ -13,7 +13,7 @@ const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.
 
 /// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no
 /// reason to ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
-pub(super) fn ready(doors: &Servers) -> Reply {
+pub(in crate::api) fn ready(doors: &Servers) -> Reply {
     let readiness = doors.readiness();
     let state = match readiness {
         Readiness::Starting => "starting",

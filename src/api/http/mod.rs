@@ -9,7 +9,7 @@ mod check;
 mod decision;
 mod explain;
 mod head;
-mod health;
+pub(super) mod health;
 mod hold;
 mod http2;
 mod origin;
@@ -32,7 +32,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::Servers;
 use super::admin;
+use super::admin::stream::{EventStream, StreamAnswer};
 use super::connection::{END_WITHIN, IdleDetection, LOOK_EVERY, Looks};
+use super::console;
 use super::error::{Code, Refusal};
 use super::listener::{Accepted, Peer, Socket};
 use super::openapi::openapi_json;
@@ -193,6 +195,8 @@ struct ConnectionContext<'c> {
 /// A body that is counted until it is sent: from here on hyper holds its bytes.
 struct Sending {
     body: Full<Bytes>,
+    /// What follows in place of the body, where the answer goes on.
+    stream: Option<EventStream>,
     unsent: Arc<Unsent>,
 }
 
@@ -204,7 +208,10 @@ impl Body for Sending {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        let frame = match &mut self.stream {
+            Some(stream) => stream.poll_event(cx).map(|event| event.map(|event| Ok(Frame::data(event)))),
+            None => Pin::new(&mut self.body).poll_frame(cx),
+        };
         if let Poll::Ready(Some(Ok(frame))) = &frame {
             self.unsent.add(frame.data_ref().map_or(0, Bytes::len));
         }
@@ -212,11 +219,11 @@ impl Body for Sending {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.stream.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        if self.stream.is_some() { SizeHint::default() } else { self.body.size_hint() }
     }
 }
 
@@ -289,7 +296,8 @@ impl ConnectionContext<'_> {
         if self.pulse.closes_after_answer() {
             reply.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        Ok(reply.map(|body| Sending { body, unsent: Arc::clone(self.unsent) }))
+        let stream = reply.extensions_mut().remove::<StreamAnswer>().and_then(|answer| answer.take());
+        Ok(reply.map(|body| Sending { body, stream, unsent: Arc::clone(self.unsent) }))
     }
 
     /// Whether this client may ask for that: to give back may be switched off for all but the daemon's own
@@ -313,6 +321,13 @@ impl ConnectionContext<'_> {
 
     async fn answer_rarer(self, request: Request<Incoming>, arriving: &mut Arriving<'_>) -> Answered {
         let (head, body) = request.into_parts();
+        if let Some(asset) = console::find(head.uri.path(), &head.headers) {
+            if head.method != Method::GET && head.method != Method::HEAD {
+                return Err(refuse_method("GET, HEAD"));
+            }
+            arriving.is_whole();
+            return Ok(asset.answer(&head.headers));
+        }
         let Some((route, methods)) = Route::find(head.uri.path()) else {
             return self.administer(&head, body, arriving).await;
         };
