@@ -34,6 +34,9 @@ pub(super) enum Rules {
         /// Counts rules that the file lacks as removed.
         #[arg(long)]
         prune: bool,
+        /// Ends with exit code 5 where the file differs.
+        #[arg(long)]
+        exit_code: bool,
         #[command(flatten)]
         server: Server,
     },
@@ -120,10 +123,8 @@ impl Rules {
         match self {
             Self::List(server) => list(&server),
             Self::Show { name, server } => show(&name, &server),
-            Self::Diff { file, prune, server } => change::apply(&file, prune, true, "", &server),
-            Self::Apply { file, prune, reason, server } => {
-                change::apply(&file, prune, false, &reason, &server)
-            }
+            Self::Diff { file, prune, exit_code, server } => change::diff(&file, prune, exit_code, &server),
+            Self::Apply { file, prune, reason, server } => change::apply(&file, prune, &reason, &server),
             Self::Delete { name, reason, server } => change::delete(&name, &reason, &server),
             Self::History { name, limit, server } => change::history(name.as_deref(), limit, &server),
             Self::Rollback { revision, reason, server } => change::rollback(revision, &reason, &server),

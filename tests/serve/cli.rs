@@ -195,6 +195,23 @@ fn a_refusal_names_its_field_where_the_sentence_does_not() {
 }
 
 #[test]
+fn a_difference_is_an_exit_code_where_it_is_asked_for() {
+    let daemon = Daemon::with_rules(RULES);
+    let file = daemon.folder().join("wanted.toml");
+    let diff = |limit: &str, more: &[&str]| {
+        std::fs::write(&file, RULES.replace("limit = 2", limit)).unwrap();
+        let mut all = vec!["rules", "diff", "wanted.toml"];
+        all.extend(more);
+        daemon.run(&all).code
+    };
+    assert_eq!(diff("limit = 2", &["--exit-code"]), 0);
+    assert_eq!(diff("limit = 3", &["--exit-code"]), 5);
+    assert_eq!(diff("limit = 3", &["--exit-code", "--json"]), 5);
+    assert_eq!(diff("limit = 3", &[]), 0);
+    assert_eq!(diff("limit = \"many\"", &["--exit-code"]), 2);
+}
+
+#[test]
 fn use_of_exact_limits_is_headed_as_this_regions() {
     let rules = |modes: &[&str]| -> String {
         let rule = |mode: &&str| {

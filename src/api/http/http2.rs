@@ -60,7 +60,7 @@ impl Http2Connection {
             return answered;
         }
         let late: Reply = reply::refusal(&Refusal::new(Code::Incomplete, "the body took too long to arrive"));
-        Ok(late.map(|body| Sending { body, unsent: Arc::clone(&self.unsent) }))
+        Ok(late.map(|body| Sending { body, stream: None, unsent: Arc::clone(&self.unsent) }))
     }
 }
 

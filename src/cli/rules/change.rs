@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde_json::{Map, Value, json};
 
 use super::escape;
+use crate::cli::client::Reply;
 use crate::cli::table::table;
 use crate::cli::{Ended, Failure, Server, say};
 use crate::daemon;
@@ -14,8 +15,23 @@ use crate::daemon;
 /// Longest value shown in a difference, in characters.
 const VALUE_CHARS_MAX: usize = 60;
 
-/// Makes the rules what the file says, or only shows what that would change.
-pub(super) fn apply(file: &Path, prune: bool, dry_run: bool, reason: &str, server: &Server) -> Ended {
+/// The exit code of `diff --exit-code` where the file differs: no code that a failure has.
+const DIFFERS: u8 = 5;
+
+/// Makes the rules what the file says.
+pub(super) fn apply(file: &Path, prune: bool, reason: &str, server: &Server) -> Ended {
+    finish(&put(file, prune, &reason_query(reason), server)?, server, false)
+}
+
+/// Shows what [`apply`] would change.
+pub(super) fn diff(file: &Path, prune: bool, exit_code: bool, server: &Server) -> Ended {
+    let reply = put(file, prune, "?dry_run=true", server)?;
+    let differs = reply.json["changes"].as_array().is_some_and(|changes| !changes.is_empty());
+    let shown = finish(&reply, server, true)?;
+    Ok(if exit_code && differs { ExitCode::from(DIFFERS) } else { shown })
+}
+
+fn put(file: &Path, prune: bool, query: &str, server: &Server) -> Result<Reply, Failure> {
     let regions = server.configured_regions()?;
     let written =
         daemon::read_rules(file, &regions).map_err(|problems| Failure::Usage(problems.join("\n")))?;
@@ -34,9 +50,7 @@ pub(super) fn apply(file: &Path, prune: bool, dry_run: bool, reason: &str, serve
         }
     }
     let body = json!({ "rules": rules.into_values().collect::<Vec<_>>() });
-    let query = if dry_run { "?dry_run=true".to_owned() } else { reason_query(reason) };
-    let reply = server.put(&format!("/v1/rules{query}"), &body, revision)?;
-    finish(&reply, server, dry_run)
+    server.put(&format!("/v1/rules{query}"), &body, revision)
 }
 
 pub(super) fn delete(name: &str, reason: &str, server: &Server) -> Ended {
@@ -101,7 +115,7 @@ fn short(change: &Value) -> String {
 }
 
 /// Prints what a change did, or would do.
-pub(in crate::cli) fn finish(reply: &crate::cli::client::Reply, server: &Server, dry_run: bool) -> Ended {
+pub(in crate::cli) fn finish(reply: &Reply, server: &Server, dry_run: bool) -> Ended {
     if server.json {
         say(reply.text.trim_end());
         return Ok(ExitCode::SUCCESS);
