@@ -34,6 +34,7 @@ const LEFT: &[(&str, &str, &str)] = &[
         "hangs on `Lookups`, the queue that loading empties",
     ),
     ("peer::endpoint", "peer::link", "hangs on `Refuser`"),
+    ("store::reservations", "store::slot", "hangs on `KeySlot`, whose notes it keeps"),
     ("store::rights", "store::slot", "hangs on `KeySlot`, whose rights it moves"),
 ];
 
