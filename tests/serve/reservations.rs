@@ -116,7 +116,7 @@ fn what_is_no_reservation_is_refused_by_its_field() {
         r#"{"attributes":{},"amount":1,"ttl":"never"}"#,
         r#"{"attributes":{},"amount":1,"cost":1}"#,
     ] {
-        assert_eq!(http::post(daemon.http, "/v1/reserve", body.to_owned()).status, 400, "{body}");
+        assert_eq!(http::post(daemon.http, "/v1/reserve", body).status, 400, "{body}");
     }
     let made = reserve(&daemon, ("gcra", "bad"), json!({ "amount": 1 }));
     for actual in ["-1", "NaN", "1.5", "18446744073709551616", "\"1\""] {
