@@ -159,21 +159,32 @@ impl Refusal {
 
     /// Its JSON form.
     pub(super) fn json(&self) -> Vec<u8> {
-        #[derive(serde::Serialize)]
-        struct ErrorBody<'a> {
-            error: Inner<'a>,
-        }
-        #[derive(serde::Serialize)]
-        struct Inner<'a> {
-            code: &'static str,
-            message: &'a str,
-            #[serde(skip_serializing_if = "Option::is_none")]
-            field: Option<&'a str>,
-        }
-        let inner = Inner { code: self.code.row().0, message: &self.message, field: self.field.as_deref() };
+        let inner =
+            ErrorJson { code: self.code.row().0, message: &self.message, field: self.field.as_deref() };
         // Strings alone always become JSON.
         serde_json::to_vec(&ErrorBody { error: inner }).unwrap_or_default()
     }
+}
+
+/// A refusal.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+#[schemars(rename = "Error")]
+pub(super) struct ErrorBody<'a> {
+    /// Why.
+    error: ErrorJson<'a>,
+}
+
+/// Why something is refused.
+#[derive(serde::Serialize, schemars::JsonSchema)]
+#[schemars(rename = "ErrorReason", deny_unknown_fields)]
+struct ErrorJson<'a> {
+    /// One word of a fixed list.
+    code: &'static str,
+    /// A sentence.
+    message: &'a str,
+    /// Which field of the request is wrong; absent where none is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
 }
 
 /// The status of an HTTP answer that carries a decision; a rule's own where it denies.

@@ -19,6 +19,7 @@ mod openapi;
 mod places;
 mod problem;
 mod rls;
+mod schema;
 mod stand_in;
 mod tls;
 pub mod token;

@@ -1,6 +1,8 @@
 //! The OpenAPI document: made from the tables of routes, so that no route is missing and none is invented.
-//! What a route asks and answers is said in [`DESCRIBED`] and in `openapi/schemas.json`; a test holds that no
-//! route is left out.
+//! What a route asks and answers is said in [`DESCRIBED`] and by the types themselves, in [`schemas`]; a test
+//! holds that no route is left out.
+
+mod schemas;
 
 use std::sync::LazyLock;
 
@@ -9,9 +11,6 @@ use serde_json::{Map, Value, json};
 use super::admin;
 use super::http::ROUTES;
 use crate::engine::admin::Role;
-
-/// The schemas of bodies and answers.
-const SCHEMAS: &str = include_str!("openapi/schemas.json");
 
 /// Method, path, summary, schema of the body (empty: none), schema of the answer, parameters of the query.
 type Described = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static [Parameter]);
@@ -257,7 +256,7 @@ fn made() -> Value {
         },
         "paths": paths,
         "components": {
-            "schemas": serde_json::from_str::<Value>(SCHEMAS).unwrap_or_default(),
+            "schemas": schemas::all(),
             "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
         },
     })
@@ -350,7 +349,9 @@ mod tests {
     }
 
     /// Whether an object says all that its schema wants, and nothing that it does not name, all the way down.
-    fn fits(schema: &Value, value: &Value, place: &str) {
+    fn fits(schemas: &Map<String, Value>, schema: &Value, value: &Value, place: &str) {
+        let named = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+        let schema = named.map_or(schema, |name| &schemas[name]);
         match value {
             Value::Object(fields) if schema["properties"].is_object() => {
                 for required in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str)
@@ -360,10 +361,12 @@ mod tests {
                 for (name, field) in fields {
                     let described = &schema["properties"][name];
                     assert!(described.is_object(), "{place}.{name} is not described");
-                    fits(described, field, &format!("{place}.{name}"));
+                    fits(schemas, described, field, &format!("{place}.{name}"));
                 }
             }
-            Value::Array(items) => items.iter().for_each(|item| fits(&schema["items"], item, place)),
+            Value::Array(items) => {
+                items.iter().for_each(|item| fits(schemas, &schema["items"], item, place));
+            }
             _ => assert!(
                 ["type", "anyOf", "additionalProperties"].iter().any(|word| !schema[*word].is_null()),
                 "{place} has no type"
@@ -426,8 +429,8 @@ mod tests {
             changing: vec![ChangingJson { rule: "r", first: false, waiting_for: &names }],
             notices: vec![NoticeJson { about: "rules", text: "rule r is not the same" }],
         };
-        let schemas: Value = serde_json::from_str(SCHEMAS).unwrap();
-        fits(&schemas["Regions"], &serde_json::to_value(&regions).unwrap(), "regions");
+        let schemas = schemas::all();
+        fits(&schemas, &schemas["Regions"], &serde_json::to_value(&regions).unwrap(), "regions");
 
         let bucket = BucketStatus {
             rule: "r".to_owned(),
@@ -444,7 +447,7 @@ mod tests {
         };
         let bucket = serde_json::to_value(BucketJson::new(&bucket)).unwrap();
         assert_eq!(bucket["world"]["by_region"]["us"], 3);
-        fits(&schemas["Bucket"], &bucket, "bucket");
+        fits(&schemas, &schemas["Bucket"], &bucket, "bucket");
     }
 
     #[test]

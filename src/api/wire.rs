@@ -4,14 +4,19 @@
 //! Field order is the order on the wire. Lengths of time are whole milliseconds, rounded up: who waits that
 //! long has waited long enough.
 
+pub(in crate::api) mod checks;
+pub(in crate::api) mod rules;
+
 use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::Lease;
+use crate::core::notice::NoticeKind;
 use crate::core::regions::escrow::EscrowRule;
 use crate::core::request::Request;
 use crate::core::reservation::Reservation;
@@ -19,8 +24,14 @@ use crate::core::rule::Mode;
 use crate::core::time::Span;
 use crate::engine::status::{BucketReset, BucketStatus, PeerStatus, ServerHealth, StoreHealth, StoreState};
 
+/// The names of [`Mode`].
+pub(in crate::api) const MODES: [&str; 3] = ["gossip", "split", "escrow"];
+/// The words of [`store_word`].
+pub(in crate::api) const STORE_WORDS: [&str; 3] = ["ok", "degraded", "down"];
+
 /// The answer to one check.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Decision")]
 pub struct DecisionJson<'a> {
     /// Whether the request may pass.
     pub allowed: bool,
@@ -54,6 +65,7 @@ pub struct DecisionJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<&'a str>,
     /// What each rule said.
+    #[schemars(with = "Vec<RuleOutcomeJson<'a>>")]
     pub rules: RuleOutcomeList<'a>,
     /// By which places are renewed and given back; absent when none are held.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,7 +73,7 @@ pub struct DecisionJson<'a> {
     /// What is reserved, to be committed or cancelled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
-    /// Until the first of them is free again without renewing.
+    /// Until the first of its places is free again without renewing, or a reservation lapses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }
@@ -91,7 +103,8 @@ pub fn read_reservation(text: &str) -> Option<Reservation> {
 }
 
 /// What became of a reservation that was committed or cancelled.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Committed", deny_unknown_fields)]
 pub struct CommittedJson {
     /// Whether this call settled it: false where an earlier one did.
     pub committed: bool,
@@ -103,7 +116,8 @@ pub struct CommittedJson {
 }
 
 /// What became of a lease that was to be renewed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Renewed", deny_unknown_fields)]
 pub struct RenewedJson {
     /// Whether all of it is held for another hold.
     pub renewed: bool,
@@ -116,7 +130,8 @@ pub struct RenewedJson {
 }
 
 /// What became of a lease that was to be given back.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Released", deny_unknown_fields)]
 pub struct ReleasedJson {
     /// Whether all of it was still held.
     pub released: bool,
@@ -142,7 +157,8 @@ impl Serialize for RuleOutcomeList<'_> {
 }
 
 /// What one rule said.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Ruled")]
 pub struct RuleOutcomeJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -175,9 +191,11 @@ pub struct RuleOutcomeJson<'a> {
 }
 
 /// What is believed of a worldwide limit.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RuledGlobal")]
 pub struct GlobalJson {
     /// How it is held.
+    #[schemars(with = "String", extend("enum" = MODES))]
     pub mode: Mode,
     /// Permits in use worldwide, as far as is known here.
     pub believed_used: u64,
@@ -241,7 +259,8 @@ impl<'a> RuleOutcomeJson<'a> {
 }
 
 /// Why a request is decided as it is.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Explanation")]
 pub struct ExplanationJson<'a> {
     /// What the answer would be.
     pub decision: DecisionJson<'a>,
@@ -252,7 +271,8 @@ pub struct ExplanationJson<'a> {
 }
 
 /// What one rule had to do with a request.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Considered", deny_unknown_fields)]
 pub struct ConsideredJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -263,7 +283,8 @@ pub struct ConsideredJson<'a> {
 }
 
 /// Every daemon of the cluster, as seen from one.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Regions")]
 pub struct RegionsJson<'a> {
     /// The region of the daemon that answers.
     pub region: &'a str,
@@ -290,23 +311,28 @@ pub struct RegionsJson<'a> {
 }
 
 /// Something that its operator should know.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Notice")]
 pub struct NoticeJson<'a> {
     /// `cut_off`, `unseen`, `regions`, `agreement`, `rules`, `clock`, `join`, `refused` or `certificate`.
+    #[schemars(extend("enum" = NoticeKind::ALL.map(NoticeKind::as_str)))]
     pub about: &'static str,
     /// A sentence.
     pub text: &'a str,
 }
 
 /// Where a region counts.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Store")]
 pub struct StoreJson<'a> {
     /// `memory` or `redis`.
+    #[schemars(extend("enum" = ["memory", "redis"]))]
     pub backend: &'static str,
     /// How its servers are arranged; absent for a store without servers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<&'static str>,
     /// `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
+    #[schemars(extend("enum" = STORE_WORDS))]
     pub state: &'static str,
     /// Daemons that count in it together, this one included; absent for a store of this daemon alone.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -318,7 +344,8 @@ pub struct StoreJson<'a> {
 }
 
 /// One server of a store.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Server")]
 pub struct ServerJson<'a> {
     /// `host:port`.
     pub address: &'a str,
@@ -326,8 +353,10 @@ pub struct ServerJson<'a> {
     pub role: &'static str,
     /// `closed`: it is asked; `half_open`: a little; `open`: it is not; null for servers that serve no
     /// decisions.
+    #[schemars(extend("enum" = ["closed", "half_open", "open", null]))]
     pub breaker: Option<&'static str>,
     /// The newest round trip, in milliseconds; null before the first.
+    #[schemars(range(min = 0))]
     pub rtt_ms: Option<f64>,
     /// The newest trouble.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -381,7 +410,8 @@ impl<'a> ServerJson<'a> {
 }
 
 /// Another daemon.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Peer")]
 pub struct PeerJson<'a> {
     /// Its region.
     pub region: &'a str,
@@ -433,7 +463,8 @@ impl<'a> PeerJson<'a> {
 }
 
 /// How far the worldwide total of a rule may lie above what is believed.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "ErrorBound")]
 pub struct ErrorBoundJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -443,11 +474,13 @@ pub struct ErrorBoundJson<'a> {
     /// long), `partition`, `untold` (far from the limit, which is not told), `shares` (the other regions
     /// spend theirs untold), `room` (more buckets are in use than `peers.max_keys`, so this region keeps to
     /// its share); `none` where nothing is known to be uncertain.
+    #[schemars(extend("enum" = ["lag", "stale", "partition", "untold", "late", "shares", "room", "start", "none"]))]
     pub because: &'a str,
 }
 
 /// This region's rights of an `escrow` rule, in all of its buckets whose rights may have to move.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Rights")]
 pub struct RightsJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -464,6 +497,7 @@ pub struct RightsJson<'a> {
     pub burning: usize,
     /// Why, if any are: `memory_lost` (the store began too late to know what was spent).
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["memory_lost"]))]
     pub because: Option<&'static str>,
     /// Permits given to each region in the window; without windows, since the store began to follow the
     /// bucket.
@@ -491,7 +525,8 @@ impl<'a> RightsJson<'a> {
 }
 
 /// A `split` rule whose new weights are not held by everybody yet.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Changing")]
 pub struct ChangingJson<'a> {
     /// The rule.
     pub rule: &'a str,
@@ -503,11 +538,13 @@ pub struct ChangingJson<'a> {
 }
 
 /// What a bucket holds.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Bucket")]
 pub struct BucketJson<'a> {
     /// The rule.
     pub rule: &'a str,
     /// Whose it is: the values of the rule's `per`.
+    #[schemars(with = "BTreeMap<String, String>")]
     pub identity: serde_json::Map<String, serde_json::Value>,
     /// Permits per window.
     pub limit: u32,
@@ -527,7 +564,8 @@ pub struct BucketJson<'a> {
 }
 
 /// What the world leaves one bucket in this region.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "BucketWorld")]
 pub struct BucketWorldJson<'a> {
     /// Permits that this region may admit in the window.
     pub budget: u32,
@@ -565,11 +603,13 @@ impl<'a> BucketJson<'a> {
 }
 
 /// A bucket that counts from zero again.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Reset", deny_unknown_fields)]
 pub struct ResetJson<'a> {
     /// The rule.
     pub rule: &'a str,
     /// Whose it is: the values of the rule's `per`.
+    #[schemars(with = "BTreeMap<String, String>")]
     pub identity: serde_json::Map<String, serde_json::Value>,
     /// Whether there was one.
     pub existed: bool,

@@ -61,7 +61,8 @@ pub struct Change {
 }
 
 /// A change as it is kept.
-#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[schemars(rename = "AdminChange")]
 pub struct ChangeRecord {
     /// Grows with every record of its ledger.
     pub id: u64,
@@ -70,8 +71,9 @@ pub struct ChangeRecord {
     /// Who: a token's name; `local` where none was needed.
     pub actor: String,
     /// With which role.
+    #[schemars(extend("enum" = Role::ALL.map(|(name, _)| name)))]
     pub role: String,
-    /// From which address; `None`: a Unix socket.
+    /// From which address; null: a Unix socket.
     pub source: Option<String>,
     /// Through which daemon: its region and node.
     pub region: String,
@@ -81,9 +83,9 @@ pub struct ChangeRecord {
     pub action: String,
     /// To what, such as a user's id.
     pub target: String,
-    /// As it was; `None`: it was not there.
+    /// As it was; null: it was not there.
     pub before: Option<serde_json::Value>,
-    /// As it is; `None`: it is gone.
+    /// As it is; null: it is gone.
     pub after: Option<serde_json::Value>,
     /// Why, in the actor's words.
     pub reason: Option<String>,

@@ -70,9 +70,11 @@ pub struct EditRequest {
 }
 
 /// One rule, or one region's quota of it, before and after.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct RuleChange {
     /// `rule` or `quota`.
+    #[schemars(extend("enum" = ["rule", "quota"]))]
     pub kind: &'static str,
     /// The rule.
     pub rule: String,
@@ -80,8 +82,10 @@ pub struct RuleChange {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
     /// As it was; null: it was not there.
+    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
     pub before: Option<Value>,
     /// As it is; null: it is gone.
+    #[schemars(with = "Option<serde_json::Map<String, Value>>")]
     pub after: Option<Value>,
 }
 
@@ -95,7 +99,8 @@ pub struct Done {
 }
 
 /// One revision of the rules.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, schemars::JsonSchema)]
+#[schemars(deny_unknown_fields)]
 pub struct Revision {
     /// Its number.
     pub revision: u64,
@@ -175,9 +180,10 @@ impl RuleBook for NoRuleBook {
 }
 
 /// How it stands with the rules in force, for `/readyz`.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, schemars::JsonSchema)]
 pub struct RulesStatus {
     /// `file`, `postgres`, or `none`.
+    #[schemars(extend("enum" = ["file", "postgres", "none"]))]
     pub source: &'static str,
     /// Where the set in force came from: `file`, `database`, `saved`, `peer REGION/NODE`; empty before there
     /// is one.

@@ -1,14 +1,16 @@
 //! The JSON of the past: decisions as they are remembered, and sums of them. Field order is the order on the
 //! wire.
 
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::core::written::format_moment;
 use crate::engine::history::{Decided, UsageRow};
 use crate::engine::status::BucketStatus;
 
-/// `GET /v1/audit`.
-#[derive(Debug, Serialize)]
+/// Single decisions.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Audit")]
 pub(super) struct AuditJson<'a> {
     /// Newest first.
     pub(super) decisions: Vec<DecidedJson<'a>>,
@@ -18,24 +20,42 @@ pub(super) struct AuditJson<'a> {
 }
 
 /// One decision.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Decided")]
 pub(super) struct DecidedJson<'a> {
+    /// When, RFC 3339.
     at: String,
+    /// The region that decided.
     region: &'a str,
+    /// The daemon that decided.
     node: &'a str,
+    /// The request's domain.
     domain: &'a str,
+    /// The rule that decided; null: none.
     rule: Option<&'a str>,
+    /// Whose request it was.
     user: Option<&'a str>,
+    /// The API key that it came with, by its public name or its fingerprint.
     api_key: Option<&'a str>,
+    /// The client's address.
     ip: Option<&'a str>,
+    /// The request's path.
     path: Option<&'a str>,
+    /// The request's method.
     method: Option<&'a str>,
+    /// `allowed`, `denied` or `shadow_denied`.
     outcome: &'a str,
+    /// Permits asked for.
     cost: i64,
+    /// Permits in use after it.
     count: Option<i64>,
+    /// The rule's limit.
     limit: Option<i64>,
+    /// The status that the gateway was told.
     status: i64,
+    /// Until the request could have passed.
     retry_after_ms: Option<i64>,
+    /// How long the decision took.
     latency_us: Option<i64>,
     /// How many decisions it stands for.
     weight: i64,
@@ -66,13 +86,19 @@ impl<'a> DecidedJson<'a> {
     }
 }
 
-/// `GET /v1/usage`.
-#[derive(Debug, Serialize)]
+/// Sums of decisions.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Usage")]
 pub(super) struct UsageJson<'a> {
+    /// The step of time: `minute`, `hour` or `day`.
     pub(super) by: &'static str,
+    /// What a row is the sum of: `time`, `rule`, `user`, `path` or `region`.
     pub(super) group: &'static str,
+    /// From when on, RFC 3339.
     pub(super) from: String,
+    /// Until when, RFC 3339.
     pub(super) to: String,
+    /// The sums.
     pub(super) rows: Vec<UsageRowJson<'a>>,
     /// What each rule that counts by user alone leaves the user that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,30 +114,44 @@ const fn is_false(flag: &bool) -> bool {
 }
 
 /// One sum.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "UsageRow")]
 pub(super) struct UsageRowJson<'a> {
     /// Where the step of time begins, if rows are steps of time.
     #[serde(skip_serializing_if = "Option::is_none")]
     at: Option<String>,
+    /// Which rule, if rows are rules.
     #[serde(skip_serializing_if = "Option::is_none")]
     rule: Option<&'a str>,
+    /// Which user, if rows are users.
     #[serde(skip_serializing_if = "Option::is_none")]
     user: Option<&'a str>,
+    /// Which path, if rows are paths.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'a str>,
+    /// Which region, if rows are regions.
     #[serde(skip_serializing_if = "Option::is_none")]
     region: Option<&'a str>,
+    /// Decisions that let a request pass.
     allowed: u64,
+    /// Decisions that refused one.
     denied: u64,
+    /// Permits that were charged.
     cost: i64,
+    /// How long decisions took; absent where that was not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     latency_us: Option<LatencyJson>,
 }
 
-#[derive(Debug, Serialize)]
+/// How long decisions took, in microseconds.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Latency")]
 struct LatencyJson {
+    /// Half of them took at most so long.
     p50: u64,
+    /// 95 of 100 took at most so long.
     p95: u64,
+    /// 99 of 100 took at most so long.
     p99: u64,
 }
 
@@ -137,14 +177,22 @@ impl<'a> UsageRowJson<'a> {
 }
 
 /// What a rule leaves a user now, in the region that answers.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "UserQuota")]
 pub(super) struct QuotaJson<'a> {
+    /// The rule.
     rule: &'a str,
+    /// Its domain.
     domain: &'a str,
+    /// Permits per window.
     limit: u32,
+    /// The window.
     window_ms: u64,
+    /// Permits in use.
     used: u64,
+    /// Permits left.
     remaining: u64,
+    /// Until its bucket is unused again, or its window ends.
     reset_ms: u64,
 }
 

@@ -1,12 +1,13 @@
 //! `GET /v1/changes`: what operators changed besides rules and quotas, newest first: users, keys, tiers,
 //! resets of buckets.
 
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
-use crate::engine::admin::{CHANGES_MAX, ChangesAsked, Role};
+use crate::engine::admin::{CHANGES_MAX, ChangeRecord, ChangesAsked, Role};
 
 pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
     method: "GET",
@@ -17,6 +18,14 @@ pub(super) const ROUTES: &[AdminRoute] = &[AdminRoute {
 
 /// Records of an answer that does not say how many.
 const CHANGES_DEFAULT: u32 = 50;
+
+/// What operators changed, newest first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Changes")]
+pub(in crate::api) struct ChangesJson {
+    /// The changes.
+    changes: Vec<ChangeRecord>,
+}
 
 async fn changes(call: AdminCall<'_>) -> Answered {
     let mut asked = ChangesAsked { limit: CHANGES_DEFAULT, ..ChangesAsked::default() };
@@ -42,5 +51,5 @@ async fn changes(call: AdminCall<'_>) -> Answered {
     }
     let changes = call.doors.admin.ledger.changes(&asked).await;
     let changes = changes.map_err(|why| Refusal::new(Code::Away, why))?;
-    Ok(reply::json(&json!({ "changes": changes })))
+    Ok(reply::json(&ChangesJson { changes }))
 }

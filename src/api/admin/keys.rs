@@ -1,15 +1,17 @@
 //! `/v1/keys…`: API keys. A key is shown once, when it is made; from then on by its public name.
 
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use super::people::{
-    OverridesBody, body, filter, given, limits, moment, moment_if, name, name_if, note, refusal,
+    NOTE_BYTES_MAX, OverridesBody, ReasonBody, body, filter, given, limits, moment, moment_if, name, name_if,
+    note, refusal,
 };
 use super::{AdminCall, AdminRoute};
 use crate::api::http::{Answered, reply};
+use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
-use crate::engine::identity::register::{KeyChange, KeyDraft};
+use crate::engine::identity::register::{KeyChange, KeyDraft, KeyRecord};
 
 pub(super) const ROUTES: &[AdminRoute] = &[
     AdminRoute { method: "GET", path: "/v1/keys", role: Role::Viewer, handler: |call| Box::pin(list(call)) },
@@ -45,30 +47,83 @@ pub(super) const ROUTES: &[AdminRoute] = &[
     },
 ];
 
-#[derive(Debug, Deserialize)]
+/// An API key that is to be made.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct DraftBody {
+#[schemars(rename = "KeyDraft")]
+pub(in crate::api) struct DraftBody {
+    /// Whose it is; null: nobody's.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     user: Option<String>,
+    /// The key's own tier; null: the user's.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     tier: Option<String>,
+    /// Limits of the key's own, by the name of a rule that counts.
     #[serde(default)]
     overrides: OverridesBody,
+    /// A point in time (RFC 3339) or a length of time from now. It must lie ahead.
     #[serde(alias = "expires")]
+    #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
     expires_at: Option<String>,
+    /// What its operator notes.
     #[serde(default)]
+    #[schemars(length(max = NOTE_BYTES_MAX))]
     note: String,
 }
 
-#[derive(Debug, Deserialize)]
+/// What changes of an API key. What is absent stays.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ChangeBody {
+#[schemars(rename = "KeyBody")]
+pub(in crate::api) struct ChangeBody {
+    /// The key's own tier; null: the user's.
     #[serde(default, deserialize_with = "given")]
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    #[schemars(with = "Option<String>")]
     tier: Option<Option<String>>,
+    /// Limits of the key's own, by the name of a rule that counts.
     overrides: Option<OverridesBody>,
+    /// Whether it may be used.
     active: Option<bool>,
+    /// A point in time (RFC 3339) or a length of time from now. It must lie ahead; null: it does not expire.
     #[serde(default, deserialize_with = "given", alias = "expires")]
+    #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
+    #[schemars(with = "Option<String>")]
     expires_at: Option<Option<String>>,
+    /// What its operator notes.
+    #[schemars(length(max = NOTE_BYTES_MAX))]
     note: Option<String>,
+    /// Why; it is kept in the record of changes.
+    #[schemars(length(max = NOTE_BYTES_MAX))]
     reason: Option<String>,
+}
+
+/// API keys, by name.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Keys", deny_unknown_fields)]
+pub(in crate::api) struct KeysJson {
+    /// The keys.
+    keys: Vec<KeyRecord>,
+    /// What to give as `after` for those that follow; null: there are none.
+    next: Option<String>,
+}
+
+/// One API key.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OneKey", deny_unknown_fields)]
+pub(in crate::api) struct OneKeyJson {
+    /// The key.
+    key: KeyRecord,
+}
+
+/// An API key that was just made.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "MadeKey", deny_unknown_fields)]
+pub(in crate::api) struct MadeKeyJson {
+    /// The key, as it is shown from now on.
+    key: KeyRecord,
+    /// The whole key. It is shown this once.
+    secret: String,
 }
 
 async fn list(call: AdminCall<'_>) -> Answered {
@@ -77,13 +132,13 @@ async fn list(call: AdminCall<'_>) -> Answered {
     let keys = call.doors.admin.register.keys(filter).await.map_err(refusal)?;
     let full = u32::try_from(keys.len()).is_ok_and(|len| len == limit);
     let next = keys.last().filter(|_| full).map(|key| key.id.clone());
-    Ok(reply::json(&json!({ "keys": keys, "next": next })))
+    Ok(reply::json(&KeysJson { keys, next }))
 }
 
 async fn show(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     let key = call.doors.admin.register.key(&id).await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "key": key })))
+    Ok(reply::json(&OneKeyJson { key }))
 }
 
 async fn create(call: AdminCall<'_>) -> Answered {
@@ -96,7 +151,7 @@ async fn create(call: AdminCall<'_>) -> Answered {
         note: note("note", written.note)?,
     };
     let (key, secret) = call.doors.admin.register.make_key(&call.actor, draft).await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "key": key, "secret": secret })))
+    Ok(reply::json(&MadeKeyJson { key, secret }))
 }
 
 async fn change(call: AdminCall<'_>) -> Answered {
@@ -121,18 +176,13 @@ async fn change(call: AdminCall<'_>) -> Answered {
 }
 
 async fn revoke(call: AdminCall<'_>) -> Answered {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct RevokeBody {
-        reason: Option<String>,
-    }
     let id = name("id", call.param(0))?;
-    let reason = body::<RevokeBody>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
+    let reason = ReasonBody::read(&call)?;
     let change = KeyChange { revoke: true, action: "key.revoke", reason, ..KeyChange::default() };
     write(&call, &id, change).await
 }
 
 async fn write(call: &AdminCall<'_>, id: &str, change: KeyChange) -> Answered {
     let key = call.doors.admin.register.change_key(&call.actor, id, change).await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "key": key })))
+    Ok(reply::json(&OneKeyJson { key }))
 }

@@ -217,6 +217,38 @@ pub(super) fn check_json(head: &Parts) -> Result<(), Refusal> {
     Err(Refusal::new(Code::UnsupportedType, "the body must be application/json"))
 }
 
+/// The types that this module reads and writes, for the OpenAPI document.
+pub(super) mod schemas {
+    use schemars::SchemaGenerator;
+
+    use crate::api::schema::add;
+
+    /// What it answers.
+    pub(in crate::api) fn answers(generator: &mut SchemaGenerator) {
+        add::<super::audit_json::AuditJson<'_>>(generator);
+        add::<super::audit_json::UsageJson<'_>>(generator);
+        add::<super::changes::ChangesJson>(generator);
+        add::<super::keys::KeysJson>(generator);
+        add::<super::keys::OneKeyJson>(generator);
+        add::<super::keys::MadeKeyJson>(generator);
+        add::<super::people::RemovedJson<'_>>(generator);
+        add::<super::tiers::TiersJson>(generator);
+        add::<super::tiers::OneTierJson>(generator);
+        add::<super::users::UsersJson>(generator);
+        add::<super::users::OneUserJson<'_>>(generator);
+    }
+
+    /// What it reads.
+    pub(in crate::api) fn bodies(generator: &mut SchemaGenerator) {
+        add::<super::keys::DraftBody>(generator);
+        add::<super::keys::ChangeBody>(generator);
+        add::<super::people::ReasonBody>(generator);
+        add::<super::tiers::TierBody>(generator);
+        add::<super::users::UserBody>(generator);
+        add::<super::users::BlockBody>(generator);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

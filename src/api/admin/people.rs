@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
 use serde::de::{DeserializeOwned, Deserializer};
+use serde::{Deserialize, Serialize};
 
 use super::AdminCall;
 use crate::api::Servers;
@@ -18,16 +19,43 @@ use crate::engine::identity::register::{Filter, PAGE_MAX, RegisterError};
 /// Entries of one page, unless asked otherwise.
 const PAGE_DEFAULT: u32 = 100;
 /// Longest note or reason, in bytes.
-const NOTE_BYTES_MAX: usize = 4_096;
+pub(super) const NOTE_BYTES_MAX: usize = 4_096;
 
 /// Limits of somebody's own as operators write them: `{"search-free": {"limit": 500}}`.
 pub(super) type OverridesBody = BTreeMap<String, OwnLimitBody>;
 
-#[derive(Debug, Deserialize)]
+/// A limit of somebody's own, of a rule that counts.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnLimitBody {
+    /// Permits per window.
     limit: u32,
+    /// Permits at once; the limit unless said.
     burst: Option<u32>,
+}
+
+/// Why something is changed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(in crate::api) struct ReasonBody {
+    /// Why, in the operator's words; it is kept in the record of changes.
+    #[schemars(length(max = NOTE_BYTES_MAX))]
+    reason: Option<String>,
+}
+
+impl ReasonBody {
+    /// Reads the reason of a request.
+    pub(super) fn read(call: &AdminCall<'_>) -> Result<Option<String>, Refusal> {
+        body::<Self>(call)?.reason.map(|reason| note("reason", reason)).transpose()
+    }
+}
+
+/// What was removed.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Removed", deny_unknown_fields)]
+pub(in crate::api) struct RemovedJson<'a> {
+    /// Its name.
+    pub(super) removed: &'a str,
 }
 
 /// A field that may be absent, null, or there.

@@ -1,11 +1,14 @@
 //! `GET|PUT /v1/quotas/{rule}`: what each region may spend of a worldwide rule's limit.
 
-use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
 
 use super::rules::{edit, expected, known_fields, no_rule, tagged};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
 use crate::api::http::{Answered, reply};
+use crate::api::wire::rules::QuotasJson;
 use crate::core::share::Weights;
 use crate::engine::admin::Role;
 use crate::engine::rulebook::{Edit, Quota};
@@ -39,21 +42,21 @@ fn show(call: &AdminCall<'_>) -> Answered {
     };
     let weights = Weights::new(&global.shares, &global.minimums, &doors.admin.regions);
     let limit = u64::from(rule.limit);
-    let map = |of: &dyn Fn(&str, u32, u32) -> Option<u64>| -> Map<String, Value> {
+    let map = |of: &dyn Fn(&str, u32, u32) -> Option<u64>| -> BTreeMap<String, u64> {
         let parts = weights.parts();
         parts
-            .filter_map(|(region, weight, min)| Some((region.to_owned(), json!(of(region, weight, min)?))))
+            .filter_map(|(region, weight, min)| Some((region.to_owned(), of(region, weight, min)?)))
             .collect()
     };
-    let body = json!({
-        "revision": loaded.revision,
-        "rule": rule.name,
-        "mode": global.mode,
-        "limit": rule.limit,
-        "shares": map(&|_, weight, _| Some(u64::from(weight))),
-        "minimums": map(&|_, _, percent| (percent > 0).then_some(u64::from(percent))),
-        "permits": map(&|region, _, _| Some(weights.of(limit, region))),
-    });
+    let body = QuotasJson {
+        revision: loaded.revision,
+        rule: &rule.name,
+        mode: global.mode,
+        limit: rule.limit,
+        shares: map(&|_, weight, _| Some(u64::from(weight))),
+        minimums: map(&|_, _, percent| (percent > 0).then_some(u64::from(percent))),
+        permits: map(&|region, _, _| Some(weights.of(limit, region))),
+    };
     Ok(tagged(loaded.revision, reply::json(&body)))
 }
 

@@ -6,12 +6,13 @@
 
 use http::HeaderValue;
 use http::header::{ETAG, IF_MATCH};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{AdminCall, AdminRoute, aside};
 use crate::api::Servers;
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, Reply, reply};
+use crate::api::wire::rules::{ChangedJson, HistoryJson, OneRuleJson, RuleSetJson};
 use crate::core::written::TextPlace;
 use crate::engine::admin::Role;
 use crate::engine::rulebook::{Done, Edit, EditRefused, EditRequest, ShownRevisions};
@@ -73,7 +74,7 @@ async fn all(doors: &Servers) -> Answered {
     let revision = loaded.revision;
     let reply = aside(move || {
         let rules: Vec<_> = loaded.set.rules().iter().map(|compiled| shown(&compiled.rule)).collect();
-        reply::json(&json!({ "revision": revision, "rules": rules }))
+        reply::json(&RuleSetJson { revision, rules })
     });
     Ok(tagged(revision, reply.await?))
 }
@@ -84,7 +85,7 @@ fn one(call: &AdminCall<'_>) -> Answered {
     let loaded = doors.engine.loaded();
     let compiled = loaded.set.by_name(name).ok_or_else(|| no_rule(name))?;
     let rule = (doors.admin.rule_json)(&compiled.rule);
-    Ok(tagged(loaded.revision, reply::json(&json!({ "revision": loaded.revision, "rule": rule }))))
+    Ok(tagged(loaded.revision, reply::json(&OneRuleJson { revision: loaded.revision, rule })))
 }
 
 async fn replace(call: AdminCall<'_>) -> Answered {
@@ -144,7 +145,7 @@ async fn history(call: AdminCall<'_>) -> Answered {
     }
     let revisions = call.doors.admin.rules.history(shown).await.map_err(refused)?;
     let revision = call.doors.engine.loaded().revision;
-    Ok(tagged(revision, reply::json(&json!({ "revision": revision, "history": revisions }))))
+    Ok(tagged(revision, reply::json(&HistoryJson { revision, history: revisions })))
 }
 
 /// Makes an edit and tells what came of it.
@@ -166,8 +167,7 @@ pub(super) async fn edit(call: &AdminCall<'_>, edit: Edit, expected: Option<u64>
     }
     let asked = EditRequest { edit, expected, dry_run, actor: call.actor.clone(), reason };
     let Done { revision, changes } = call.doors.admin.rules.edit(asked).await.map_err(refused)?;
-    let written =
-        aside(move || reply::json(&json!({ "revision": revision, "dry_run": dry_run, "changes": changes })));
+    let written = aside(move || reply::json(&ChangedJson { revision, dry_run, changes }));
     Ok(tagged(revision, written.await?))
 }
 

@@ -1,12 +1,13 @@
 //! `/v1/tiers…`: the tiers that users and keys may have.
 
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::people::{body, name, note, refusal};
+use super::people::{NOTE_BYTES_MAX, RemovedJson, body, name, note, refusal};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::{Code, Refusal};
 use crate::api::http::{Answered, reply};
+use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::TierRecord;
 
@@ -32,17 +33,38 @@ pub(super) const ROUTES: &[AdminRoute] = &[
     },
 ];
 
-#[derive(Debug, Deserialize)]
+/// A tier as an operator writes one.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct TierBody {
+pub(in crate::api) struct TierBody {
+    /// As the path names the tier.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     name: Option<String>,
+    /// What it is for.
     #[serde(default)]
+    #[schemars(length(max = NOTE_BYTES_MAX))]
     description: String,
+}
+
+/// Every tier.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Tiers", deny_unknown_fields)]
+pub(in crate::api) struct TiersJson {
+    /// The tiers.
+    tiers: Vec<TierRecord>,
+}
+
+/// One tier.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OneTier", deny_unknown_fields)]
+pub(in crate::api) struct OneTierJson {
+    /// The tier.
+    tier: TierRecord,
 }
 
 async fn list(call: AdminCall<'_>) -> Answered {
     let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "tiers": tiers })))
+    Ok(reply::json(&TiersJson { tiers }))
 }
 
 async fn show(call: AdminCall<'_>) -> Answered {
@@ -50,7 +72,7 @@ async fn show(call: AdminCall<'_>) -> Answered {
     let tiers = call.doors.admin.register.tiers().await.map_err(refusal)?;
     let tier = tiers.into_iter().find(|tier| tier.name == wanted);
     let tier = tier.ok_or_else(|| Refusal::new(Code::NoTier, format!("there is no tier {wanted:?}")))?;
-    Ok(reply::json(&json!({ "tier": tier })))
+    Ok(reply::json(&OneTierJson { tier }))
 }
 
 async fn put(call: AdminCall<'_>) -> Answered {
@@ -61,11 +83,11 @@ async fn put(call: AdminCall<'_>) -> Answered {
     }
     let tier = TierRecord { name: own, description: note("description", description)? };
     let tier = call.doors.admin.register.put_tier(&call.actor, tier).await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "tier": tier })))
+    Ok(reply::json(&OneTierJson { tier }))
 }
 
 async fn remove(call: AdminCall<'_>) -> Answered {
     let own = name("name", call.param(0))?;
     call.doors.admin.register.remove_tier(&call.actor, &own).await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "removed": own })))
+    Ok(reply::json(&RemovedJson { removed: &own }))
 }

@@ -1,13 +1,17 @@
 //! `/v1/users…`: users, their tiers, limits of their own, and blocks.
 
-use serde::Deserialize;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
-use super::people::{OverridesBody, body, filter, given, limits, moment_if, name, name_if, note, refusal};
+use super::people::{
+    NOTE_BYTES_MAX, OverridesBody, ReasonBody, RemovedJson, body, filter, given, limits, moment_if, name,
+    name_if, note, refusal,
+};
 use super::{AdminCall, AdminRoute};
 use crate::api::error::Refusal;
 use crate::api::http::{Answered, reply};
 use crate::core::identity::Block;
+use crate::core::request::TEXT_BYTES_MAX;
 use crate::engine::admin::Role;
 use crate::engine::identity::register::{UserChange, UserRecord};
 
@@ -53,23 +57,56 @@ pub(super) const ROUTES: &[AdminRoute] = &[
 
 /// A user as an operator writes one. What is absent stays with `PATCH` and goes with `PUT`; a block stays
 /// with both.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct UserBody {
+pub(in crate::api) struct UserBody {
+    /// As the path names the user.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
     id: Option<String>,
+    /// The user's tier; null: none.
     #[serde(default, deserialize_with = "given")]
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    #[schemars(with = "Option<String>")]
     tier: Option<Option<String>>,
+    /// Limits of the user's own, by the name of a rule that counts.
     overrides: Option<OverridesBody>,
+    /// A block; null lifts it.
     #[serde(default, deserialize_with = "given")]
+    #[schemars(with = "Option<BlockBody>")]
     blocked: Option<Option<BlockBody>>,
+    /// Why; it is kept in the record of changes.
+    #[schemars(length(max = NOTE_BYTES_MAX))]
     reason: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+/// A block as an operator writes one.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct BlockBody {
+pub(in crate::api) struct BlockBody {
+    /// Why, in the operator's words.
+    #[schemars(length(max = NOTE_BYTES_MAX))]
     reason: Option<String>,
+    /// A point in time (RFC 3339) or a length of time from now. It must lie ahead.
+    #[schemars(extend("examples" = ["24h", "2199-12-01T00:00:00Z"]))]
     until: Option<String>,
+}
+
+/// Users, by name.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Users", deny_unknown_fields)]
+pub(in crate::api) struct UsersJson {
+    /// The users.
+    users: Vec<UserRecord>,
+    /// What to give as `after` for those that follow; null: there are none.
+    next: Option<String>,
+}
+
+/// One user.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OneUser", deny_unknown_fields)]
+pub(in crate::api) struct OneUserJson<'a> {
+    /// The user.
+    user: &'a UserRecord,
 }
 
 impl BlockBody {
@@ -85,7 +122,7 @@ async fn list(call: AdminCall<'_>) -> Answered {
     let users = call.doors.admin.register.users(filter).await.map_err(refusal)?;
     let full = u32::try_from(users.len()).is_ok_and(|len| len == limit);
     let next = users.last().filter(|_| full).map(|user| user.id.clone());
-    Ok(reply::json(&json!({ "users": users, "next": next })))
+    Ok(reply::json(&UsersJson { users, next }))
 }
 
 async fn show(call: AdminCall<'_>) -> Answered {
@@ -126,13 +163,8 @@ async fn block(call: AdminCall<'_>) -> Answered {
 }
 
 async fn unblock(call: AdminCall<'_>) -> Answered {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct ReasonBody {
-        reason: Option<String>,
-    }
     let id = name("id", call.param(0))?;
-    let reason = body::<ReasonBody>(&call)?.reason.map(|reason| note("reason", reason)).transpose()?;
+    let reason = ReasonBody::read(&call)?;
     // Whoever is not known is not blocked, and is not made for that.
     call.doors.admin.register.user(&id).await.map_err(refusal)?;
     let change = UserChange { blocked: Some(None), action: "user.unblock", reason, ..UserChange::default() };
@@ -142,7 +174,7 @@ async fn unblock(call: AdminCall<'_>) -> Answered {
 async fn remove(call: AdminCall<'_>) -> Answered {
     let id = name("id", call.param(0))?;
     call.doors.admin.register.remove_user(&call.actor, &id).await.map_err(refusal)?;
-    Ok(reply::json(&json!({ "removed": id })))
+    Ok(reply::json(&RemovedJson { removed: &id }))
 }
 
 async fn write(call: &AdminCall<'_>, id: &str, change: UserChange) -> Answered {
@@ -151,5 +183,5 @@ async fn write(call: &AdminCall<'_>, id: &str, change: UserChange) -> Answered {
 }
 
 fn answer(user: &UserRecord) -> Answered {
-    Ok(reply::json(&json!({ "user": user })))
+    Ok(reply::json(&OneUserJson { user }))
 }

@@ -1,15 +1,44 @@
 //! How the daemon is: `/healthz`, `/readyz`, `/metrics`, and the page at `/` that names the routes.
 
 use http::HeaderValue;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 
 use super::{ROUTES, Reply, reply};
 use crate::api::admin;
 use crate::api::error::ready_status;
-use crate::api::wire::store_word;
+use crate::api::wire::{STORE_WORDS, store_word};
 use crate::api::{Readiness, Servers};
+use crate::engine::rulebook::RulesStatus;
 
 const PROMETHEUS: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
+
+/// Whether gateways should ask this daemon, and how it stands with its rules.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Ready")]
+pub(in crate::api) struct ReadyJson<'a> {
+    /// Whether gateways should ask this daemon.
+    ready: bool,
+    /// What the daemon does.
+    #[schemars(extend("enum" = ["starting", "serving", "impaired", "draining"]))]
+    state: &'static str,
+    /// The revision of the rules in force.
+    revision: u64,
+    /// How the region's store is: `ok`, `degraded` (some servers do not answer, or not everything) or `down`.
+    #[schemars(extend("enum" = STORE_WORDS))]
+    store: &'static str,
+    /// What is wrong with the store, a sentence each.
+    store_problems: &'a [String],
+    /// How it stands with the rules in force.
+    rules: &'a RulesStatus,
+    /// Rules that are valid and hardly meant so.
+    warnings: Vec<String>,
+    /// What is wrong with the cluster now, as this daemon sees it.
+    notices: Vec<&'a str>,
+    /// Background tasks that ended and do not start again; absent when there are none.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    tasks_missing: &'a [&'static str],
+}
 
 /// Whether gateways should ask this daemon: 200 or 503, and why. A store that does not answer is told, and no
 /// reason to ask elsewhere: each rule's failure policy answers, here as in the region's other daemons.
@@ -24,26 +53,19 @@ pub(in crate::api) fn ready(doors: &Servers) -> Reply {
     let ready = readiness == Readiness::Serving;
     let health = doors.engine.store().health();
     let store = store_word(health.state);
-    let revision = doors.engine.loaded().revision;
-    let rules = doors.engine.rules_status();
     let odd = doors.engine.rule_warnings();
-    let warnings: Vec<String> = odd.told.iter().map(ToString::to_string).collect();
     let notices = doors.engine.notices();
-    let notices: Vec<&str> = notices.iter().map(|notice| notice.text.as_str()).collect();
-    let mut body = json!({
-        "ready": ready,
-        "state": state,
-        "revision": revision,
-        "store": store,
-        "store_problems": health.problems,
-        "rules": *rules,
-        "warnings": warnings,
-        "notices": notices,
-    });
-    let missing = doors.engine.tasks().missing();
-    if !missing.is_empty() {
-        body["tasks_missing"] = json!(missing);
-    }
+    let body = ReadyJson {
+        ready,
+        state,
+        revision: doors.engine.loaded().revision,
+        store,
+        store_problems: &health.problems,
+        rules: &doors.engine.rules_status(),
+        warnings: odd.told.iter().map(ToString::to_string).collect(),
+        notices: notices.iter().map(|notice| notice.text.as_str()).collect(),
+        tasks_missing: &doors.engine.tasks().missing(),
+    };
     reply::with_status(reply::json(&body), ready_status(ready))
 }
 

@@ -5,6 +5,7 @@
 
 use http::request::Parts;
 use hyper::body::Incoming;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
@@ -17,9 +18,12 @@ use crate::core::request::Cost;
 use crate::engine::hold::{holder_of, new_holder};
 
 /// The body of what is done with a lease.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct LeaseBody {
+#[schemars(rename = "Lease")]
+pub(in crate::api) struct LeaseBody {
+    /// The text that `POST /v1/acquire` answered.
+    #[schemars(length(min = 1))]
     lease: String,
 }
 

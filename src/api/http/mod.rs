@@ -404,6 +404,25 @@ impl Drop for Arriving<'_> {
     }
 }
 
+/// The types that this module reads and writes, for the OpenAPI document.
+pub(super) mod schemas {
+    use schemars::SchemaGenerator;
+
+    use crate::api::schema::add;
+
+    /// What it answers.
+    pub(in crate::api) fn answers(generator: &mut SchemaGenerator) {
+        add::<super::health::ReadyJson<'_>>(generator);
+    }
+
+    /// What it reads.
+    pub(in crate::api) fn bodies(generator: &mut SchemaGenerator) {
+        add::<super::hold::LeaseBody>(generator);
+        add::<super::reserve::CommitBody>(generator);
+        add::<super::reserve::CancelBody>(generator);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 
 use http::request::Parts;
 use hyper::body::Incoming;
+use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{Answered, Arriving, ConnectionContext, body, decision, question, reply};
@@ -15,17 +16,22 @@ use crate::core::written::parse_span;
 use crate::engine::reserve::{new_reservation, reservation_of};
 
 /// The body of a commit. Strict, as a check's is.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CommitBody {
+pub(in crate::api) struct CommitBody {
+    /// The text that `POST /v1/reserve` answered.
+    #[schemars(length(min = 1))]
     reservation: String,
+    /// Permits that were used.
     actual: u64,
 }
 
 /// The body of a cancellation.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct CancelBody {
+pub(in crate::api) struct CancelBody {
+    /// The text that `POST /v1/reserve` answered.
+    #[schemars(length(min = 1))]
     reservation: String,
 }
 

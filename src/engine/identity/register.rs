@@ -1,5 +1,8 @@
 //! Users, API keys and tiers as operators see and change them: the port, and what goes through it.
 
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::core::identity::Block;
@@ -13,54 +16,84 @@ use crate::engine::port::Later;
 pub const PAGE_MAX: u32 = 1_000;
 
 /// A user, with everything that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the fields are those of the user, which documents them")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "User", deny_unknown_fields)]
 pub struct UserRecord {
+    /// The user, as rules and identities name it.
     pub id: String,
+    /// The user's tier; null: none.
     pub tier: Option<String>,
+    /// Limits of the user's own, by rule.
     #[serde(serialize_with = "as_table")]
+    #[schemars(with = "BTreeMap<String, OwnLimit>")]
     pub overrides: Vec<UserLimit>,
+    /// The block; null: the user may ask.
     pub blocked: Option<BlockRecord>,
+    /// RFC 3339; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub created_at: Option<Timestamp>,
+    /// RFC 3339; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub updated_at: Option<Timestamp>,
 }
 
 /// A block, with its beginning where that is known.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the fields are those of the block, which documents them")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Block", deny_unknown_fields)]
 pub struct BlockRecord {
+    /// Why, in the operator's words.
     pub reason: Option<String>,
+    /// RFC 3339; null: until it is lifted.
     #[serde(serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub until: Option<Timestamp>,
+    /// RFC 3339; absent where it is not known.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub since: Option<Timestamp>,
 }
 
 /// An API key, without anything of its secret.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[expect(missing_docs, reason = "the fields are those of the key, which documents them")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Key", deny_unknown_fields)]
 pub struct KeyRecord {
+    /// The key's public name.
     pub id: String,
+    /// Whose it is; null: nobody's.
     pub user: Option<String>,
+    /// The key's own tier; null: the user's.
     pub tier: Option<String>,
+    /// Limits of the key's own, by rule.
     #[serde(serialize_with = "as_table")]
+    #[schemars(with = "BTreeMap<String, OwnLimit>")]
     pub overrides: Vec<UserLimit>,
+    /// Whether it may be used.
     pub active: bool,
+    /// What its operator noted.
     pub note: String,
+    /// RFC 3339; null: it does not expire.
     #[serde(serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub expires_at: Option<Timestamp>,
+    /// RFC 3339; null where it is not known.
     #[serde(serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub created_at: Option<Timestamp>,
+    /// Who made it; null where that is not known.
     pub created_by: Option<String>,
+    /// RFC 3339; null: it was not taken back.
     #[serde(serialize_with = "as_moment")]
+    #[schemars(with = "Option<String>")]
     pub revoked_at: Option<Timestamp>,
+    /// Who took it back.
     pub revoked_by: Option<String>,
 }
 
 /// A tier.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+#[schemars(rename = "Tier", deny_unknown_fields)]
 pub struct TierRecord {
     /// Its name.
     pub name: String,
@@ -258,10 +291,16 @@ fn as_moment<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::
 
 /// `{"search-free": {"limit": 500, "burst": 500}}`.
 fn as_table<S: Serializer>(limits: &[UserLimit], serializer: S) -> Result<S::Ok, S::Error> {
-    #[derive(Serialize)]
-    struct Own {
-        limit: u32,
-        burst: u32,
-    }
-    serializer.collect_map(limits.iter().map(|own| (&own.rule, Own { limit: own.permits, burst: own.burst })))
+    let own = |own: &UserLimit| OwnLimit { limit: own.permits, burst: own.burst };
+    serializer.collect_map(limits.iter().map(|limit| (&limit.rule, own(limit))))
+}
+
+/// A limit of somebody's own.
+#[derive(Serialize, JsonSchema)]
+#[schemars(deny_unknown_fields)]
+struct OwnLimit {
+    /// Permits per window.
+    limit: u32,
+    /// Permits at once.
+    burst: u32,
 }

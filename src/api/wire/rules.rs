@@ -1,0 +1,252 @@
+//! Rules as the admin routes show them, and what a change of them came to.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::MODES;
+use crate::api::schema::{answer_headers, never_null};
+use crate::core::request::TEXT_BYTES_MAX;
+use crate::core::rule::Mode;
+use crate::engine::rulebook::{Revision, RuleChange};
+
+/// A rule in the shape of `rules.toml`; what is left out has its default.
+///
+/// `database/document` reads and writes it; this type describes it.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(
+    rename = "Rule",
+    transform = never_null,
+    description = "A rule in the shape of rules.toml; what is left out has its default."
+)]
+pub(in crate::api) struct RuleBody {
+    /// The name, unique among the rules.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    name: String,
+    /// The domain whose requests it decides; `default` unless said.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    domain: Option<String>,
+    /// What attributes must be: a text, a glob or a network, or a list of which one must do.
+    #[serde(rename = "match")]
+    matches: Option<BTreeMap<String, MatchBody>>,
+    /// The attributes whose values have a bucket each.
+    #[schemars(inner(length(min = 1, max = TEXT_BYTES_MAX)), extend("uniqueItems" = true))]
+    per: Option<Vec<String>>,
+    /// How it counts; `sliding_window` unless said.
+    #[schemars(extend("enum" = [
+        "fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "gcra", "concurrency"
+    ]))]
+    algorithm: Option<String>,
+    /// Permits per window; places of a `concurrency` rule.
+    limit: Option<u32>,
+    /// The window, or the time in which an empty bucket refills.
+    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["100ms", "1m"]))]
+    window: Option<String>,
+    /// How long a place of a `concurrency` rule is held without renewing.
+    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["30s"]))]
+    hold: Option<String>,
+    /// Permits at once, of an algorithm with buckets; the limit unless said.
+    burst: Option<u32>,
+    /// Only the first matching rule of a group decides.
+    #[schemars(length(min = 1, max = TEXT_BYTES_MAX))]
+    group: Option<String>,
+    /// Rules with a smaller number come first; 100 unless said.
+    #[schemars(range(min = i32::MIN, max = i32::MAX))]
+    priority: Option<i32>,
+    /// What happens to a request that it decides; `reject` unless said.
+    #[schemars(extend("enum" = ["reject", "throttle", "log_only", "allow", "block"]))]
+    action: Option<String>,
+    /// The longest delay that `throttle` asks for.
+    #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["100ms", "1m"]))]
+    max_delay: Option<String>,
+    /// Headers of a denial, by name.
+    #[schemars(transform = answer_headers)]
+    headers: Option<BTreeMap<String, String>>,
+    /// Headers of the answer to a request that passes.
+    #[schemars(transform = answer_headers)]
+    headers_admitted: Option<BTreeMap<String, String>>,
+    /// Whether the text of a denial is a problem document (RFC 9457), whatever a client accepts.
+    problem: Option<bool>,
+    /// Whether answers name the bucket, by a hash.
+    partition_key: Option<bool>,
+    /// What the limit counts, where that is not requests.
+    #[schemars(regex(pattern = "^[a-z0-9_-]{1,32}$"))]
+    unit: Option<String>,
+    /// Permits for one unit of cost, by default and by attribute=value.
+    #[schemars(extend("minProperties" = 1, "maxProperties" = 256))]
+    price: Option<BTreeMap<String, PriceBody>>,
+    /// Who keeps the delay of throttle: the gateway, by x-ratelimit-delay-ms, or the daemon, which holds its
+    /// answer back.
+    #[schemars(extend("enum" = ["header", "hold"]))]
+    delay: Option<String>,
+    /// The HTTP status of a denial; 429 unless said, 403 of `block`.
+    #[schemars(range(min = 400, max = 599))]
+    status: Option<u16>,
+    /// The text of a denial.
+    #[schemars(length(min = 1, max = 4_096))]
+    message: Option<String>,
+    /// What it does while its store cannot answer.
+    #[schemars(extend("enum" = ["local", "open", "closed"]))]
+    on_failure: Option<String>,
+    /// Which calls are charged: those that are admitted, or all, in full and whatever is left.
+    #[schemars(extend("enum" = ["admitted", "always"]))]
+    charge: Option<String>,
+    /// Whether what is reported beyond the limit is owed or forgotten.
+    #[schemars(extend("enum" = ["carry", "forgive"]))]
+    debt: Option<String>,
+    /// The most permits that one bucket owes; the limit unless said.
+    debt_max: Option<u32>,
+    /// Whether it matches only requests without attributes that it does not name.
+    exact: Option<bool>,
+    /// Whether it decides at all.
+    enabled: Option<bool>,
+    /// How all regions hold the limit together; absent: each region enforces it on its own.
+    global: Option<RuleGlobalBody>,
+    /// Into how many parts each key is split, for keys that are asked very often.
+    #[schemars(range(min = 1, max = 64))]
+    split_keys: Option<u32>,
+}
+
+/// What one attribute must be.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(untagged)]
+pub(in crate::api) enum MatchBody {
+    /// This text, glob or network.
+    One(#[schemars(length(min = 1, max = TEXT_BYTES_MAX))] String),
+    /// Any of these.
+    AnyOf(#[schemars(length(min = 1), inner(length(min = 1, max = TEXT_BYTES_MAX)))] Vec<String>),
+}
+
+/// Permits for one unit of cost.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(rename = "Price", untagged)]
+pub(in crate::api) enum PriceBody {
+    /// As a number.
+    Number(#[schemars(range(min = 0.000_001, max = 1_000_000))] f64),
+    /// As a text.
+    Text(#[schemars(regex(pattern = "^[0-9]+([.][0-9]{1,6})?$"))] String),
+}
+
+/// How all regions hold a limit together.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(rename = "RuleGlobal", deny_unknown_fields, transform = never_null)]
+pub(in crate::api) struct RuleGlobalBody {
+    /// How the limit is held.
+    #[schemars(extend("enum" = MODES))]
+    mode: Option<String>,
+    /// What each region weighs among the others.
+    shares: Option<BTreeMap<String, u32>>,
+    /// A region's share is never below this part of the limit, in percent.
+    #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 0, "maximum": 100 }))]
+    minimums: Option<BTreeMap<String, u8>>,
+    /// What a `gossip` rule does while a region is cut off.
+    #[schemars(extend("enum" = ["share", "freeze", "last_known", "ignore", "deny"]))]
+    on_partition: Option<String>,
+    /// A duration of at most 5s, such as "200ms".
+    wait: Option<String>,
+}
+
+/// The rules in force, in order of precedence.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "RuleSet", deny_unknown_fields)]
+pub(in crate::api) struct RuleSetJson {
+    /// The revision of the set.
+    pub(in crate::api) revision: u64,
+    /// The rules.
+    #[schemars(with = "Vec<RuleBody>")]
+    pub(in crate::api) rules: Vec<Value>,
+}
+
+/// Every rule that is to be in force.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
+#[schemars(deny_unknown_fields)]
+pub(in crate::api) struct RuleSetBody {
+    /// The revision that the change was made for; another one refuses it.
+    revision: Option<u64>,
+    /// The rules, and no others.
+    rules: Vec<RuleBody>,
+}
+
+/// One rule.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "OneRule", deny_unknown_fields)]
+pub(in crate::api) struct OneRuleJson {
+    /// The revision of the set.
+    pub(in crate::api) revision: u64,
+    /// The rule.
+    #[schemars(with = "RuleBody")]
+    pub(in crate::api) rule: Value,
+}
+
+/// What a change came to.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Changed", deny_unknown_fields)]
+pub(in crate::api) struct ChangedJson {
+    /// The revision that holds it; for a dry run, and where nothing changed, the one that was there.
+    pub(in crate::api) revision: u64,
+    /// Whether it was only asked what would change.
+    pub(in crate::api) dry_run: bool,
+    /// What changed.
+    pub(in crate::api) changes: Vec<RuleChange>,
+}
+
+/// Revisions of the rules, newest first.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "History", deny_unknown_fields)]
+pub(in crate::api) struct HistoryJson {
+    /// The revision in force.
+    pub(in crate::api) revision: u64,
+    /// The revisions.
+    pub(in crate::api) history: Vec<Revision>,
+}
+
+/// Which revision to go back to.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
+#[schemars(deny_unknown_fields)]
+pub(in crate::api) struct RollbackBody {
+    /// The revision.
+    revision: u64,
+}
+
+/// What each region may spend of a worldwide rule's limit.
+#[derive(Debug, Serialize, JsonSchema)]
+#[schemars(rename = "Quotas", deny_unknown_fields)]
+pub(in crate::api) struct QuotasJson<'a> {
+    /// The revision of the set.
+    pub(in crate::api) revision: u64,
+    /// The rule.
+    pub(in crate::api) rule: &'a str,
+    /// How the limit is held.
+    #[schemars(with = "String", extend("enum" = MODES))]
+    pub(in crate::api) mode: Mode,
+    /// Permits per window, worldwide.
+    pub(in crate::api) limit: u32,
+    /// What each region weighs among the others.
+    pub(in crate::api) shares: BTreeMap<String, u64>,
+    /// In percent of the limit: no share is below its minimum.
+    pub(in crate::api) minimums: BTreeMap<String, u64>,
+    /// What the shares come to in permits.
+    pub(in crate::api) permits: BTreeMap<String, u64>,
+}
+
+/// What each region is to spend.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the route reads it as a tree, so that each problem is told by its place")]
+#[schemars(deny_unknown_fields, transform = never_null)]
+pub(in crate::api) struct QuotasBody {
+    /// The revision that the change was made for; another one refuses it.
+    revision: Option<u64>,
+    /// What each region weighs among the others.
+    shares: BTreeMap<String, u32>,
+    /// In percent of the limit: no share is below its minimum.
+    #[schemars(extend("additionalProperties" = { "type": "integer", "minimum": 0, "maximum": 100 }))]
+    minimums: Option<BTreeMap<String, u8>>,
+}
