@@ -144,7 +144,7 @@ fn sums(picture: &Picture) -> (u64, u64) {
 /// only its own use.
 const fn used_heading(mode: Mode) -> &'static str {
     match mode {
-        Mode::Gossip => "believes the world used",
+        Mode::Gossip => "believes used",
         Mode::Split | Mode::Escrow => "used here",
     }
 }
