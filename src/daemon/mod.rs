@@ -38,6 +38,7 @@ mod schema;
 mod setup;
 mod shares;
 mod store;
+mod supervisor;
 mod tokens;
 mod upkeep;
 mod warnings;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{Daemon, Setup, Stopping, raise_open_files};
+use super::{Daemon, Setup, Stopping, raise_open_files, supervisor};
 use crate::config::Config;
 
 /// Why a daemon did not run.
@@ -43,22 +43,25 @@ async fn serve(setup: Setup) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let daemon = Daemon::start(setup).await?;
+    supervisor::tell(supervisor::READY);
     let alone = loop {
         tokio::select! {
             biased;
             _ = terminate.recv() => break false,
             _ = interrupt.recv() => break true,
             _ = hangup.recv() => {
+                supervisor::tell(supervisor::RELOADING);
                 // Whoever wants it to end does not wait for a disk or a database.
                 tokio::select! {
                     biased;
                     _ = terminate.recv() => break false,
                     _ = interrupt.recv() => break true,
-                    () = daemon.reload() => {}
+                    () = daemon.reload() => supervisor::tell(supervisor::READY),
                 }
             }
         }
     };
+    supervisor::tell(supervisor::STOPPING);
     let stopping = Stopping { alone, ..Stopping::default() };
     let hurry = stopping.hurry.clone();
     let mut stopped = std::pin::pin!(daemon.stop(stopping));
