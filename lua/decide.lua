@@ -3,8 +3,9 @@
 -- KEYS     the buckets, then the views of those that are worldwide, in the same order
 -- ARGV[1]  empty; a test may give the time in microseconds, which is the server's TIME otherwise
 -- ARGV[2]  23 bytes a bucket, big-endian: shape (4, the highest byte is the algorithm), permits (4), window
---          in microseconds (6), burst (4), queue (4), flags (1: 1 = worldwide, 2 = escrow: the key in the
---          place of a view holds its rights, 3 = the same, but held to a static share)
+--          in microseconds (6), burst (4; of windows and places what is this region's own of permits), queue
+--          (4), flags (1: 1 = worldwide, 2 = escrow: the key in the place of a view holds its rights, 3 = the
+--          same, but held to a static share)
 -- ARGV[3]  the decisions: what to do (1: 0 charge, 1 only ask, 2 put without asking), number of charges (2),
 --          then for each the bucket's place in KEYS (2), flags (1: bits 0-1 = peek, take, refund or lease;
 --          bit 2 = enforced; bits 3-7 = a lease takes at most this part of what is free; of a take: it is a

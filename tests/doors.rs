@@ -26,7 +26,9 @@ use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::engine::Engine;
 use tidegate::engine::clock::Clock;
-use tidegate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Later, Outcome, Store, StoreLen};
+use tidegate::engine::port::{
+    BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Later, Outcome, Store, StoreLen,
+};
 use tidegate::telemetry::Metrics;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -115,6 +117,7 @@ impl Store for Counts {
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
+        _: HeldLimit,
         _now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>> {
         Box::pin(async move {
@@ -122,6 +125,7 @@ impl Store for Counts {
                 rule,
                 key,
                 limit: rule.limit,
+                share: None,
                 whole: &rule.limit,
                 first: None,
                 cost: Cost::Peek,

@@ -64,12 +64,6 @@ impl Compiled {
     pub const fn counting(&self) -> Counting {
         self.rule.algorithm.counting()
     }
-
-    /// The same rule with another limit: a user's own.
-    #[must_use]
-    pub fn with_limit(&self, limit: Limit) -> Self {
-        Self { rule: self.rule.clone(), number: self.number, shape: self.shape, limit }
-    }
 }
 
 /// A rule that decides a request, and the bucket it counts in.
@@ -82,7 +76,11 @@ pub struct Match<'s> {
     pub key: Option<Key>,
     /// The limit in force: the request's own, else the user's own, else the rule's.
     pub limit: Limit,
-    /// The same in all regions together; a worldwide rule may hold this one to less.
+    /// Permits of `limit` that are this region's own, in each window or as places, where rights to all of it
+    /// move between regions. `None`: this region is held to `limit` alone. No rule set knows of regions: it
+    /// says `None`.
+    pub share: Option<u32>,
+    /// The same as `limit` in all regions together; a worldwide rule may hold this one to less.
     pub whole: Limit,
     /// The permits of the limit in force in all regions, if it is the user's own.
     pub own_limit: Option<u32>,
@@ -355,7 +353,7 @@ impl RuleSet {
         let (shape, window) = shape::overridden(rule.shape, rule.rule.window, own.window);
         let limit = limit_of(&rule.rule, own.permits, own.permits, window);
         let key = Key::new(shape, [request.domain, descriptor]);
-        Some(Match { rule, key: Some(key), limit, whole: limit, own_limit: None })
+        Some(Match { rule, key: Some(key), limit, share: None, whole: limit, own_limit: None })
     }
 
     /// Every rule of the request's domain in order of precedence, and why it takes part or not. Not for the

@@ -418,7 +418,8 @@ impl<'a, 'r> Plan<'a, 'r> {
         for found in matches.iter_mut().flatten() {
             let found: &mut Match<'_> = found;
             if found.rule.rule.global.is_some() {
-                found.limit = loaded.held_to(found.rule, found.limit, now);
+                let held = loaded.held_to(found.rule, found.limit, now);
+                (found.limit, found.share) = (held.limit, held.share);
                 if found.key.is_some() && loaded.waits(found.rule) {
                     found.key = None;
                     waits |= !(loaded.shadow || found.rule.rule.action == Action::LogOnly);
@@ -475,6 +476,7 @@ impl<'a, 'r> Plan<'a, 'r> {
                         rule: found.rule,
                         key,
                         limit: found.limit,
+                        share: found.share,
                         whole: &found.whole,
                         first: match found.rule.rule.global {
                             None => None,

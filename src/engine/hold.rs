@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::identity::secret::NoRandomness;
-use super::port::{Charge, ChargeResult, Intent};
+use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Leased;
 use crate::core::hold::{HELD_RULES_MAX, HOLDER_BYTES, HeldPlaces, Hold, HoldStep, Holder, Lease};
@@ -145,7 +145,7 @@ impl Engine {
     /// doing so twice does no harm.
     pub async fn step(&self, lease: &Lease, step: HoldStep) -> Stepped {
         let (loaded, now) = (self.loaded.load_full(), self.clock.now());
-        let mut named: Vec<(&Compiled, Key, Limit, Limit)> = Vec::new();
+        let mut named: Vec<(&Compiled, Key, HeldLimit, Limit)> = Vec::new();
         for held in &lease.held {
             let Some(compiled) = loaded.set.get(&held.domain, &held.rule).filter(|rule| counts(rule, held))
             else {
@@ -158,8 +158,9 @@ impl Engine {
         }
         let cost = Cost::Hold(Hold { step, holder: lease.holder, places: 0 });
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for (rule, key, limit, whole) in &named {
-            charges.push(Charge { rule, key, limit: *limit, whole, first: None, cost, enforced: false });
+        for (rule, key, held, whole) in &named {
+            let HeldLimit { limit, share } = *held;
+            charges.push(Charge { rule, key, limit, share, whole, first: None, cost, enforced: false });
         }
         let outcome = match self.store.try_decide(&charges, Intent::Charge, now) {
             Some(outcome) => outcome,

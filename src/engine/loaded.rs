@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::port::HeldLimit;
 use super::split::{self, Share};
 use super::unmatched;
 use crate::core::algorithm::Limit;
@@ -181,12 +182,12 @@ impl Loaded {
     }
 
     /// What this region is held to at `now` where a rule or a user is given `limit`.
-    pub(super) fn held_to(&self, rule: &Compiled, limit: Limit, now: Timestamp) -> Limit {
-        let Some(side) = self.side(rule) else { return limit };
+    pub(super) fn held_to(&self, rule: &Compiled, limit: Limit, now: Timestamp) -> HeldLimit {
+        let Some(side) = self.side(rule) else { return limit.into() };
         match (&side.share, &side.alone) {
             (Some(share), _) => share.of(limit, now),
-            (None, Some(alone)) => alone.of(limit),
-            (None, None) => limit,
+            (None, Some(alone)) => alone.of(limit).into(),
+            (None, None) => limit.into(),
         }
     }
 

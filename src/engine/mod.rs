@@ -14,7 +14,6 @@ use metrics::Counter;
 use smallvec::SmallVec;
 use tokio_util::sync::CancellationToken;
 
-use crate::core::algorithm::Limit;
 use crate::core::identity::{Refusal, Who};
 use crate::core::key::{Key, identity_values};
 use crate::core::notice::Notice;
@@ -61,7 +60,7 @@ use identity::lookups::Lookups;
 use identity::{Directory, Persons, rewritten, shows_key};
 use loaded::Loaded;
 use pace::Pacing;
-use port::{Answer, Store};
+use port::{Answer, HeldLimit, Store};
 use reserve::Reservations;
 use rulebook::RulesStatus;
 use split::Shares;
@@ -428,13 +427,11 @@ impl Engine {
         let rewritten = rewritten(asked, &persons);
         let [known] = rewritten.as_deref().unwrap_or(asked) else { return None };
         let found = loaded.set.bucket_of(name, known, &self.who(&persons))?;
-        let (whole, limit) = (found.whole, loaded.held_to(found.rule, found.limit, self.clock.now()));
-        let (compiled, key) = (found.rule, found.key?);
-        // A user's own limit, or this region's share, says what is left.
-        let own = (limit != compiled.limit).then(|| compiled.with_limit(limit));
-        let compiled = own.as_ref().unwrap_or(compiled);
         let now = self.clock.now();
-        let mut info = self.store.bucket(compiled, &key, now).await;
+        // A user's own limit, or this region's share, says what is left.
+        let (whole, held) = (found.whole, loaded.held_to(found.rule, found.limit, now));
+        let (compiled, key, limit) = (found.rule, found.key?, held.limit);
+        let mut info = self.store.bucket(compiled, &key, held, now).await;
         let told = info.and_then(|info| info.view);
         let first = loaded.first_of(compiled, &limit, self.regions_known());
         if let Some(info) = &mut info {
@@ -534,15 +531,15 @@ impl Engine {
             if loaded.waits(compiled) {
                 return Answer::Now(None);
             }
-            let limit = held(&loaded, compiled, ask, now);
-            if let Answer::Now(balance) = self.store.rights(compiled, &key, limit, ask, now) {
+            let held = held(&loaded, compiled, ask, now);
+            if let Answer::Now(balance) = self.store.rights(compiled, &key, held, ask, now) {
                 return Answer::Now(balance);
             }
         }
         Answer::Later(Box::pin(async move {
             let (compiled, key) = loaded.local_key(&ask.key)?;
-            let limit = held(&loaded, compiled, ask, now);
-            self.store.rights(compiled, &key, limit, ask, now).get().await
+            let held = held(&loaded, compiled, ask, now);
+            self.store.rights(compiled, &key, held, ask, now).get().await
         }))
     }
 
@@ -556,7 +553,7 @@ impl Engine {
 }
 
 /// What a charge of a bucket would be given here.
-fn held(loaded: &Loaded, compiled: &Compiled, ask: &StepRequest, now: Timestamp) -> Limit {
+fn held(loaded: &Loaded, compiled: &Compiled, ask: &StepRequest, now: Timestamp) -> HeldLimit {
     let limit = ask.own.map_or(compiled.limit, |own| own.in_place_of(compiled.limit));
     loaded.held_to(compiled, limit, now)
 }

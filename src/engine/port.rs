@@ -36,6 +36,31 @@ impl<T> Answer<'_, T> {
     }
 }
 
+/// What a region is held to of a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeldLimit {
+    /// What is enforced here: the region's part of the limit, or the whole one where rights to it move between
+    /// regions.
+    pub limit: Limit,
+    /// Permits of `limit` that are the region's own where rights to all of it move: what it mints in each
+    /// window, or its places. `None`: what is its own is `limit`.
+    pub share: Option<u32>,
+}
+
+impl From<Limit> for HeldLimit {
+    fn from(limit: Limit) -> Self {
+        Self { limit, share: None }
+    }
+}
+
+impl HeldLimit {
+    /// Permits in each window, or places, that are the region's own. Not of levels, which have a capacity.
+    #[must_use]
+    pub fn own(&self) -> u32 {
+        self.share.unwrap_or(self.limit.permits)
+    }
+}
+
 /// One bucket to be charged as part of a decision.
 #[derive(Debug, Clone, Copy)]
 pub struct Charge<'a> {
@@ -45,6 +70,8 @@ pub struct Charge<'a> {
     pub key: &'a Key,
     /// The limit in force.
     pub limit: Limit,
+    /// This region's own part of it; see [`HeldLimit::share`].
+    pub share: Option<u32>,
     /// The same in all regions together; a worldwide rule may hold this one to less.
     pub whole: &'a Limit,
     /// What this region may use of it under `gossip` while its store has no view that speaks of now. `None`:
@@ -54,6 +81,14 @@ pub struct Charge<'a> {
     pub cost: Cost,
     /// Whether a "no" here denies the whole; a shadow rule's does not.
     pub enforced: bool,
+}
+
+impl Charge<'_> {
+    /// What this region is held to.
+    #[must_use]
+    pub const fn held(&self) -> HeldLimit {
+        HeldLimit { limit: self.limit, share: self.share }
+    }
 }
 
 /// What became of one charge.
@@ -164,11 +199,12 @@ pub trait Store: Send + Sync + 'static {
         true
     }
 
-    /// What a bucket holds; `None` if it is unused.
+    /// What a bucket of which this region is held to this limit holds; `None` if it is unused.
     fn bucket<'a>(
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
+        held: HeldLimit,
         now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>>;
 
@@ -190,17 +226,17 @@ pub trait Store: Send + Sync + 'static {
     fn debit(&self, rule: &Compiled, key: &Key, limit: Limit, permits: u64, now: Timestamp);
 
     /// Carries out a step on the rights of an `escrow` rule's bucket, atomically with decisions on it, and
-    /// tells what they are then. `limit` is what a charge would be given. `None`: its rights do not move, the
+    /// tells what they are then. `held` is what a charge would be given. `None`: its rights do not move, the
     /// store cannot be asked, or it has no room to remember the step.
     fn rights<'a>(
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
-        limit: Limit,
+        held: HeldLimit,
         ask: &'a StepRequest,
         now: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
-        let _ = (rule, key, limit, ask, now);
+        let _ = (rule, key, held, ask, now);
         Answer::Now(None)
     }
 

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::Engine;
 use super::decide::window_of;
 use super::identity::secret::NoRandomness;
-use super::port::{Charge, ChargeResult, Intent};
+use super::port::{Charge, ChargeResult, HeldLimit, Intent};
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Limit};
 use crate::core::decision::Decision;
@@ -109,7 +109,7 @@ impl Reservations {
 struct ReservedRule<'a> {
     rule: &'a Compiled,
     key: Key,
-    limit: Limit,
+    held: HeldLimit,
     whole: Limit,
     price: Price,
 }
@@ -158,19 +158,21 @@ impl Engine {
             let own = |permits| Limit { permits, burst: permits, ..rule.limit };
             let whole = held.own_limit.map_or(rule.limit, own);
             let key = Key::new(rule.shape, held.values.iter().map(String::as_str));
-            let (limit, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
-            named.push(ReservedRule { rule, key, limit, whole, price });
+            let (held_to, price) = (loaded.held_to(rule, whole, now), held.price.unwrap_or(Price::ONE));
+            named.push(ReservedRule { rule, key, held: held_to, whole, price });
         }
         let regions = self.regions_known();
         let mut charges: SmallVec<[Charge<'_>; 2]> = SmallVec::new();
-        for ReservedRule { rule, key, limit, whole, price } in &named {
+        for ReservedRule { rule, key, held, whole, price } in &named {
+            let HeldLimit { limit, share } = *held;
             let debt_max = rule.rule.debt_max(limit.permits, whole.permits);
             charges.push(Charge {
                 rule,
                 key,
-                limit: *limit,
+                limit,
+                share,
                 whole,
-                first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, limit, regions)),
+                first: rule.rule.global.as_ref().and_then(|_| loaded.first_of(rule, &limit, regions)),
                 cost: Cost::Commit(Commit { id: reservation.id, actual: price.of(actual), debt_max }),
                 enforced: false,
             });
@@ -204,9 +206,9 @@ impl Engine {
         if !speaks || (charged == 0 && returned == 0) {
             return;
         }
-        let beyond = counted.used.saturating_sub(named.limit.capacity(rule.algorithm));
+        let beyond = counted.used.saturating_sub(named.held.limit.capacity(rule.algorithm));
         let tally = Tally {
-            window: window_of(rule.algorithm, named.limit.window, now),
+            window: window_of(rule.algorithm, named.held.limit.window, now),
             offered: counted.reported,
             admitted: charged,
             returned,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use arc_swap::ArcSwap;
 
 use super::Engine;
+use super::port::HeldLimit;
 use crate::core::algorithm::{Algorithm, Counting, Limit};
 use crate::core::regions::NodeName;
 use crate::core::regions::escrow::level::RECOVERY_WINDOW;
@@ -59,12 +60,15 @@ impl Share {
         self.part.load().part
     }
 
-    /// What this region may spend of `limit` at `now`. Where rights move, the store is given the whole limit
-    /// and, as its burst, what this region mints.
-    pub(super) fn of(&self, limit: Limit, now: Timestamp) -> Limit {
+    /// What this region may spend of `limit` at `now`. Where rights to all of it move, that is the whole limit
+    /// and beside it the region's own share.
+    pub(super) fn of(&self, limit: Limit, now: Timestamp) -> HeldLimit {
         let part = self.part.load();
         let held = if limit == part.whole { part.part } else { part.in_force.part(limit, &part.region, now) };
-        if self.moves { Limit { burst: held.permits, ..limit } } else { held }
+        match self.moves {
+            true => HeldLimit { limit, share: Some(held.permits) },
+            false => held.into(),
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::core::key::Key;
 use crate::core::regions::escrow::{EscrowSafety, StepRequest, StepResult};
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
-use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{Answer, BucketInfo, Charge, HeldLimit, Intent, Later, Outcome, Store, StoreLen};
 
 /// Buckets in memory, bounded.
 ///
@@ -77,8 +77,8 @@ impl MemoryStore {
 
     /// What a bucket holds for `rule`; `None` if neither it nor a view of it is there.
     #[must_use]
-    pub fn info(&self, rule: &Compiled, key: &Key, now: Timestamp) -> Option<BucketInfo> {
-        self.with(key, |slot, named| slot.info(rule, named, now)).flatten()
+    pub fn info(&self, rule: &Compiled, key: &Key, held: HeldLimit, now: Timestamp) -> Option<BucketInfo> {
+        self.with(key, |slot, named| slot.info(rule, &held, named, now)).flatten()
     }
 
     /// Forgets a bucket, so that it counts from zero. `false`: it was not there.
@@ -161,9 +161,10 @@ impl Store for MemoryStore {
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
+        held: HeldLimit,
         now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>> {
-        Box::pin(std::future::ready(self.info(rule, key, now)))
+        Box::pin(std::future::ready(self.info(rule, key, held, now)))
     }
 
     fn reserves(&self) -> bool {
@@ -194,11 +195,11 @@ impl Store for MemoryStore {
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
-        limit: Limit,
+        held: HeldLimit,
         ask: &'a StepRequest,
         now: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
-        Answer::Now(self.with(key, |slot, named| slot.rights(rule, &limit, named, ask, now)).flatten())
+        Answer::Now(self.with(key, |slot, named| slot.rights(rule, &held, named, ask, now)).flatten())
     }
 
     fn sweep(&self, now: Timestamp) {

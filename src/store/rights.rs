@@ -18,6 +18,7 @@ use crate::core::rule::{Mode, OnFailure};
 use crate::core::ruleset::Compiled;
 use crate::core::table::{TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
+use crate::engine::port::HeldLimit;
 
 /// What a cost larger than a region's capacity takes to gather, as far as a store can say: a few ways between
 /// regions.
@@ -40,11 +41,12 @@ fn moving(rule: &Compiled) -> Option<Counting> {
 
 /// The limit that says how long a bucket's debt lasts: where rights move, a window pays with what its region
 /// mints.
-pub(super) fn paying(rule: &Compiled, limit: &Limit) -> Limit {
-    if moving(rule) == Some(Counting::Window) && limit.burst > 0 {
-        return Limit { permits: limit.burst.min(limit.permits), ..*limit };
+pub(super) fn paying(rule: &Compiled, held: HeldLimit) -> Limit {
+    let minted = held.own();
+    if moving(rule) == Some(Counting::Window) && minted > 0 {
+        return Limit { permits: minted.min(held.limit.permits), ..held.limit };
     }
-    *limit
+    held.limit
 }
 
 /// The largest cost that a bucket without windows can gather permits for, from other regions too; zero for
@@ -106,10 +108,11 @@ impl KeySlot {
     pub(super) fn terms(
         &self,
         rule: &Compiled,
-        (limit, whole): (&Limit, &Limit),
+        (held, whole): (&HeldLimit, &Limit),
         named: Named<'_>,
         now: Timestamp,
     ) -> ChargeTerms {
+        let limit = &held.limit;
         let now = now.max(self.newest);
         let terms = ChargeTerms { view: None, now, doubt: None, limit: *limit, most: (0, Span::ZERO) };
         if moving(rule) == Some(Counting::Level) {
@@ -131,12 +134,12 @@ impl KeySlot {
             let moves = lends(rule, limit, whole);
             let ledger = self.rights.find(named.hash, named.key.bytes());
             let ledger = ledger.and_then(|place| self.rights.get(place));
-            let held_to = self.places(limit).limit(ledger, now);
+            let held_to = self.places(held).limit(ledger, now);
             let limit = match (moves, ledger) {
                 (true, _) => held_to,
                 // What is lent all the same is not here.
-                (false, Some(_)) => Limit { permits: limit.burst.min(held_to.permits), ..*limit },
-                (false, None) => Limit { permits: limit.burst, ..*limit },
+                (false, Some(_)) => Limit { permits: held.own().min(held_to.permits), ..*limit },
+                (false, None) => Limit { permits: held.own(), ..*limit },
             };
             let most = if moves { u64::from(whole.permits).min(PLACES_PER_HOLDER_MAX) } else { 0 };
             return ChargeTerms { doubt, limit, most: (most, limit.window), ..terms };
@@ -150,7 +153,7 @@ impl KeySlot {
             .map_or_else(|| now.window_index(limit.window), |state| state.window_at(limit, now));
         let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
-        let minted = self.minted(limit, window);
+        let minted = self.minted(held, window);
         let budget = match ledger.filter(|ledger| ledger.window == window) {
             Some(ledger) if ledger.minted > minted => Ledger { minted, ..ledger.clone() }.budget(),
             Some(ledger) => ledger.budget(),
@@ -161,15 +164,14 @@ impl KeySlot {
         ChargeTerms { view: Some(view), now, ..terms }
     }
 
-    fn places(&self, limit: &Limit) -> places::PlacesTerms {
-        let (share, hold) = (u64::from(limit.burst), limit.window);
+    fn places(&self, held: &HeldLimit) -> places::PlacesTerms {
+        let (share, hold) = (u64::from(held.own()), held.limit.window);
         places::PlacesTerms { share, hold, begun: self.begun, margins: Margins::USUAL, safety: self.safety }
     }
 
-    /// What this region mints in a window: its part of the limit, which `burst` holds where windows do not
-    /// read it.
-    fn minted(&self, limit: &Limit, window: u64) -> u64 {
-        if is_known(window, limit.window, self.begun) { u64::from(limit.burst) } else { 0 }
+    /// What this region mints in a window: its share, unless too little of the window is known.
+    fn minted(&self, held: &HeldLimit, window: u64) -> u64 {
+        if is_known(window, held.limit.window, self.begun) { u64::from(held.own()) } else { 0 }
     }
 
     fn level(&self, rule: &Compiled, limit: &Limit) -> level::LevelTerms {
@@ -222,11 +224,17 @@ impl KeySlot {
     }
 
     /// Before a bucket is charged in a window that its ledger does not know yet: closes the one before.
-    pub(super) fn turn(&mut self, limit: &Limit, named: Named<'_>, window: u64, place: Option<TablePlace>) {
+    pub(super) fn turn(
+        &mut self,
+        held: &HeldLimit,
+        named: Named<'_>,
+        window: u64,
+        place: Option<TablePlace>,
+    ) {
         let Some(at) = self.rights.find(named.hash, named.key.bytes()) else { return };
-        let minted = self.minted(limit, window);
+        let minted = self.minted(held, window);
         let Some(before) = self.rights.get(at).map(|ledger| ledger.window) else { return };
-        let used = self.used_in(limit, (before, minted), at, place);
+        let used = self.used_in(&held.limit, (before, minted), at, place);
         if let Some(ledger) = self.rights.get_mut(at) {
             ledger.enter(window, minted, used);
         }
@@ -249,15 +257,15 @@ impl KeySlot {
     pub(super) fn rights(
         &mut self,
         rule: &Compiled,
-        limit: &Limit,
+        held: &HeldLimit,
         named: Named<'_>,
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
         match moving(rule)? {
-            Counting::Window => self.window_rights(rule, limit, named, ask, now),
-            Counting::Level => self.level_rights(rule, limit, named, ask, now),
-            Counting::Concurrency => self.lent(limit, named, ask, now),
+            Counting::Window => self.window_rights(rule, held, named, ask, now),
+            Counting::Level => self.level_rights(rule, &held.limit, named, ask, now),
+            Counting::Concurrency => self.lent(held, named, ask, now),
         }
     }
 
@@ -265,12 +273,13 @@ impl KeySlot {
     fn window_rights(
         &mut self,
         rule: &Compiled,
-        limit: &Limit,
+        held: &HeldLimit,
         named: Named<'_>,
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
-        let terms = self.terms(rule, (limit, limit), named, now);
+        let limit = &held.limit;
+        let terms = self.terms(rule, (held, limit), named, now);
         let window = terms.view.map_or(0, |view| view.window);
         let (key, place) = (named.key.bytes(), self.find(named));
         let at = match self.rights.find(named.hash, key) {
@@ -279,7 +288,7 @@ impl KeySlot {
                 self.newest = self.newest.max(now);
                 let session = self.begun.0.max(1);
                 let mut ledger = Ledger { session, ..Ledger::default() };
-                ledger.enter(window, self.minted(limit, window), 0);
+                ledger.enter(window, self.minted(held, window), 0);
                 match self.rights.insert(named.hash, key, ledger.clone(), now, |_| false) {
                     Ok(inserted) => inserted.place,
                     Err(_) if ask.step == Step::Read => {
@@ -293,8 +302,8 @@ impl KeySlot {
                 }
             }
         };
-        self.turn(limit, named, window, place);
-        let minted = self.minted(limit, window);
+        self.turn(held, named, window, place);
+        let minted = self.minted(held, window);
         let used = self.used_in(limit, (window, minted), at, place);
         let safety = self.safety;
         let ledger = self.rights.get_mut(at)?;
@@ -314,13 +323,13 @@ impl KeySlot {
     /// Carries out one step on places that are lent.
     fn lent(
         &mut self,
-        limit: &Limit,
+        held_to: &HeldLimit,
         named: Named<'_>,
         ask: &StepRequest,
         now: Timestamp,
     ) -> Option<StepResult> {
         let now = now.max(self.newest);
-        let terms = self.places(limit);
+        let (terms, limit) = (self.places(held_to), &held_to.limit);
         if !terms.is_settled(now) {
             return None;
         }

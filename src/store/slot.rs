@@ -13,7 +13,7 @@ use crate::core::reservation_notes::ReservationNotes;
 use crate::core::ruleset::Compiled;
 use crate::core::table::{Full, Table, TablePlace, WEIGHT_KEPT};
 use crate::core::time::{Span, Timestamp};
-use crate::engine::port::{BucketInfo, Charge, ChargeResult};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult, HeldLimit};
 
 /// Entries of each table that one sweep looks at.
 const SWEEP_ENTRIES: usize = 256;
@@ -208,7 +208,7 @@ impl KeySlot {
         let told = Allowance::is_told(view.as_ref(), known.as_ref());
         let (mut at, mut limit) = (now, charge.limit);
         let terms = is_escrowed(charge.rule)
-            .then(|| self.terms(charge.rule, (&charge.limit, charge.whole), named, now));
+            .then(|| self.terms(charge.rule, (&charge.held(), charge.whole), named, now));
         if let Some(terms) = &terms {
             (view, at, limit) = (terms.view, terms.now, terms.limit);
         }
@@ -341,7 +341,7 @@ impl KeySlot {
         let mut counted = looked.counted();
         let escrowed = is_escrowed(charge.rule);
         if let Some(view) = looked.view.filter(|_| escrowed) {
-            self.turn(limit, named, view.window, place);
+            self.turn(&charge.held(), named, view.window, place);
         }
         let raised = self.raised((charge.rule, limit), named, now, self.state(place));
         if let Cost::Commit(commit) = charge.cost {
@@ -401,7 +401,7 @@ impl KeySlot {
     ) {
         let Some(state) = self.buckets.get(place) else { return };
         counted.used = state.used(limit, now);
-        let expiry = state.expiry(&paying(charge.rule, limit));
+        let expiry = state.expiry(&paying(charge.rule, HeldLimit { limit: *limit, share: charge.share }));
         let weight = match is_escrowed(charge.rule) && self.safety.never_forgets_for_room {
             true => WEIGHT_KEPT,
             false => weight(limit, counted.verdict.remaining),
@@ -474,18 +474,25 @@ impl KeySlot {
     }
 
     /// What a bucket holds; `None` if neither it nor a view of it is there.
-    pub(super) fn info(&self, rule: &Compiled, named: Named<'_>, now: Timestamp) -> Option<BucketInfo> {
+    pub(super) fn info(
+        &self,
+        rule: &Compiled,
+        held_to: &HeldLimit,
+        named: Named<'_>,
+        now: Timestamp,
+    ) -> Option<BucketInfo> {
+        let whole = &held_to.limit;
         let held = self.held(rule, named).copied();
         let state = self.state(self.find(named));
         if held.is_none() && state.is_none() && !is_escrowed(rule) {
             return None;
         }
-        let (mut view, mut now, mut limit) = (held.map(|held| held.view), now, rule.limit);
-        let terms = is_escrowed(rule).then(|| self.terms(rule, (&rule.limit, &rule.limit), named, now));
+        let (mut view, mut now, mut limit) = (held.map(|held| held.view), now, *whole);
+        let terms = is_escrowed(rule).then(|| self.terms(rule, (held_to, whole), named, now));
         if let Some(terms) = &terms {
             (view, now, limit) = (terms.view, terms.now, terms.limit);
         }
-        let state = self.counted((rule, &rule.limit), named, now, state);
+        let state = self.counted((rule, whole), named, now, state);
         let mut verdict = state.check(&limit, view.as_ref(), now, 0);
         if let Some(terms) = &terms {
             terms.hold(&mut verdict, 1);

@@ -37,6 +37,7 @@ fn charge<'a>(rule: &'a Compiled, key: &'a Key, cost: i64) -> Charge<'a> {
         rule,
         key,
         limit: rule.limit,
+        share: None,
         whole: &rule.limit,
         first: None,
         cost: Cost::from_signed(cost),
@@ -55,7 +56,7 @@ fn one(store: &MemoryStore, rule: &Compiled, key: &Key, cost: i64, now: Timestam
 }
 
 fn used(store: &MemoryStore, rule: &Compiled, key: &Key) -> u64 {
-    store.info(rule, key, NOW).map_or(0, |info| info.used)
+    store.info(rule, key, rule.limit.into(), NOW).map_or(0, |info| info.used)
 }
 
 #[test]
@@ -146,11 +147,11 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
     for _ in 0..8 {
         store.sweep(NOW + Span(7 * MINUTE.0));
     }
-    assert!(store.info(&rule, &a, NOW).is_some());
+    assert!(store.info(&rule, &a, rule.limit.into(), NOW).is_some());
     for _ in 0..8 {
         store.sweep(NOW + Span(10 * MINUTE.0));
     }
-    assert_eq!(store.info(&rule, &a, NOW), None);
+    assert_eq!(store.info(&rule, &a, rule.limit.into(), NOW), None);
 }
 
 #[test]
@@ -401,7 +402,7 @@ proptest! {
             prop_assert_eq!(outcome.admitted, admitted);
             for (charge, (which, ..)) in charges.iter().zip(&asked) {
                 let expected = states.get(which).map_or(0, |state| state.used(&charge.limit, now));
-                prop_assert_eq!(store.info(charge.rule, charge.key, now).map_or(0, |info| info.used), expected);
+                prop_assert_eq!(store.info(charge.rule, charge.key, charge.held(), now).map_or(0, |info| info.used), expected);
             }
         }
     }

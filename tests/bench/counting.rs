@@ -61,6 +61,7 @@ fn take(store: &MemoryStore, rule: &Compiled, key: &Key, now: Timestamp) -> bool
         rule,
         key,
         limit: rule.limit,
+        share: None,
         whole: &rule.limit,
         first: None,
         cost: Cost::Take(1),

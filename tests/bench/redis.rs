@@ -79,6 +79,7 @@ async fn ask(store: &RedisStore, rules: &[&Compiled], user: &str) -> bool {
             rule,
             key,
             limit: rule.limit,
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Take(1),
@@ -348,7 +349,8 @@ fn hot() {
     let (_, own) = beside("leases of 1,000, 64 at once", raw, || run(&leased, &hot_rules, 64, 1));
     runtime().block_on(leased.drain());
     let key = key(&hot_rules[0], "u0");
-    let used = runtime().block_on(store.bucket(&hot_rules[0], &key, Clock::System.now()));
+    let used =
+        runtime().block_on(store.bucket(&hot_rules[0], &key, hot_rules[0].limit.into(), Clock::System.now()));
     println!("  {} admitted, {} charged", own.admitted, used.map_or(0, |info| info.used));
 }
 

@@ -86,6 +86,7 @@ fn differ(settings: RedisSettings, cases: u32) {
                 rule: &held,
                 key: &place,
                 limit: limit(act.permits),
+                share: None,
                 whole: &held.limit,
                 first: None,
                 cost,
@@ -95,6 +96,7 @@ fn differ(settings: RedisSettings, cases: u32) {
                 rule: &rate,
                 key: &window,
                 limit: limit(9),
+                share: None,
                 whole: &rate.limit,
                 first: None,
                 cost: cost.charged(),
@@ -135,6 +137,7 @@ fn acquire(store: &dyn Store, charges: &[(&Compiled, &str)], who: u8) -> bool {
             rule,
             key,
             limit: rule.limit,
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Hold(hold),
@@ -146,7 +149,9 @@ fn acquire(store: &dyn Store, charges: &[(&Compiled, &str)], who: u8) -> bool {
 
 fn used(store: &dyn Store, rule: &Compiled, user: &str) -> u64 {
     let key = key(rule, user);
-    runtime().block_on(store.bucket(rule, &key, Timestamp(START))).map_or(0, |info| info.used)
+    runtime()
+        .block_on(store.bucket(rule, &key, rule.limit.into(), Timestamp(START)))
+        .map_or(0, |info| info.used)
 }
 
 /// Over several slots it is reserved everywhere, and given back where another denies; who held before keeps
@@ -191,6 +196,7 @@ fn a_key_goes_with_its_last_holder_or_when_the_last_hold_ends() {
         rule: &rule,
         key: &own,
         limit,
+        share: None,
         whole: &rule.limit,
         first: None,
         cost: Cost::Hold(hold),

@@ -62,7 +62,8 @@ fn each_policy_answers_while_redis_is_down_and_says_so() {
         until("what was admitted meanwhile to be charged", Duration::from_secs(2), || {
             store.sweep(Clock::System.now());
             let key = key(&local, "u");
-            let info = runtime().block_on(store.bucket(&local, &key, Clock::System.now()));
+            let info =
+                runtime().block_on(store.bucket(&local, &key, local.limit.into(), Clock::System.now()));
             info.is_some_and(|info| !info.degraded && info.used >= 3)
         });
     }

@@ -119,6 +119,7 @@ fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compile
             rule,
             key: &key,
             limit,
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Take(1),
@@ -176,6 +177,7 @@ fn play(
                 rule: &rules[*rule],
                 key: &keys[*rule],
                 limit: rules[*rule].limit,
+                share: None,
                 whole: &rules[*rule].limit,
                 first: None,
                 cost: *cost,
@@ -190,9 +192,11 @@ fn play(
         let (found, expected) = (worded(found, &step.charges), worded(expected, &step.charges));
         prop_assert_eq!(&found, &expected, "step {} of {:?}", index, step);
         for (rule, key) in rules.iter().zip(&keys) {
-            let expected = memory.info(rule, key, Timestamp(now)).map_or(0, |info| info.used);
-            let found =
-                runtime().block_on(redis.bucket(rule, key, Timestamp(now))).map_or(0, |info| info.used);
+            let expected =
+                memory.info(rule, key, rule.limit.into(), Timestamp(now)).map_or(0, |info| info.used);
+            let found = runtime()
+                .block_on(redis.bucket(rule, key, rule.limit.into(), Timestamp(now)))
+                .map_or(0, |info| info.used);
             prop_assert_eq!(
                 found,
                 expected,
@@ -316,7 +320,7 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
                     std::time::Duration::from_secs(2),
                     || {
                         runtime()
-                            .block_on(redis.bucket(&rule, &key, Timestamp(now)))
+                            .block_on(redis.bucket(&rule, &key, rule.limit.into(), Timestamp(now)))
                             .is_some_and(|info| info.error_bound == 7)
                     },
                 );
@@ -330,8 +334,16 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
                     1 => Cost::Refund(permits),
                     _ => Cost::Take(permits),
                 };
-                let charge =
-                    Charge { rule: &rule, key: &key, limit, whole: &rule.limit, first, cost, enforced: true };
+                let charge = Charge {
+                    rule: &rule,
+                    key: &key,
+                    limit,
+                    share: None,
+                    whole: &rule.limit,
+                    first,
+                    cost,
+                    enforced: true,
+                };
                 let expected = memory.try_decide(&[charge], Intent::Charge, Timestamp(now));
                 prop_assert_eq!(Some(outcome(&redis, &charge, Timestamp(now))), expected);
             }

@@ -237,7 +237,7 @@ fn a_flood_of_distinct_keys_neither_fills_redis_nor_frees_who_is_at_the_limit() 
     server.command(&["CONFIG", "SET", "maxmemory", "400mb"]);
     let used = || {
         let key = key(&rule, "late");
-        let info = runtime().block_on(stores[0].bucket(&rule, &key, Clock::System.now()));
+        let info = runtime().block_on(stores[0].bucket(&rule, &key, rule.limit.into(), Clock::System.now()));
         info.filter(|info| !info.degraded).map_or(0, |info| info.used)
     };
     until("redis to be told of it", Duration::from_secs(60), || {

@@ -20,33 +20,54 @@ use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
 use tidegate::core::wire::RuleName;
 use tidegate::engine::clock::Clock;
-use tidegate::engine::port::{Charge, ChargeResult, Intent, Outcome, Store};
+use tidegate::engine::port::{Charge, ChargeResult, HeldLimit, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
 use tidegate::store::redis::{RedisSettings, Topology};
 
 const START: Timestamp = Timestamp(1_790_000_000_000_000);
 const SECOND: Span = Span::from_secs(1);
 
-/// A rule of which this region mints `minted` of `permits`.
-fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window: Span) -> Compiled {
-    let permits = match algorithm.counting() {
-        Counting::Window => permits,
-        Counting::Level | Counting::Concurrency => minted,
-    };
-    let limit = Limit { permits, window, burst: minted, queue: 0 };
-    let mut rule = compiled(name, algorithm, limit, 1);
-    rule.rule.global = Some(Global::new(Mode::Escrow));
-    rule
+/// A rule and what this region is held to of its limit.
+struct Escrowed {
+    rule: Compiled,
+    held: HeldLimit,
 }
 
-fn charge(store: &dyn Store, rule: &Compiled, user: &str, cost: u64, now: Timestamp) -> ChargeResult {
+/// A rule of which this region mints `minted` of `permits`.
+fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window: Span) -> Escrowed {
+    let (permits, share) = match algorithm {
+        Algorithm::FixedWindow => (permits, Some(minted)),
+        _ => (minted, None),
+    };
+    let limit = Limit { permits, window, burst: permits, queue: 0 };
+    let mut rule = compiled(name, algorithm, limit, 1);
+    rule.rule.global = Some(Global::new(Mode::Escrow));
+    Escrowed { rule, held: HeldLimit { limit, share } }
+}
+
+fn charge(store: &dyn Store, rule: &Escrowed, user: &str, cost: u64, now: Timestamp) -> ChargeResult {
     charge_cost(store, rule, user, Cost::Take(cost), now)
 }
 
-fn charge_cost(store: &dyn Store, rule: &Compiled, user: &str, cost: Cost, now: Timestamp) -> ChargeResult {
+fn charge_cost(
+    store: &dyn Store,
+    escrowed: &Escrowed,
+    user: &str,
+    cost: Cost,
+    now: Timestamp,
+) -> ChargeResult {
+    let Escrowed { rule, held: HeldLimit { limit, share } } = escrowed;
     let key = key(rule, user);
-    let charge =
-        Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, first: None, cost, enforced: true };
+    let charge = Charge {
+        rule,
+        key: &key,
+        limit: *limit,
+        share: *share,
+        whole: limit,
+        first: None,
+        cost,
+        enforced: true,
+    };
     let charges = [charge];
     let outcome = match store.try_decide(&charges, Intent::Charge, now) {
         Some(outcome) => outcome,
@@ -63,13 +84,13 @@ fn ask(window: u64, step: Step) -> StepRequest {
 
 fn rights(
     store: &dyn Store,
-    rule: &Compiled,
+    escrowed: &Escrowed,
     user: &str,
     ask: &StepRequest,
     now: Timestamp,
 ) -> Option<StepResult> {
-    let key = key(rule, user);
-    runtime().block_on(store.rights(rule, &key, rule.limit, ask, now).get())
+    let key = key(&escrowed.rule, user);
+    runtime().block_on(store.rights(&escrowed.rule, &key, escrowed.held, ask, now).get())
 }
 
 #[derive(Debug, Clone)]
@@ -167,7 +188,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
         users.set(users.get() + 1);
         let user = format!("u{}", users.get());
         let memory = MemoryStore::new(100).begun(START);
-        let terms = LevelTerms { algorithm, limit: rule.limit, begun: START, safety: EscrowSafety::ALL };
+        let terms = LevelTerms { algorithm, limit: rule.held.limit, begun: START, safety: EscrowSafety::ALL };
         let mut vault = if algorithm.counting() == Counting::Level {
             ReferenceStore::level(terms, begin)
         } else {
@@ -340,12 +361,14 @@ fn lending_step(act: &Lending, own: u64, now: Timestamp) -> Option<StepRequest> 
     })
 }
 
-fn hold(store: &dyn Store, rule: &Compiled, limit: Limit, hold: Hold, now: Timestamp) -> Outcome {
+fn hold(store: &dyn Store, escrowed: &Escrowed, held: HeldLimit, hold: Hold, now: Timestamp) -> Outcome {
+    let rule = &escrowed.rule;
     let key = key(rule, "u");
     let charge = Charge {
         rule,
         key: &key,
-        limit,
+        limit: held.limit,
+        share: held.share,
         whole: &rule.limit,
         first: None,
         cost: Cost::Hold(hold),
@@ -374,15 +397,16 @@ fn places_do_the_same(server: &Server, cases: u32) {
         RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
     let redis = store(settings, 1);
     let turn = std::cell::Cell::new(0);
-    let limit = Limit { permits: 12, window: length, burst: share, queue: 0 };
+    let limit = Limit { permits: 12, window: length, burst: 12, queue: 0 };
+    let held = HeldLimit { limit, share: Some(share) };
     let rule_of = |turn: u32| {
         let mut rule = compiled(&format!("p{turn}"), Algorithm::Concurrency, limit, turn * 16);
         rule.rule.global = Some(Global::new(Mode::Escrow));
-        rule
+        Escrowed { rule, held }
     };
     // Redis began shortly before this, as far as this clock says.
     let nobody = Hold { step: HoldStep::Renew, holder: Holder([9; 16]), places: 0 };
-    let _ = hold(&redis, &rule_of(0), limit, nobody, START);
+    let _ = hold(&redis, &rule_of(0), held, nobody, START);
     let begin = START + length + SECOND;
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let result = runner.run(&lendings(), |acts| {
@@ -404,10 +428,13 @@ fn places_do_the_same(server: &Server, cases: u32) {
                 Lending::Pass(micros) => now = now + Span(*micros),
                 Lending::Hold { step, who, places, own_limit } => {
                     let step = Hold { step: *step, holder: Holder([*who; 16]), places: *places };
-                    let limit = if *own_limit { Limit { permits: 6, burst: 2, ..limit } } else { limit };
+                    let held = match *own_limit {
+                        true => HeldLimit { limit: Limit { permits: 6, burst: 6, ..limit }, share: Some(2) },
+                        false => held,
+                    };
                     own_limits |= *own_limit;
-                    let one = hold(&memory, &rule, limit, step, now);
-                    prop_assert_eq!(&one, &hold(&redis, &rule, limit, step, now), "{:?}", act);
+                    let one = hold(&memory, &rule, held, step, now);
+                    prop_assert_eq!(&one, &hold(&redis, &rule, held, step, now), "{:?}", act);
                     // The smallest store knows no limits of users.
                     if !own_limits && step.step != HoldStep::Release {
                         prop_assert_eq!(vault.step(now, &step).0, one.admitted, "{:?}", act);

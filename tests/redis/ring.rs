@@ -28,7 +28,7 @@ fn used(store: &RedisStore) -> Vec<u64> {
     let rule = rule();
     let info = |user| {
         let key = key(&rule, &format!("u{user}"));
-        let info = runtime().block_on(store.bucket(&rule, &key, Clock::System.now()));
+        let info = runtime().block_on(store.bucket(&rule, &key, rule.limit.into(), Clock::System.now()));
         info.map_or(0, |info| {
             assert!(!info.degraded);
             info.used
@@ -45,6 +45,7 @@ fn use_some(store: &RedisStore) {
             rule: &rule,
             key: &key,
             limit: rule.limit,
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Take(USED),

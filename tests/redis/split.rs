@@ -33,8 +33,16 @@ async fn decide(store: &RedisStore, charges: &[Charge<'_>], intent: Intent, now:
 
 async fn ask(store: &RedisStore, rule: &Compiled, cost: Cost) -> Outcome {
     let key = key(rule, "u");
-    let charge =
-        Charge { rule, key: &key, limit: rule.limit, whole: &rule.limit, first: None, cost, enforced: true };
+    let charge = Charge {
+        rule,
+        key: &key,
+        limit: rule.limit,
+        share: None,
+        whole: &rule.limit,
+        first: None,
+        cost,
+        enforced: true,
+    };
     decide(store, &[charge], Intent::Charge, Clock::System.now()).await
 }
 
@@ -43,7 +51,7 @@ fn ask_now(store: &RedisStore, rule: &Compiled, cost: Cost) -> Outcome {
 }
 
 fn info(store: &RedisStore, rule: &Compiled, key: &Key) -> (u64, u64) {
-    let info = runtime().block_on(store.bucket(rule, key, Clock::System.now()));
+    let info = runtime().block_on(store.bucket(rule, key, rule.limit.into(), Clock::System.now()));
     info.map_or((0, u64::from(rule.limit.permits)), |info| (info.used, info.verdict.remaining))
 }
 
@@ -151,6 +159,7 @@ fn several_rules_with_split_keys_are_charged_all_or_none() {
             rule,
             key,
             limit: rule.limit,
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Take(1),

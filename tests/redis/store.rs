@@ -24,7 +24,9 @@ fn daily(name: &str, algorithm: Algorithm, permits: u32, shape: u32) -> Compiled
 
 fn used(store: &RedisStore, rule: &Compiled, user: &str) -> u64 {
     let key = key(rule, user);
-    runtime().block_on(store.bucket(rule, &key, Clock::System.now())).map_or(0, |info| info.used)
+    runtime()
+        .block_on(store.bucket(rule, &key, rule.limit.into(), Clock::System.now()))
+        .map_or(0, |info| info.used)
 }
 
 async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Outcome {
@@ -33,6 +35,7 @@ async fn take(store: &RedisStore, rule: &Compiled, user: &str, cost: u64) -> Out
         rule,
         key: &key,
         limit: rule.limit,
+        share: None,
         whole: &rule.limit,
         first: None,
         cost: Cost::Take(cost),
@@ -60,6 +63,7 @@ fn several_identities_are_charged_all_or_none_over_the_slots_of_a_cluster() {
             rule,
             key,
             limit: limit_of(rule),
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Take(2),

@@ -37,6 +37,7 @@ pub async fn ask(store: &RedisStore, rule: &Compiled, user: &str) -> Outcome {
         rule,
         key: &key,
         limit: rule.limit,
+        share: None,
         whole: &rule.limit,
         first: None,
         cost: Cost::Take(1),

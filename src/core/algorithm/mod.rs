@@ -96,8 +96,7 @@ pub struct Limit {
     /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`]. Of `concurrency` the hold: how long places are kept
     /// without renewing.
     pub window: Span,
-    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the windows and the log do not read
-    /// it. Of an `escrow` rule with windows the store finds here how many of `permits` its region mints.
+    /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the others do not read it.
     pub burst: u32,
     /// Permits that `token_bucket`, `leaky_bucket` and `gcra` may admit beyond `burst`, with the delay that
     /// keeps the rate (the `throttle` action); zero for none.

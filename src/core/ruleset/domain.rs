@@ -354,7 +354,7 @@ impl Selector {
     ) -> Match<'_> {
         if !self.action.counts() {
             let (limit, whole) = (self.limit, self.limit);
-            return Match { rule: &self.compiled, key: None, limit, whole, own_limit: None };
+            return Match { rule: &self.compiled, key: None, limit, share: None, whole, own_limit: None };
         }
         let own = own_limit(&self.compiled, who);
         let (shape, limit) = match limit {
@@ -366,7 +366,14 @@ impl Selector {
             None => (self.shape, own.unwrap_or(self.limit)),
         };
         let own_limit = own.map(|own| own.permits);
-        Match { rule: &self.compiled, key: Some(self.key(shape, seen)), limit, whole: limit, own_limit }
+        Match {
+            rule: &self.compiled,
+            key: Some(self.key(shape, seen)),
+            limit,
+            share: None,
+            whole: limit,
+            own_limit,
+        }
     }
 
     #[inline]

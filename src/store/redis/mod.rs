@@ -47,7 +47,7 @@ use crate::core::rule::OnFailure;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{Answer, BucketInfo, Charge, Intent, Later, Outcome, Store, StoreLen};
+use crate::engine::port::{Answer, BucketInfo, Charge, HeldLimit, Intent, Later, Outcome, Store, StoreLen};
 use crate::engine::status::StoreHealth;
 use crate::telemetry::Metrics;
 
@@ -225,9 +225,10 @@ impl Store for RedisStore {
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
+        held: HeldLimit,
         now: Timestamp,
     ) -> Later<'a, Option<BucketInfo>> {
-        Box::pin(self.core.bucket_whole(rule, key, now))
+        Box::pin(self.core.bucket_whole(rule, key, held, now))
     }
 
     fn set_allowance(
@@ -257,7 +258,7 @@ impl Store for RedisStore {
         &'a self,
         rule: &'a Compiled,
         key: &'a Key,
-        limit: Limit,
+        held: HeldLimit,
         ask: &'a StepRequest,
         _: Timestamp,
     ) -> Answer<'a, Option<StepResult>> {
@@ -265,7 +266,7 @@ impl Store for RedisStore {
             return Answer::Now(None);
         }
         Answer::Later(Box::pin(async move {
-            let call = batch::rights::StepCall::new(rule, key, limit, ask)?;
+            let call = batch::rights::StepCall::new(rule, key, held, ask)?;
             let deadline = Deadline::after(self.core.timeout * BACKGROUND_PATIENCE);
             self.core.lanes.rights(&call, deadline).await
         }))
@@ -276,8 +277,16 @@ impl Store for RedisStore {
             return;
         }
         let cost = Cost::Take(permits);
-        let (slot, bucket) =
-            bucket_of(&Charge { rule, key, limit, whole: &limit, first: None, cost, enforced: false });
+        let (slot, bucket) = bucket_of(&Charge {
+            rule,
+            key,
+            limit,
+            share: None,
+            whole: &limit,
+            first: None,
+            cost,
+            enforced: false,
+        });
         let item = Item { bucket: 0, cost, enforced: false, lease: None };
         let buckets = SmallVec::from_iter([bucket]);
         let part = Part { slot, action: Action::Put, buckets, charges: SmallVec::from_iter([item]) };

@@ -12,3 +12,16 @@ pub(in crate::store::redis) fn pull(rest: &mut &[u8], len: usize) -> Option<u64>
     *rest = after;
     Some(own.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
 }
+
+use crate::core::algorithm::{Algorithm, Counting};
+use crate::engine::port::HeldLimit;
+
+/// What scripts are told in one place: how many permits a level holds at most, or of windows and places what
+/// is this region's own.
+pub(in crate::store::redis) const fn burst_or_share(algorithm: Algorithm, held: HeldLimit) -> u32 {
+    match (algorithm.counting(), held.share) {
+        (Counting::Level, _) => held.limit.burst,
+        (Counting::Window | Counting::Concurrency, Some(share)) => share,
+        (Counting::Window | Counting::Concurrency, None) => held.limit.permits,
+    }
+}

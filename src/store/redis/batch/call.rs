@@ -13,7 +13,8 @@ use crate::core::algorithm::{Algorithm, Allowance, Limit};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::time::Timestamp;
-use crate::store::redis::batch::bytes::{pull, push};
+use crate::engine::port::HeldLimit;
+use crate::store::redis::batch::bytes::{burst_or_share, pull, push};
 use crate::store::redis::batch::epochs::{EPOCH_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names;
 use crate::store::redis::batch::scripts::Script;
@@ -46,6 +47,8 @@ pub(in crate::store::redis) struct Bucket {
     pub(in crate::store::redis) algorithm: Algorithm,
     /// The limit in force.
     pub(in crate::store::redis) limit: Limit,
+    /// See [`HeldLimit::share`].
+    pub(in crate::store::redis) share: Option<u32>,
     /// Whether the world may have a say.
     pub(in crate::store::redis) worldwide: bool,
     /// What this region may use of it while no view speaks of now; `None`: all of it.
@@ -252,11 +255,12 @@ impl DecideCall {
     fn packed_buckets(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.buckets.len() * 23);
         for bucket in &self.buckets {
-            let Limit { permits, window, burst, queue } = bucket.limit;
+            let Limit { permits, window, queue, .. } = bucket.limit;
+            let held = HeldLimit { limit: bucket.limit, share: bucket.share };
             push(&mut bytes, u64::from(bucket.shape), 4);
             push(&mut bytes, u64::from(permits), 4);
             push(&mut bytes, window.0.max(1), 6);
-            push(&mut bytes, u64::from(burst), 4);
+            push(&mut bytes, u64::from(burst_or_share(bucket.algorithm, held)), 4);
             push(&mut bytes, u64::from(queue), 4);
             bytes.push(match bucket.algorithm {
                 Algorithm::Concurrency if bucket.escrowed && !bucket.lends => 3,

@@ -6,7 +6,7 @@
 
 use redis::{Cmd, Value};
 
-use crate::core::algorithm::{Algorithm, Counting, Limit};
+use crate::core::algorithm::{Algorithm, Counting};
 use crate::core::key::Key;
 use crate::core::regions::escrow::places::{LoanBook, LoanPartner};
 use crate::core::regions::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
@@ -14,7 +14,8 @@ use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
-use crate::store::redis::batch::bytes::{pull, push};
+use crate::engine::port::HeldLimit;
+use crate::store::redis::batch::bytes::{burst_or_share, pull, push};
 use crate::store::redis::batch::epochs::{ID_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names::{self, Name};
 use crate::store::redis::batch::scripts::{RIGHTS, Script};
@@ -37,15 +38,16 @@ impl StepCall {
     pub(in crate::store::redis) fn new(
         rule: &Compiled,
         key: &Key,
-        limit: Limit,
+        held: HeldLimit,
         ask: &StepRequest,
     ) -> Option<Self> {
+        let limit = held.limit;
         let name = names::bucket(&rule.rule, key, rule.rule.window);
         let mut bucket = Vec::with_capacity(23);
         push(&mut bucket, u64::from(names::shape(&rule.rule, rule.rule.algorithm, limit.window)), 4);
         push(&mut bucket, u64::from(limit.permits), 4);
         push(&mut bucket, limit.window.0.max(1), 6);
-        push(&mut bucket, u64::from(limit.burst), 4);
+        push(&mut bucket, u64::from(burst_or_share(rule.rule.algorithm, held)), 4);
         push(&mut bucket, u64::from(limit.queue), 4);
         bucket.push(2);
         let mut names = Vec::new();

@@ -16,7 +16,7 @@ use crate::core::request::Cost;
 use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::engine::clock::{Deadline, Stopwatch};
-use crate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Outcome};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Outcome};
 use crate::store::redis::batch::names;
 use crate::store::redis::batch::replay::Answered;
 use crate::store::redis::client::breaker::Phase;
@@ -87,13 +87,15 @@ impl Core {
         &self,
         rule: &Compiled,
         key: &Key,
+        held: HeldLimit,
         now: Timestamp,
     ) -> Option<BucketInfo> {
         let charge = Charge {
             rule,
             key,
-            limit: rule.limit,
-            whole: &rule.limit,
+            limit: held.limit,
+            share: held.share,
+            whole: &held.limit,
             first: None,
             cost: Cost::Peek,
             enforced: true,
@@ -126,6 +128,7 @@ impl Core {
             rule,
             key,
             limit: rule.limit,
+            share: None,
             whole: &rule.limit,
             first: None,
             cost: Cost::Peek,

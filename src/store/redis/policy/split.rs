@@ -17,7 +17,7 @@ use crate::core::request::{Cost, ReportedCost};
 use crate::core::ruleset::Compiled;
 use crate::core::time::{Span, Timestamp};
 use crate::engine::clock::Deadline;
-use crate::engine::port::{BucketInfo, Charge, ChargeResult, Intent, Outcome};
+use crate::engine::port::{BucketInfo, Charge, ChargeResult, HeldLimit, Intent, Outcome};
 use crate::store::redis::batch::names::parts_of;
 use crate::store::redis::policy::decide::Core;
 
@@ -257,15 +257,16 @@ impl Core {
         &self,
         rule: &Compiled,
         key: &Key,
+        held: HeldLimit,
         now: Timestamp,
     ) -> Option<BucketInfo> {
         let parts = parts_of(&rule.rule);
         if parts == 1 {
-            return self.bucket(rule, key, now).await;
+            return self.bucket(rule, key, held, now).await;
         }
         let all = (0..parts).map(async |index| {
-            let rule = rule.with_limit(share(rule.limit, index, parts));
-            (self.bucket(&rule, &sub_key(key, index), now).await, rule.limit)
+            let limit = share(held.limit, index, parts);
+            (self.bucket(rule, &sub_key(key, index), limit.into(), now).await, limit)
         });
         let all = join_all(all).await;
         all.iter().any(|(info, _)| info.is_some()).then(|| {

@@ -38,6 +38,7 @@ pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, B
         shape: names::shape(rule, rule.algorithm, charge.limit.window),
         algorithm: rule.algorithm,
         limit: charge.limit,
+        share: charge.share,
         // A request's own window counts in a bucket that no other region knows.
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
             && charge.limit.window == rule.window,
