@@ -80,7 +80,9 @@ impl Remembered {
             .iter()
             .rev()
             .find_map(|effect| match effect {
-                Effect::View { key, view, .. } if *key == bucket() => Some(view.others),
+                Effect::View { key, view, .. } if *key == bucket() => {
+                    view.as_window().map(|view| view.others)
+                }
                 _ => None,
             })
             .unwrap_or_default()

@@ -380,7 +380,7 @@ mod tests {
             BucketJson, ChangingJson, ErrorBoundJson, NoticeJson, PeerJson, RegionsJson, RightsJson,
             StoreJson,
         };
-        use crate::core::algorithm::Allowance;
+        use crate::core::algorithm::{Allowance, WindowAllowance};
         use crate::core::regions::NodeName;
         use crate::core::regions::escrow::EscrowRule;
         use crate::core::time::Span;
@@ -440,7 +440,7 @@ mod tests {
             used: 0,
             remaining: 1,
             reset: Span(1),
-            view: Some(Allowance::default()),
+            view: Some(Allowance::Window(WindowAllowance::default())),
             by_region: Some(sums()),
             error_bound: 0,
             degraded: false,

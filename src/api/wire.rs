@@ -14,6 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use crate::core::algorithm::Allowance;
 use crate::core::decision::{Decision, RuleOutcome};
 use crate::core::hold::Lease;
 use crate::core::notice::NoticeKind;
@@ -592,11 +593,14 @@ impl<'a> BucketJson<'a> {
             remaining: bucket.remaining,
             reset_ms: bucket.reset.millis_up(),
             degraded: bucket.degraded,
-            world: bucket.view.map(|view| BucketWorldJson {
-                budget: view.budget,
-                others_used: view.others,
-                by_region: bucket.by_region.as_ref(),
-                error_bound: bucket.error_bound,
+            world: bucket.view.map(|view| {
+                let (budget, others_used) = match view {
+                    Allowance::Window(view) => (view.budget, view.others),
+                    Allowance::Level(view) => (view.held_back_max, view.held_back),
+                    Allowance::Kept { .. } => (0, 0),
+                };
+                let by_region = bucket.by_region.as_ref();
+                BucketWorldJson { budget, others_used, by_region, error_bound: bucket.error_bound }
             }),
         }
     }

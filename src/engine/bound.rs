@@ -222,7 +222,7 @@ fn of_status(status: &WorldStatus) -> BTreeMap<(&'static str, &str), u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::algorithm::Allowance;
+    use crate::core::algorithm::{Allowance, WindowAllowance};
     use crate::core::wire::RuleName;
     use crate::database::document;
     use crate::engine::Engine;
@@ -324,7 +324,7 @@ mod tests {
         let limit = |permits, burst| Limit { permits, window: Span::from_secs(60), burst, queue: 0 };
         let (whole, own) = (limit(100, 900), limit(30, 270));
         let now = Timestamp(7 * 60_000_000);
-        let view = Some(Allowance { window: 7, ..Allowance::default() });
+        let view = Some(Allowance::Window(WindowAllowance { window: 7, ..WindowAllowance::default() }));
         let answered = BucketAnswer { used: 12, remaining: 28, view, error_bound: 5 };
         let elsewhere = (OtherStores { stores: 2, settled: true, ..OtherStores::default() }, now);
         let bound = |mode, algorithm| of_bucket(mode, algorithm, (&whole, &own), &answered, elsewhere);

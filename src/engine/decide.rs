@@ -16,7 +16,7 @@ use super::partition::partition_key;
 use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use super::unmatched;
 use super::world::Tally;
-use crate::core::algorithm::{Algorithm, Counting, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Counting, Verdict};
 use crate::core::decision::{Decision, RuleOutcome, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
@@ -283,10 +283,11 @@ impl Engine {
 /// Permits that have to come from other regions before one is free here: what is owed, and that one. Where
 /// costs are charged afterwards, a gateway that asks with a cost of nothing is what says that more is wanted.
 fn missing(found: &Match<'_>, counted: &ChargeResult) -> u64 {
-    let algorithm = found.rule.rule.algorithm;
     let held = match counted.view {
-        Some(view) if algorithm.counting() != Counting::Level => u64::from(view.budget),
-        _ => found.limit.capacity(algorithm),
+        Some(Allowance::Window(view)) => u64::from(view.budget),
+        Some(Allowance::Level(_) | Allowance::Kept { .. }) | None => {
+            found.limit.capacity(found.rule.rule.algorithm)
+        }
     };
     counted.used.saturating_add(1).saturating_sub(held).max(1)
 }
@@ -607,7 +608,7 @@ impl<'a, 'r> Plan<'a, 'r> {
         let elsewhere = (bound::of_answer(elsewhere, degraded), now);
         let global = rule.global.as_ref().map(|global| Worldwide {
             mode: global.mode,
-            believed_used: uncertainty::believed(rule.algorithm, &found.limit, &answered, now),
+            believed_used: uncertainty::believed(&found.limit, &answered, now),
             error_bound: bound::of_bucket(
                 global.mode,
                 rule.algorithm,

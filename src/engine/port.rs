@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, Verdict};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, Verdict};
 use crate::core::key::Key;
 use crate::core::regions::escrow::{StepRequest, StepResult};
 use crate::core::request::Cost;
@@ -163,9 +163,10 @@ impl BucketInfo {
         let view = Allowance::in_force(self.view.as_ref(), first, algorithm, limit, now);
         // Of what was told the store has answered.
         let Some(view) = view.filter(|_| view != self.view) else { return };
-        let most = match algorithm.counting() {
-            Counting::Level => limit.capacity(algorithm).saturating_sub(view.held_up(limit, now)),
-            Counting::Window | Counting::Concurrency => u64::from(view.budget),
+        let most = match view {
+            Allowance::Window(view) => u64::from(view.budget),
+            Allowance::Level(view) => limit.capacity(algorithm).saturating_sub(view.held_up(limit, now)),
+            Allowance::Kept { permits } => limit.capacity(algorithm).saturating_add(permits),
         };
         self.verdict.remaining = self.verdict.remaining.min(most.saturating_sub(self.used));
         self.view = self.view.map(|_| view);

@@ -8,7 +8,9 @@
 use std::borrow::Cow;
 
 use super::slot::{KeySlot, Named};
-use crate::core::algorithm::{Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict};
+use crate::core::algorithm::{
+    Algorithm, Allowance, Counting, Limit, PLACES_PER_HOLDER_MAX, State, Verdict, WindowAllowance,
+};
 use crate::core::regions::escrow::level::{self, MESSAGE_LIFE, under_way_max};
 use crate::core::regions::escrow::places::{self, Margins};
 use crate::core::regions::escrow::{
@@ -100,7 +102,7 @@ impl ChargeTerms {
 fn view_of(window: u64, budget: u64, minted: u64) -> Allowance {
     let budget = u32::try_from(budget).unwrap_or(u32::MAX);
     let next_budget = u32::try_from(minted).unwrap_or(0);
-    Allowance { window, budget, next_budget, ..Allowance::default() }
+    Allowance::Window(WindowAllowance { window, budget, next_budget, ..WindowAllowance::default() })
 }
 
 impl KeySlot {
@@ -280,7 +282,7 @@ impl KeySlot {
     ) -> Option<StepResult> {
         let limit = &held.limit;
         let terms = self.terms(rule, (held, limit), named, now);
-        let window = terms.view.map_or(0, |view| view.window);
+        let window = terms.view.as_ref().and_then(Allowance::as_window).map_or(0, |view| view.window);
         let (key, place) = (named.key.bytes(), self.find(named));
         let at = match self.rights.find(named.hash, key) {
             Some(at) => at,

@@ -340,7 +340,7 @@ impl KeySlot {
         let (limit, now) = (&looked.limit, looked.now);
         let mut counted = looked.counted();
         let escrowed = is_escrowed(charge.rule);
-        if let Some(view) = looked.view.filter(|_| escrowed) {
+        if let (true, Some(Allowance::Window(view))) = (escrowed, looked.view) {
             self.turn(&charge.held(), named, view.window, place);
         }
         let raised = self.raised((charge.rule, limit), named, now, self.state(place));

@@ -6,7 +6,7 @@ use std::panic::AssertUnwindSafe;
 use proptest::prelude::*;
 
 use super::MemoryStore;
-use crate::core::algorithm::{Algorithm, Allowance, Limit, State};
+use crate::core::algorithm::{Algorithm, Allowance, Limit, State, WindowAllowance};
 use crate::core::key::{Key, Shape};
 use crate::core::regions::escrow::RECOVERY_MARGIN;
 use crate::core::request::Cost;
@@ -127,7 +127,8 @@ fn a_view_that_came_before_the_bucket_is_enforced() {
     let mut rule = minute(10);
     let a = key("a");
     let window = NOW.window_index(MINUTE);
-    let view = Allowance { window, budget: 2, next_budget: 3, others: 8, ..Allowance::default() };
+    let view = WindowAllowance { window, budget: 2, next_budget: 3, others: 8, others_before: 0 };
+    let view = Allowance::Window(view);
     store.set_allowance(&rule, &a, view, 4, NOW);
     assert_eq!(
         one(&store, &rule, &a, 0, NOW).verdict.remaining,
@@ -169,7 +170,8 @@ fn where_no_view_speaks_of_now_a_region_keeps_to_its_first_share() {
     assert!(!ask(6, 0).verdict.admitted);
     // What was told long ago holds on, though it is not told of any window of now.
     let window = NOW.window_index(MINUTE);
-    let view = Allowance { window, budget: 100, next_budget: 90, ..Allowance::default() };
+    let view = WindowAllowance { window, budget: 100, next_budget: 90, ..WindowAllowance::default() };
+    let view = Allowance::Window(view);
     store.set_allowance(&rule, &a, view, 4, NOW);
     assert_eq!(ask(0, 5).verdict.remaining, 90);
     assert_eq!(ask(0, 6).verdict.remaining, 20);

@@ -7,7 +7,7 @@ use crate::redis_servers::{Cluster, Server};
 use crate::redis_store::{Key, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use tidegate::core::algorithm::{Algorithm, Allowance, Limit};
+use tidegate::core::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowance};
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
@@ -309,8 +309,14 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
             let mut now = 1_790_000_000_000_000_u64;
             let (before, budget, next_budget, others, others_before) = view;
             // Where there are no windows, what is held back was said a moment ago.
-            let window = if kind < 3 { now / 1_000_000 + 1 - before.min(2) } else { now - before * 123_457 };
-            let view = Allowance { window, budget, next_budget, others, others_before, capacity, kept: 0 };
+            let view = if kind < 3 {
+                let window = now / 1_000_000 + 1 - before.min(2);
+                Allowance::Window(WindowAllowance { window, budget, next_budget, others, others_before })
+            } else {
+                let since = Timestamp(now - before * 123_457);
+                let (held_back, growth, held_back_max) = (others, next_budget, budget);
+                Allowance::Level(LevelAllowance { since, held_back, growth, held_back_max, capacity })
+            };
             clock.set(Timestamp(now));
             if told {
                 memory.set_allowance(&rule, &key, view, 7, Timestamp(now));

@@ -372,7 +372,7 @@ impl Node {
         let elsewhere =
             OtherStores { settled: said.settled && now <= at + SAID_FOR, own_store: self.own_store, ..said };
         let bound = uncertainty::error_bound(algorithm, &limit, &answered, elsewhere, now);
-        Some((uncertainty::believed(algorithm, &limit, &answered, now), bound))
+        Some((uncertainty::believed(&limit, &answered, now), bound))
     }
 
     /// A message came. `false`: it was refused.

@@ -438,7 +438,7 @@ fn budgets(game: &mut Game<'_>) -> Result<(), String> {
         let key = world_key(user);
         let views = world.daemons.iter().filter_map(|daemon| {
             let now = world.clock(daemon.region);
-            daemon.node.replica.bucket(now, &key)?.view
+            daemon.node.replica.bucket(now, &key)?.view?.as_window().copied()
         });
         let views: Vec<_> = views.collect();
         let Some(window) = views.iter().map(|view| view.window).max() else { continue };

@@ -1,7 +1,7 @@
 //! Where an instant lies among the windows aligned to the epoch, and what a view says of that window. Shared
 //! by the three machines that count by windows; it keeps no state.
 
-use super::{Allowance, Limit};
+use super::{Limit, WindowAllowance};
 use crate::time::{Span, Timestamp};
 
 /// One instant's place in its window.
@@ -55,8 +55,8 @@ pub(super) struct WindowShare {
 
 impl WindowShare {
     /// A view speaks of its own window and, less surely, of the next one. Of any other window it says nothing
-    /// here: what a region keeps to then is worked out before, in [`Allowance::in_force`].
-    pub(super) fn of(limit: &Limit, view: Option<&Allowance>, index: u64) -> Self {
+    /// here: what a region keeps to then is worked out before, in [`super::Allowance::in_force`].
+    pub(super) fn of(limit: &Limit, view: Option<&WindowAllowance>, index: u64) -> Self {
         match view {
             Some(view) if view.window == index => Self {
                 budget: view.budget.min(limit.permits),
@@ -107,26 +107,31 @@ impl WindowAccount {
 }
 
 /// Permits of a debt that one window pays where nothing else uses it: all that a region may admit in it.
-pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&Allowance>) -> u64 {
+pub(super) fn paid_by_a_window(limit: &Limit, view: Option<&WindowAllowance>) -> u64 {
     u64::from(view.map_or(limit.permits, |view| view.next_budget.min(limit.permits)))
 }
 
 /// What a window at its end has still room for. What a region was left of it is no longer known once it is
 /// over.
-fn room_at_the_end(limit: &Limit, view: Option<&Allowance>, count: u32) -> u64 {
+fn room_at_the_end(limit: &Limit, view: Option<&WindowAllowance>, count: u32) -> u64 {
     if view.is_some() { 0 } else { u64::from(limit.permits.saturating_sub(count)) }
 }
 
 /// What is owed at the beginning of the window that comes `windows` after the one of `account`, if nothing
 /// else came.
-pub(super) fn carried(limit: &Limit, view: Option<&Allowance>, account: WindowAccount, windows: u64) -> u32 {
+pub(super) fn carried(
+    limit: &Limit,
+    view: Option<&WindowAllowance>,
+    account: WindowAccount,
+    windows: u64,
+) -> u32 {
     let between = paid_by_a_window(limit, view).saturating_mul(windows.saturating_sub(1));
     let paid = room_at_the_end(limit, view, account.count).saturating_add(between);
     u32::try_from(u64::from(account.debt).saturating_sub(paid)).unwrap_or(0)
 }
 
 /// After how many windows more than the next one `asked` permits fit beside what is owed at its beginning.
-pub(super) fn windows_to_pay(limit: &Limit, view: Option<&Allowance>, owed: u32, asked: u64) -> u64 {
+pub(super) fn windows_to_pay(limit: &Limit, view: Option<&WindowAllowance>, owed: u32, asked: u64) -> u64 {
     let each = match paid_by_a_window(limit, view) {
         0 => u64::from(limit.permits),
         each => each,

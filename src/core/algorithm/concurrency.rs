@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Allowance, Limit, Verdict};
+use super::{Limit, Verdict};
 use crate::hold::{Hold, HoldStep, Holder};
 use crate::time::{Span, Timestamp};
 
@@ -123,7 +123,7 @@ impl Concurrency {
         self.newest().since(now).min(limit.window)
     }
 
-    pub(super) fn check(&self, limit: &Limit, _: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
+    pub(super) fn check(&self, limit: &Limit, now: Timestamp, cost: u64) -> Verdict {
         let permits = u64::from(limit.permits);
         let (used, asked) = (self.used_at(now), cost.max(1));
         let free = permits.saturating_sub(used);
@@ -147,7 +147,7 @@ impl Concurrency {
     pub(super) fn check_hold(&self, limit: &Limit, now: Timestamp, hold: &Hold) -> Verdict {
         let held = self.held(hold.holder, now).is_some();
         if hold.step == HoldStep::Acquire && !held {
-            return self.check(limit, None, now, hold.places);
+            return self.check(limit, now, hold.places);
         }
         let (used, permits) = (self.used_at(now), u64::from(limit.permits));
         let keeps = held && used <= permits;
@@ -427,8 +427,8 @@ mod tests {
     #[test]
     fn a_cost_above_what_one_holder_may_have_never_passes() {
         let (bucket, limit) = (Concurrency::default(), limit(CONCURRENCY_LIMIT_MAX));
-        assert!(bucket.check(&limit, None, START, PLACES_PER_HOLDER_MAX).admitted);
-        let denied = bucket.check(&limit, None, START, PLACES_PER_HOLDER_MAX + 1);
+        assert!(bucket.check(&limit, START, PLACES_PER_HOLDER_MAX).admitted);
+        let denied = bucket.check(&limit, START, PLACES_PER_HOLDER_MAX + 1);
         assert_eq!((denied.admitted, denied.retry), (false, None));
     }
 

@@ -7,7 +7,7 @@
 use std::cmp::Ordering;
 
 use super::aligned::{WindowAccount, WindowPlace, WindowShare, carried, windows_to_pay};
-use super::{Allowance, Limit, Verdict};
+use super::{Limit, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -27,7 +27,12 @@ impl FixedWindow {
     }
 
     /// Where `now` lies, and what is counted and owed there. `view` says how fast a debt is paid.
-    fn place(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> (WindowPlace, WindowAccount) {
+    fn place(
+        &self,
+        limit: &Limit,
+        view: Option<&WindowAllowance>,
+        now: Timestamp,
+    ) -> (WindowPlace, WindowAccount) {
         let place = WindowPlace::of(limit.window, now.max(self.at));
         let Self { count, debt, .. } = *self;
         if place.windows_since(self.at.0) == 0 {
@@ -46,14 +51,14 @@ impl FixedWindow {
         (place, WindowAccount { count: 0, debt })
     }
 
-    fn budget(limit: &Limit, view: Option<&Allowance>, place: &WindowPlace) -> u64 {
+    fn budget(limit: &Limit, view: Option<&WindowAllowance>, place: &WindowPlace) -> u64 {
         u64::from(WindowShare::of(limit, view, place.index).budget)
     }
 
     pub(super) fn check(
         &self,
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         now: Timestamp,
         cost: u64,
     ) -> Verdict {
@@ -97,7 +102,7 @@ impl FixedWindow {
     pub(super) fn report(
         &mut self,
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         now: Timestamp,
         report: &ReportedCost,
     ) -> u64 {
@@ -110,7 +115,7 @@ impl FixedWindow {
 
     /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
     /// one now.
-    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
         let before = self.at.window_index(limit.window);
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
         let turned = self.at.window_index(limit.window) > before;
@@ -133,7 +138,13 @@ impl FixedWindow {
     }
 
     /// What of the `budget` of a window is used, what is owed included.
-    pub(super) fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
+    pub(super) fn used_of(
+        &self,
+        limit: &Limit,
+        view: Option<&WindowAllowance>,
+        window: u64,
+        budget: u64,
+    ) -> u64 {
         let (own, account) =
             (self.at.window_index(limit.window), WindowAccount { count: self.count, debt: self.debt });
         match own.cmp(&window) {
@@ -175,7 +186,7 @@ impl FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::super::oracle::{START, admissions, histories, limits};
-    use super::super::{Algorithm, State};
+    use super::super::{Algorithm, Allowance, State};
     use super::*;
     use proptest::prelude::*;
 
@@ -195,7 +206,8 @@ mod tests {
     #[test]
     fn a_budget_denies_until_its_window_ends() {
         let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 0, queue: 0 };
-        let view = Allowance { window: 3, budget: 2, next_budget: 4, ..Allowance::default() };
+        let view = WindowAllowance { window: 3, budget: 2, next_budget: 4, ..WindowAllowance::default() };
+        let view = Allowance::Window(view);
         let state = State::new(Algorithm::FixedWindow);
         let denied = state.check(&limit, Some(&view), Timestamp(3_250_000), 3);
         assert!(!denied.admitted);

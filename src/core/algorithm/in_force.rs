@@ -9,7 +9,7 @@
 //! keeps to the share two windows before a region that was given less: in between all of them together are
 //! given less than the limit, and never more.
 
-use super::{Algorithm, Allowance, Counting, Limit};
+use super::{Algorithm, Allowance, Counting, LevelAllowance, Limit, WindowAllowance};
 use crate::time::{Span, Timestamp};
 
 /// A bucket with windows is remembered for so many of them.
@@ -58,35 +58,56 @@ impl Allowance {
         limit: &Limit,
         now: Timestamp,
     ) -> Option<Self> {
-        if algorithm.counting() == Counting::Level {
-            let told = told.map(|told| told.of_capacity(limit.capacity(algorithm)));
-            let Some(first) = first else { return told };
-            return Some(Self::level_in_force(told, first, algorithm, limit, now));
+        match (algorithm.counting(), told) {
+            (Counting::Level, Some(Self::Kept { .. })) => told.copied(),
+            (Counting::Level, _) => {
+                let told = told.and_then(Self::as_level);
+                let told = told.map(|told| told.of_capacity(limit.capacity(algorithm)));
+                let Some(first) = first else { return told.map(Self::Level) };
+                let held = limit.capacity(algorithm).saturating_sub(u64::from(first));
+                Some(Self::Level(LevelAllowance::in_force(told, held, now)))
+            }
+            (Counting::Window | Counting::Concurrency, _) => {
+                let told = Self::window_of(told);
+                let Some(first) = first else { return told.copied().map(Self::Window) };
+                Some(Self::Window(WindowAllowance::in_force(told, first, limit, now)))
+            }
         }
-        let Some(first) = first else { return told.copied() };
-        let window = now.window_index(limit.window);
-        let budget = match told {
-            Some(view) if view.window <= window => match window - view.window {
-                0 | 1 => return Some(*view),
-                age if age <= windows_spoken_of(limit.window) => view.next_budget,
-                age if age <= windows_spoken_of(limit.window) + APART => view.next_budget.min(first),
-                _ => first,
-            },
-            _ => first,
-        };
-        Some(Self { window, budget, next_budget: budget, ..Self::default() })
     }
 
     /// Whether what is enforced is what was told, and not what stands for it while nothing that was told
     /// speaks of now.
     #[must_use]
     pub fn is_told(enforced: Option<&Self>, told: Option<&Self>) -> bool {
-        enforced.map(|view| view.window) == told.map(|view| view.window)
+        match (enforced, told) {
+            (Some(Self::Window(enforced)), Some(Self::Window(told))) => enforced.window == told.window,
+            (Some(Self::Level(enforced)), Some(Self::Level(told))) => enforced.since == told.since,
+            (Some(Self::Kept { .. }), Some(Self::Kept { .. })) | (None, None) => true,
+            _ => false,
+        }
     }
+}
 
-    /// The same part of a bucket without windows for a request whose own limit makes it hold more or less
-    /// than the one that was divided: regions that each hold back the part of the others admit no more than
-    /// `capacity` together, and none is left without anything.
+impl WindowAllowance {
+    fn in_force(told: Option<&Self>, first: u32, limit: &Limit, now: Timestamp) -> Self {
+        let window = now.window_index(limit.window);
+        let budget = match told {
+            Some(told) if told.window <= window => match window - told.window {
+                0 | 1 => return *told,
+                age if age <= windows_spoken_of(limit.window) => told.next_budget,
+                age if age <= windows_spoken_of(limit.window) + APART => told.next_budget.min(first),
+                _ => first,
+            },
+            _ => first,
+        };
+        Self { window, budget, next_budget: budget, ..Self::default() }
+    }
+}
+
+impl LevelAllowance {
+    /// The same part of a level for a request whose own limit makes it hold more or less than the one that
+    /// was divided: regions that each hold back the part of the others admit no more than `capacity`
+    /// together, and none is left without anything.
     fn of_capacity(self, capacity: u64) -> Self {
         let divided = u64::from(self.capacity);
         if divided == 0 || divided == capacity {
@@ -96,25 +117,21 @@ impl Allowance {
             let held = (u128::from(held) * u128::from(capacity)).div_ceil(u128::from(divided));
             u32::try_from(held).unwrap_or(u32::MAX)
         };
-        Self { budget: part(self.budget.into()), others: part(self.others).into(), ..self }
+        let (held_back, held_back_max) = (part(self.held_back).into(), part(self.held_back_max.into()));
+        Self { held_back, held_back_max, ..self }
     }
 
-    /// The same of a bucket without windows: what is not the region's share is held back.
-    fn level_in_force(
-        told: Option<Self>,
-        first: u32,
-        algorithm: Algorithm,
-        limit: &Limit,
-        now: Timestamp,
-    ) -> Self {
-        let held = limit.capacity(algorithm).saturating_sub(u64::from(first));
+    /// `held` are the permits that are not the region's first share.
+    fn in_force(told: Option<Self>, held: u64, now: Timestamp) -> Self {
         let held = u32::try_from(held).unwrap_or(u32::MAX);
         match told {
-            Some(view) if now.since(Timestamp(view.window)) <= LEVEL_SPEAKS => view,
-            Some(view) => {
-                Self { budget: view.budget.max(held), others: view.others.max(u64::from(held)), ..view }
-            }
-            None => Self { window: now.0, budget: held, others: u64::from(held), ..Self::default() },
+            Some(told) if now.since(told.since) <= LEVEL_SPEAKS => told,
+            Some(told) => Self {
+                held_back: told.held_back.max(u64::from(held)),
+                held_back_max: told.held_back_max.max(held),
+                ..told
+            },
+            None => Self { since: now, held_back: u64::from(held), held_back_max: held, ..Self::default() },
         }
     }
 }
@@ -128,17 +145,23 @@ mod tests {
     const SECOND: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 100, queue: 0 };
     const TOLD: u64 = 1_700_000_000;
 
+    const fn window(window: WindowAllowance) -> Allowance {
+        Allowance::Window(window)
+    }
+
     fn budget_after(next_budget: u32, windows: u64) -> u32 {
-        let told = Allowance { window: TOLD, budget: 100, next_budget, ..Allowance::default() };
+        let told =
+            window(WindowAllowance { window: TOLD, budget: 100, next_budget, ..WindowAllowance::default() });
         let now = Timestamp((TOLD + windows) * 1_000_000 + 5);
         let view = Allowance::in_force(Some(&told), Some(20), Algorithm::FixedWindow, &SECOND, now).unwrap();
+        let view = view.as_window().unwrap();
         assert!(view.window == TOLD + windows || windows < 2);
         if windows == 1 { view.next_budget } else { view.budget }
     }
 
     #[test]
     fn without_a_first_share_only_what_was_told_is_enforced() {
-        let told = Allowance { window: 7, budget: 3, ..Allowance::default() };
+        let told = window(WindowAllowance { window: 7, budget: 3, ..WindowAllowance::default() });
         let of =
             |told| Allowance::in_force(told, None, Algorithm::SlidingLog, &SECOND, Timestamp(u64::MAX / 2));
         assert_eq!((of(None), of(Some(&told))), (None, Some(told)));
@@ -154,27 +177,32 @@ mod tests {
 
     #[test]
     fn a_view_of_a_window_to_come_says_nothing_of_this_one() {
-        let told = Allowance { window: TOLD + 1, budget: 100, next_budget: 100, ..Allowance::default() };
+        let told =
+            WindowAllowance { window: TOLD + 1, budget: 100, next_budget: 100, ..WindowAllowance::default() };
+        let told = window(told);
         let now = Timestamp(TOLD * 1_000_000);
         let view =
             Allowance::in_force(Some(&told), Some(20), Algorithm::SlidingWindow, &SECOND, now).unwrap();
+        let view = view.as_window().unwrap();
         assert_eq!((view.window, view.budget, view.next_budget), (TOLD, 20, 20));
     }
 
     #[test]
     fn whose_own_limit_holds_more_or_less_has_the_same_part_of_a_level() {
         let now = Timestamp(TOLD * 1_000_000);
-        let told = Allowance { window: now.0, budget: 80, others: 75, capacity: 100, ..Allowance::default() };
+        let told = LevelAllowance { since: now, held_back: 75, held_back_max: 80, growth: 0, capacity: 100 };
+        let divided = Allowance::Level(told);
         for first in [None, Some(20)] {
             let held = |burst| {
                 let limit = Limit { burst, ..SECOND };
                 let view =
-                    Allowance::in_force(Some(&told), first, Algorithm::TokenBucket, &limit, now).unwrap();
-                (view.others, view.budget)
+                    Allowance::in_force(Some(&divided), first, Algorithm::TokenBucket, &limit, now).unwrap();
+                let view = view.as_level().unwrap();
+                (view.held_back, view.held_back_max)
             };
             assert_eq!([100, 40, 400, 1, 0].map(held), [(75, 80), (30, 32), (300, 320), (1, 1), (0, 0)]);
         }
-        let unknown = Allowance { capacity: 0, ..told };
+        let unknown = Allowance::Level(LevelAllowance { capacity: 0, ..told });
         let limit = Limit { burst: 40, ..SECOND };
         let view = Allowance::in_force(Some(&unknown), None, Algorithm::TokenBucket, &limit, now);
         assert_eq!(view, Some(unknown));
@@ -186,12 +214,21 @@ mod tests {
         let of = |told, later| {
             let now = now + Span::from_secs(later);
             let view = Allowance::in_force(told, Some(20), Algorithm::TokenBucket, &SECOND, now).unwrap();
-            view.held(&SECOND, now) / 1_000_000
+            view.as_level().unwrap().held(&SECOND, now) / 1_000_000
         };
         assert_eq!(of(None, 0), 80);
-        let home = Allowance { window: now.0, ..Allowance::default() };
-        let other =
-            Allowance { window: now.0, budget: 97, next_budget: 97, others: 50, ..Allowance::default() };
+        let level = |held_back, most| {
+            let growth = most;
+            Allowance::Level(LevelAllowance {
+                since: now,
+                held_back,
+                growth,
+                held_back_max: most,
+                capacity: 0,
+            })
+        };
+        let home = level(0, 0);
+        let other = level(50, 97);
         assert_eq!([of(Some(&home), 0), of(Some(&home), 60), of(Some(&home), 61)], [0, 0, 80]);
         assert_eq!([of(Some(&other), 0), of(Some(&other), 60), of(Some(&other), 61)], [50, 97, 97]);
     }
@@ -208,9 +245,11 @@ mod tests {
             let limit = Limit { permits: limit, ..SECOND };
             let now = Timestamp((TOLD + APART + idle) * 1_000_000);
             let budgets = parts.iter().map(|(part, late)| {
-                let told = Allowance { window: TOLD + late, next_budget: *part, ..Allowance::default() };
+                let told =
+                    WindowAllowance { window: TOLD + late, next_budget: *part, ..WindowAllowance::default() };
+                let told = window(told);
                 let view = Allowance::in_force(Some(&told), Some(each), Algorithm::FixedWindow, &limit, now);
-                view.unwrap().budget
+                view.unwrap().as_window().unwrap().budget
             });
             prop_assert!(budgets.sum::<u32>() <= limit.permits);
         }

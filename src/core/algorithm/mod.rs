@@ -11,6 +11,7 @@ use super::reservation::ReservedCharge;
 use super::time::{Span, Timestamp};
 
 mod aligned;
+mod allowance;
 mod concurrency;
 mod fixed_window;
 mod gcra;
@@ -26,6 +27,7 @@ mod sliding_log;
 mod sliding_window;
 mod token_bucket;
 
+pub use allowance::{Allowance, LevelAllowance, WindowAllowance};
 pub use concurrency::{CONCURRENCY_LIMIT_MAX, Concurrency, HOLD_MAX, HOLD_MIN, PLACES_PER_HOLDER_MAX};
 pub use fixed_window::FixedWindow;
 pub use gcra::Gcra;
@@ -119,61 +121,6 @@ impl Limit {
     }
 }
 
-/// What the rest of the world leaves one bucket of a worldwide limit, for one window. Computed by
-/// [`super::regions`].
-///
-/// For `token_bucket`, `leaky_bucket` and `gcra`, which have no windows, it says what is held back for the
-/// others: `others` permits at the instant `window` (in microseconds), more by `next_budget` permits a window
-/// from then on, and at most `budget`: of a bucket that holds `capacity`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Allowance {
-    /// The window that `budget` and `others` speak of.
-    pub window: u64,
-    /// Permits that this region may admit in `window`.
-    pub budget: u32,
-    /// Permits that this region may admit in the window after it, until a newer view arrives.
-    pub next_budget: u32,
-    /// What the other regions are known to have admitted in `window`.
-    pub others: u64,
-    /// What the other regions admitted in the window before (`sliding_window` only).
-    pub others_before: u64,
-    /// What the bucket holds by the limit that was divided, in permits, where there are no windows; zero: not
-    /// known.
-    pub capacity: u32,
-    /// Permits of other regions that may be in use here beyond the capacity, where there are no windows: see
-    /// [`super::regions::escrow::level`].
-    pub kept: u64,
-}
-
-impl Allowance {
-    /// How many permits more than its capacity a bucket without windows holds.
-    pub(super) fn kept_of(view: Option<&Self>) -> u64 {
-        view.map_or(0, |view| view.kept)
-    }
-
-    /// What is held back for others at `now` where there are no windows, in 1/window permits.
-    #[must_use]
-    pub(super) fn held(&self, limit: &Limit, now: Timestamp) -> u128 {
-        let window = u128::from(limit.window.0.max(1));
-        let since = u128::from(now.since(Timestamp(self.window)).0);
-        let held = u128::from(self.others) * window + u128::from(self.next_budget) * since;
-        held.min(u128::from(self.budget) * window)
-    }
-
-    /// The same in whole permits, a started one counted.
-    #[must_use]
-    pub fn held_up(&self, limit: &Limit, now: Timestamp) -> u64 {
-        level::permits_in_up(self.held(limit, now), limit)
-    }
-
-    /// What the other regions are known to have admitted in window `window`; zero once this view is too old
-    /// to say.
-    #[must_use]
-    pub const fn others_at(&self, window: u64) -> u64 {
-        if self.window == window { self.others } else { 0 }
-    }
-}
-
 /// The answer of one bucket to one check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
@@ -245,7 +192,16 @@ impl State {
     /// alone.
     #[must_use]
     pub fn check(&self, limit: &Limit, view: Option<&Allowance>, now: Timestamp, cost: u64) -> Verdict {
-        each!(self, machine => machine.check(limit, view, now, cost))
+        let window = Allowance::window_of(view);
+        match self {
+            Self::FixedWindow(machine) => machine.check(limit, window, now, cost),
+            Self::SlidingWindow(machine) => machine.check(limit, window, now, cost),
+            Self::SlidingLog(machine) => machine.check(limit, window, now, cost),
+            Self::TokenBucket(machine) => machine.check(limit, view, now, cost),
+            Self::LeakyBucket(machine) => machine.check(limit, view, now, cost),
+            Self::Gcra(machine) => machine.check(limit, view, now, cost),
+            Self::Concurrency(machine) => machine.check(limit, now, cost),
+        }
     }
 
     /// What a holder's step would be answered at `now`. Changes nothing. Other machines know no holders: to
@@ -296,9 +252,10 @@ impl State {
         if limit.permits == 0 {
             return 0;
         }
+        let window = Allowance::window_of(view);
         match self {
-            Self::FixedWindow(machine) => machine.report(limit, view, now, report),
-            Self::SlidingWindow(machine) => machine.report(limit, view, now, report),
+            Self::FixedWindow(machine) => machine.report(limit, window, now, report),
+            Self::SlidingWindow(machine) => machine.report(limit, window, now, report),
             Self::SlidingLog(machine) => machine.report(limit, now, report),
             Self::TokenBucket(machine) => machine.report(limit, view, now, report),
             Self::LeakyBucket(machine) => machine.report(limit, view, now, report),
@@ -311,9 +268,10 @@ impl State {
     /// `now`. Only windows keep what is owed apart. Returns what of earlier windows is counted in a later one
     /// now.
     pub fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
+        let window = Allowance::window_of(view);
         match self {
-            Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
-            Self::SlidingWindow(machine) if machine.debt() > 0 => machine.settle(limit, view, now),
+            Self::FixedWindow(machine) if machine.debt() > 0 => machine.settle(limit, window, now),
+            Self::SlidingWindow(machine) if machine.debt() > 0 => machine.settle(limit, window, now),
             _ => 0,
         }
     }
@@ -408,7 +366,7 @@ impl State {
     #[must_use]
     pub fn used_of(&self, limit: &Limit, view: Option<&Allowance>, window: u64, budget: u64) -> u64 {
         match self {
-            Self::FixedWindow(machine) => machine.used_of(limit, view, window, budget),
+            Self::FixedWindow(machine) => machine.used_of(limit, Allowance::window_of(view), window, budget),
             _ => 0,
         }
     }
@@ -475,7 +433,17 @@ mod tests {
                 for (limit, now, cost, (window, budget, next_budget, others, others_before), act) in &steps {
                     let index = Timestamp(*now).window_index(limit.window);
                     let window = if *act == 0 { *window } else { index };
-                    let view = Allowance { window, budget: *budget, next_budget: *next_budget, others: *others, others_before: *others_before, capacity: *next_budget, kept: *others % 9 };
+                    let (budget, next_budget, others) = (*budget, *next_budget, *others);
+                    let view = match (algorithm.counting(), others % 3) {
+                        (Counting::Window | Counting::Concurrency, _) => Allowance::Window(WindowAllowance {
+                            window, budget, next_budget, others, others_before: *others_before
+                        }),
+                        (Counting::Level, 0) => Allowance::Kept { permits: others % 9 },
+                        (Counting::Level, _) => Allowance::Level(LevelAllowance {
+                            since: Timestamp(window), held_back: others, growth: next_budget,
+                            held_back_max: budget, capacity: next_budget,
+                        }),
+                    };
                     let (now, cost) = (Timestamp(*now), if *act == 1 { *cost } else { *cost % (1 << 33) });
                     let verdict = state.check(limit, Some(&view), now, cost);
                     prop_assert!(u64::from(limit.permits) > 0 || !verdict.admitted);
@@ -483,7 +451,7 @@ mod tests {
                         3 => { state.refund(limit, now, cost); }
                         2 => state.debit(limit, now, cost),
                         4 | 5 => {
-                            let report = ReportedCost { permits: cost, debt_max: *budget };
+                            let report = ReportedCost { permits: cost, debt_max: budget };
                             let charged = state.report(limit, Some(&view).filter(|_| *act == 4), now, &report);
                             prop_assert!(charged <= cost);
                         }

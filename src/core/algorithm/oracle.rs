@@ -4,7 +4,7 @@
 
 use proptest::prelude::*;
 
-use super::{Algorithm, Allowance, Limit, State, Verdict};
+use super::{Algorithm, Allowance, Limit, State, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -58,7 +58,8 @@ impl Judge {
             let counted = judge.sum(|at| at / window == index);
             judge.pay(self.newest, permits - counted, limit.permits);
         }
-        let each = view.map_or(permits, |view| i128::from(view.next_budget).min(permits));
+        let each =
+            Allowance::window_of(view).map_or(permits, |view| i128::from(view.next_budget).min(permits));
         index += 1;
         while index < target && judge.owed > 0 && each > 0 {
             let alike = i128::from(target - index - 1).min(judge.owed / each - 2);
@@ -192,7 +193,7 @@ impl Judge {
         }
         let window = wide(limit.window.0);
         let (usage, current) = self.usage(limit, now);
-        let (Some(view), false) = (view, self.counts_by_level()) else {
+        let (Some(view), false) = (Allowance::window_of(view), self.counts_by_level()) else {
             return usage + wide(cost) * window <= wide(capacity) * window;
         };
         let index = now / limit.window.0;
@@ -354,15 +355,14 @@ impl DrawnStep {
         let of_limit = |part: u16| u64::from(limit.permits) * u64::from(part) / 50_000;
         let short = |part: u16| u32::try_from(of_limit(part)).unwrap_or(u32::MAX);
         let index = now / limit.window.0;
-        Some(Allowance {
+        Some(Allowance::Window(WindowAllowance {
             window: [index, index, index.saturating_sub(1), index.saturating_sub(2), index + 1]
                 [usize::from(turn % 5)],
             budget: if turn < 60 { limit.permits } else { short(budget) },
             next_budget: if turn > 200 { limit.permits } else { short(next_budget) },
             others: if others < 9_000 { 0 } else { of_limit(others) },
             others_before: if others_before < 9_000 { 0 } else { of_limit(others_before) },
-            ..Allowance::default()
-        })
+        }))
     }
 
     /// The limit in force from this step on; the window stays, since another one makes other buckets.

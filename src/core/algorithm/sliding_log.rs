@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::aligned::{WindowPlace, WindowShare, faded};
-use super::{Allowance, Limit, Verdict};
+use super::{Limit, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -87,7 +87,7 @@ impl SlidingLog {
     }
 
     /// What the world is believed to use beside this region.
-    fn others_at(limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
+    fn others_at(limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         let Some(view) = view else { return 0 };
         let place = WindowPlace::of(limit.window, Timestamp(now));
         let share = WindowShare::of(limit, Some(view), place.index);
@@ -95,7 +95,7 @@ impl SlidingLog {
     }
 
     /// What the world leaves of the limit at `now`.
-    fn left_at(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
+    fn left_at(&self, limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         let used = self.used_at(limit, now).saturating_add(Self::others_at(limit, view, now));
         u64::from(limit.permits).saturating_sub(used)
     }
@@ -103,7 +103,7 @@ impl SlidingLog {
     /// What the region's budget leaves at `now`: what it may use while others use theirs unheard. Budgets add
     /// up to the limit, so while each region keeps to its own in the whole interval that ends now, all of
     /// them keep to the limit in it.
-    fn budgeted_at(&self, limit: &Limit, view: Option<&Allowance>, now: u64) -> u64 {
+    fn budgeted_at(&self, limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         if view.is_none() {
             return u64::from(limit.permits);
         }
@@ -124,7 +124,7 @@ impl SlidingLog {
     pub(super) fn check(
         &self,
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         now: Timestamp,
         cost: u64,
     ) -> Verdict {
@@ -147,7 +147,7 @@ impl SlidingLog {
         }
     }
 
-    fn retry(&self, limit: &Limit, view: Option<&Allowance>, now: u64, asked: u64) -> Option<Span> {
+    fn retry(&self, limit: &Limit, view: Option<&WindowAllowance>, now: u64, asked: u64) -> Option<Span> {
         let left = u64::from(limit.permits).checked_sub(asked)?;
         let own =
             self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
@@ -170,7 +170,7 @@ impl SlidingLog {
 
     /// From when on a budget has room for `asked`, not before `from`: in this window, the next, or the one of
     /// which no budget is known.
-    fn budgeted_from(&self, limit: &Limit, view: &Allowance, now: u64, from: u64, asked: u64) -> u64 {
+    fn budgeted_from(&self, limit: &Limit, view: &WindowAllowance, now: u64, from: u64, asked: u64) -> u64 {
         let place = WindowPlace::of(limit.window, Timestamp(now));
         let next = place.start.saturating_add(place.length);
         let after = next.saturating_add(place.length);
@@ -306,7 +306,7 @@ fn halved(now: u64, end: u64, fits: impl Fn(u64) -> bool) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::oracle::{START, admissions, histories, limits, runs};
-    use super::super::{Algorithm, State};
+    use super::super::{Algorithm, Allowance, State};
     use super::*;
     use proptest::prelude::*;
 
@@ -334,19 +334,19 @@ mod tests {
             let begin = Timestamp(START).window_index(limit.window) + 1;
             let (budget, next_budget) = budgets;
             let view =
-                Allowance { window: begin, budget, next_budget, others: others.0, others_before: others.1, ..Allowance::default() };
+                WindowAllowance { window: begin, budget, next_budget, others: others.0, others_before: others.1 };
             let mut state = State::new(Algorithm::SlidingLog);
             let mut now = Timestamp::window_start(begin, limit.window);
             let mut admitted = [0; 4];
             for (pause, cost) in asks {
                 now = now + Span(pause);
-                let verdict = state.check(&limit, Some(&view), now, cost);
+                let verdict = state.check(&limit, Some(&Allowance::Window(view)), now, cost);
                 if verdict.admitted {
                     state.take(&limit, now, cost);
                     let window = usize::try_from(now.window_index(limit.window) - begin).unwrap();
                     admitted[window] += cost;
                 } else if let Some(retry) = verdict.retry {
-                    prop_assert!(state.check(&limit, Some(&view), now + retry, cost).admitted);
+                    prop_assert!(state.check(&limit, Some(&Allowance::Window(view)), now + retry, cost).admitted);
                 }
             }
             prop_assert!(admitted[0] <= u64::from(budget) && admitted[1] <= u64::from(next_budget));

@@ -8,7 +8,7 @@
 use super::aligned::{
     WindowAccount, WindowPlace, WindowShare, carried, faded, paid_by_a_window, windows_to_pay,
 };
-use super::{Allowance, Limit, Verdict};
+use super::{Limit, Verdict, WindowAllowance};
 use crate::request::ReportedCost;
 use crate::time::{Span, Timestamp};
 
@@ -75,7 +75,7 @@ impl SlidingWindow {
     fn place(
         &self,
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         now: Timestamp,
     ) -> (WindowPlace, WindowAccount, u32) {
         let at = self.at();
@@ -100,7 +100,7 @@ impl SlidingWindow {
 
     fn load(
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         (place, account, previous): &(WindowPlace, WindowAccount, u32),
     ) -> (Load, u64) {
         let share = WindowShare::of(limit, view, place.index);
@@ -116,7 +116,7 @@ impl SlidingWindow {
     pub(super) fn check(
         &self,
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         now: Timestamp,
         cost: u64,
     ) -> Verdict {
@@ -167,7 +167,7 @@ impl SlidingWindow {
     pub(super) fn report(
         &mut self,
         limit: &Limit,
-        view: Option<&Allowance>,
+        view: Option<&WindowAllowance>,
         now: Timestamp,
         report: &ReportedCost,
     ) -> u64 {
@@ -182,7 +182,7 @@ impl SlidingWindow {
 
     /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
     /// one now.
-    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&Allowance>, now: Timestamp) -> u64 {
+    pub(super) fn settle(&mut self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
         let before = self.at().window_index(limit.window);
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
         let turned = self.at().window_index(limit.window) > before;
@@ -235,7 +235,7 @@ impl SlidingWindow {
 /// latest, unless a debt has to be paid before.
 fn until_fits(
     limit: &Limit,
-    view: Option<&Allowance>,
+    view: Option<&WindowAllowance>,
     place: &WindowPlace,
     load: &Load,
     (account, asked): (WindowAccount, u64),

@@ -30,7 +30,7 @@ impl TokenBucket {
         let taken = self.0.amount(limit, now);
         let capacity = amount_of(capacity(limit).saturating_add(Allowance::kept_of(view)), limit);
         // What others may take is gone for this region.
-        let held = view.map_or(0, |view| view.held(limit, self.0.instant(now)));
+        let held = Allowance::held_of(view, limit, self.0.instant(now));
         let asked = amount_of(cost.max(1), limit);
         let admitted = taken + held + asked <= capacity;
         let after = if admitted { taken + amount_of(cost, limit) } else { taken };

@@ -116,7 +116,7 @@ impl LevelTerms {
     #[must_use]
     pub fn view(ledger: Option<&Ledger>, now: Timestamp) -> Option<Allowance> {
         let kept = ledger?.kept.as_ref().filter(|kept| now < kept.until)?;
-        Some(Allowance { kept: sum(&kept.totals), ..Allowance::default() })
+        Some(Allowance::Kept { permits: sum(&kept.totals) })
     }
 
     /// Carries out a step, atomically with decisions on the level.

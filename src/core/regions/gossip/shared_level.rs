@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::partition::bit;
 use super::plausibility::PlausibilityLimit;
-use crate::algorithm::{Allowance, Limit};
+use crate::algorithm::{LevelAllowance, Limit};
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, UNIT, budgets};
 use crate::regions::membership::{RegionId, Regions};
 use crate::time::{Span, Timestamp};
@@ -472,16 +472,16 @@ impl SharedLevel {
         own: u64,
         renewed: Span,
         share: LevelScope<'_>,
-    ) -> Option<Allowance> {
+    ) -> Option<LevelAllowance> {
         if share.permits == 0 {
             // Nothing may be taken here, whatever the store has counted.
             let most = u32::try_from(share.capacity).unwrap_or(u32::MAX);
-            return Some(Allowance {
-                window: now.0,
-                budget: most,
-                others: u64::from(most),
+            return Some(LevelAllowance {
+                since: now,
+                held_back: u64::from(most),
+                growth: 0,
+                held_back_max: most,
                 capacity: most,
-                ..Allowance::default()
             });
         }
         let counted = self.registers.first().map_or(0, |register| register.counted);
@@ -511,13 +511,12 @@ impl SharedLevel {
         let ready = u64::from(capacity).saturating_sub(u64::try_from(tokens / UNIT).unwrap_or(0));
         let grown = held.saturating_add(u64::try_from(until / UNIT).unwrap_or(u64::MAX)).min(ready).max(held);
         let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(grown);
-        Some(Allowance {
-            window: now.0,
-            budget: u32::try_from(most).unwrap_or(u32::MAX),
-            next_budget: u32::try_from(growth).unwrap_or(u32::MAX),
-            others: held,
+        Some(LevelAllowance {
+            since: now,
+            held_back: held,
+            growth: u32::try_from(growth).unwrap_or(u32::MAX),
+            held_back_max: u32::try_from(most).unwrap_or(u32::MAX),
             capacity,
-            ..Allowance::default()
         })
     }
 

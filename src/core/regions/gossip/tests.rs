@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::algorithm::{Algorithm, Allowance, Limit};
+use crate::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowance};
 use crate::regions::{Effect, Member, NodeName, Refused, Touched, WorldKey, WorldRule};
 use crate::rule::{Global, Mode, OnPartition};
 use crate::time::{Span, Timestamp};
@@ -54,6 +54,16 @@ struct GossipCluster {
 
 fn name(region: &str, node: &str) -> NodeName {
     NodeName { region: region.to_owned(), node: node.to_owned() }
+}
+
+/// What an allowance says of windows.
+fn window_of(view: &Allowance) -> &WindowAllowance {
+    view.as_window().expect("it counts by windows")
+}
+
+/// What an allowance holds back of a level.
+fn level(view: &Allowance) -> &LevelAllowance {
+    view.as_level().expect("it counts by a level")
 }
 
 fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartition) -> WorldRule {
@@ -218,7 +228,7 @@ fn every_region_learns_what_the_others_admitted() {
             "{region}"
         );
     }
-    let view = cluster.views[&name("c", "1")][&key("u")];
+    let view = window_of(&cluster.views[&name("c", "1")][&key("u")]);
     assert_eq!((view.window, view.others), (window, 42));
 }
 
@@ -266,7 +276,7 @@ fn a_region_is_heard_whole_and_believed_for_twice_the_limit() {
     for (admitted, believed) in [(1_500, 1_500), (500, 2_000), (3_000, 2_000)] {
         cluster.admit(&a, "u", window, admitted);
         cluster.run(Span::from_millis(300));
-        assert_eq!(cluster.views[&b][&key("u")].others, believed);
+        assert_eq!(window_of(&cluster.views[&b][&key("u")]).others, believed);
     }
     assert_eq!(cluster.believed(&b, "u", window), regions(&[("a", 5_000)]));
     assert!(cluster.replicas[&b].tally().beyond > 0);
@@ -292,9 +302,9 @@ fn regions_that_begin_again_at_once_have_no_more_of_a_tiny_limit_than_there_is()
         }
         for who in &names {
             let window = ask(&mut cluster, who);
-            assert_eq!(cluster.views[who][&key("u")].window, window);
+            assert_eq!(window_of(&cluster.views[who][&key("u")]).window, window);
         }
-        let budgets = names.iter().map(|who| cluster.views[who][&key("u")].budget);
+        let budgets = names.iter().map(|who| window_of(&cluster.views[who][&key("u")]).budget);
         assert!(budgets.sum::<u32>() <= limit, "of {limit}");
     }
 }
@@ -587,7 +597,7 @@ fn a_lone_region_is_never_told_to_hold_back() {
         cluster.run(TICK);
     }
     let view = cluster.views[&name("a", "1")].get(&key("u"));
-    assert!(view.is_none_or(|view| view.budget >= 90), "{view:?}");
+    assert!(view.is_none_or(|view| window_of(view).budget >= 90), "{view:?}");
 }
 
 #[test]
@@ -606,10 +616,12 @@ fn regions_that_all_want_more_share_the_limit_exactly() {
             }
             cluster.run(TICK);
         }
-        let budgets: Vec<u32> = names.iter().map(|who| cluster.views[who][&key("u")].budget).collect();
+        let budgets: Vec<u32> =
+            names.iter().map(|who| window_of(&cluster.views[who][&key("u")]).budget).collect();
         assert_eq!(budgets.iter().sum::<u32>(), 100, "{budgets:?}");
         assert!(budgets.iter().all(|budget| (33..=34).contains(budget)), "{budgets:?}");
-        let next: Vec<u32> = names.iter().map(|who| cluster.views[who][&key("u")].next_budget).collect();
+        let next: Vec<u32> =
+            names.iter().map(|who| window_of(&cluster.views[who][&key("u")]).next_budget).collect();
         assert_eq!(next.iter().sum::<u32>(), 100, "{next:?}");
     }
 }
@@ -632,10 +644,10 @@ fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
     run(&mut cluster, 250);
     cluster.cut = vec!["b".to_owned()];
     run(&mut cluster, 450);
-    let cut_off = cluster.views[&name("a", "1")][&key("u")].budget;
+    let cut_off = window_of(&cluster.views[&name("a", "1")][&key("u")]).budget;
     cluster.cut.clear();
     run(&mut cluster, 250);
-    let healed = cluster.views[&name("a", "1")][&key("u")].budget;
+    let healed = window_of(&cluster.views[&name("a", "1")][&key("u")]).budget;
     assert!((44..=46).contains(&healed), "{on_partition:?} healed to {healed}");
     cut_off
 }

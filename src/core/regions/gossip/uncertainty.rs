@@ -69,12 +69,13 @@ pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
 
 /// What all regions are believed to have used.
 #[must_use]
-pub fn believed(algorithm: Algorithm, limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
-    let window = match algorithm.counting() {
-        Counting::Level => 0,
-        Counting::Window | Counting::Concurrency => now.window_index(limit.window),
+pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
+    // Of a level the others' use is charged to it.
+    let others = match answered.view {
+        Some(Allowance::Window(told)) if told.window == now.window_index(limit.window) => told.others,
+        _ => 0,
     };
-    answered.used.saturating_add(answered.view.map_or(0, |view| view.others_at(window)))
+    answered.used.saturating_add(others)
 }
 
 /// How much more than [`believed`] all regions may have used.
@@ -100,7 +101,8 @@ pub fn error_bound(
         let refilled = Span(u64::try_from(refilled).unwrap_or(u64::MAX));
         let each = whole.saturating_add(unheard(limit, elsewhere.silence));
         let all = each.saturating_mul(elsewhere.memories(|begun| now < begun + refilled));
-        let speaks = view.is_some_and(|view| now.since(Timestamp(view.window)) <= LEVEL_SPEAKS);
+        let view = view.and_then(|view| view.as_level().copied());
+        let speaks = view.is_some_and(|view| now.since(view.since) <= LEVEL_SPEAKS);
         // Others may be asked by a larger limit than the one that was divided when this was told.
         let divided = view.map_or(0, |view| view.capacity);
         let told =
@@ -113,7 +115,7 @@ pub fn error_bound(
     let in_window = |window: u64| {
         whole.saturating_mul(elsewhere.memories(|begun| begun.window_index(limit.window) >= window))
     };
-    let current = view.filter(|view| view.window == window);
+    let current = view.and_then(|view| view.as_window().copied()).filter(|view| view.window == window);
     let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
     let unknown = in_window(window).saturating_sub(known);
     // What others admitted in the window before counts in a sliding one, and is not in what is believed.
@@ -129,6 +131,7 @@ pub fn error_bound(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{LevelAllowance, WindowAllowance};
 
     const NOW: Timestamp = Timestamp(7 * 60_000_000 + 1);
     const FOUR: OtherStores = OtherStores {
@@ -146,14 +149,8 @@ mod tests {
     }
 
     fn of_window(window: u64) -> Option<Allowance> {
-        Some(Allowance {
-            window,
-            budget: 60,
-            next_budget: 30,
-            others: 20,
-            others_before: 50,
-            ..Allowance::default()
-        })
+        let (budget, next_budget, others, others_before) = (60, 30, 20, 50);
+        Some(Allowance::Window(WindowAllowance { window, budget, next_budget, others, others_before }))
     }
 
     #[test]
@@ -185,9 +182,18 @@ mod tests {
 
     #[test]
     fn of_a_level_every_other_region_may_have_used_a_bucket_and_what_it_refilled_unheard() {
-        let view = Some(Allowance { window: NOW.0, budget: 40, others: 12, ..Allowance::default() });
+        let divided = |capacity| {
+            let (held_back, held_back_max) = (12, 40);
+            Some(Allowance::Level(LevelAllowance {
+                since: NOW,
+                held_back,
+                growth: 0,
+                held_back_max,
+                capacity,
+            }))
+        };
+        let view = divided(0);
         assert_eq!(bound(Algorithm::Gcra, view, FOUR), 5);
-        let divided = |capacity| view.map(|view| Allowance { capacity, ..view });
         assert_eq!([42, 40, 32].map(|capacity| bound(Algorithm::Gcra, divided(capacity), FOUR)), [5, 5, 13]);
         assert_eq!(bound(Algorithm::Gcra, view, OtherStores { settled: false, ..FOUR }), 4 * 42);
         assert_eq!(bound(Algorithm::Gcra, None, FOUR), 4 * 42);

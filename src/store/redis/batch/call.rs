@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use redis::Value;
 use smallvec::SmallVec;
 
-use crate::core::algorithm::{Algorithm, Allowance, Limit};
+use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Limit, WindowAllowance};
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::time::Timestamp;
@@ -342,7 +342,7 @@ impl DecideCall {
         }
         for (bucket, before) in self.buckets.iter().zip(&mut before) {
             if bucket.worldwide || bucket.escrowed {
-                before.view = read_view(&next().ok_or_else(unexpected)?);
+                before.view = read_view(&next().ok_or_else(unexpected)?, bucket.algorithm.counting());
             }
         }
         let mut told = Vec::new();
@@ -370,14 +370,25 @@ const fn step_code(step: HoldStep) -> u8 {
 
 /// A view and its error bound as the value that `lua/aligned.lua` reads.
 pub(in crate::store::redis) fn pack_view(view: &Allowance, error_bound: u64) -> Vec<u8> {
+    // Of a level the numbers of what is held back have the places of those of a window.
+    let (at, most, next, others, before, capacity) = match view {
+        Allowance::Window(view) => {
+            (view.window, view.budget, view.next_budget, view.others, view.others_before, 0)
+        }
+        Allowance::Level(view) => {
+            (view.since.0, view.held_back_max, view.growth, view.held_back, 0, view.capacity)
+        }
+        // Scripts find it in the rights themselves.
+        Allowance::Kept { .. } => (0, 0, 0, 0, 0, 0),
+    };
     let mut bytes = Vec::with_capacity(40);
-    push(&mut bytes, view.window, 7);
-    push(&mut bytes, u64::from(view.budget), 4);
-    push(&mut bytes, u64::from(view.next_budget), 4);
-    push(&mut bytes, view.others.min(VIEW_MAX), 7);
-    push(&mut bytes, view.others_before.min(VIEW_MAX), 7);
+    push(&mut bytes, at, 7);
+    push(&mut bytes, u64::from(most), 4);
+    push(&mut bytes, u64::from(next), 4);
+    push(&mut bytes, others.min(VIEW_MAX), 7);
+    push(&mut bytes, before.min(VIEW_MAX), 7);
     push(&mut bytes, error_bound.min(VIEW_MAX), 7);
-    push(&mut bytes, u64::from(view.capacity), 4);
+    push(&mut bytes, u64::from(capacity), 4);
     bytes
 }
 
@@ -387,23 +398,32 @@ const VIEW_MAX: u64 = 1 << 51;
 /// Of a bucket without windows under `escrow` only says what is kept beyond its capacity.
 const KEPT_BYTES: usize = 5;
 
-fn read_view(bytes: &[u8]) -> Option<(Allowance, u64)> {
+fn read_view(bytes: &[u8], counting: Counting) -> Option<(Allowance, u64)> {
     let mut rest = bytes;
     let mut number = |len| pull(&mut rest, len);
     if bytes.len() == KEPT_BYTES {
-        return Some((Allowance { kept: number(KEPT_BYTES)?, ..Allowance::default() }, 0));
+        return Some((Allowance::Kept { permits: number(KEPT_BYTES)? }, 0));
     }
-    let mut view = Allowance {
-        window: number(7)?,
-        budget: u32::try_from(number(4)?).ok()?,
-        next_budget: u32::try_from(number(4)?).ok()?,
-        others: number(7)?,
-        others_before: number(7)?,
-        ..Allowance::default()
+    let at = number(7)?;
+    let (most, next) = (u32::try_from(number(4)?).ok()?, u32::try_from(number(4)?).ok()?);
+    let (others, others_before, error_bound) = (number(7)?, number(7)?, number(7)?);
+    let view = match counting {
+        Counting::Level => Allowance::Level(LevelAllowance {
+            since: Timestamp(at),
+            held_back: others,
+            growth: next,
+            held_back_max: most,
+            // What 0.1.0 wrote says nothing of it.
+            capacity: number(4).and_then(|capacity| u32::try_from(capacity).ok()).unwrap_or(0),
+        }),
+        Counting::Window | Counting::Concurrency => Allowance::Window(WindowAllowance {
+            window: at,
+            budget: most,
+            next_budget: next,
+            others,
+            others_before,
+        }),
     };
-    let error_bound = number(7)?;
-    // What a script answers of rights says nothing of it, nor what 0.1.0 wrote.
-    view.capacity = number(4).and_then(|capacity| u32::try_from(capacity).ok()).unwrap_or(0);
     Some((view, error_bound))
 }
 

@@ -109,10 +109,10 @@ impl GossipBucket {
         let known = if told.window == window { told.net } else { 0 };
         let grown = self.own_net(window).abs_diff(known);
         let limit = self.whole();
-        let budget = self.enforced.map_or(limit, |(view, _)| u64::from(view.budget));
         // Of a level the least that is not told is admitted twice.
+        let budget = self.enforced.and_then(|(view, _)| view.as_window().map(|view| u64::from(view.budget)));
         let near = self.counting() != Counting::Window
-            || self.own_net(window).saturating_mul(10) >= budget.saturating_mul(9);
+            || self.own_net(window).saturating_mul(10) >= budget.unwrap_or(limit).saturating_mul(9);
         grown > (limit / 20).max(1) || (near && grown > limit / 50)
     }
 

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::error_bound::TURNS;
 use super::{DaemonContext, GossipBucket, Period, RegionReport};
-use crate::algorithm::{Allowance, Counting, LEVEL_TOLD, remembered};
+use crate::algorithm::{Allowance, Counting, LEVEL_TOLD, LevelAllowance, WindowAllowance, remembered};
 use crate::regions::Effect;
 use crate::regions::fair_share::ReportFigures;
 use crate::regions::gossip::counts::Count;
@@ -97,19 +97,19 @@ impl GossipBucket {
             Some(period) if !here.shared_store => self.elsewhere(here, period),
             _ => 0,
         };
-        let view = Allowance {
+        let view = WindowAllowance {
             window,
             budget: u32::try_from(allowance.now.saturating_sub(siblings)).unwrap_or(limit),
             next_budget: u32::try_from(allowance.next).unwrap_or(limit),
             others: self.others_in(here, window),
             others_before: self.others_before(now, here, window.saturating_sub(1)),
-            ..Allowance::default()
         };
-        let plain = Allowance { window, budget: limit, next_budget: limit, ..Allowance::default() };
+        let plain =
+            WindowAllowance { window, budget: limit, next_budget: limit, ..WindowAllowance::default() };
         let same = match self.enforced {
             // Untold, a store keeps to the region's share where other regions are known.
             None => view == plain && !here.has_others(),
-            Some((enforced, _)) => enforced == view,
+            Some((enforced, _)) => enforced == Allowance::Window(view),
         };
         if same && !doubted {
             return false;
@@ -123,7 +123,7 @@ impl GossipBucket {
         // message.
         let same = same && bound <= told && told - bound <= u64::from(limit / 20);
         if !same {
-            self.enforced = Some((view, bound));
+            self.enforced = Some((Allowance::Window(view), bound));
             self.moved_since = true;
         }
         !same
@@ -187,30 +187,30 @@ impl GossipBucket {
             Policy::Sum => None,
             _ => self.pool.view(now, own, pause + pause, share),
         };
-        let view = view.unwrap_or(Allowance { window: now.0, ..Allowance::default() });
+        let view = view.unwrap_or(LevelAllowance { since: now, ..LevelAllowance::default() });
         let left =
-            share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.others);
+            share.capacity.saturating_sub(self.pool.in_use(now, share.limit)).saturating_sub(view.held_back);
         let untold = own.saturating_sub(self.told.map_or(0, |told| told.net));
         self.near_limit = self.demand_at(now) > 0 && untold >= left;
-        let (at, limit) = (|view: &Allowance| view.held(&self.rule.limit, now), &self.rule.limit);
-        let before = self.enforced.map(|(view, _)| view).unwrap_or_default();
-        let soon = |view: &Allowance| view.held(&self.rule.limit, now + pause);
+        let (at, limit) = (|view: &LevelAllowance| view.held(&self.rule.limit, now), &self.rule.limit);
+        let before = self.enforced.and_then(|(view, _)| view.as_level().copied()).unwrap_or_default();
+        let soon = |view: &LevelAllowance| view.held(&self.rule.limit, now + pause);
         let little = u128::from(share.little().max(1)) * u128::from(limit.window.0.max(1));
         let moved = at(&view).abs_diff(at(&before)) >= little
             || soon(&view).abs_diff(soon(&before)) >= little
-            || view.next_budget.abs_diff(before.next_budget) > limit.permits / 50
-            || (view.others == 0 && before.others > 0)
+            || view.growth.abs_diff(before.growth) > limit.permits / 50
+            || (view.held_back == 0 && before.held_back > 0)
             // Where all is held back there is no room above it for what is too little to be told.
-            || (view.others >= share.capacity && at(&before) < at(&view));
+            || (view.held_back >= share.capacity && at(&before) < at(&view));
         let bound = self.error_bound(now, here).0;
         let doubted =
             self.enforced.is_some_and(|(_, told)| bound > told || told - bound > share.capacity / 10);
         // A store forgets what it was told long ago.
-        let fades = here.has_others() && now.since(Timestamp(before.window)) >= LEVEL_TOLD;
+        let fades = here.has_others() && now.since(before.since) >= LEVEL_TOLD;
         let moved = moved || doubted || fades;
         if moved {
             // With what may be asked for until it is worth a message again.
-            self.enforced = Some((view, bound.saturating_add(share.capacity / 50)));
+            self.enforced = Some((Allowance::Level(view), bound.saturating_add(share.capacity / 50)));
             self.moved_since = true;
         }
         moved || self.debt > 0

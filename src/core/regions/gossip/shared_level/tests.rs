@@ -29,7 +29,7 @@ fn told(ms: u64, admitted: u64, demand: u64) -> LevelReport {
 fn a_full_bucket_that_nobody_asks_for_is_shared_by_weight() {
     let pool = SharedLevel::full(90, START);
     let view = pool.view(START, 0, Span::ZERO, share()).unwrap();
-    assert_eq!((view.others, view.next_budget), (60, 60));
+    assert_eq!((view.held_back, view.growth), (60, 60));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_longer_horizon_refills_nothing_again() {
     pool.advance(now, share());
     let later = LevelScope { horizon: Span::from_millis(500), ..share() };
     // Of the thirty that were left and what refilled since.
-    assert!(pool.view(now, 0, Span::ZERO, later).unwrap().others >= 90 - 30 - 6);
+    assert!(pool.view(now, 0, Span::ZERO, later).unwrap().held_back >= 90 - 30 - 6);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn what_refilled_before_a_burst_into_a_full_bucket_is_not_there_after_it() {
     pool.admitted(now, 30, share().horizon);
     pool.advance(now, share());
     // Its part was 30 of 90, and 60 of 90 are in the store.
-    assert_eq!(pool.view(now, 30, Span::ZERO, share()).unwrap().others, 60);
+    assert_eq!(pool.view(now, 30, Span::ZERO, share()).unwrap().held_back, 60);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_was_admitted_beyond_the_bucket_is_a_debt_that_all_carry() {
     let later = now + Span::from_millis(500);
     assert_eq!(pool.permits(later, share()), -45);
     let view = pool.view(later, 60, Span::ZERO, share()).unwrap();
-    assert!(view.next_budget == 60, "{view:?}");
+    assert!(view.growth == 60, "{view:?}");
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn in_a_cut_a_side_refills_at_its_part_of_the_rate_however_long_the_cut_is() {
         pool.advance(now, alone);
         // What the store would admit: what is free, less what is held back.
         let free = alone.capacity - pool.in_use(now, LIMIT);
-        let held = pool.view(now, own, Span::ZERO, alone).map_or(0, |view| view.others);
+        let held = pool.view(now, own, Span::ZERO, alone).map_or(0, |view| view.held_back);
         let taken = free.saturating_sub(held);
         own += taken;
         pool.stored(now, i128::from(taken), alone);
@@ -213,7 +213,7 @@ fn where_nothing_may_be_admitted_all_is_held_back() {
     let denied = LevelScope { permits: 0, ..without_the_third() };
     pool.advance(START, denied);
     let view = pool.view(START, 0, Span::ZERO, denied).unwrap();
-    assert_eq!((view.others, view.budget), (90, 90));
+    assert_eq!((view.held_back, view.held_back_max), (90, 90));
 }
 
 #[test]

@@ -118,14 +118,15 @@ fn a_larger_burst_is_there_at_once() {
     }
     cluster.admit(&a, "u", 0, 1);
     cluster.run(Span::from_millis(500));
-    let held = cluster.views[&a].get(&key("u")).map_or(0, |view| view.others);
+    let held = cluster.views[&a].get(&key("u")).map_or(0, |view| level(view).held_back);
     assert!(held < 600, "{held} of a thousand are kept for others, where two were used");
 }
 
 /// What a view of a bucket without windows holds back for others at `now`, where the window is a second.
 fn held(view: &Allowance, now: Timestamp) -> u64 {
-    let more = u64::from(view.next_budget) * now.since(Timestamp(view.window)).0 / 1_000_000;
-    u64::from(view.budget).min(view.others + more)
+    let view = level(view);
+    let more = u64::from(view.growth) * now.since(view.since).0 / 1_000_000;
+    u64::from(view.held_back_max).min(view.held_back + more)
 }
 
 #[test]
@@ -181,6 +182,7 @@ fn served_beside_a_home(algorithm: Algorithm, permits: u32, user: &str) -> (u64,
                 return held(view, cluster.now) < u64::from(permits);
             }
             let own = cluster.replicas[a].admitted(&key(user), window).map_or(0, |(own, _)| own);
+            let view = window_of(view);
             own < u64::from(if view.window == window { view.budget } else { view.next_budget })
         });
         let admits = u64::from(fits);

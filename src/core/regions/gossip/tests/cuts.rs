@@ -65,7 +65,7 @@ fn once_a_cut_is_noticed_the_next_window_begins_with_what_the_rule_says() {
     cluster.run(Span::from_millis(700));
     for who in &both {
         let view = cluster.views[who][&key("u")];
-        assert_eq!(view.next_budget, 0, "{who:?} {view:?}");
+        assert_eq!(window_of(&view).next_budget, 0, "{who:?} {view:?}");
     }
 }
 
@@ -79,7 +79,8 @@ fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs()
         let window = cluster.now.window_index(second);
         for (region, offered) in [("a", 2), ("b", 0), ("c", 0), ("d", 1)] {
             let who = name(region, "1");
-            let left = cluster.views[&who].get(&key("u")).map_or(30, |view| u64::from(view.budget));
+            let left =
+                cluster.views[&who].get(&key("u")).map_or(30, |view| u64::from(window_of(view).budget));
             let used = cluster.now.since(Timestamp::window_start(window, second)).0 / TICK.0 * offered;
             let admitted = if used < left { offered } else { 0 };
             cluster.touch(&who, &touched("u", window, offered, admitted));
@@ -92,7 +93,8 @@ fn a_region_that_nobody_hears_keeps_its_share_however_the_others_divide_theirs()
         asked(&mut cluster);
         let now = cluster.now.since(Timestamp::window_start(cluster.now.window_index(second), second));
         if step > 200 && now > Span::from_millis(100) {
-            let budget = |region: &str| cluster.views[&name(region, "1")][&key("u")].budget;
+            let budget =
+                |region: &str| cluster.views[&name(region, "1")][&key("u")].as_window().unwrap().budget;
             assert!(budget("a") > 60, "{}", budget("a"));
             assert_eq!(budget("d"), 30, "at {now:?}");
         }

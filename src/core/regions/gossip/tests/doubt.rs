@@ -38,6 +38,7 @@ fn in_a_cut_no_more_is_admitted_than_the_error_bound_says() {
         for who in &names {
             let own = used.entry((who.clone(), window)).or_default();
             let budget = cluster.views[who].get(&key("u")).map_or(u64::from(limit), |view| {
+                let view = window_of(view);
                 u64::from(if view.window == window { view.budget } else { view.next_budget })
             });
             let admitted = budget.saturating_sub(*own).min(4);
@@ -98,12 +99,13 @@ fn play(
     let window = cluster.now.window_index(Span::from_secs(1));
     for who in names.iter().rev().skip(1) {
         let own = used.entry((who.clone(), window)).or_default();
-        let budget =
-            cluster.views[who].get(&key("u")).map_or(limit, |view| match window.checked_sub(view.window) {
-                Some(0) => u64::from(view.budget),
-                Some(1) => u64::from(view.next_budget),
+        let budget = cluster.views[who].get(&key("u")).map_or(limit, |view| {
+            match window.checked_sub(window_of(view).window) {
+                Some(0) => u64::from(window_of(view).budget),
+                Some(1) => u64::from(window_of(view).next_budget),
                 _ => limit,
-            });
+            }
+        });
         let admitted = budget.saturating_sub(*own).min(asked);
         *own += admitted;
         cluster.touch(who, &touched("u", window, asked, admitted));

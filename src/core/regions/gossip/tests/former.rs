@@ -24,7 +24,7 @@ fn what_a_former_life_used_of_a_window_is_used_whatever_is_lost_on_the_way() {
         cluster.admit(&a, "u", window, 7);
         cluster.run(Span::from_secs(2));
         assert_eq!(cluster.believed(&a, "u", window), regions(&[("a", 607), ("b", 100)]), "{algorithm:?}");
-        let budget = cluster.views[&a][&key("u")].budget;
+        let budget = cluster.views[&a][&key("u")].as_window().unwrap().budget;
         assert!((7..=300).contains(&budget), "{algorithm:?}: {budget}");
         for who in [&b, &name("c", "1")] {
             assert_eq!(
@@ -112,7 +112,7 @@ fn of_a_long_former_life_no_more_is_charged_than_the_bucket_holds() {
             cluster.admit(&a, "u", 0, 10);
             cluster.run(Span::from_secs(1));
         }
-        let held = cluster.views[&a].get(&key("u")).map_or(0, |view| view.others);
+        let held = cluster.views[&a].get(&key("u")).map_or(0, |view| level(view).held_back);
         assert!(held < 60, "{held} held back after {pause:?}");
     }
 }

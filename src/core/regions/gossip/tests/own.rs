@@ -27,11 +27,12 @@ impl Played {
     fn ask(&mut self, region: &str, own: Option<OwnLimit>) -> bool {
         let (who, window) = (name(region, "1"), self.cluster.now.window_index(SECOND));
         let limit = own.map_or(20, |own| own.permits);
-        let budget = self.cluster.views[&who].get(&key("u")).map_or(limit, |view| match view.window {
-            known if known == window => view.budget.min(limit),
-            known if known + 1 == window => view.next_budget.min(limit),
-            _ => limit,
-        });
+        let budget =
+            self.cluster.views[&who].get(&key("u")).map_or(limit, |view| match window_of(view).window {
+                known if known == window => window_of(view).budget.min(limit),
+                known if known + 1 == window => window_of(view).next_budget.min(limit),
+                _ => limit,
+            });
         let used = self.used.entry((who.clone(), window)).or_default();
         let admitted = u64::from(*used < u64::from(budget));
         *used += admitted;
@@ -110,6 +111,7 @@ fn whom_nobody_asked_divides_by_what_the_others_say() {
     let window = played.cluster.now.window_index(SECOND);
     let budgets: u32 = ["a", "b"]
         .map(|region| played.cluster.views[&name(region, "1")][&key("u")])
+        .map(|view| *window_of(&view))
         .iter()
         .map(|view| if view.window == window { view.budget } else { view.next_budget })
         .sum();
@@ -131,8 +133,9 @@ fn a_bucket_without_windows_is_filled_and_drained_by_its_own_limit() {
             *used = used.saturating_sub(now.since(*at).0 * 300) + debts * 1_000_000;
             *at = now;
             let held = played.cluster.views[&who].get(&key("u")).map_or(0, |view| {
-                let grown = u64::from(view.next_budget) * now.since(Timestamp(view.window)).0;
-                (view.others * 1_000_000 + grown).min(u64::from(view.budget) * 1_000_000)
+                let view = level(view);
+                let grown = u64::from(view.growth) * now.since(view.since).0;
+                (view.held_back * 1_000_000 + grown).min(u64::from(view.held_back_max) * 1_000_000)
             });
             let taken = (300_000_000_u64.saturating_sub(*used + held) / 1_000_000).min(4);
             *used += taken * 1_000_000;

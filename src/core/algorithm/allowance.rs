@@ -1,0 +1,108 @@
+//! What the rest of the world leaves one bucket: one way to say it for each way to count.
+//!
+//! Places need none: what a region may hold of them is said by the limit that holders are checked against
+//! (see [`crate::regions::escrow::places`]).
+
+use super::{Limit, level};
+use crate::time::Timestamp;
+
+/// What a store is told to enforce of a worldwide limit, beside the limit itself. Computed by
+/// [`crate::regions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Allowance {
+    /// Of a bucket that counts by windows: a budget.
+    Window(WindowAllowance),
+    /// Of a level under `gossip`: what is held back for other regions.
+    Level(LevelAllowance),
+    /// Of a level under `escrow`: what of other regions' permits may be used here.
+    Kept {
+        /// Permits beyond the capacity; see [`crate::regions::escrow::level`].
+        permits: u64,
+    },
+}
+
+/// What a region may admit in one window, and what others did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WindowAllowance {
+    /// The index of the window that `budget` and `others` speak of.
+    pub window: u64,
+    /// Permits that this region may admit in `window`.
+    pub budget: u32,
+    /// Permits that this region may admit in the window after it, until a newer allowance arrives.
+    pub next_budget: u32,
+    /// Permits that the other regions are known to have admitted in `window`.
+    pub others: u64,
+    /// Permits that the other regions admitted in the window before (sliding algorithms only).
+    pub others_before: u64,
+}
+
+/// What is held back of a level for other regions: `held_back` permits at `since`, from then on more by
+/// `growth`, and at most `held_back_max`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LevelAllowance {
+    /// The instant at which `held_back` is held back.
+    pub since: Timestamp,
+    /// Permits held back at that instant.
+    pub held_back: u64,
+    /// By how many permits this grows in the time that the limit calls its window.
+    pub growth: u32,
+    /// The most permits that are ever held back.
+    pub held_back_max: u32,
+    /// Permits that the bucket holds by the limit that was divided; zero: not known.
+    pub capacity: u32,
+}
+
+impl Allowance {
+    /// What it says of windows; `None` where it speaks of a level.
+    #[must_use]
+    pub const fn as_window(&self) -> Option<&WindowAllowance> {
+        match self {
+            Self::Window(window) => Some(window),
+            Self::Level(_) | Self::Kept { .. } => None,
+        }
+    }
+
+    /// What it holds back of a level; `None` where it does not.
+    #[must_use]
+    pub const fn as_level(&self) -> Option<&LevelAllowance> {
+        match self {
+            Self::Level(level) => Some(level),
+            Self::Window(_) | Self::Kept { .. } => None,
+        }
+    }
+
+    /// The same of one that may be missing.
+    pub(super) fn window_of(allowance: Option<&Self>) -> Option<&WindowAllowance> {
+        allowance.and_then(Self::as_window)
+    }
+
+    /// How many permits more than its capacity a level holds.
+    pub(super) const fn kept_of(allowance: Option<&Self>) -> u64 {
+        match allowance {
+            Some(Self::Kept { permits }) => *permits,
+            Some(Self::Window(_) | Self::Level(_)) | None => 0,
+        }
+    }
+
+    /// What is held back of a level for others at `now`, in 1/window permits.
+    pub(super) fn held_of(allowance: Option<&Self>, limit: &Limit, now: Timestamp) -> u128 {
+        allowance.and_then(Self::as_level).map_or(0, |level| level.held(limit, now))
+    }
+}
+
+impl LevelAllowance {
+    /// What is held back for others at `now`, in 1/window permits.
+    #[must_use]
+    pub(crate) fn held(&self, limit: &Limit, now: Timestamp) -> u128 {
+        let window = u128::from(limit.window.0.max(1));
+        let since = u128::from(now.since(self.since).0);
+        let held = u128::from(self.held_back) * window + u128::from(self.growth) * since;
+        held.min(u128::from(self.held_back_max) * window)
+    }
+
+    /// The same in whole permits, a started one counted.
+    #[must_use]
+    pub fn held_up(&self, limit: &Limit, now: Timestamp) -> u64 {
+        level::permits_in_up(self.held(limit, now), limit)
+    }
+}
