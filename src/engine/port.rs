@@ -39,7 +39,7 @@ impl<T> Answer<'_, T> {
 /// What a region is held to of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldLimit {
-    /// What is enforced here: the region's part of the limit, or the whole one where rights to it move between
+    /// The limit that is enforced here: the region's part, or the whole one where rights to it move between
     /// regions.
     pub limit: Limit,
     /// Permits of `limit` that are the region's own where rights to all of it move: what it mints in each

@@ -60,8 +60,8 @@ impl Share {
         self.part.load().part
     }
 
-    /// What this region may spend of `limit` at `now`. Where rights to all of it move, that is the whole limit
-    /// and beside it the region's own share.
+    /// This region's part of `limit` at `now`. Where rights to all of it move, that is the whole limit and
+    /// beside it the region's own share.
     pub(super) fn of(&self, limit: Limit, now: Timestamp) -> HeldLimit {
         let part = self.part.load();
         let held = if limit == part.whole { part.part } else { part.in_force.part(limit, &part.region, now) };

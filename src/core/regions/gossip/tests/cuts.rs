@@ -126,3 +126,40 @@ fn what_waited_for_a_daemon_that_stood_still_does_not_make_ways_longer() {
     stopped.handle_link(cluster.now, &a, Span::from_millis(500));
     assert_eq!(stopped.horizon(cluster.now), before);
 }
+
+/// What `a` may admit while `b` is cut off; all three regions wanted more than their share before, `a` most.
+fn budget_in_a_cut(on_partition: OnPartition) -> u32 {
+    let second = Span::from_secs(1);
+    let rule = rule(Algorithm::FixedWindow, 90, second, on_partition);
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1")], &rule);
+    let demand = [(name("a", "1"), 5), (name("b", "1"), 1)];
+    let run = |cluster: &mut GossipCluster, steps: u64| {
+        for _ in 0..steps {
+            let window = cluster.now.window_index(second);
+            for (who, offered) in &demand {
+                cluster.touch(who, &touched("u", window, *offered, 0));
+            }
+            cluster.run(TICK);
+        }
+    };
+    run(&mut cluster, 250);
+    cluster.cut = vec!["b".to_owned()];
+    run(&mut cluster, 450);
+    let cut_off = window_of(&cluster.views[&name("a", "1")][&key("u")]).budget;
+    cluster.cut.clear();
+    run(&mut cluster, 250);
+    let healed = window_of(&cluster.views[&name("a", "1")][&key("u")]).budget;
+    assert!((44..=46).contains(&healed), "{on_partition:?} healed to {healed}");
+    cut_off
+}
+
+#[test]
+fn a_cut_off_region_keeps_what_the_rule_says() {
+    assert_eq!(budget_in_a_cut(OnPartition::Share), 60);
+    assert_eq!(budget_in_a_cut(OnPartition::Ignore), 90);
+    assert_eq!(budget_in_a_cut(OnPartition::Deny), 0);
+    let frozen = budget_in_a_cut(OnPartition::Freeze);
+    assert!((44..=46).contains(&frozen), "{frozen}");
+    let last_known = budget_in_a_cut(OnPartition::LastKnown);
+    assert!((44..=46).contains(&last_known), "{last_known}");
+}
