@@ -16,7 +16,7 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::port::Store;
 use tidegate::store::memory::MemoryStore;
 
-use regions::{World, asks_again_soon, burst_at_home, burst_together};
+use regions::{World, asks_again_soon, burst_at_home, burst_at_home_of, burst_together};
 
 #[path = "support/regions.rs"]
 mod regions;
@@ -63,6 +63,16 @@ fn at_home_a_bucket_that_was_idle_is_there_at_once() {
     for algorithm in ALGORITHMS {
         println!("{algorithm}");
         burst_at_home(&mut world(algorithm, 100, 5), 100);
+    }
+}
+
+#[test]
+fn at_home_a_bucket_of_which_little_was_asked_is_there_at_once() {
+    for algorithm in ALGORITHMS {
+        for cost in [3, 6] {
+            println!("{algorithm}, {cost} permits ten times a second");
+            burst_at_home_of(&mut world(algorithm, 100, 5), 100, cost);
+        }
     }
 }
 

@@ -185,8 +185,13 @@ pub fn burst_together(world: &mut World, limit: u32) {
 /// Where one region alone used a bucket, it finds nine tenths of what is free at once, after some windows
 /// without any request too.
 pub fn burst_at_home(world: &mut World, limit: u32) {
+    burst_at_home_of(world, limit, limit / 10);
+}
+
+/// The same where the home asked for `cost` permits ten times a second.
+pub fn burst_at_home_of(world: &mut World, limit: u32, cost: u32) {
     for _ in 0..160 {
-        world.ask(2, limit / 10);
+        world.ask(2, cost);
         world.run(Span::from_millis(100));
     }
     world.run(Span::from_secs(5));

@@ -37,6 +37,8 @@ const UNHEARD: Span = Span::from_millis(450);
 /// For no longer than this before a cut was noticed is guessed what the silent have used since they told
 /// last.
 const PATIENCE: Span = Span::from_secs(1);
+/// A request is looked at within so long: two looks of the task that drives the protocol.
+const UNSEEN: Span = Span::from_millis(20);
 /// For so long beyond the horizon a part of the level must last: until the next report is in force.
 const AHEAD: Span = Span::from_millis(100);
 
@@ -511,10 +513,11 @@ impl SharedLevel {
         let ready = u64::from(capacity).saturating_sub(u64::try_from(tokens / UNIT).unwrap_or(0));
         let grown = held.saturating_add(u64::try_from(until / UNIT).unwrap_or(u64::MAX)).min(ready).max(held);
         let most = share.capacity.saturating_sub(u64::try_from(kept).unwrap_or(share.capacity)).max(grown);
+        let rests = rests(tokens, part, growth, share);
         Some(LevelAllowance {
             since: now,
             held_back: held,
-            growth: u32::try_from(growth).unwrap_or(u32::MAX),
+            growth: if rests { 0 } else { u32::try_from(growth).unwrap_or(u32::MAX) },
             held_back_max: u32::try_from(most).unwrap_or(u32::MAX),
             capacity,
         })
@@ -620,6 +623,15 @@ impl SharedLevel {
     fn permits(&self, now: Timestamp, share: LevelScope<'_>) -> i128 {
         self.level_at(cut(now, share), share).div_euclid(UNIT)
     }
+}
+
+/// Whether the store may refill at the whole rate until the next look. A full part refills no further, so
+/// a region that asks only now and then finds it whole, however long ago that look was. Its first request
+/// is looked at at once; what the store refills too fast until then must be too little to be told.
+fn rests(tokens: i128, part: OwnPart, growth: u64, share: LevelScope<'_>) -> bool {
+    let growth = Limit { permits: u32::try_from(growth).unwrap_or(u32::MAX), ..share.limit };
+    let unseen = refill(growth, UNSEEN) / UNIT;
+    tokens >= part.most && unseen <= i128::from(share.little())
 }
 
 /// The instant of which all know what was told: as long ago as a report takes to be in force everywhere.

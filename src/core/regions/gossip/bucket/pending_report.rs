@@ -17,12 +17,15 @@ impl GossipBucket {
         let Some(told) = self.told else { return true };
         let window = self.window_at(now);
         let before = self.period(told.window).map_or(told.net, |period| period.live.net());
+        let rested = now.since(told.at) >= REMINDED;
         if !here.busy {
             // Once a window also what has not changed: a demand that is only refused would be forgotten.
             let turned = window != told.window && (told.demand > 0 || self.own_net(window) != 0);
-            return before != told.net || turned || self.demand_moved(told, now, 10, 2);
+            // A demand of few requests may end within what chance explains: the others would go on to keep a
+            // part of the limit for it.
+            let faded = rested && told.demand / 2 > self.demand_at(now);
+            return before != told.net || turned || faded || self.demand_moved(told, now, 10, 2);
         }
-        let rested = now.since(told.at) >= REMINDED;
         let ended =
             window != told.window && before.abs_diff(told.net) > u64::from(self.rule.limit.permits) / 100;
         let asked = told.demand > 0 || self.own_net(window) != told.net;

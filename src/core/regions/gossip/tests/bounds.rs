@@ -260,3 +260,28 @@ fn a_rule_is_crowded_while_buckets_in_use_find_no_room() {
     assert_eq!(replica.poll_crowded(), Some(Vec::new()));
     assert_eq!(uses(&mut replica, later, 41, 1), Some(vec![name_of_rule]));
 }
+
+#[test]
+fn a_demand_of_few_requests_that_ended_is_taken_back_so_that_the_others_find_their_part() {
+    // Much refills at once, and little of it is held: so few requests want all that the bucket holds.
+    let rule = WorldRule {
+        limit: Limit { permits: 9_000, window: Span::from_millis(720), burst: 52, queue: 0 },
+        ..rule(Algorithm::LeakyBucket, 9_000, Span::from_millis(720), OnPartition::default())
+    };
+    let asking: Vec<NodeName> = ["b", "c", "d"].iter().map(|region| name(region, "1")).collect();
+    let mut cluster = GossipCluster::new(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1")], &rule);
+    cluster.owd = Span::from_millis(250);
+    cluster.meet(&[]);
+    cluster.admit(&name("a", "1"), "u", 0, 1);
+    cluster.run(Span::from_secs(1));
+    for _ in 0..3 {
+        for who in &asking {
+            cluster.admit(who, "u", 0, 1);
+        }
+        cluster.run(Span::from_millis(150));
+    }
+    cluster.run(Span::from_secs(4));
+    // A quarter for each of four regions, of which nobody asks for anything.
+    let held = cluster.views[&name("a", "1")].get(&key("u")).map_or(0, |view| level(view).held_back);
+    assert!(held <= 39, "{held} of 52 are kept for those who asked last four seconds ago");
+}
