@@ -42,26 +42,27 @@ const ms = (value) => (value == null ? "–" : `${value} ms`);
 function World({ regions }) {
   if (!regions) return html`<main><section>Waiting for the first update …</section></main>`;
   const all = [...new Set([regions.region, ...regions.configured, ...regions.peers.map((peer) => peer.region)])].sort();
-  const place = (name) => {
-    const turn = (all.indexOf(name) / all.length) * 2 * Math.PI - Math.PI / 2;
-    return [500 + 330 * Math.cos(turn), 300 + 220 * Math.sin(turn)];
-  };
-  const [ox, oy] = place(regions.region);
+  const turn = (name) => (all.indexOf(name) / all.length) * 2 * Math.PI - Math.PI / 2;
+  // On an ellipse; names stand outside of it, so that no link runs through them.
+  const at = (name, far = 0) => [400 + (230 + 1.5 * far) * Math.cos(turn(name)), 300 + (190 + far) * Math.sin(turn(name))];
+  const label = (name, far) => { const [x, y] = at(name, far); return { x: Math.min(Math.max(x, 70), 730), y }; };
+  const [ox, oy] = at(regions.region), own = label(regions.region, 48);
   const others = all.filter((name) => name !== regions.region).map((name) => {
     const peers = regions.peers.filter((peer) => peer.region === name);
     const up = peers.find((peer) => peer.connected && peer.live);
-    return { name, up, bad: !up || regions.cut_off.includes(name), at: place(name) };
+    return { name, up, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
   });
-  return html`<main>
+  return html`<main class="world">
     <section><h2>Regions, as ${regions.region} sees them</h2>
-      <svg viewBox="0 0 1000 600" role="img" aria-label="Regions and the links to them">
-        ${others.map(({ at: [x, y], bad, up }) => html`<g><line x1=${ox} y1=${oy} x2=${x} y2=${y} class=${bad ? "bad" : ""}/>
-          ${up && html`<text class="soft" x=${(ox + x) / 2} y=${(oy + y) / 2 - 8}>${ms(up.rtt_ms)}</text>`}</g>`)}
-        ${others.map(({ name, at: [x, y], bad }) => html`<g><circle cx=${x} cy=${y} r="14" class=${bad ? "bad" : ""}/>
-          <text x=${x} y=${y + 36}>${name}</text>${bad && html`<text class="soft" x=${x} y=${y + 54}>cut off</text>`}</g>`)}
-        <circle cx=${ox} cy=${oy} r="18" class="own"/><text x=${ox} y=${oy - 28}>${regions.region} (this one)</text>
+      <svg viewBox="0 0 800 600" role="img" aria-label="Regions and the links to them">
+        ${others.map(({ at: [x, y], bad }) => html`<line x1=${ox} y1=${oy} x2=${x} y2=${y} class=${bad ? "bad" : ""}/>`)}
+        ${others.map(({ at: [x, y], bad, up }) => html`<text class=${bad ? "bad" : "soft"} x=${(ox + x) / 2} y=${(oy + y) / 2}>${bad ? "cut off" : ms(up.rtt_ms)}</text>`)}
+        ${others.map(({ name, at: [x, y], bad, text }) => html`<g><circle cx=${x} cy=${y} r="14" class=${bad ? "bad" : ""}/>
+          <text x=${text.x} y=${text.y}>${name}</text></g>`)}
+        <circle cx=${ox} cy=${oy} r="18" class="own"/><text x=${own.x} y=${own.y - 9}>${regions.region}</text>
+        <text class="soft" x=${own.x} y=${own.y + 10}>this daemon</text>
       </svg></section>
-    <section><h2>Links</h2><table><tr><th>region</th><th>node</th><th>state</th><th>round trip</th><th>lag</th><th>clock ahead</th></tr>
+    <section><h2>Links</h2><table><tr><th>region</th><th>node</th><th>state</th><th>round trip</th><th>lag</th><th>clock</th></tr>
       ${regions.peers.map((peer) => html`<tr><td>${peer.region}</td><td>${peer.node}</td>
         <td class=${peer.connected ? "good" : "bad"}>${regions.cut_off.includes(peer.region) ? "cut off" : peer.connected ? "connected" : peer.error ?? "not connected"}</td>
         <td>${ms(peer.rtt_ms)}</td><td>${ms(peer.lag_ms)}</td><td>${ms(peer.clock_ahead_ms)}</td></tr>`)}</table></section>
@@ -93,7 +94,7 @@ function Rules({ revision }) {
     } catch (error) { setSaid({ bad: error.message }); }
   };
   const rules = set.rules.filter((rule) => rule.name.includes(search));
-  return html`<main class="two"><section><h2>${rules.length} rules, revision ${set.revision}</h2>
+  return html`<main class="two"><section><h2>${rules.length} ${rules.length === 1 ? "rule" : "rules"}, revision ${set.revision}</h2>
     <input type="search" aria-label="Search rules" placeholder="Search by name" value=${search} onInput=${(event) => setSearch(event.target.value)}/>
     <${List} rules=${rules} chosen=${chosen} choose=${choose}/></section>
     <section><h2>${chosen ?? "Choose a rule"}</h2>
