@@ -306,12 +306,20 @@ struct Failing {
 }
 
 impl Failing {
-    fn say(&mut self, listener: &Listener, error: &io::Error) {
-        if self.said_at.is_none_or(|said| self.seconds.saturating_sub(said) >= SAY_EVERY_SECONDS) {
+    /// Whether it is time to say it again; if so, it is taken as said.
+    fn takes_its_turn(&mut self) -> bool {
+        let to_say = self.said_at.is_none_or(|said| self.seconds.saturating_sub(said) >= SAY_EVERY_SECONDS);
+        if to_say {
             self.said_at = Some(self.seconds);
-            tracing::warn!(%listener, %error, "cannot accept connections; trying on");
         }
+        to_say
     }
+}
+
+/// A handshake that failed: with whom, and why.
+struct HandshakeFailure {
+    client: Option<IpAddr>,
+    error: io::Error,
 }
 
 /// Accepts until it is stopped, one task for each connection, then waits for them for as long as the settings
@@ -329,7 +337,7 @@ pub(super) async fn serve<F>(
     let Some(accepting) = listener.open() else { return };
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut failing = Failing::default();
+    let (mut failing, mut handshakes) = (Failing::default(), Failing::default());
     // Dropping it, with this future, ends every connection.
     let mut open = JoinSet::new();
     loop {
@@ -338,10 +346,18 @@ pub(super) async fn serve<F>(
             () = shutdown.stop.cancelled() => break,
             _ = seconds.tick() => {
                 places.tick();
-                failing.seconds = failing.seconds.saturating_add(1);
+                for seldom in [&mut failing, &mut handshakes] {
+                    seldom.seconds = seldom.seconds.saturating_add(1);
+                }
                 continue;
             }
-            Some(_) = open.join_next() => continue,
+            Some(ended) = open.join_next() => {
+                if let Ok(Some(HandshakeFailure { client, error })) = ended && handshakes.takes_its_turn() {
+                    let client = client.map_or_else(|| "unknown".to_owned(), |client| client.to_string());
+                    tracing::warn!(%listener, client, %error, "a TLS handshake failed");
+                }
+                continue;
+            }
             accepted = accepting.accept() => accepted,
         };
         let (socket, peer) = match accepted {
@@ -350,7 +366,9 @@ pub(super) async fn serve<F>(
             Err(error) => {
                 // For want of file descriptors mostly: those of idle connections come free.
                 places.make_room();
-                failing.say(&listener, &error);
+                if failing.takes_its_turn() {
+                    tracing::warn!(%listener, %error, "cannot accept connections; trying on");
+                }
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
@@ -364,12 +382,18 @@ pub(super) async fn serve<F>(
             let secured = tokio::select! {
                 biased;
                 secured = socket.secured(tls.as_deref()) => secured,
-                () = place.end.cancelled() => return,
-                () = shutdown.stop.cancelled() => return,
+                () = place.end.cancelled() => return None,
+                () = shutdown.stop.cancelled() => return None,
             };
             match secured {
-                Ok(socket) => drive(doors, Accepted { socket, peer, shutdown, place }).await,
-                Err(_) => gate(&doors).handshakes_failed.increment(1),
+                Ok(socket) => {
+                    drive(doors, Accepted { socket, peer, shutdown, place }).await;
+                    None
+                }
+                Err(error) => {
+                    gate(&doors).handshakes_failed.increment(1);
+                    Some(HandshakeFailure { client: peer.address, error })
+                }
             }
         });
     }

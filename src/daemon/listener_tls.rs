@@ -1,10 +1,10 @@
 //! The certificates of listeners: read at the start, and again whenever a file changes.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Inside, ListenerPem, ListenerTls};
@@ -30,6 +30,45 @@ pub(super) struct WatchedTls {
     /// `http` or `grpc`.
     name: &'static str,
     metrics: Arc<Metrics>,
+    in_force: Arc<Mutex<InForce>>,
+}
+
+/// The certificate that handshakes use now.
+#[derive(Debug)]
+struct InForce {
+    /// When it ends, in seconds since the epoch.
+    ends: i64,
+    /// The last stage of its life that was logged.
+    said: Stage,
+}
+
+/// The stages of a certificate's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Holds,
+    EndsSoon,
+    Ended,
+}
+
+impl InForce {
+    /// # Errors
+    /// The certificate cannot be read, or has ended.
+    fn of(pem: &ListenerPem, now: Timestamp) -> anyhow::Result<Self> {
+        let new = Self { ends: certificate::ends(&pem.cert)?, said: Stage::Holds };
+        ensure!(new.stage(now) < Stage::Ended, "the certificate ended on {}", certificate::date(new.ends));
+        Ok(new)
+    }
+
+    fn stage(&self, now: Timestamp) -> Stage {
+        let left = self.ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX));
+        if left <= 0 {
+            Stage::Ended
+        } else if left < WARN_SECONDS {
+            Stage::EndsSoon
+        } else {
+            Stage::Holds
+        }
+    }
 }
 
 impl WatchedTls {
@@ -46,29 +85,47 @@ impl WatchedTls {
         let pem = read(files, name)?;
         let inside = if name == "grpc" { Inside::Grpc } else { Inside::Http };
         let tls = ListenerTls::new(&pem, inside).with_context(|| named(files, name))?;
-        let watched = Self { tls: Arc::new(tls), files: files.clone(), name, metrics: Arc::clone(metrics) };
-        watched.dated(&pem, Clock::System.now())?;
+        let in_force = InForce::of(&pem, Clock::System.now()).with_context(|| named(files, name))?;
+        let watched = Self {
+            tls: Arc::new(tls),
+            files: files.clone(),
+            name,
+            metrics: Arc::clone(metrics),
+            in_force: Arc::new(Mutex::new(in_force)),
+        };
+        watched.show();
         Ok(Some(watched))
     }
 
-    /// Says until when the certificate holds.
-    fn dated(&self, pem: &ListenerPem, now: Timestamp) -> anyhow::Result<()> {
-        let context = || named(&self.files, self.name);
-        let ends = certificate::ends(&pem.cert).with_context(context)?;
+    fn in_force(&self) -> MutexGuard<'_, InForce> {
+        self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows when the certificate in force ends.
+    fn show(&self) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
-        self.metrics
-            .gauge("certificate_expires_timestamp_seconds", "certificate", self.name)
-            .set(ends as f64);
-        let left = ends.saturating_sub(i64::try_from(now.micros() / 1_000_000).unwrap_or(i64::MAX));
-        let until = certificate::date(ends);
-        if left <= 0 {
-            bail!("{}: the certificate ended on {until}", context());
-        }
-        if left < WARN_SECONDS {
-            let file = self.files.cert.display();
+        let ends = self.in_force().ends as f64;
+        self.metrics.gauge("certificate_expires_timestamp_seconds", "certificate", self.name).set(ends);
+        self.say_its_end(Clock::System.now());
+    }
+
+    /// Tells the operator once that the certificate in force ends soon, and once that it has ended.
+    fn say_its_end(&self, now: Timestamp) {
+        let (stage, ends) = {
+            let mut in_force = self.in_force();
+            let stage = in_force.stage(now);
+            if stage <= in_force.said {
+                return;
+            }
+            in_force.said = stage;
+            (stage, in_force.ends)
+        };
+        let (file, until) = (self.files.cert.display(), certificate::date(ends));
+        if stage == Stage::Ended {
+            tracing::error!(%file, %until, "the certificate of listen.{} has ended", self.name);
+        } else {
             tracing::warn!(%file, %until, "the certificate of listen.{} ends soon", self.name);
         }
-        Ok(())
     }
 
     /// Reads the files again. What is wrong is logged, and the certificate before stays in force.
@@ -76,11 +133,17 @@ impl WatchedTls {
         let (files, name) = (self.files.clone(), self.name);
         let read = tokio::task::spawn_blocking(move || read(&files, name)).await;
         let replaced = read.map_err(anyhow::Error::from).and_then(|pem| pem).and_then(|pem| {
-            self.dated(&pem, Clock::System.now())?;
-            self.tls.replace(&pem).with_context(|| named(&self.files, self.name))
+            let context = || named(&self.files, self.name);
+            let in_force = InForce::of(&pem, Clock::System.now()).with_context(context)?;
+            self.tls.replace(&pem).with_context(context)?;
+            Ok(in_force)
         });
         match replaced {
-            Ok(()) => tracing::info!("listen.{} uses its certificate as it is now", self.name),
+            Ok(in_force) => {
+                *self.in_force() = in_force;
+                tracing::info!("listen.{} uses its certificate as it is now", self.name);
+                self.show();
+            }
             Err(error) => {
                 tracing::error!("the certificate of listen.{} was not replaced: {error:#}", self.name)
             }
@@ -104,6 +167,7 @@ impl WatchedTls {
                 self.reload().await;
             }
             seen = now;
+            self.say_its_end(Clock::System.now());
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 
@@ -89,6 +90,8 @@ impl Secured {
     }
 }
 
+const ENDS: &str = "tidegate_certificate_expires_timestamp_seconds{certificate=\"http\"}";
+
 #[test]
 fn a_client_gets_http2_or_http1_over_tls_and_shows_its_certificate() {
     let secured = Secured::start();
@@ -126,7 +129,10 @@ fn a_client_gets_http2_or_http1_over_tls_and_shows_its_certificate() {
     assert_eq!(secured.curl_as(None, &["--http2"], "/readyz"), None);
     let after = secured.metric("tidegate_tls_handshakes_failed_total{door=\"http\"}").unwrap();
     assert!(after > failed, "{failed} before, {after} after a client without a certificate");
-    let ends = secured.metric("tidegate_certificate_expires_timestamp_seconds{certificate=\"http\"}");
+    eventually("the log names the client and the reason", || {
+        secured.log().contains("a TLS handshake failed").then_some(())
+    });
+    let ends = secured.metric(ENDS);
     assert!(ends.is_some_and(|ends| ends > 1.7e9), "{ends:?}");
 }
 
@@ -156,6 +162,21 @@ fn certificates_are_exchanged_and_revoked_while_the_daemon_runs() {
         secured.log().contains("was not replaced").then_some(())
     });
     assert_eq!(secured.curl(&["--http2"], "/readyz").as_deref(), Some("200 2"));
+    // A certificate whose key is missing shows no end: the one before is in force.
+    let ends = secured.metric(ENDS).unwrap();
+    let soon = secured.authority.issue_until(6, SystemTime::now() + Duration::from_secs(24 * 3_600));
+    let refusals = || secured.log().matches("was not replaced").count();
+    let before = refusals();
+    write("server.pem", &soon.cert);
+    eventually("the daemon has refused the certificate", || (refusals() > before).then_some(()));
+    assert_eq!(secured.metric(ENDS), Some(ends));
+    assert!(!secured.log().contains("ends soon"));
+    // With its key it is in force, and its end is told.
+    write("server.key", &soon.key);
+    eventually("the daemon says that its certificate ends soon", || {
+        secured.log().contains("the certificate of listen.http ends soon").then_some(())
+    });
+    assert!(secured.metric(ENDS).is_some_and(|now| now < ends), "{ends}");
     // Another authority's certificate is in force within seconds.
     let other = WebAuthority::new();
     let made = other.issue(7);

@@ -1,5 +1,7 @@
 //! An authority that signs certificates for listeners and their clients, and revokes them.
 
+use std::time::{Duration, SystemTime};
+
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose,
     IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
@@ -33,9 +35,16 @@ impl WebAuthority {
 
     /// A certificate for `localhost` and 127.0.0.1, which may also be shown by a client.
     pub(crate) fn issue(&self, serial: u64) -> WebCertificate {
+        self.issue_until(serial, SystemTime::now() + Duration::from_secs(365 * 24 * 3_600))
+    }
+
+    /// The same, which ends then.
+    pub(crate) fn issue_until(&self, serial: u64, ends: SystemTime) -> WebCertificate {
         let mut params =
             CertificateParams::new(vec!["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from(serial));
+        let seconds = ends.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
         params.use_authority_key_identifier_extension = true;
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

@@ -23,6 +23,7 @@ use crate::engine::admin::Role;
 
 /// Streams that one daemon serves at the same time. Full: further ones are refused.
 pub(in crate::api) const STREAMS_MAX: usize = 32;
+/// Time between two messages of a stream.
 const EVERY: Duration = Duration::from_secs(1);
 /// Seconds after which a stream ends: whoever still may look opens another, and shows its token again.
 const SECONDS_MAX: u32 = 240;
