@@ -1,16 +1,27 @@
 //! `tidegate audit`: single decisions, newest first; and the archive of old ones.
 
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
-use super::client::query;
+use super::client::{Reply, query};
 use super::table::table;
 use super::usage::text;
-use super::{ConfigFile, Ended, Server, say, usage as problems};
+use super::{ConfigFile, Ended, Failure, Server, say, try_say, usage as problems};
 use crate::config::{Config, Flags};
 use crate::daemon;
+use crate::telemetry::log;
+
+/// How often `--follow` looks.
+const FOLLOW_EVERY: Duration = Duration::from_secs(1);
+/// How far back each look goes: a daemon may record a decision so much later.
+const FOLLOW_BACK: &str = "30s";
+/// Most decisions of one look.
+const FOLLOW_ROWS: u32 = 1_000;
 
 /// What became of a request.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -70,6 +81,9 @@ struct Filters {
     /// What an earlier answer ended with, to see what follows.
     #[arg(long)]
     after: Option<String>,
+    /// Shows decisions as they are recorded, oldest first, until it is stopped.
+    #[arg(long, conflicts_with_all = ["from", "to", "limit", "after"])]
+    follow: bool,
     #[command(flatten)]
     server: Server,
 }
@@ -93,24 +107,69 @@ impl Audit {
     }
 }
 
+/// The part of the log to look at.
+struct Part {
+    from: Option<String>,
+    to: Option<String>,
+    limit: Option<u32>,
+    after: Option<String>,
+}
+
 impl Filters {
-    fn show(self) -> Ended {
+    fn ask(&self, part: Part) -> Result<Reply, Failure> {
         let outcome = self.outcome.and_then(|outcome| outcome.to_possible_value());
-        let reply = self.server.get(&query(
+        self.server.get(&query(
             "/v1/audit",
             &[
-                ("user", self.user),
-                ("key", self.key),
-                ("address", self.address),
-                ("rule", self.rule),
-                ("region", self.region),
+                ("user", self.user.clone()),
+                ("key", self.key.clone()),
+                ("address", self.address.clone()),
+                ("rule", self.rule.clone()),
+                ("region", self.region.clone()),
                 ("outcome", outcome.map(|outcome| outcome.get_name().to_owned())),
-                ("from", self.from),
-                ("to", self.to),
-                ("limit", self.limit.map(|limit| limit.to_string())),
-                ("after", self.after),
+                ("from", part.from),
+                ("to", part.to),
+                ("limit", part.limit.map(|limit| limit.to_string())),
+                ("after", part.after),
             ],
-        ))?;
+        ))
+    }
+
+    /// Shows each decision once, soon after it was recorded.
+    fn follow(&self) -> Ended {
+        // What was recorded before is asked for without following.
+        let mut shown = Shown::default();
+        let mut first = true;
+        loop {
+            let part =
+                Part { from: Some(FOLLOW_BACK.to_owned()), to: None, limit: Some(FOLLOW_ROWS), after: None };
+            let reply = self.ask(part)?;
+            let decisions = reply.json["decisions"].as_array().map_or(&[][..], Vec::as_slice);
+            for decision in shown.new_of(decisions) {
+                if first {
+                    continue;
+                }
+                if !(if self.server.json { try_say(decision) } else { try_say(line(decision)) }) {
+                    return Ok(ExitCode::SUCCESS);
+                }
+            }
+            if reply.json["next"].is_string() && !first {
+                log::say(format_args!(
+                    "more than {FOLLOW_ROWS} decisions in {FOLLOW_BACK}: some are not shown; narrow the question"
+                ));
+            }
+            first = false;
+            std::thread::sleep(FOLLOW_EVERY);
+        }
+    }
+
+    fn show(mut self) -> Ended {
+        if self.follow {
+            return self.follow();
+        }
+        let part =
+            Part { from: self.from.take(), to: self.to.take(), limit: self.limit, after: self.after.take() };
+        let reply = self.ask(part)?;
         if self.server.json {
             say(reply.text.trim_end());
             return Ok(ExitCode::SUCCESS);
@@ -144,6 +203,46 @@ impl Filters {
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Decisions that were shown already, of the last [`FOLLOW_BACK`].
+#[derive(Debug, Default)]
+struct Shown {
+    known: HashSet<u64>,
+}
+
+impl Shown {
+    /// Those of the newest decisions that were not shown yet, oldest first. What is no longer among the
+    /// newest is forgotten.
+    fn new_of<'a>(&mut self, newest: &'a [Value]) -> Vec<&'a Value> {
+        // Decisions alike to the microsecond are told apart by how many there are.
+        let mut alike: HashMap<String, u64> = HashMap::new();
+        let mut known = HashSet::with_capacity(newest.len());
+        let mut new = Vec::new();
+        for decision in newest.iter().rev() {
+            let text = decision.to_string();
+            let number = alike.entry(text.clone()).or_default();
+            *number = number.saturating_add(1);
+            let mut hasher = DefaultHasher::new();
+            (&text, *number).hash(&mut hasher);
+            let name = hasher.finish();
+            if !self.known.contains(&name) {
+                new.push(decision);
+            }
+            known.insert(name);
+        }
+        self.known = known;
+        new
+    }
+}
+
+/// One decision on one line.
+fn line(decision: &Value) -> String {
+    let cell = |name: &str| text(&decision[name]);
+    let used = format!("{}/{}", cell("count"), cell("limit"));
+    let words =
+        [cell("at"), cell("region"), cell("outcome"), cell("rule"), who(decision), cell("path"), used];
+    words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join("  ")
 }
 
 fn who(decision: &Value) -> String {

@@ -13,11 +13,14 @@ use crate::telemetry::log;
 mod admin;
 mod ask;
 mod audit;
+mod buckets;
+mod capacity;
 mod cert;
 mod changes;
 mod client;
 mod config;
 mod demo;
+mod doctor;
 mod hold;
 mod keys;
 mod migrate;
@@ -27,6 +30,7 @@ mod regions;
 mod rules;
 mod serve;
 mod server_tls;
+mod shells;
 mod table;
 mod tiers;
 mod transport;
@@ -129,6 +133,13 @@ enum Command {
     Audit(audit::Audit),
     /// Shows what operators changed besides rules: users, keys, tiers, resets of buckets.
     Changes(changes::Changes),
+    /// Shows what one bucket holds; has it count from zero.
+    #[command(subcommand)]
+    Buckets(buckets::Buckets),
+    /// Looks at the configuration and at a daemon that runs, and says what to mend.
+    Doctor(doctor::Doctor),
+    /// Says what a load needs, by figures that were measured.
+    Capacity(capacity::Capacity),
     /// Brings PostgreSQL's schema to this version.
     Migrate(migrate::Migrate),
     /// Makes tokens for the admin routes.
@@ -137,6 +148,10 @@ enum Command {
     /// Makes the certificates with which daemons know each other.
     #[command(subcommand)]
     Cert(cert::Cert),
+    /// Prints what a shell reads to complete commands and flags.
+    Completions(shells::Completions),
+    /// Writes a manual page for each command.
+    Man(shells::Man),
 }
 
 /// Which daemon to speak to, and how to print.
@@ -190,6 +205,11 @@ pub fn run(arguments: Arguments) -> Ended {
         Command::Migrate(migrate) => migrate.run(),
         Command::Admin(admin) => admin.run(),
         Command::Cert(cert) => cert.run(),
+        Command::Buckets(buckets) => buckets.run(),
+        Command::Doctor(doctor) => doctor.run(),
+        Command::Capacity(capacity) => capacity.run(),
+        Command::Completions(completions) => completions.run(),
+        Command::Man(man) => man.run(),
     }
 }
 
@@ -208,6 +228,11 @@ fn environment() -> impl Iterator<Item = (String, String)> {
 
 /// Prints one line on standard output. A reader that went away (`| head`) is no error.
 fn say(text: impl std::fmt::Display) {
+    let _ = try_say(text);
+}
+
+/// Prints one line on standard output. `false`: its reader went away.
+fn try_say(text: impl std::fmt::Display) -> bool {
     use std::io::Write;
-    let _ = writeln!(std::io::stdout().lock(), "{text}");
+    writeln!(std::io::stdout().lock(), "{text}").is_ok()
 }

@@ -19,7 +19,13 @@ use crate::daemon;
 #[derive(Debug, Subcommand)]
 pub(super) enum Rules {
     /// Lists the rules in force, in the order in which they decide.
-    List(Server),
+    List {
+        /// Prints them as a rules file.
+        #[arg(long, conflicts_with = "json")]
+        toml: bool,
+        #[command(flatten)]
+        server: Server,
+    },
     /// Shows one rule.
     Show {
         /// The rule's name.
@@ -121,7 +127,8 @@ impl Rules {
     /// Runs it.
     pub(super) fn run(self) -> Ended {
         match self {
-            Self::List(server) => list(&server),
+            Self::List { toml: true, server } => list_as_file(&server),
+            Self::List { toml: false, server } => list(&server),
             Self::Show { name, server } => show(&name, &server),
             Self::Diff { file, prune, exit_code, server } => change::diff(&file, prune, exit_code, &server),
             Self::Apply { file, prune, reason, server } => change::apply(&file, prune, &reason, &server),
@@ -137,6 +144,33 @@ impl Rules {
             }
             Self::Import { from: From::Envoy, files } => import(&files),
         }
+    }
+}
+
+/// Prints the rules in force as `rules apply` reads them.
+fn list_as_file(server: &Server) -> Ended {
+    let reply = server.get("/v1/rules")?;
+    say(file_of(&reply.json)?.trim_end());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The rules file that says what a daemon answered.
+fn file_of(answer: &Value) -> Result<String, Failure> {
+    let rules = answer["rules"].as_array().into_iter().flatten().map(without_nulls).collect::<Vec<_>>();
+    let text = toml::to_string(&serde_json::json!({ "rules": rules }));
+    text.map_err(|error| Failure::Failed(anyhow::anyhow!("the rules cannot be written as TOML: {error}")))
+}
+
+/// The same without what has no value, which TOML cannot say.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .filter(|(_, field)| !field.is_null())
+            .map(|(name, field)| (name.clone(), without_nulls(field)))
+            .collect(),
+        Value::Array(items) => items.iter().map(without_nulls).collect(),
+        other => other.clone(),
     }
 }
 

@@ -9,8 +9,10 @@ use tempfile::TempDir;
 
 use super::bucket::Bucket;
 use super::records::Server;
+use super::support::command;
 use super::support::daemon::Daemon;
 use super::support::eventually;
+use super::support::process::Process;
 
 pub(crate) const RULES: &str = "[[rules]]\nname = \"search\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 2\nwindow = \"1h\"\n\
                      [[rules]]\nname = \"closed\"\nmatch = { path = \"/closed\" }\naction = \"block\"\ngroup = \"b\"";
@@ -313,7 +315,7 @@ fn months_are_archived_by_command() {
     server.sql("INSERT INTO audit_log (at, region, node, domain, outcome, cost, status) SELECT '2020-02-10Z', 'eu', 'n', 'd', 'denied', 1, 429 FROM generate_series(1, 500)");
     std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), &more))
         .unwrap();
-    let run = |arguments: &[&str]| super::support::command::run(folder.path(), arguments);
+    let run = |arguments: &[&str]| command::run(folder.path(), arguments);
     let dry = run(&["audit", "archive", "--dry-run", "--config", "tidegate.toml"]);
     assert!(dry.code == 0 && dry.out.contains("2020-02") && dry.out.contains("would go to"), "{dry:?}");
     assert!(!archive.exists() && rows(&server) == 500);
@@ -338,7 +340,7 @@ fn months_go_to_a_bucket_just_as_well() {
     std::fs::write(folder.path().join("tidegate.toml"), config(&server, &folder.path().join("spool"), more))
         .unwrap();
     let archive = |endpoint: &str| {
-        let mut command = super::support::command::command(folder.path());
+        let mut command = command::command(folder.path());
         command.args(["audit", "archive", "--config", "tidegate.toml"]);
         command.env("AWS_ENDPOINT", endpoint).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "eu");
         command.env("AWS_ACCESS_KEY_ID", "id").env("AWS_SECRET_ACCESS_KEY", "secret");
@@ -354,4 +356,36 @@ fn months_go_to_a_bucket_just_as_well() {
         "{objects:?}"
     );
     assert_eq!(rows(&server), 0);
+}
+
+#[test]
+fn decisions_are_followed_as_they_are_recorded_each_once() {
+    let server = Server::start();
+    let folder = TempDir::new().unwrap();
+    let daemon = start(&server, folder.path(), "");
+    block(&daemon, "u_before");
+    wait_for_rows(&server, 1);
+    let url = format!("http://{}", daemon.http);
+    let mut command = command::command(folder.path());
+    command.args(["audit", "--follow", "--rule", "closed", "--server", &url]);
+    let mut following = Process::start(&mut command, &folder.path().join("followed"));
+    let mut number = 0;
+    let first = eventually("a decision is shown", || {
+        number += 1;
+        block(&daemon, &format!("u_{number}"));
+        let shown = following.output();
+        shown.lines().next().map(str::to_owned)
+    });
+    assert!(first.contains("denied") && first.contains("closed") && first.contains("u_"), "{first}");
+    let last = format!("u_{number}");
+    eventually("the last one is shown", || following.output().contains(&last).then_some(()));
+    let shown = following.output();
+    assert!(!shown.contains("u_before"), "{shown}");
+    let mut lines: Vec<&str> = shown.lines().collect();
+    let all = lines.len();
+    lines.sort_unstable();
+    lines.dedup();
+    assert_eq!(lines.len(), all, "{shown}");
+    following.signal("INT");
+    following.wait(Duration::from_secs(10));
 }

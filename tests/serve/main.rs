@@ -18,6 +18,7 @@ mod bad_input;
 mod checks;
 mod cli;
 mod clocks;
+mod commands;
 mod connections;
 mod demo;
 mod drain;

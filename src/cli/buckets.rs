@@ -1,0 +1,132 @@
+//! `tidegate buckets`: what one bucket holds, and having it count from zero.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use super::client::query;
+use super::table::{span, table};
+use super::{Ended, Failure, Server, say};
+
+/// Shows what one bucket holds; has it count from zero.
+#[derive(Debug, Subcommand)]
+pub(super) enum Buckets {
+    /// Shows what the bucket of a rule holds, here and by what is known of the other regions.
+    Show(BucketName),
+    /// Has the bucket count from zero in this region. Operators see that it was done in `tidegate changes`.
+    Reset(BucketName),
+}
+
+/// One bucket.
+#[derive(Debug, clap::Args)]
+pub(super) struct BucketName {
+    /// The rule's name.
+    rule: String,
+    /// The values that name the bucket, as name=value: user=u_42
+    #[arg(value_name = "NAME=VALUE")]
+    attributes: Vec<String>,
+    #[command(flatten)]
+    server: Server,
+}
+
+impl Buckets {
+    /// Runs it.
+    pub(super) fn run(&self) -> Ended {
+        match self {
+            Self::Show(name) => name.show(),
+            Self::Reset(name) => name.reset(),
+        }
+    }
+}
+
+impl BucketName {
+    fn route(&self) -> Result<String, Failure> {
+        let mut parameters = vec![("rule", Some(self.rule.clone()))];
+        for pair in &self.attributes {
+            let Some((name, value)) = pair.split_once('=') else {
+                return Err(Failure::Usage(format!(
+                    "`{pair}` names no bucket: write name=value, as in user=u_42"
+                )));
+            };
+            parameters.push((name, Some(value.to_owned())));
+        }
+        Ok(query("/v1/buckets", &parameters))
+    }
+
+    fn show(&self) -> Ended {
+        let reply = self.server.get(&self.route()?)?;
+        say(if self.server.json { reply.text.trim_end().to_owned() } else { told(&reply.json) });
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn reset(&self) -> Ended {
+        let reply = self.server.delete(&self.route()?)?;
+        if self.server.json {
+            say(reply.text.trim_end());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let name = named(&reply.json);
+        say(if reply.json["existed"].as_bool() == Some(true) {
+            format!("{name} counts from zero.")
+        } else {
+            format!("{name} held nothing.")
+        });
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// A bucket in words: its rule, and whose it is.
+fn named(bucket: &Value) -> String {
+    let identity = bucket["identity"].as_object().into_iter().flatten();
+    let pairs = identity.map(|(name, value)| format!(" {name}={}", value.as_str().unwrap_or_default()));
+    bucket["rule"].as_str().unwrap_or_default().to_owned() + &pairs.collect::<String>()
+}
+
+/// A bucket for people.
+fn told(bucket: &Value) -> String {
+    let number = |name: &str| bucket[name].as_u64().unwrap_or(0);
+    let mut rows = table(&["bucket", "used", "limit", "left", "resets in"], &[1, 2, 3, 4]);
+    rows.add_row([
+        named(bucket),
+        number("used").to_string(),
+        number("limit").to_string(),
+        number("remaining").to_string(),
+        span(number("reset_ms")),
+    ]);
+    let mut lines = vec![rows.to_string()];
+    if bucket["degraded"].as_bool() == Some(true) {
+        lines.push("The store did not answer: this is only what the daemon knows by itself.".to_owned());
+    }
+    if let Some(world) = bucket["world"].as_object() {
+        let number = |name: &str| world.get(name).and_then(Value::as_u64).unwrap_or(0);
+        lines.push(format!(
+            "Other regions used {}; the worldwide count may be off by {}.",
+            number("others_used"),
+            number("error_bound")
+        ));
+        for (region, used) in world.get("by_region").and_then(Value::as_object).into_iter().flatten() {
+            lines.push(format!("  {region}: {used}"));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::told;
+
+    #[test]
+    fn a_bucket_is_told_with_what_the_other_regions_used() {
+        let text = told(&json!({
+            "rule": "search", "identity": {"user": "u_42"}, "limit": 100, "window_ms": 60_000,
+            "used": 40, "remaining": 10, "reset_ms": 1_500, "degraded": false,
+            "world": {"budget": 50, "others_used": 50, "error_bound": 3, "by_region": {"us-east": 50}}
+        }));
+        assert!(text.contains("search user=u_42"), "{text}");
+        assert!(text.contains("Other regions used 50; the worldwide count may be off by 3."), "{text}");
+        assert!(text.contains("us-east: 50"), "{text}");
+    }
+}

@@ -1,0 +1,123 @@
+//! Commands for operators: buckets, the doctor, capacity, and what shells and manuals are given.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::support::command::{command, of, run};
+use super::support::daemon::Daemon;
+use super::support::free_tcp;
+
+const RULES: &str = r#"
+[[rules]]
+name = "per-user"
+per = ["user"]
+match = { path = ["/a", "/b*"] }
+algorithm = "fixed_window"
+limit = 2
+window = "24h"
+headers = { "x-plan" = "free" }
+
+[[rules]]
+name = "spread"
+algorithm = "token_bucket"
+limit = 100
+burst = 10
+window = "1m"
+
+[rules.global]
+mode = "gossip"
+"#;
+
+#[test]
+fn a_bucket_is_shown_and_reset() {
+    let daemon = Daemon::with_rules(RULES);
+    let ask = || daemon.run(&["check", "user=u_42", "path=/a"]).code;
+    assert_eq!([ask(), ask(), ask()], [0, 0, 4]);
+    let shown = daemon.run(&["buckets", "show", "per-user", "user=u_42"]);
+    assert!(shown.code == 0 && shown.out.contains("per-user user=u_42"), "{shown:?}");
+    let json = daemon.run(&["buckets", "show", "per-user", "user=u_42", "--json"]);
+    let bucket: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!((bucket["used"].as_u64(), bucket["remaining"].as_u64()), (Some(2), Some(0)));
+    let reset = daemon.run(&["buckets", "reset", "per-user", "user=u_42"]);
+    assert!(reset.code == 0 && reset.out.contains("per-user user=u_42 counts from zero"), "{reset:?}");
+    assert_eq!(ask(), 0);
+    let nobody = daemon.run(&["buckets", "reset", "per-user", "user=nobody"]);
+    assert!(nobody.out.contains("held nothing"), "{nobody:?}");
+    let lacking = daemon.run(&["buckets", "show", "per-user"]);
+    assert!(lacking.code == 1 && lacking.err.contains("user"), "{lacking:?}");
+    assert_eq!(daemon.run(&["buckets", "show", "per-user", "user"]).code, 2);
+}
+
+#[test]
+fn the_rules_in_force_are_printed_as_a_file_that_says_the_same() {
+    let daemon = Daemon::with_rules(RULES);
+    let file = daemon.run(&["rules", "list", "--toml"]);
+    assert_eq!(file.code, 0, "{file:?}");
+    std::fs::write(daemon.folder().join("printed.toml"), &file.out).unwrap();
+    let diff = daemon.run(&["rules", "diff", "printed.toml", "--prune", "--exit-code"]);
+    assert_eq!(diff.code, 0, "{diff:?}\n{}", file.out);
+}
+
+#[test]
+fn the_doctor_names_what_to_mend() {
+    let daemon = Daemon::with_rules(RULES);
+    let folder = daemon.folder();
+    let well = daemon.run(&["doctor", "--config", "tidegate.toml"]);
+    assert_eq!(well.code, 0, "{well:?}");
+    assert!(well.out.contains("2 are valid") && well.out.contains("is serving"), "{well:?}");
+
+    std::fs::write(folder.join("ill.toml"), "[listen.http_tls]\ncert = \"no.pem\"\nkey = \"no.key\"\n")
+        .unwrap();
+    let ill = daemon.run(&["doctor", "--config", "ill.toml", "--json"]);
+    assert_eq!(ill.code, 1, "{ill:?}");
+    let found: Value = serde_json::from_str(&ill.out).unwrap();
+    assert_eq!(found["verdict"], "broken");
+    let texts: Vec<&str> =
+        found["findings"].as_array().unwrap().iter().filter_map(|finding| finding["text"].as_str()).collect();
+    assert!(texts.iter().any(|text| text.contains("no.pem")), "{texts:?}");
+
+    let nobody = format!("http://{}", free_tcp());
+    let away = run(folder, &["doctor", "--server", &nobody]);
+    assert!(away.code == 1 && away.out.contains("no daemon answered"), "{away:?}");
+}
+
+#[test]
+fn capacity_says_what_a_load_needs_without_a_daemon() {
+    let folder = TempDir::new().unwrap();
+    let asked = ["capacity", "--rps", "100000", "--keys", "1e7", "--regions", "5", "--rules", "200"];
+    let told = run(folder.path(), &asked);
+    assert!(told.code == 0 && told.out.contains("Redis primaries"), "{told:?}");
+    assert!(told.out.lines().all(|line| line.trim_end().chars().count() <= 80), "{}", told.out);
+    let wrong = run(folder.path(), &["capacity", "--rps", "0"]);
+    assert_eq!(wrong.code, 2, "{wrong:?}");
+}
+
+#[test]
+fn shells_and_manuals_know_every_command() {
+    let folder = TempDir::new().unwrap();
+    let bash = run(folder.path(), &["completions", "bash"]);
+    assert!(bash.code == 0 && bash.out.contains("rollback"), "{}", bash.err);
+    std::fs::write(folder.path().join("tidegate.bash"), &bash.out).unwrap();
+    let script = "source tidegate.bash && COMP_WORDS=(tidegate rules ro) COMP_CWORD=2 && _tidegate tidegate ro rules \
+                  && echo \"${COMPREPLY[@]}\"";
+    let completed = of("bash", folder.path()).args(["-c", script]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&completed.stdout).trim(), "rollback", "{completed:?}");
+
+    assert_eq!(run(folder.path(), &["man", "pages"]).code, 0);
+    let page = std::fs::read_to_string(folder.path().join("pages/tidegate-rules-rollback.1")).unwrap();
+    assert!(page.contains("revision"), "{page}");
+    let help = command(folder.path()).arg("--help").output().unwrap();
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let listed =
+        help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = listed.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next());
+    let manual = std::fs::read_to_string("docs/reference/cli.md").unwrap();
+    let mut commands = 0;
+    for name in names.filter(|name| *name != "help" && name.starts_with(char::is_alphabetic)) {
+        assert!(folder.path().join(format!("pages/tidegate-{name}.1")).exists(), "{name}");
+        let documented = [format!("`tidegate {name}"), format!("`{name} "), format!("`{name}`")];
+        assert!(documented.iter().any(|text| manual.contains(text)), "docs/reference/cli.md lacks {name}");
+        commands += 1;
+    }
+    assert!(commands > 20, "{help}");
+}
