@@ -3,34 +3,18 @@
 //!
 //! dpkg changes owners, so installing needs root: elsewhere the test says that it judged less.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::print_stderr,
-    reason = "tests fail by panic"
-)]
-#![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
-
-mod support;
-
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use support::process::Process;
-use support::{SOON, command, eventually, free_tcp, http, not_judged};
 use tempfile::TempDir;
 
-const UNIT: &str = include_str!("../deploy/debian/tidegate.service");
+use crate::done;
+use crate::support::process::Process;
+use crate::support::{SOON, command, eventually, free_tcp, http, not_judged};
 
-fn done(command: &mut Command) -> String {
-    let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "{command:?}: {said}");
-    said
-}
+const UNIT: &str = include_str!("../../deploy/debian/tidegate.service");
 
 fn build(version: &str, folder: &Path) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/debian/build");

@@ -1,0 +1,152 @@
+//! The Kubernetes chart: linted and rendered by Helm, judged by Kubernetes' schemas; each pod would start with
+//! what it is given.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::not_judged;
+use crate::{configured, done, shipped, tool};
+
+/// Values beside the defaults, and what each is for.
+const CASES: [(&str, &[&str]); 4] = [
+    ("defaults", &[]),
+    ("everything", &["--values", "full.values.yaml"]),
+    (
+        "certificates by hand, no disk",
+        &[
+            "--values",
+            "full.values.yaml",
+            "--set",
+            "peers.certificates.existingSecret=peers,persistence.enabled=false,autoscaling.enabled=false",
+        ],
+    ),
+    (
+        "Redis by name",
+        &["--set", "store.backend=redis,replicas=2,store.redis.nodes={redis-0:6379,redis-1:6379}"],
+    ),
+];
+
+fn helm(arguments: &[&str]) -> Option<Command> {
+    let mut command = Command::new(tool("helm")?);
+    command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deploy")).args(arguments);
+    Some(command)
+}
+
+fn chart() -> String {
+    shipped("kubernetes/tidegate").display().to_string()
+}
+
+/// What Helm renders, a document each.
+fn rendered(folder: &TempDir, name: &str, values: &[&str]) -> (PathBuf, Vec<Value>) {
+    let mut command = helm(&["template", "tidegate", &chart()]).unwrap();
+    let text = done(command.args(values));
+    let file = folder.path().join(format!("{}.yaml", name.replace(' ', "-")));
+    std::fs::write(&file, text).unwrap();
+    let read = "import json, sys, yaml\nprint(json.dumps([one for one in yaml.safe_load_all(open(sys.argv[1])) if one]))";
+    let documents = done(Command::new(tool("bin/python").unwrap()).args(["-c", read]).arg(&file));
+    (file, serde_json::from_str(&documents).unwrap())
+}
+
+fn of_kind<'a>(documents: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    documents.iter().filter(|document| document["kind"] == kind).collect()
+}
+
+#[test]
+fn every_pod_of_the_chart_would_start() {
+    let (Some(mut lint), Some(judge)) = (helm(&["lint", &chart()]), tool("bin/kubernetes-validate")) else {
+        return not_judged("helm and kubernetes-validate are not installed: tests/run does so");
+    };
+    done(&mut lint);
+    let folder = TempDir::new().unwrap();
+    for (name, values) in CASES {
+        let (file, documents) = rendered(&folder, name, values);
+        let said = done(Command::new(&judge).arg("--strict").arg(&file));
+        assert!(said.contains("passed for resource statefulset/tidegate"), "{name}: {said}");
+        starts(&folder, name, &documents);
+    }
+}
+
+/// A pod's configuration, with the variables of its container.
+fn starts(folder: &TempDir, name: &str, documents: &[Value]) {
+    let [pods] = of_kind(documents, "StatefulSet")[..] else { panic!("{name}: one StatefulSet") };
+    let [texts] = of_kind(documents, "ConfigMap")[..] else { panic!("{name}: one ConfigMap") };
+    let pod = &pods["spec"]["template"]["spec"];
+    assert_eq!(pod["enableServiceLinks"], false, "variables of services would begin with TIDEGATE_");
+    let container = &pod["containers"][0];
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true);
+    for file in ["tidegate.toml", "rules.toml"] {
+        std::fs::write(folder.path().join(file), texts["data"][file].as_str().unwrap()).unwrap();
+    }
+    let mut variables = Vec::new();
+    for variable in container["env"].as_array().unwrap() {
+        let name = variable["name"].as_str().unwrap().to_owned();
+        let secret = match name.as_str() {
+            "TIDEGATE_STORE__REDIS__NODES" => "redis://user:secret@redis:6379",
+            "TIDEGATE_POSTGRES__URL" => "postgres://user:secret@postgres/tidegate",
+            _ => "10.0.0.7",
+        };
+        let value = variable["value"].as_str().unwrap_or(secret);
+        let value = value.replace("$(POD_NAME)", "tidegate-0").replace("$(POD_IP)", "10.0.0.7");
+        let value = value.replace("/etc/tidegate/config", &folder.path().display().to_string());
+        variables.push((name, value));
+    }
+    let settings = configured(folder.path(), &variables);
+    assert!(settings.contains("node = \"tidegate-0\""), "{name}: {settings}");
+    assert!(settings.contains("http = \"0.0.0.0:8080\""), "{name}: {settings}");
+    // Every volume that is mounted is there.
+    let claims = pods["spec"]["volumeClaimTemplates"].as_array().into_iter().flatten();
+    let claims = claims.map(|claim| &claim["metadata"]["name"]);
+    let volumes = pod["volumes"].as_array().unwrap().iter().map(|volume| &volume["name"]);
+    let volumes: Vec<&Value> = volumes.chain(claims).collect();
+    for mount in container["volumeMounts"].as_array().unwrap() {
+        assert!(volumes.contains(&&mount["name"]), "{name}: {mount}");
+    }
+}
+
+#[test]
+fn each_pod_has_a_certificate_that_names_it() {
+    if helm(&[]).is_none() {
+        return not_judged("helm is not installed: tests/run does so");
+    }
+    let folder = TempDir::new().unwrap();
+    let (_, documents) = rendered(&folder, "everything", CASES[1].1);
+    let certificates = of_kind(&documents, "Certificate");
+    // As many as autoscaling may make pods.
+    assert_eq!(certificates.len(), 4);
+    assert_eq!(certificates[3]["spec"]["uris"][0], "tidegate://eu-west/tidegate-3");
+    assert_eq!(
+        of_kind(&documents, "PrometheusRule")[0]["spec"]["groups"].as_array().map(Vec::is_empty),
+        Some(false)
+    );
+}
+
+#[test]
+fn what_cannot_work_is_refused_before_anything_is_installed() {
+    if helm(&[]).is_none() {
+        return not_judged("helm is not installed: tests/run does so");
+    }
+    for (values, why) in [
+        ("replicas=2", "each daemon counts for itself"),
+        ("store.backend=redis", "name its servers"),
+        ("peers.enabled=true,peers.regions={local}", "daemons need certificates"),
+        ("peers.enabled=true,peers.certificates.existingSecret=x", "peers.regions must list"),
+        ("replicaz=2", "replicaz"),
+        ("store.backend=disk", "store.backend"),
+        ("drain=soon", "drain"),
+    ] {
+        let mut command = helm(&["template", "tidegate", &chart(), "--set", values]).unwrap();
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(why), "{values}: {said}");
+    }
+}
+
+#[test]
+fn the_chart_carries_the_alerts_that_are_tested() {
+    let carried = std::fs::read_to_string(shipped("kubernetes/tidegate/files/tidegate.rules.yml")).unwrap();
+    let tested = std::fs::read_to_string(shipped("prometheus/tidegate.rules.yml")).unwrap();
+    assert!(carried == tested, "copy deploy/prometheus/tidegate.rules.yml into the chart's files");
+}
