@@ -396,7 +396,9 @@ impl Game<'_> {
         let ground = (sorted(engine.regions()), engine.in_force().to_owned());
         for (other, daemon) in self.play.world.daemons.iter().enumerate().filter(|(other, _)| *other != at) {
             let region = &daemon.name.region;
-            if engine.regions().contains(region) && !self.grounds[other].contains(&ground) {
+            if engine.regions().contains(region)
+                && !self.grounds[other].iter().any(|known| means(known, &ground))
+            {
                 return Err(format!(
                     "daemon {at} admits before {region} has said the same regions and weights"
                 ));
@@ -439,8 +441,56 @@ impl Game<'_> {
     }
 }
 
+/// Whether both list the same regions and give the same weights, however these are written: a region without
+/// a weight need not be named.
+fn means(one: &Ground, other: &Ground) -> bool {
+    one.0 == other.0 && weights(one) == weights(other)
+}
+
+/// The regions that share, sorted, with their weights.
+fn weights((regions, rule): &Ground) -> Vec<(String, u32)> {
+    let rule: Value = serde_json::from_str(rule).unwrap_or_default();
+    let shares = rule["global"]["shares"].as_object().into_iter().flatten();
+    let shares = shares.map(|(region, weight)| {
+        let weight = weight.as_u64().and_then(|weight| u32::try_from(weight).ok());
+        (region.clone(), weight.unwrap_or(0))
+    });
+    let weights = Weights::new(&shares.collect::<Vec<_>>(), &[], regions);
+    let shares = weights.parts().filter(|(_, weight, _)| *weight > 0);
+    shares.map(|(region, weight, _)| (region.to_owned(), weight)).collect()
+}
+
 fn sorted(list: &[String]) -> Vec<String> {
     let mut list = list.to_vec();
     list.sort();
     list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_without_a_weight_says_the_same_named_or_not_and_another_weight_does_not() {
+        let held = Held {
+            way: Some(Way::Escrow),
+            algorithm: Algorithm::FixedWindow,
+            limit: 40,
+            burst: 40,
+            window: Span::from_millis(300),
+        };
+        let listed = || vec!["a".to_owned(), "b".to_owned(), "c".to_owned()];
+        let ground = |shares: &[(&str, u32)]| -> Ground {
+            let shares: Vec<(String, u32)> =
+                shares.iter().map(|(region, weight)| ((*region).to_owned(), *weight)).collect();
+            (listed(), held.written(&shares).to_string())
+        };
+        let named = ground(&[("a", 1), ("b", 2), ("c", 0)]);
+        assert!(means(&named, &ground(&[("b", 2), ("a", 1)])));
+        assert!(means(&ground(&[]), &ground(&[("a", 1), ("b", 1), ("c", 1)])));
+        assert!(!means(&named, &ground(&[("a", 1), ("b", 2), ("c", 1)])));
+        assert!(!means(&named, &ground(&[])));
+        let fewer = (vec!["a".to_owned(), "b".to_owned()], named.1.clone());
+        assert!(!means(&named, &fewer));
+    }
 }
