@@ -25,7 +25,18 @@ pub(super) struct Asset {
 static PAGE: Asset =
     Asset { path: "/", content_type: "text/html; charset=utf-8", text: include_str!("assets/index.html") };
 
-static FILES: [Asset; 5] = [
+/// A module of the console's script.
+macro_rules! script {
+    ($name:literal) => {
+        Asset {
+            path: concat!("/console/", $name, ".js"),
+            content_type: "text/javascript; charset=utf-8",
+            text: include_str!(concat!("assets/", $name, ".js")),
+        }
+    };
+}
+
+static FILES: [Asset; 12] = [
     Asset { path: "/console/icon.svg", content_type: "image/svg+xml", text: include_str!("assets/icon.svg") },
     Asset {
         path: "/console/console.css",
@@ -33,20 +44,19 @@ static FILES: [Asset; 5] = [
         text: include_str!("assets/console.css"),
     },
     Asset {
-        path: "/console/console.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("assets/console.js"),
-    },
-    Asset {
-        path: "/console/preact.js",
-        content_type: "text/javascript; charset=utf-8",
-        text: include_str!("assets/preact.js"),
-    },
-    Asset {
         path: "/console/LICENSES",
         content_type: "text/plain; charset=utf-8",
         text: include_str!("assets/LICENSES"),
     },
+    script!("console"),
+    script!("daemon"),
+    script!("decisions"),
+    script!("health"),
+    script!("identities"),
+    script!("preact"),
+    script!("quotas"),
+    script!("rules"),
+    script!("world"),
 ];
 
 /// Names all files: they change together, with the program.

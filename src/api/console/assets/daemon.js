@@ -1,0 +1,75 @@
+// How pages ask the daemon, and what several of them show alike.
+import { html, useEffect, useRef, useState } from "/console/preact.js";
+
+export const KEY = "tidegate-token";
+const ROW = 36;
+
+/* Asks one route. A refusal is an error with the daemon's own words and its `status`. */
+export async function ask(method, path, body) {
+  const headers = {}, token = sessionStorage.getItem(KEY);
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const answer = await fetch(path, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+  if (path === "/v1/stream" && answer.ok) return answer;
+  const said = await answer.json().catch(() => ({}));
+  if (!answer.ok) throw Object.assign(new Error(said.error?.message ?? `the daemon answered ${answer.status}`), { status: answer.status });
+  return said;
+}
+
+/* Reads the stream until it ends or `signal` aborts; a heartbeat that fails to come for 5 s ends it too. */
+export async function read(on, isOver) {
+  const reader = (await ask("GET", "/v1/stream")).body.getReader(), decoder = new TextDecoder();
+  let text = "", timer;
+  try {
+    for (;;) {
+      const late = new Promise((_, no) => { timer = setTimeout(() => no(new Error("the daemon is silent")), 5000); });
+      const { done, value } = await Promise.race([reader.read(), late]);
+      clearTimeout(timer);
+      if (done || isOver()) return;
+      text += decoder.decode(value, { stream: true });
+      for (let end; (end = text.indexOf("\n\n")) >= 0; text = text.slice(end + 2)) {
+        const event = /^event: (.*)\ndata: (.*)$/.exec(text.slice(0, end));
+        on(event?.[1], event && JSON.parse(event[2]));
+      }
+    }
+  } finally {
+    clearTimeout(timer);
+    reader.cancel().catch(() => {});
+  }
+}
+
+/* A route with a query of those parameters that are given. */
+export function route(path, parameters) {
+  const given = Object.entries(parameters).filter(([, value]) => value != null && value !== "");
+  return given.length ? `${path}?${new URLSearchParams(given)}` : path;
+}
+
+export const ms = (value) => (value == null ? "–" : `${value} ms`);
+
+/* A length of time in words. */
+export function span(millis) {
+  if (millis < 1000) return `${millis} ms`;
+  for (const [unit, length] of [["d", 864e5], ["h", 36e5], ["min", 6e4]]) if (millis >= length) return `${Math.round(millis / length * 10) / 10} ${unit}`;
+  return `${Math.round(millis / 100) / 10} s`;
+}
+
+/* A moment as an operator reads it, in UTC to the second. */
+export const moment = (text) => text?.replace("T", " ").replace(/\.\d+Z$|Z$/, "");
+
+/* What came of a call: `bad` is an error. */
+export const Said = ({ said }) => said && html`<pre role="status" class=${said.bad ? "bad" : ""}>${said.bad ?? said.text}</pre>`;
+
+/* A table with these headings. A row is a list of cells. */
+export const Table = ({ head, rows, none }) => rows.length ? html`<table><thead><tr>${head.map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+  <tbody>${rows.map((cells) => html`<tr>${cells.map((cell) => html`<td>${cell}</td>`)}</tr>`)}</tbody></table>` : html`<p class="soft">${none}</p>`;
+
+/* A list of any length, of which only what is seen is drawn. `label` and `more` tell an entry. */
+export function List({ entries, chosen, choose, more }) {
+  const box = useRef(), [top, setTop] = useState(0);
+  useEffect(() => box.current.style.setProperty("--rows", `${entries.length * ROW}px`), [entries.length]);
+  const first = Math.max(0, Math.floor(top / ROW) - 5), shown = entries.slice(first, first + 60);
+  useEffect(() => { for (const row of box.current.querySelectorAll("button")) row.style.top = `${row.dataset.place * ROW}px`; });
+  return html`<div class="list" ref=${box} tabindex="0" onScroll=${(event) => setTop(event.target.scrollTop)}><div class="space">
+    ${shown.map((entry, at) => html`<button key=${entry.name} data-place=${first + at} aria-pressed=${entry.name === chosen} onClick=${() => choose(entry)}>
+      <span>${entry.name}</span><span class="soft">${more(entry)}</span></button>`)}</div></div>`;
+}

@@ -1,0 +1,71 @@
+// Rules: what is in force, why a request is decided as it is, changes, and the way back.
+import { html, useEffect, useState } from "/console/preact.js";
+import { ask, List, moment, route, Said, span, Table } from "/console/daemon.js";
+
+const limit = (rule) => rule.limit == null ? rule.action : `${rule.limit}${rule.unit ? ` ${rule.unit}` : ""} / ${rule.window ?? rule.hold ?? "no window"}`;
+
+/* Attributes as one writes them in a line: user=u_42 path=/search */
+function attributes(text) {
+  const pairs = text.trim().split(/\s+/).filter(Boolean).map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)]);
+  const wrong = pairs.findIndex(([name]) => !name);
+  if (wrong >= 0) throw new Error("write attributes as name=value, with spaces between them");
+  return Object.fromEntries(pairs);
+}
+
+function Explain() {
+  const [text, setText] = useState(""), [domain, setDomain] = useState("default"), [told, setTold] = useState(), [said, setSaid] = useState();
+  const explain = async (event) => {
+    event.preventDefault();
+    try {
+      setTold(await ask("POST", "/v1/explain", { domain, attributes: attributes(text) }));
+      setSaid();
+    } catch (error) { setTold(); setSaid({ bad: error.message }); }
+  };
+  const decision = told?.decision;
+  return html`<section><h2>What would be decided</h2><form class="line" onSubmit=${explain}>
+      <label>Attributes <input value=${text} placeholder="user=u_42 path=/search" onInput=${(event) => setText(event.target.value)}/></label>
+      <label>Domain <input value=${domain} onInput=${(event) => setDomain(event.target.value)}/></label><button>Explain</button></form>
+    ${decision && html`<p role="status" class=${decision.allowed ? "good" : "bad"}>${decision.allowed ? "allowed" : "denied"}${decision.rule
+      ? ` by ${decision.rule}: ${decision.remaining} of ${decision.limit} would be left, all again in ${span(decision.reset_ms)}` : ": no rule limits it"}</p>
+      <${Table} head=${["rule", "outcome", "why"]} rows=${told.considered.map((rule) => [rule.rule, rule.outcome, rule.why])} none="The domain has no rules."/>`}
+    <${Said} said=${said}/></section>`;
+}
+
+function History({ revision }) {
+  const [history, setHistory] = useState(), [said, setSaid] = useState();
+  useEffect(() => { ask("GET", route("/v1/rules/history", { limit: 20 })).then(setHistory, (error) => setSaid({ bad: error.message })); }, [revision]);
+  const back = async (to, isTrial) => {
+    try {
+      const done = await ask("POST", route("/v1/rules/rollback", { dry_run: isTrial }), { revision: to });
+      setSaid({ text: `${isTrial ? `Going back to ${to} would change` : `Revision ${done.revision} changed`}:\n${JSON.stringify(done.changes, null, 2)}` });
+    } catch (error) { setSaid({ bad: error.message }); }
+  };
+  return html`<section><h2>History</h2>
+    ${history && html`<${Table} head=${["revision", "at", "by", "action", "changed", "reason", "go back"]} none="Nothing was changed yet."
+      rows=${history.history.map((one) => [one.revision, moment(one.at), one.actor, one.action, one.changes.map((change) => `${change.kind} ${change.rule}`).join(", "), one.reason,
+        html`<button onClick=${() => back(one.revision, true)}>Compare</button><button onClick=${() => back(one.revision, false)}>Go back here</button>`])}/>`}
+    <${Said} said=${said}/></section>`;
+}
+
+export function Rules({ revision }) {
+  const [set, setSet] = useState({ rules: [] }), [search, setSearch] = useState(""), [text, setText] = useState(""), [chosen, setChosen] = useState(), [said, setSaid] = useState();
+  const load = () => ask("GET", "/v1/rules").then(setSet, (error) => setSaid({ bad: error.message }));
+  useEffect(() => { load(); }, [revision]);
+  const choose = (rule) => { setChosen(rule.name); setText(JSON.stringify(rule, null, 2)); setSaid(); };
+  const put = async (isTrial) => {
+    let rule;
+    try { rule = JSON.parse(text); } catch (error) { return setSaid({ bad: error.message }); }
+    try {
+      const done = await ask("PUT", route(`/v1/rules/${encodeURIComponent(rule.name ?? "")}`, { dry_run: isTrial }), { rule, revision: set.revision });
+      setSaid({ text: `${isTrial ? "This would change" : `Revision ${done.revision} changed`}:\n${JSON.stringify(done.changes, null, 2)}` });
+    } catch (error) { setSaid({ bad: error.message }); }
+  };
+  const rules = set.rules.filter((rule) => rule.name.includes(search));
+  return html`<main class="two"><section><h2>${rules.length} ${rules.length === 1 ? "rule" : "rules"}, revision ${set.revision}</h2>
+    <input type="search" aria-label="Search rules" placeholder="Search by name" value=${search} onInput=${(event) => setSearch(event.target.value)}/>
+    <${List} entries=${rules} chosen=${chosen} choose=${choose} more=${limit}/></section>
+    <section><h2>${chosen ?? "Choose a rule"}</h2>
+    ${text && html`<textarea aria-label="The rule as JSON" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)}></textarea>
+      <button onClick=${() => put(true)}>Show what would change</button><button onClick=${() => put(false)}>Save</button>`}
+    <${Said} said=${said}/></section><${Explain}/><${History} revision=${revision}/></main>`;
+}

@@ -1,0 +1,34 @@
+// World: regions, the links between them, and how exact worldwide limits are.
+import { html } from "/console/preact.js";
+import { ms } from "/console/daemon.js";
+
+export function World({ regions }) {
+  if (!regions) return html`<main><section>Waiting for the first update …</section></main>`;
+  const all = [...new Set([regions.region, ...regions.configured, ...regions.peers.map((peer) => peer.region)])].sort();
+  const turn = (name) => (all.indexOf(name) / all.length) * 2 * Math.PI - Math.PI / 2;
+  // On an ellipse; names stand outside of it, so that no link runs through them.
+  const at = (name, far = 0) => [400 + (230 + 1.5 * far) * Math.cos(turn(name)), 300 + (190 + far) * Math.sin(turn(name))];
+  const label = (name, far) => { const [x, y] = at(name, far); return { x: Math.min(Math.max(x, 70), 730), y }; };
+  const [ox, oy] = at(regions.region), own = label(regions.region, 48);
+  const others = all.filter((name) => name !== regions.region).map((name) => {
+    const peers = regions.peers.filter((peer) => peer.region === name);
+    const up = peers.find((peer) => peer.connected && peer.live);
+    return { name, up, bad: !up || regions.cut_off.includes(name), at: at(name), text: label(name, 40) };
+  });
+  return html`<main class="world">
+    <section><h2>Regions, as ${regions.region} sees them</h2>
+      <svg viewBox="0 0 800 600" role="img" aria-label="Regions and the links to them">
+        ${others.map(({ at: [x, y], bad }) => html`<line x1=${ox} y1=${oy} x2=${x} y2=${y} class=${bad ? "bad" : ""}/>`)}
+        ${others.map(({ at: [x, y], bad, up }) => html`<text class=${bad ? "bad" : "soft"} x=${(ox + x) / 2} y=${(oy + y) / 2}>${bad ? "cut off" : ms(up.rtt_ms)}</text>`)}
+        ${others.map(({ name, at: [x, y], bad, text }) => html`<g><circle cx=${x} cy=${y} r="14" class=${bad ? "bad" : ""}/>
+          <text x=${text.x} y=${text.y}>${name}</text></g>`)}
+        <circle cx=${ox} cy=${oy} r="18" class="own"/><text x=${own.x} y=${own.y - 9}>${regions.region}</text>
+        <text class="soft" x=${own.x} y=${own.y + 10}>this daemon</text>
+      </svg></section>
+    <section><h2>Links</h2><table><tr><th>region</th><th>node</th><th>state</th><th>round trip</th><th>lag</th><th>clock</th></tr>
+      ${regions.peers.map((peer) => html`<tr><td>${peer.region}</td><td>${peer.node}</td>
+        <td class=${peer.connected ? "good" : "bad"}>${regions.cut_off.includes(peer.region) ? "cut off" : peer.connected ? "connected" : peer.error ?? "not connected"}</td>
+        <td>${ms(peer.rtt_ms)}</td><td>${ms(peer.lag_ms)}</td><td>${ms(peer.clock_ahead_ms)}</td></tr>`)}</table></section>
+    <section><h2>Worldwide rules</h2><table><tr><th>rule</th><th>error bound</th><th>because of</th></tr>
+      ${regions.rules.map((rule) => html`<tr><td>${rule.rule}</td><td>${rule.error_bound}</td><td>${rule.because}</td></tr>`)}</table></section></main>`;
+}

@@ -1,0 +1,223 @@
+//! The console in a real Chromium: its pages show what the daemon knows, load nothing from elsewhere, and say
+//! nothing on the browser's console.
+//!
+//! `tests/run` installs Chromium; without it these tests fail, they do not skip.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests fail by panic"
+)]
+#![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod browser;
+
+use std::path::{Path, PathBuf};
+
+use browser::Browser;
+use support::authority::Authority;
+use support::command::TIDEGATE;
+use support::daemon::Daemon;
+use support::postgres::Postgres;
+use support::{eventually, free_udp, http, not_judged};
+
+const RULES: &str = "[[rules]]\nname = \"search <b>\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimit = 70\nwindow = \"1m\"\n";
+
+fn daemon() -> Daemon {
+    Daemon::with(RULES, "region = \"eu-west\"\n", &[])
+}
+
+/// A daemon whose rules are in a database, and which whoever sits at this machine may change.
+fn kept_in(postgres: &Postgres) -> Daemon {
+    let url = postgres.url(&postgres.migrated(TIDEGATE));
+    let config = format!(
+        "region = \"eu-west\"\n[rules]\nsource = \"postgres\"\nsaved = \"saved.json\"\n[postgres]\nurl = \"{url}\"\n\
+         [admin]\nlocal = true\n[audit]\nspool = \"spool\"\n"
+    );
+    let daemon = Daemon::with("", &config, &[]);
+    let rules = format!(
+        "{RULES}[[rules]]\nname = \"world\"\nalgorithm = \"fixed_window\"\nlimit = 100\nwindow = \"1m\"\n[rules.global]\n\
+         mode = \"split\"\nshares = {{ eu-west = 3, us-east = 1 }}\n"
+    );
+    std::fs::write(daemon.folder().join("wanted.toml"), rules).unwrap();
+    let applied = daemon.run(&["rules", "apply", "wanted.toml"]);
+    assert_eq!(applied.code, 0, "{applied:?}");
+    daemon
+}
+
+/// Where pictures of the pages are kept, to be looked at.
+fn pictures() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/console");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+const PAGES: [(&str, &[&str]); 6] = [
+    ("world", &["eu-west", "this daemon", "Worldwide rules"]),
+    (
+        "rules",
+        &[
+            "2 rules, revision",
+            "search <b>",
+            "70 / 1m",
+            "What would be decided",
+            "rule search <b>, rule world",
+        ],
+    ),
+    ("quotas", &["world", "75 %", "25 %"]),
+    ("decisions", &["Decisions of the last day", "u_42"]),
+    ("identities", &["User"]),
+    ("health", &["serving", "memory: ok", "eu-west/"]),
+];
+
+#[test]
+fn every_page_shows_what_the_daemon_knows_to_everybody_and_says_nothing_on_the_browsers_console() {
+    let postgres = Postgres::start();
+    let daemon = kept_in(&postgres);
+    // More than two windows hold.
+    for _ in 0..150 {
+        daemon.check(&[("user", "u_42")]);
+    }
+    eventually("the denials are recorded", || {
+        let audit = daemon.get("/v1/audit?outcome=denied").json();
+        (!audit["decisions"].as_array()?.is_empty()).then_some(())
+    });
+    let browser = Browser::start();
+    let judge = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/deploy-tools/axe.min.js");
+    let judge = std::fs::read_to_string(judge).ok();
+    if judge.is_none() {
+        not_judged("axe-core is not installed, so accessibility is not looked at: tests/run installs it");
+    }
+    let mut wrong = Vec::new();
+    for scheme in ["light", "dark"] {
+        browser.prefer(scheme);
+        for (name, shown) in PAGES {
+            browser.open(&format!("http://{}/#{name}", daemon.http));
+            shown.iter().for_each(|text| browser.shows(text));
+            browser.picture(&pictures().join(format!("{name}-{scheme}.png")));
+            let barriers = judge.as_deref().map(|judge| browser.barriers(judge)).unwrap_or_default();
+            wrong
+                .extend(barriers.iter().chain(&browser.said()).map(|one| format!("{name}, {scheme}: {one}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_rule_is_explained_changed_and_taken_back_in_the_browser() {
+    let postgres = Postgres::start();
+    let (daemon, browser) = (kept_in(&postgres), Browser::start());
+    let limit = || daemon.get("/v1/rules/search%20%3Cb%3E").json()["rule"]["limit"].as_u64();
+    browser.open(&format!("http://{}/#rules", daemon.http));
+    browser.fill("//label[contains(., 'Attributes')]/input", "user=u_1");
+    browser.button("Explain");
+    browser.shows("allowed by search <b>: 69 of 70 would be left");
+
+    browser.click("//button[span[normalize-space()='search <b>']]");
+    let field = "//textarea";
+    let text = browser.value(field);
+    browser.fill(field, &text.replace("70", "\"many\""));
+    browser.button("Save");
+    browser.shows("limit");
+    assert_eq!(limit(), Some(70), "a mistake changes nothing");
+    browser.fill(field, &text.replace("70", "7"));
+    browser.button("Show what would change");
+    browser.shows("This would change");
+    assert_eq!(limit(), Some(70), "a look changes nothing");
+    browser.button("Save");
+    browser.shows("changed:");
+    assert_eq!(limit(), Some(7));
+
+    browser.click("(//button[normalize-space()='Go back here'])[2]");
+    eventually("the rule is as it was", || (limit() == Some(70)).then_some(()));
+}
+
+#[test]
+fn a_quota_that_is_edited_in_the_browser_is_in_force() {
+    let postgres = Postgres::start();
+    let (daemon, browser) = (kept_in(&postgres), Browser::start());
+    browser.open(&format!("http://{}/#quotas", daemon.http));
+    browser.fill("//input[@aria-label='Weight of us-east as a number']", "3");
+    browser.shows("50 %");
+    browser.button("Save");
+    browser.shows("has the new shares");
+    let shares = daemon.get("/v1/quotas/world").json()["shares"].clone();
+    assert_eq!(shares, serde_json::json!({ "eu-west": 3, "us-east": 3 }));
+}
+
+#[test]
+fn a_user_is_blocked_and_let_in_again_in_the_browser() {
+    let postgres = Postgres::start();
+    let (daemon, browser) = (kept_in(&postgres), Browser::start());
+    assert_eq!(daemon.run(&["users", "set", "u_42"]).code, 0);
+    browser.open(&format!("http://{}/#identities", daemon.http));
+    browser.fill("//label[contains(., 'Name')]/input", "u_42");
+    browser.button("Look");
+    browser.fill("//label[contains(., 'Reason')]/input", "abuse");
+    browser.button("Block");
+    browser.shows("until somebody unblocks it: abuse");
+    eventually("the user is denied", || {
+        (daemon.check(&[("user", "u_42")])["allowed"] == false).then_some(())
+    });
+    browser.button("Unblock");
+    eventually("the user is admitted", || {
+        (daemon.check(&[("user", "u_42")])["allowed"] == true).then_some(())
+    });
+}
+
+#[test]
+fn a_region_that_is_cut_off_is_shown_without_touching_the_page() {
+    let rules = "[[rules]]\nname = \"search\"\nalgorithm = \"fixed_window\"\nlimit = 100\nwindow = \"1m\"\n\
+                 [rules.global]\nmode = \"gossip\"\n";
+    let authority = Authority::new();
+    let peers = [free_udp(), free_udp()];
+    let config = |place: usize| {
+        let region = ["ap", "eu"][place];
+        let tls = authority.issue(region, &format!("{region}-1"));
+        format!(
+            "region = \"{region}\"\nnode = \"{region}-1\"\n[listen]\npeer = \"{}\"\n[peers]\nregions = [\"ap\", \"eu\"]\n\
+             join = [\"{}\"]\n{tls}",
+            peers[place],
+            peers[1 - place]
+        )
+    };
+    let daemons: Vec<Daemon> = (0..2).map(|place| Daemon::with(rules, &config(place), &[])).collect();
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#world", daemons[0].http));
+    browser.shows("connected");
+    let [_here, mut away] = <[Daemon; 2]>::try_from(daemons).ok().unwrap();
+    away.kill();
+    browser.shows("cut off");
+    away.start_again();
+    browser.shows("connected");
+}
+
+#[test]
+fn a_page_may_load_only_what_the_daemon_serves() {
+    let daemon = daemon();
+    let reply = http::get(daemon.http, "/", &[("accept", "text/html")]);
+    let policy = reply.header("content-security-policy").unwrap().to_owned();
+    assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
+    // Whoever asks as a program gets the list of routes.
+    assert!(!http::get(daemon.http, "/", &[]).body.contains("<!doctype html>"));
+    for asset in Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src/api/console/assets")).read_dir().unwrap()
+    {
+        let name = asset.unwrap().file_name().into_string().unwrap();
+        let served = match name.as_str() {
+            "LICENSES" => continue,
+            "index.html" => "/".to_owned(),
+            name => format!("/console/{name}"),
+        };
+        let reply = http::get(daemon.http, &served, &[("accept", "text/html")]);
+        assert_eq!(reply.status, 200, "{served}");
+        let away = ["https://", "http://"].iter().find(|scheme| {
+            reply.body.match_indices(**scheme).any(|(at, _)| !reply.body[at..].contains("www.w3.org"))
+        });
+        assert_eq!(away, None, "{served} names another server");
+    }
+}
