@@ -1,14 +1,21 @@
--- Windows aligned to the epoch, and what a worldwide view leaves of one.
+-- Windows aligned to the epoch or of a calendar, and what a worldwide view leaves of one.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua. A view is a value of its own key (see pack_view in
 -- src/store/redis/batch/call.rs): window (7 bytes), budget (4), next budget (4), others (7), others before (7),
 -- error bound (7), divided capacity (4; 0.1.0 did not write it), big-endian.
 -- Mirrors: WindowPlace, WindowShare, WindowAccount, carried and faded of src/core/algorithm/aligned.rs.
 
--- Where the window of `length` that holds `at` begins, its index, and how much of it has passed.
-local function place(length, at)
-  local index, elapsed = divide(at, length)
+-- Where the window of a bucket that holds `at` begins, its index, and how much of it has passed.
+local function place(b, at)
+  if b.stretches then return stretch_place(b.stretches, at) end
+  local index, elapsed = divide(at, b.window)
   return at - elapsed, index, elapsed
+end
+
+-- Where the window of a bucket of this index begins.
+local function window_start(b, index)
+  if b.stretches then return stretch_start(b.stretches, index) end
+  return index * b.window
 end
 
 -- How many windows before the one at `start` the instant `earlier` lies: 0, 1 or 2 for any older.

@@ -14,7 +14,8 @@
 -- ARGV[4]  the replication epochs that the caller knows, see rights.lua; empty where nothing is escrowed
 -- ARGV[5]  keys that this server may hold before no new ones are made; absent or empty for no bound
 -- ARGV[6]  4 bytes a view, in the order of the views: what this region may use while no view speaks of now;
---          zero or absent for all of it
+--          zero, empty or absent for all of it
+-- ARGV[7]  the calendars, see calendar.lua; absent where no bucket counts by one
 -- Reply    the time; a string with 1 or 0 for each decision, admitted or not, or 2 where it found no room for
 --          a new key; each bucket's value as it was before (empty: none, or a log or holders); each view
 --          (empty: none; 5 bytes: permits that may be used beyond the capacity); then for each charge of a
@@ -44,6 +45,7 @@ for i = 1, count do
   local b = {
     key = KEYS[i], shape = shape, kind = floor(shape / 16777216),
     permits = permits, limit = permits, window = window, burst = burst, queue = queue,
+    stretches = calendars and calendars[i],
   }
   if not bucket_load(b) then strangers = (strangers or "") .. struct.pack(">I2", i) end
   if flags == 1 then
@@ -51,7 +53,7 @@ for i = 1, count do
     local raw = redis.call("GET", KEYS[views])
     b.view = read_view(raw)
     if counts_by_level(b) then level_view(b) end
-    if ARGV[6] then
+    if view_in_force then
       local first = struct.unpack(">I4", ARGV[6], (views - count) * 4 - 3)
       b.view = view_in_force(b, b.view, first, now)
     end
@@ -242,11 +244,12 @@ for i = 1, count do
     local l = b.view and b.ledger
     if l and b.view.window > l.window then
       local before = {
-        window = b.window, permits = b.permits, view = b.view, at = b.before_at, first = b.before_first, debt = b.before_debt,
+        window = b.window, permits = b.permits, view = b.view, at = b.before_at, first = b.before_first,
+        debt = b.before_debt, stretches = b.stretches,
       }
       local used = rights_used(before, l.window, ledger_budget(l))
       ledger_enter(l, epoch, b.view.window, minted(b, epoch, b.view.window), used)
-      local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((l.window + 2) * b.window + KEPT - now) / 1000)), 4e12)
+      local ttl = ttl_fixed or math.min(math.max(1, math.ceil((window_start(b, l.window + 2) + KEPT - now) / 1000)), 4e12)
       redis.call("SET", b.rights, write_ledger(l), "PX", string.format("%.0f", ttl))
     end
   end

@@ -1,4 +1,4 @@
--- fixed_window: one count for each aligned window, and what is owed beyond it. Fields of a bucket: at, first
+-- fixed_window: one count for each window, aligned or of a calendar, and what is owed beyond it. Fields of a bucket: at, first
 -- = count, debt.
 --
 -- No KEYS, ARGV or reply of its own: a part of decide.lua.
@@ -9,10 +9,10 @@ local fixed_window_account, fixed_window_free, fixed_window_put, fixed_window_re
 if kinds[FIXED_WINDOW] then
   -- The count and the debt as of `now`, and their window.
   function fixed_window_account(b, now)
-    local start, index = place(b.window, math.max(now, b.at))
+    local start, index = place(b, math.max(now, b.at))
     if b.at >= start then return b.first, b.debt, index end
     if b.debt == 0 then return 0, 0, index end
-    local _, own = place(b.window, b.at)
+    local _, own = place(b, b.at)
     return 0, carried(b, b.first, b.debt, index - own), index
   end
 
@@ -49,6 +49,7 @@ if kinds[FIXED_WINDOW] then
 
   function fixed_window_expiry(b)
     if b.first == 0 and b.debt == 0 then return b.at end
-    return place(b.window, b.at) + b.window * (1 + debt_windows(b))
+    local _, index = place(b, b.at)
+    return window_start(b, index + 1) + b.window * debt_windows(b)
   end
 end

@@ -5,7 +5,7 @@
 -- Mirrors: Allowance::in_force of src/core/algorithm/in_force.rs.
 
 local view_in_force
-if ARGV[6] then
+if (ARGV[6] or "") ~= "" then
   -- For how many windows after its own a view may speak.
   local function windows_spoken_of(window)
     local remembered = math.min(math.max(16 * window, 60000000), 300000000)
@@ -26,7 +26,7 @@ if ARGV[6] then
   function view_in_force(b, view, first, now)
     if first == 0 then return view end
     if counts_by_level(b) then return level_in_force(b, view, first, now) end
-    local _, index = place(b.window, now)
+    local _, index = place(b, now)
     local budget = first
     if view and view.window <= index then
       local age, spoken = index - view.window, windows_spoken_of(b.window)

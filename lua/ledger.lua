@@ -85,7 +85,7 @@ if escrowed then
   end
 
   function minted(b, epoch, window)
-    return window * b.window >= epoch.begun + DOUBT_MARGIN and b.burst or 0
+    return window_start(b, window) >= epoch.begun + DOUBT_MARGIN and b.burst or 0
   end
 
   -- The most of a capacity that is ever forwarded and not acknowledged.
@@ -118,10 +118,10 @@ if escrowed then
 
   -- What a bucket is held to now. Sets its view, and moves it on where the ledger is ahead of the clock.
   function rights_terms(b, epoch, now)
-    local _, index = place(b.window, now)
+    local _, index = place(b, now)
     if b.kind == FIXED_WINDOW then
       local counted
-      _, counted = place(b.window, math.max(now, b.at))
+      _, counted = place(b, math.max(now, b.at))
       local l = read_ledger(redis.call("GET", b.rights))
       local window = math.max(counted, l and l.window or 0)
       local mint = minted(b, epoch, window)
@@ -133,7 +133,7 @@ if escrowed then
       end
       b.ledger = l
       b.view = { window = window, budget = math.min(budget, U32_MAX), next_budget = mint, others = 0, others_before = 0 }
-      local start = window * b.window
+      local start = window_start(b, window)
       if start > math.max(now, b.at) then
         local _, debt = fixed_window_account(b, start)
         b.at, b.first, b.debt = start, 0, debt
@@ -162,7 +162,7 @@ if escrowed then
 
   -- The part of a window's `budget` that is used, the debt included.
   function rights_used(b, window, budget)
-    local _, index = place(b.window, b.at)
+    local _, index = place(b, b.at)
     if index == window then return b.first + math.min(b.debt, math.max(0, budget - b.first)) end
     if index > window or b.debt == 0 then return 0 end
     return math.min(carried(b, b.first, b.debt, window - index), budget)

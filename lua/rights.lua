@@ -11,6 +11,7 @@
 --          window is the instant at which the reason was heard; to meet says in the last two what the region
 --          gave and has, each plus one, zero where it did not say; to vouch names all regions, each after its
 --          length
+-- ARGV[7]  see calendar.lua; [5] and [6] are empty where it is given
 -- Reply    the time; the rights after it, see ledger.lua; what is used in their window; the own session (8);
 --          the replication epoch (47) if the caller did not know it, or an empty string
 --          of places the value of places.lua, and how many are held
@@ -34,7 +35,7 @@ local TOTALS_MAX = 128
 local shape, permits, window, burst, queue = struct.unpack(">I4I4I6I4I4", ARGV[2])
 local b = {
   key = KEYS[1], rights = KEYS[2], shape = shape, kind = floor(shape / 16777216),
-  permits = permits, window = window, burst = burst, queue = queue,
+  permits = permits, window = window, burst = burst, queue = queue, stretches = calendars and calendars[1],
 }
 if b.kind == SLIDING_WINDOW or b.kind == SLIDING_LOG or not bucket_load(b) then return { -1 } end
 local epoch = read_epoch(ARGV[3], now)
@@ -268,13 +269,13 @@ end
 if b.debt > 0 and l.window == at then
   -- New permits pay the debt first.
   b.view.budget = math.min(ledger_budget(l), U32_MAX)
-  bucket_settle(b, math.max(now, at * window))
+  bucket_settle(b, math.max(now, window_start(b, at)))
   bucket_write(b, now, ttl_fixed, KEPT)
   used = rights_used(b, at, ledger_budget(l))
 end
 
 -- It says how its window ended until the next one ends.
 local value = write_ledger(l)
-local ttl = ttl_fixed or math.min(math.max(1, math.ceil(((at + 2) * window + KEPT - now) / 1000)), 4e12)
+local ttl = ttl_fixed or math.min(math.max(1, math.ceil((window_start(b, at + 2) + KEPT - now) / 1000)), 4e12)
 redis.call("SET", b.rights, value, "PX", string.format("%.0f", ttl))
 return { now, value, used, session_of(epoch), epoch.learned or "" }

@@ -46,7 +46,7 @@ if kinds[SLIDING_LOG] then
 
   local function log_others(b, now)
     if not b.view then return 0 end
-    local _, index, elapsed = place(b.window, now)
+    local _, index, elapsed = place(b, now)
     local _, others, others_before = share(b, index)
     return others + faded(others_before, b.window - elapsed, b.window)
   end
@@ -58,7 +58,7 @@ if kinds[SLIDING_LOG] then
   -- What the budget of the aligned window at `now` leaves in the whole interval that ends then.
   local function log_budgeted(b, now)
     if not b.view then return b.permits end
-    local _, index = place(b.window, now)
+    local _, index = place(b, now)
     return math.max(0, share(b, index) - log_used(b, now))
   end
 
@@ -71,7 +71,7 @@ if kinds[SLIDING_LOG] then
 
   -- From when on a budget has room for `asked`, not before `from`.
   local function log_budgeted_from(b, now, from, asked)
-    local start, index = place(b.window, now)
+    local start, index = place(b, now)
     local next = start + b.window
     local after = next + b.window
     local function fits_from(at, earliest)
@@ -89,7 +89,7 @@ if kinds[SLIDING_LOG] then
   -- Some instant that fits after one that does not: for a view of a window to come, which may take back what
   -- fits now.
   local function log_halved(b, now, left, asked)
-    local low, high = now, math.max(log_down_to(b, now, left), place(b.window, now) + 3 * b.window)
+    local low, high = now, math.max(log_down_to(b, now, left), place(b, now) + 3 * b.window)
     while high - low > 1 do
       local middle = low + floor((high - low) / 2)
       if asked <= log_budgeted(b, middle) and log_used(b, middle) + log_others(b, middle) <= left then
@@ -115,7 +115,7 @@ if kinds[SLIDING_LOG] then
     if step < b.len then
       high = log_entry(b, step + 1) + b.window
     else
-      high = place(b.window, low) + b.window * 3
+      high = place(b, low) + b.window * 3
     end
     while high - low > 1 do
       local middle = low + floor((high - low) / 2)
@@ -128,7 +128,7 @@ if kinds[SLIDING_LOG] then
   local function log_retry(b, now, asked)
     local left = b.permits - asked
     if not b.view then return log_down_to(b, now, left) - now end
-    local _, index = place(b.window, now)
+    local _, index = place(b, now)
     if b.view.window > index then return log_halved(b, now, left, asked) - now end
     local fits = log_used(b, now) + log_others(b, now) <= left
     local from = fits and now or log_left_from(b, now, left)

@@ -9,7 +9,7 @@ local sliding_window_free, sliding_window_fits, sliding_window_put, sliding_wind
 if kinds[SLIDING_WINDOW] then
   -- Both counts and what is owed as of `now`, and where that lies.
   local function sliding_window_counts(b, now)
-    local start, index, elapsed = place(b.window, math.max(now, b.at))
+    local start, index, elapsed = place(b, math.max(now, b.at))
     local since = windows_since(start, b.window, b.at)
     if since == 0 then return b.first, b.debt, b.second, index, elapsed end
     if since == 1 then
@@ -17,7 +17,7 @@ if kinds[SLIDING_WINDOW] then
       return 0, debt, b.first + b.debt - debt, index, elapsed
     end
     if b.debt == 0 then return 0, 0, 0, index, elapsed end
-    local _, own = place(b.window, b.at)
+    local _, own = place(b, b.at)
     local owed = carried(b, b.first, b.debt, index - own - 1)
     local debt = carried(b, b.first, b.debt, index - own)
     return 0, debt, owed - debt, index, elapsed
@@ -98,7 +98,7 @@ if kinds[SLIDING_WINDOW] then
 
   function sliding_window_expiry(b)
     if b.first == 0 and b.second == 0 and b.debt == 0 then return b.at end
-    local finish = place(b.window, b.at) + b.window
+    local finish = place(b, b.at) + b.window
     if b.debt > 0 then return finish + b.window * (1 + debt_windows(b)) end
     return b.first == 0 and finish or finish + b.window
   end

@@ -133,7 +133,7 @@ impl WorldPort for Remembered {
         let rule = WorldRule {
             name: bucket().rule,
             algorithm: Algorithm::FixedWindow,
-            limit: Limit { permits: 1_000, window: WINDOW, burst: 1_000, queue: 0 },
+            limit: Limit { calendar: None, permits: 1_000, window: WINDOW, burst: 1_000, queue: 0 },
             global: Global::new(Mode::Gossip),
         };
         let seats = WorldRule {

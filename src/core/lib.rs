@@ -7,6 +7,7 @@
 pub mod algorithm;
 pub mod answer;
 pub mod audit;
+pub mod calendar;
 pub mod decision;
 pub mod hold;
 pub mod identity;

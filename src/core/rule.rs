@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::algorithm::Algorithm;
 use super::answer::AnswerOptions;
+use super::calendar::Calendar;
 use super::identity::Block;
 use super::price::PriceTable;
 use super::time::Span;
@@ -171,8 +172,11 @@ pub struct Rule {
     pub algorithm: Algorithm,
     /// Permits per window; of `concurrency` places that may be held at once.
     pub limit: u32,
-    /// The window; of `concurrency` the hold: how long a place is kept without renewing.
+    /// The window; of `concurrency` the hold: how long a place is kept without renewing. Of a calendar, the
+    /// length of its longest window.
     pub window: Span,
+    /// Whose windows these are, if they are no windows of one length.
+    pub calendar: Option<&'static Calendar>,
     /// Capacity of bucket algorithms; `limit` unless written.
     pub burst: u32,
     /// In one group the first matching rule by priority decides; `None`: a group of its own.
@@ -220,6 +224,7 @@ impl Rule {
             algorithm,
             limit,
             window,
+            calendar: None,
             burst: limit,
             group: None,
             priority: PRIORITY_DEFAULT,

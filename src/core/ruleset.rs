@@ -30,6 +30,7 @@ use self::names::{ByName, Numbers};
 use self::seen::SeenAttributes;
 use self::splice::precedence;
 use super::algorithm::{Algorithm, Counting, Limit};
+use super::calendar::Windows;
 use super::identity::{ApiKey, Who};
 use super::key::{Key, Shape};
 use super::request::{LimitOverride, Request};
@@ -55,7 +56,7 @@ pub struct Compiled {
 
 impl Compiled {
     fn new(rule: Rule, number: u32, shape: Shape) -> Self {
-        let limit = limit_of(&rule, rule.limit, rule.burst, rule.window);
+        let limit = limit_of(&rule, rule.limit, rule.burst, rule.windows());
         Self { rule, number, shape, limit }
     }
 
@@ -350,7 +351,7 @@ impl RuleSet {
     /// What counts a request with a limit of its own that no rule counts.
     fn unruled_match(&self, request: &Request<'_>, own: LimitOverride) -> Option<Match<'_>> {
         let (rule, descriptor) = (self.unruled.as_ref()?, request.forms.descriptor?);
-        let (shape, window) = shape::overridden(rule.shape, rule.rule.window, own.window);
+        let (shape, window) = shape::overridden(rule.shape, rule.rule.windows(), own.window);
         let limit = limit_of(&rule.rule, own.permits, own.permits, window);
         let key = Key::new(shape, [request.domain, descriptor]);
         Some(Match { rule, key: Some(key), limit, share: None, whole: limit, own_limit: None })
@@ -444,7 +445,8 @@ fn domains(rules: &[Arc<Compiled>]) -> Named<Arc<Domain>> {
 
 /// The limit in the form that buckets check. A throttled rule queues what drains within its longest delay, at
 /// least one.
-fn limit_of(rule: &Rule, permits: u32, burst: u32, window: Span) -> Limit {
+fn limit_of(rule: &Rule, permits: u32, burst: u32, windows: Windows) -> Limit {
+    let (window, calendar) = (windows.length(), windows.calendar());
     let queue = match rule.action {
         Action::Throttle if permits > 0 => {
             let drained = u128::from(permits) * u128::from(rule.max_delay.micros());
@@ -453,5 +455,5 @@ fn limit_of(rule: &Rule, permits: u32, burst: u32, window: Span) -> Limit {
         }
         _ => 0,
     };
-    Limit { permits, window, burst, queue }
+    Limit { permits, window, calendar, burst, queue }
 }

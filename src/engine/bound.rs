@@ -321,7 +321,8 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_the_others_may_have_spent() {
-        let limit = |permits, burst| Limit { permits, window: Span::from_secs(60), burst, queue: 0 };
+        let limit =
+            |permits, burst| Limit { calendar: None, permits, window: Span::from_secs(60), burst, queue: 0 };
         let (whole, own) = (limit(100, 900), limit(30, 270));
         let now = Timestamp(7 * 60_000_000);
         let view = Some(Allowance::Window(WindowAllowance { window: 7, ..WindowAllowance::default() }));

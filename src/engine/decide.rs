@@ -17,6 +17,7 @@ use super::port::{Answer, Charge, ChargeResult, Intent, Outcome};
 use super::unmatched;
 use super::world::Tally;
 use crate::core::algorithm::{Algorithm, Allowance, Counting, Verdict};
+use crate::core::calendar::Windows;
 use crate::core::decision::{Decision, RuleOutcome, Worldwide};
 use crate::core::hold::HoldStep;
 use crate::core::identity::Who;
@@ -264,7 +265,7 @@ impl Engine {
         };
         let taken = taken.saturating_add(counted.paid);
         let returned = counted.lapsed.saturating_add(if charged { counted.returned } else { 0 });
-        let window = window_of(found.rule.rule.algorithm, found.limit.window, now);
+        let window = window_of(found.rule.rule.algorithm, found.limit.windows(), now);
         let (offered, refused) = match cost {
             _ if looked => (1, missing(found, counted)),
             Cost::Report(_) if !counted.verdict.admitted => (cost.taken(), missing(found, counted)),
@@ -333,9 +334,9 @@ fn reported(found: &Match<'_>, permits: u64) -> Cost {
 }
 
 /// The window that worldwide counts of this algorithm speak of; zero for those without windows.
-pub(super) fn window_of(algorithm: Algorithm, window: Span, now: Timestamp) -> u64 {
+pub(super) fn window_of(algorithm: Algorithm, windows: Windows, now: Timestamp) -> u64 {
     match algorithm.counting() {
-        Counting::Window => now.window_index(window),
+        Counting::Window => windows.index(now),
         Counting::Level | Counting::Concurrency => 0,
     }
 }
@@ -623,7 +624,7 @@ impl<'a, 'r> Plan<'a, 'r> {
             allowed: admitted,
             shadow,
             limit: bound::shown_limit(rule, &found.whole, &found.limit),
-            window: if is_held(found) { Span::ZERO } else { found.limit.window },
+            window: if is_held(found) { Span::ZERO } else { found.limit.windows().length_at(now) },
             remaining,
             reset,
             retry,

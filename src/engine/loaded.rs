@@ -170,7 +170,7 @@ impl Loaded {
         let alone = self.side(rule)?.alone.as_ref()?;
         // A request's own window counts in a bucket that no other region knows, and one that is held to a
         // share needs no less.
-        if limit.window != rule.rule.window || alone.regions.load(Ordering::Relaxed) > 0 {
+        if limit.windows() != rule.rule.windows() || alone.regions.load(Ordering::Relaxed) > 0 {
             return None;
         }
         alone.first.of(limit.capacity(rule.rule.algorithm), regions)

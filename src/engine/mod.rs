@@ -452,7 +452,7 @@ impl Engine {
             rule: compiled.rule.name.clone(),
             identity: identity_of(compiled, &key),
             limit: bound::shown_limit(&compiled.rule, &whole, &limit),
-            window: limit.window,
+            window: limit.windows().length_at(now),
             used: info.map_or(0, |info| info.used),
             remaining: info.map_or_else(
                 || first.map_or_else(|| limit.capacity(compiled.rule.algorithm), u64::from),

@@ -63,6 +63,9 @@ impl Engine {
             .number(limit.window.micros())
             .number(limit.burst.into())
             .number(limit.queue.into());
+        if let Some(calendar) = limit.calendar {
+            digest = digest.text(&format!("{:?}", calendar.name()));
+        }
         for name in &compiled.rule.per {
             digest = digest.text(name);
         }

@@ -208,7 +208,7 @@ impl Engine {
         }
         let beyond = counted.used.saturating_sub(named.held.limit.capacity(rule.algorithm));
         let tally = Tally {
-            window: window_of(rule.algorithm, named.held.limit.window, now),
+            window: window_of(rule.algorithm, named.held.limit.windows(), now),
             offered: counted.reported,
             admitted: charged,
             returned,

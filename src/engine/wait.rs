@@ -77,7 +77,7 @@ fn patience(waits: &Waits, charges: &[Charge<'_>], outcome: &Outcome, now: Times
         let wait = rule.global.as_ref().filter(|global| global.mode == Mode::Escrow)?.wait;
         let moves = rule.algorithm == Algorithm::FixedWindow && charge.key.shape() == charge.rule.shape;
         let fits = charge.cost.taken() <= u64::from(charge.limit.permits);
-        let window = now.window_index(charge.limit.window);
+        let window = charge.limit.windows().index(now);
         if wait == Span::ZERO || !moves || !fits || counted.degraded || waits.is_dry(charge.key, window) {
             return None;
         }
@@ -109,7 +109,7 @@ impl Engine {
         for (charge, _) in
             charges.iter().zip(&denied.counted).filter(|(_, counted)| !counted.verdict.admitted)
         {
-            let window = now.window_index(charge.limit.window);
+            let window = charge.limit.windows().index(now);
             let (limit, is_own) = (Some(OwnLimit::of(charge.whole)), *charge.whole != charge.rule.limit);
             let refused = charge.cost.taken();
             let thirst = Tally { window, refused, limit, is_own, ..Tally::default() };

@@ -248,7 +248,11 @@ impl WorldPort for Engine {
 
     fn window_closed(&self, key: &WorldKey, window: u64, used: u64, limit: u64) {
         let rule = key.rule.name.as_str();
-        let length = self.loaded().set.by_name(rule).map_or(Span::ZERO, |compiled| compiled.limit.window);
+        let length = self
+            .loaded()
+            .set
+            .by_name(rule)
+            .map_or(Span::ZERO, |compiled| compiled.limit.windows().length_of(window));
         let excess = self.excess.judge(self.now(), rule, length, used, limit);
         let over = if let Excess::Alarm(over) = excess { over } else { 0 };
         self.metrics().overshoot(rule).increment(over);

@@ -150,9 +150,8 @@ impl KeySlot {
             return ChargeTerms { doubt, ..terms };
         }
         let place = self.find(named);
-        let counted = self
-            .state(place)
-            .map_or_else(|| now.window_index(limit.window), |state| state.window_at(limit, now));
+        let counted =
+            self.state(place).map_or_else(|| limit.windows().index(now), |state| state.window_at(limit, now));
         let ledger = self.rights.find(named.hash, named.key.bytes()).and_then(|place| self.rights.get(place));
         let window = counted.max(ledger.map_or(0, |ledger| ledger.window));
         let minted = self.minted(held, window);
@@ -162,7 +161,7 @@ impl KeySlot {
             None => minted,
         };
         let view = view_of(window, budget, minted);
-        let now = now.max(Timestamp::window_start(window, limit.window));
+        let now = now.max(limit.windows().start(window));
         ChargeTerms { view: Some(view), now, ..terms }
     }
 
@@ -173,7 +172,7 @@ impl KeySlot {
 
     /// What this region mints in a window: its share, unless too little of the window is known.
     fn minted(&self, held: &HeldLimit, window: u64) -> u64 {
-        if is_known(window, held.limit.window, self.begun) { u64::from(held.own()) } else { 0 }
+        if is_known(window, held.limit.windows(), self.begun) { u64::from(held.own()) } else { 0 }
     }
 
     fn level(&self, rule: &Compiled, limit: &Limit) -> level::LevelTerms {
@@ -313,12 +312,12 @@ impl KeySlot {
         let ledger = ledger.clone();
         // What came pays what is owed, before anything is admitted.
         if let Some(state) = place.and_then(|place| self.buckets.get_mut(place)) {
-            let begun = Timestamp::window_start(window, limit.window);
+            let begun = limit.windows().start(window);
             state.settle(limit, Some(&view_of(window, ledger.budget(), minted)), now.max(begun));
         }
         let balance = StepResult { used: self.used_in(limit, (window, minted), at, place), ledger };
         // It says how its window ended until the next one ends.
-        self.rights.rate(at, Timestamp::window_start(window.saturating_add(2), limit.window), WEIGHT_KEPT);
+        self.rights.rate(at, limit.windows().start(window.saturating_add(2)), WEIGHT_KEPT);
         Some(balance)
     }
 

@@ -20,7 +20,7 @@ const MINUTE: Span = Span(60_000_000);
 
 fn rule(algorithm: Algorithm, limit: u32, window: Span) -> Compiled {
     let rule = Rule { per: vec!["user".into()], ..Rule::new("rule", algorithm, limit, window) };
-    let limit = Limit { permits: limit, window, burst: limit, queue: 0 };
+    let limit = Limit { calendar: None, permits: limit, window, burst: limit, queue: 0 };
     Compiled { rule, number: 0, shape: Shape(1), limit }
 }
 

@@ -45,7 +45,7 @@ fn rule(algorithm: Algorithm, limit: u32) -> Compiled {
         rule,
         number: 0,
         shape: Shape(1),
-        limit: Limit { permits: limit, window, burst: limit, queue: 0 },
+        limit: Limit { calendar: None, permits: limit, window, burst: limit, queue: 0 },
     }
 }
 

@@ -2,7 +2,8 @@
 //! rounds).
 //!
 //! `cargo bench --bench decide` measures; `tests/bench/instructions` counts instructions with callgrind,
-//! which runs this with `--count RULES N`.
+//! which runs this with `--count RULES N`, where in the place of RULES the windows of one rule may stand:
+//! `window`, `hour`, `day` or `month`.
 
 #![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark")]
 
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tidegate::core::algorithm::Algorithm;
+use tidegate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 use tidegate::core::regions::NodeName;
 use tidegate::core::request::{Attributes, Cost, Request};
 use tidegate::core::rule::{Condition, Pattern, Rule};
@@ -50,6 +52,21 @@ fn one_of(count: usize) -> Vec<Rule> {
 /// As many rules as asked for, all of which match.
 fn all_of(count: usize) -> Vec<Rule> {
     (0..count).map(|index| rule(format!("rule-{index}"), None)).collect()
+}
+
+/// One rule that counts by windows of one length, or of a calendar.
+fn windows(word: &str) -> Vec<Rule> {
+    let mut rule = rule("rule-0".to_owned(), Some("/api/0".to_owned()));
+    rule.algorithm = Algorithm::FixedWindow;
+    let (period, starts_on) = match word {
+        "hour" => (CalendarPeriod::Hour, 0),
+        "day" => (CalendarPeriod::Day, 0),
+        "month" => (CalendarPeriod::Month, 31),
+        _ => return vec![Rule { window: Span::from_secs(86_400), ..rule }],
+    };
+    let name = CalendarName { period, time_zone: "Europe/Berlin".to_owned(), starts_on };
+    let calendar: &Calendar = Box::leak(Box::new(Calendar::new(name).unwrap()));
+    vec![Rule { window: calendar.longest(), calendar: Some(calendar), ..rule }]
 }
 
 fn decide(engine: &Engine, user: &str) -> bool {
@@ -99,9 +116,9 @@ fn measure(engine: &Engine, users: &[String], threads: usize) -> f64 {
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     if let Some(at) = arguments.iter().position(|argument| argument == "--count") {
-        let rules: usize = arguments[at + 1].parse().unwrap();
+        let what = arguments[at + 1].as_str();
         let decisions: usize = arguments[at + 2].parse().unwrap();
-        let engine = engine(one_of(rules));
+        let engine = engine(what.parse().map_or_else(|_| windows(what), one_of));
         for _ in 0..decisions {
             assert!(decide(&engine, "u_42"));
         }
@@ -117,6 +134,9 @@ fn main() {
         let engine = engine(one_of(count));
         show(&format!("1 of {count} rules matches, hot key"), &engine, &hot);
         show(&format!("1 of {count} rules matches, 1,000 keys"), &engine, &warm);
+    }
+    for word in ["window", "hour", "day", "month"] {
+        show(&format!("1 rule by {word}, 1,000 keys"), &engine(windows(word)), &warm);
     }
     let single = engine(one_of(1));
     show("1 rule, a million keys at random", &single, &many);

@@ -67,7 +67,13 @@ const BARE_BUCKET: &[u8] =
 
 fn rule(name: &str, algorithm: Algorithm, shape: u32) -> Compiled {
     // Bytes without a zero: redis-benchmark takes them on its command line.
-    let limit = Limit { permits: 0x0f01_0101, window: Span(0x0101_0101_0101), burst: 0x0f01_0101, queue: 0 };
+    let limit = Limit {
+        calendar: None,
+        permits: 0x0f01_0101,
+        window: Span(0x0101_0101_0101),
+        burst: 0x0f01_0101,
+        queue: 0,
+    };
     compiled(name, algorithm, limit, shape)
 }
 
@@ -456,7 +462,8 @@ fn memory() {
         let server = Server::start(&[]);
         let store = started(Topology::Single, vec![server.url()]);
         // Filled so slowly that no key is done with before the last one is counted.
-        let limit = Limit { permits: 100, window: Span(24 * 3_600_000_000), burst: 100, queue: 100 };
+        let limit =
+            Limit { calendar: None, permits: 100, window: Span(24 * 3_600_000_000), burst: 100, queue: 100 };
         let rules = Arc::new(vec![compiled("m", algorithm, limit, 8)]);
         let used = || -> f64 {
             let info = server.command(&["INFO", "memory"]).unwrap_or_default();

@@ -125,7 +125,7 @@ impl Daemon {
         let rule = WorldRule {
             name: name.clone(),
             algorithm: Algorithm::FixedWindow,
-            limit: Limit { permits: LIMIT, window: SECOND, burst: LIMIT, queue: 0 },
+            limit: Limit { calendar: None, permits: LIMIT, window: SECOND, burst: LIMIT, queue: 0 },
             global: Global::new(Mode::Gossip),
         };
         replica.handle_rules(START, 1, vec![rule]);

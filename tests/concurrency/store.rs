@@ -46,7 +46,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 fn limit(permits: u32) -> Limit {
-    Limit { permits, window: Span(HOLD), burst: permits, queue: 0 }
+    Limit { calendar: None, permits, window: Span(HOLD), burst: permits, queue: 0 }
 }
 
 fn both(
@@ -158,7 +158,7 @@ fn used(store: &dyn Store, rule: &Compiled, user: &str) -> u64 {
 /// its place.
 fn all_or_nothing(store: &dyn Store) {
     let rule = |name: &str, permits, shape| {
-        let limit = Limit { permits, window: Span::from_secs(60), burst: permits, queue: 0 };
+        let limit = Limit { calendar: None, permits, window: Span::from_secs(60), burst: permits, queue: 0 };
         compiled(name, Algorithm::Concurrency, limit, shape)
     };
     let (wide, narrow) = (rule("wide", 9, 8), rule("narrow", 1, 16));
@@ -184,7 +184,7 @@ fn places_of_several_identities_are_held_all_or_none() {
 fn a_key_goes_with_its_last_holder_or_when_the_last_hold_ends() {
     let server = Server::start(&[]);
     let store = store(settings(Topology::Single, vec![server.url()]), 1);
-    let limit = Limit { permits: 5, window: Span::from_millis(1_000), burst: 5, queue: 0 };
+    let limit = Limit { calendar: None, permits: 5, window: Span::from_millis(1_000), burst: 5, queue: 0 };
     let rule = compiled("brief", Algorithm::Concurrency, limit, 8);
     let exists = || server.command(&["EXISTS", "tg:{user=u}:brief"]).unwrap().contains('1');
     assert!(acquire(&store, &[(&rule, "u")], 1) && exists());

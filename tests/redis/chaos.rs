@@ -26,7 +26,7 @@ fn single(server: &Server) -> Arc<RedisStore> {
 }
 
 fn daily(name: &str, permits: u32, algorithm: Algorithm) -> Arc<Compiled> {
-    let limit = Limit { permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
+    let limit = Limit { calendar: None, permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
     Arc::new(compiled(name, algorithm, limit, 8))
 }
 
@@ -36,7 +36,8 @@ fn each_policy_answers_while_redis_is_down_and_says_so() {
         let mut server = Server::start(&[]);
         let store = store(quick(Topology::Single, vec![server.url()]), 2);
         let rule = |name, policy, shape| {
-            let limit = Limit { permits: 10, window: Span::from_secs(86_400), burst: 10, queue: 0 };
+            let limit =
+                Limit { calendar: None, permits: 10, window: Span::from_secs(86_400), burst: 10, queue: 0 };
             with_policy(compiled(name, algorithm, limit, shape), policy)
         };
         let open = rule("open", OnFailure::Open, 0);

@@ -1,13 +1,14 @@
 //! The same histories through the store in memory and through real Redis servers: every answer must be equal,
 //! and so must what the buckets hold afterwards.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use crate::redis_servers::{Cluster, Server};
-use crate::redis_store::{Key, compiled, key, runtime, settings, store};
+use crate::redis_store::{Key, calendar, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Allowance, LevelAllowance, Limit, WindowAllowance};
+use tidegate::core::calendar::{Calendar, CalendarPeriod};
 use tidegate::core::request::{Cost, ReportedCost};
 use tidegate::core::ruleset::Compiled;
 use tidegate::core::time::{Span, Timestamp};
@@ -15,6 +16,17 @@ use tidegate::engine::clock::Clock;
 use tidegate::engine::port::{Charge, Intent, Outcome, Store};
 use tidegate::store::MemoryStore;
 use tidegate::store::redis::{RedisSettings, Topology};
+
+/// Windows of calendars, in zones that set their clocks within the times that histories reach.
+static CALENDARS: LazyLock<[&Calendar; 5]> = LazyLock::new(|| {
+    [
+        calendar(CalendarPeriod::Hour, "Australia/Lord_Howe", 0),
+        calendar(CalendarPeriod::Day, "Europe/Berlin", 0),
+        calendar(CalendarPeriod::Week, "America/New_York", 7),
+        calendar(CalendarPeriod::Month, "Europe/Berlin", 31),
+        calendar(CalendarPeriod::Quarter, "Asia/Kolkata", 15),
+    ]
+});
 
 const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::FixedWindow,
@@ -46,6 +58,7 @@ fn limits() -> impl Strategy<Value = Limit> {
     ];
     let queue = prop_oneof![3 => Just(0_u32), 1 => 1..10_u32, 1 => any::<u32>()];
     (permits, window, 0..3_u8, queue).prop_map(|(permits, window, burst, queue)| Limit {
+        calendar: None,
         permits,
         window: Span(window),
         burst: match burst {
@@ -79,6 +92,7 @@ fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
     let time = prop_oneof![
         4 => Just(0), 8 => 0..50_000_i64, 4 => 0..3_000_000_i64, 1 => -2_000_000..0_i64,
         1 => Just(70_000_000), 1 => Just(100_000_000_000), 1 => Just(-90_000_000_000),
+        1 => 0..5_000_000_000_000_i64,
     ];
     let charge = (0..rules, costs(), prop_oneof![5 => Just(true), 1 => Just(false)]);
     let intent = prop_oneof![6 => Just(Intent::Charge), 1 => Just(Intent::Ask)];
@@ -99,14 +113,23 @@ fn steps(rules: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..60)
 }
 
+/// One rule in five counts by a calendar.
+fn rules() -> impl Strategy<Value = (usize, Limit)> {
+    let calendar = proptest::sample::select(CALENDARS.to_vec());
+    let by_calendar = (limits(), calendar).prop_map(|(limit, calendar)| {
+        (0, Limit { window: calendar.longest(), calendar: Some(calendar), ..limit })
+    });
+    prop_oneof![4 => (0..ALGORITHMS.len(), limits()), 1 => by_calendar]
+}
+
 fn histories() -> impl Strategy<Value = (Vec<(usize, Limit)>, Vec<Step>, bool)> {
-    proptest::collection::vec((0..ALGORITHMS.len(), limits()), 1..6)
+    proptest::collection::vec(rules(), 1..6)
         .prop_flat_map(|rules| (Just(rules.clone()), steps(rules.len()), any::<bool>()))
 }
 
 /// A reload that changes the window is another rule's, so that only the rest of the limit changes.
 fn reloaded(rule: &mut Compiled, limit: Limit) {
-    rule.limit = Limit { window: rule.limit.window, ..limit };
+    rule.limit = Limit { window: rule.limit.window, calendar: rule.limit.calendar, ..limit };
 }
 
 /// Makes every bucket in both stores, each with one permit in use.
@@ -114,7 +137,7 @@ fn fill(redis: &dyn Store, memory: &MemoryStore, clock: &Clock, rules: &[Compile
     clock.set(Timestamp(now));
     for (rule, user) in rules.iter().flat_map(|rule| ["u0", "u1", "u2"].map(|user| (rule, user))) {
         let key = key(rule, user);
-        let limit = Limit { permits: 100, window: rule.limit.window, burst: 100, queue: 0 };
+        let limit = Limit { permits: 100, burst: 100, queue: 0, ..rule.limit };
         let charge = Charge {
             rule,
             key: &key,
@@ -302,15 +325,21 @@ fn what_the_world_leaves_is_enforced_like_in_the_memory_store() {
         |(kind, permits, view, (told, idle, first, capacity), steps)| {
             turn.set(turn.get() + 1);
             let memory = MemoryStore::new(1_000);
-            let limit = Limit { permits, window: Span(1_000_000), burst: permits, queue: 0 };
+            let by_calendar = (kind == 0 && permits % 2 == 0).then(|| CALENDARS[permits as usize / 2 % 5]);
+            let window = by_calendar.map_or(Span(1_000_000), Calendar::longest);
+            let limit = Limit { permits, window, calendar: by_calendar, burst: permits, queue: 0 };
             let mut rule = compiled(&format!("w{}", turn.get()), algorithms[kind], limit, turn.get() * 8);
             rule.rule.global = Some(crate::redis_store::gossip());
             let key = key(&rule, "u");
-            let mut now = 1_790_000_000_000_000_u64;
+            let (mut now, windows) = (1_790_000_000_000_000_u64, limit.windows());
             let (before, budget, next_budget, others, others_before) = view;
+            if by_calendar.is_some() {
+                // Shortly before one ends.
+                now = windows.end(windows.index(Timestamp(now)) + u64::from(permits)).0 - 2_500_000;
+            }
             // Where there are no windows, what is held back was said a moment ago.
             let view = if kind < 3 {
-                let window = now / 1_000_000 + 1 - before.min(2);
+                let window = windows.index(Timestamp(now)) + 1 - before.min(2);
                 Allowance::Window(WindowAllowance { window, budget, next_budget, others, others_before })
             } else {
                 let since = Timestamp(now - before * 123_457);

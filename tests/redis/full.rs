@@ -19,7 +19,7 @@ use tidegate::store::redis::{RedisSettings, RedisStore, Topology};
 use tidegate::telemetry::Metrics;
 
 fn daily(name: &str, permits: u32, shape: u32) -> Compiled {
-    let limit = Limit { permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
+    let limit = Limit { calendar: None, permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
     with_policy(compiled(name, Algorithm::FixedWindow, limit, shape), OnFailure::Local)
 }
 

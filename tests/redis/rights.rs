@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::redis_servers::{Server, command_at, until};
-use crate::redis_store::{compiled, key, runtime, settings, store};
+use crate::redis_store::{calendar, compiled, key, runtime, settings, store};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tidegate::core::algorithm::{Algorithm, Counting, Limit};
+use tidegate::core::calendar::{CalendarPeriod, Windows};
 use tidegate::core::hold::{Hold, HoldStep, Holder};
 use tidegate::core::regions::WorldKey;
 use tidegate::core::regions::escrow::level::{LevelTerms, RECOVERY_WINDOW};
@@ -34,12 +35,20 @@ struct Escrowed {
 }
 
 /// A rule of which this region mints `minted` of `permits`.
-fn escrowed(name: &str, algorithm: Algorithm, permits: u32, minted: u32, window: Span) -> Escrowed {
+fn escrowed(
+    name: &str,
+    algorithm: Algorithm,
+    permits: u32,
+    minted: u32,
+    windows: impl Into<Windows>,
+) -> Escrowed {
+    let windows = windows.into();
     let (permits, share) = match algorithm {
         Algorithm::FixedWindow => (permits, Some(minted)),
         _ => (minted, None),
     };
-    let limit = Limit { permits, window, burst: permits, queue: 0 };
+    let (window, calendar) = (windows.length(), windows.calendar());
+    let limit = Limit { permits, window, calendar, burst: permits, queue: 0 };
     let mut rule = compiled(name, algorithm, limit, 1);
     rule.rule.global = Some(Global::new(Mode::Escrow));
     Escrowed { rule, held: HeldLimit { limit, share } }
@@ -161,24 +170,35 @@ fn shown(balance: &StepResult) -> String {
 
 #[test]
 fn the_same_steps_do_the_same_in_memory_and_in_redis() {
-    the_same_steps_do_the_same(Algorithm::FixedWindow, 150);
+    the_same_steps_do_the_same(Algorithm::FixedWindow, SECOND.into(), 150);
+}
+
+#[test]
+fn the_same_steps_on_windows_of_a_calendar_do_the_same_in_memory_and_in_redis() {
+    for calendar in [
+        calendar(CalendarPeriod::Hour, "Asia/Kolkata", 0),
+        calendar(CalendarPeriod::Day, "Europe/Berlin", 0),
+        calendar(CalendarPeriod::Month, "America/New_York", 31),
+    ] {
+        the_same_steps_do_the_same(Algorithm::FixedWindow, calendar.into(), 80);
+    }
 }
 
 #[test]
 fn the_same_steps_on_a_level_do_the_same_in_memory_and_in_redis() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Gcra] {
-        the_same_steps_do_the_same(algorithm, 100);
+        the_same_steps_do_the_same(algorithm, SECOND.into(), 100);
     }
 }
 
-fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
+fn the_same_steps_do_the_same(algorithm: Algorithm, windows: Windows, cases: u32) {
     let server = Server::start(&[]);
     let clock = Arc::new(Clock::Manual(START.0.into()));
     let settings =
         RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
     let redis = store(settings, 1);
     // Room for all that may be taken: the store never admits above the limit itself.
-    let rule = escrowed("r", algorithm, 500, 8, SECOND);
+    let rule = escrowed("r", algorithm, 500, 8, windows);
     // Redis began shortly before this, as far as this clock says.
     let _ = charge(&redis, &rule, "first", 1, START);
     let begin = START + RECOVERY_WINDOW;
@@ -194,11 +214,12 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
         } else {
             ReferenceStore::new(7, START, SECOND, 8, EscrowSafety::ALL)
         };
-        let (mut now, mut reported) = (begin, false);
+        // The smallest store knows no calendars.
+        let (mut now, mut reported) = (begin, windows.calendar().is_some());
         for act in &acts {
             clock.set(now);
             match act {
-                Act::Pass(micros) => now = now + Span(*micros),
+                Act::Pass(micros) => now = now + Span(micros * (windows.length().0 / SECOND.0)),
                 Act::Report(permits, debt_max) => {
                     let cost = Cost::Report(ReportedCost { permits: *permits, debt_max: *debt_max });
                     let one = charge_cost(&memory, &rule, &user, cost, now);
@@ -221,8 +242,7 @@ fn the_same_steps_do_the_same(algorithm: Algorithm, cases: u32) {
                     }
                 }
                 _ => {
-                    let window =
-                        if algorithm.counting() == Counting::Level { 0 } else { now.window_index(SECOND) };
+                    let window = if algorithm.counting() == Counting::Level { 0 } else { windows.index(now) };
                     let read = ask(window, Step::Read);
                     let sessions = [&memory as &dyn Store, &redis]
                         .map(|store| rights(store, &rule, &user, &read, now).unwrap().ledger.session);
@@ -397,7 +417,7 @@ fn places_do_the_same(server: &Server, cases: u32) {
         RedisSettings { clock: Some(Arc::clone(&clock)), ..settings(Topology::Single, vec![server.url()]) };
     let redis = store(settings, 1);
     let turn = std::cell::Cell::new(0);
-    let limit = Limit { permits: 12, window: length, burst: 12, queue: 0 };
+    let limit = Limit { calendar: None, permits: 12, window: length, burst: 12, queue: 0 };
     let held = HeldLimit { limit, share: Some(share) };
     let rule_of = |turn: u32| {
         let mut rule = compiled(&format!("p{turn}"), Algorithm::Concurrency, limit, turn * 16);

@@ -15,7 +15,7 @@ const USERS: usize = 400;
 const USED: u64 = 3;
 
 fn rule() -> Compiled {
-    let limit = Limit { permits: 10, window: Span::from_secs(86_400), burst: 10, queue: 0 };
+    let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(86_400), burst: 10, queue: 0 };
     compiled("r", Algorithm::FixedWindow, limit, 8)
 }
 

@@ -106,7 +106,13 @@ fn a_planned_failover_loses_next_to_nothing() {
             break;
         }
         sentinel.knows("tidegate", successor.port);
-        let limit = Limit { permits: PERMITS as u32, window: Span::from_secs(86_400), burst: 60, queue: 0 };
+        let limit = Limit {
+            calendar: None,
+            permits: PERMITS as u32,
+            window: Span::from_secs(86_400),
+            burst: 60,
+            queue: 0,
+        };
         let rule = compiled(&format!("r{round}"), Algorithm::FixedWindow, limit, 8 * round as u32);
         let rule = Arc::new(with_policy(rule, OnFailure::Closed));
         let tasks: Vec<_> = (0..USERS)

@@ -18,7 +18,7 @@ use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, Topology}
 use tidegate::telemetry::Metrics;
 
 fn split(name: &str, algorithm: Algorithm, permits: u32, parts: u32, shape: u32) -> Compiled {
-    let limit = Limit { permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
+    let limit = Limit { calendar: None, permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
     let mut rule = compiled(name, algorithm, limit, shape);
     rule.rule.split_keys = parts;
     rule

@@ -18,7 +18,7 @@ use tidegate::store::redis::{LeaseSettings, RedisSettings, RedisStore, StartErro
 use tidegate::telemetry::Metrics;
 
 fn daily(name: &str, algorithm: Algorithm, permits: u32, shape: u32) -> Compiled {
-    let limit = Limit { permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
+    let limit = Limit { calendar: None, permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
     compiled(name, algorithm, limit, shape)
 }
 
@@ -164,7 +164,7 @@ fn a_key_that_is_denied_is_denied_from_memory_until_it_may_pass() {
     let lease = LeaseSettings { permits_max: 100, ttl: Duration::from_millis(200) };
     let settings = RedisSettings { lease, ..settings(Topology::Single, vec![server.url()]) };
     let store = store(settings, 1);
-    let limit = Limit { permits: 2, window: Span::from_millis(600), burst: 2, queue: 0 };
+    let limit = Limit { calendar: None, permits: 2, window: Span::from_millis(600), burst: 2, queue: 0 };
     let rule = compiled("r", Algorithm::Gcra, limit, 8);
     let ask = || runtime().block_on(take(&store, &rule, "u", 1));
     while ask().admitted {}
@@ -190,7 +190,8 @@ fn every_bucket_expires_by_itself_and_costs_at_most_100_bytes() {
         Algorithm::Gcra,
         Algorithm::SlidingLog,
     ]) {
-        let limit = Limit { permits: 10, window: Span::from_millis(400), burst: 10, queue: 0 };
+        let limit =
+            Limit { calendar: None, permits: 10, window: Span::from_millis(400), burst: 10, queue: 0 };
         let rule = compiled(&format!("r{index}"), algorithm, limit, index * 8);
         let name = format!("tg:{{user=u}}:r{index}");
         assert!(runtime().block_on(take(&store, &rule, "u", 3)).admitted);

@@ -55,7 +55,8 @@ pub struct Policies(pub [Arc<Compiled>; 3]);
 
 impl Policies {
     pub fn new(permits: u32, algorithm: Algorithm) -> Self {
-        let limit = Limit { permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
+        let limit =
+            Limit { calendar: None, permits, window: Span::from_secs(86_400), burst: permits, queue: 0 };
         let policies = [OnFailure::Local, OnFailure::Open, OnFailure::Closed];
         let rule = |(index, policy): (u32, OnFailure)| {
             let name = format!("{policy:?}").to_lowercase();

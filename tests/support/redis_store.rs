@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tidegate::core::algorithm::{Algorithm, Limit};
+use tidegate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 pub use tidegate::core::key::Key;
 use tidegate::core::key::Shape;
 use tidegate::core::rule::{Global, Mode, OnFailure, Rule};
@@ -51,9 +52,16 @@ pub fn compiled(name: &str, algorithm: Algorithm, limit: Limit, shape: u32) -> C
     let rule = Rule {
         per: vec!["user".to_owned()],
         burst: limit.burst,
+        calendar: limit.calendar,
         ..Rule::new(name, algorithm, limit.permits, limit.window)
     };
     Compiled { rule, number: 0, shape: Shape(shape), limit }
+}
+
+/// Windows of a calendar, which lasts as long as the test.
+pub fn calendar(period: CalendarPeriod, time_zone: &str, starts_on: u8) -> &'static Calendar {
+    let name = CalendarName { period, time_zone: time_zone.to_owned(), starts_on };
+    Box::leak(Box::new(Calendar::new(name).unwrap()))
 }
 
 pub fn with_policy(mut rule: Compiled, policy: OnFailure) -> Compiled {
@@ -66,7 +74,7 @@ pub fn gossip() -> Global {
 }
 
 pub fn per_second(permits: u32) -> Limit {
-    Limit { permits, window: Span::from_secs(1), burst: permits, queue: 0 }
+    Limit { calendar: None, permits, window: Span::from_secs(1), burst: permits, queue: 0 }
 }
 
 pub fn key(rule: &Compiled, user: &str) -> Key {

@@ -88,7 +88,8 @@ fn of_intervals(loads: &[Load], first: u64, permits: u64) -> Run {
     let mut asks: Vec<Ask> = loads.iter().flat_map(Load::asks).collect();
     asks.sort_by_key(|ask| ask.sent);
     let (from, length) = (Duration::from_secs(first), Duration::from_secs(1));
-    let limit = Limit { permits: permits as u32, window: Span::from_secs(1), burst: 0, queue: 0 };
+    let limit =
+        Limit { calendar: None, permits: permits as u32, window: Span::from_secs(1), burst: 0, queue: 0 };
     let (mut perfect, mut could) = (State::new(Algorithm::SlidingLog), 0);
     for ask in &asks {
         let at = Timestamp(ask.sent.as_micros() as u64);

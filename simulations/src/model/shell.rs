@@ -49,7 +49,7 @@ pub(crate) const fn windowed(algorithm: Algorithm) -> bool {
 
 /// The limit of a plan.
 pub(crate) const fn limit(rule: &RulePlan) -> Limit {
-    Limit { permits: rule.limit, window: rule.window, burst: rule.burst, queue: 0 }
+    Limit { calendar: None, permits: rule.limit, window: rule.window, burst: rule.burst, queue: 0 }
 }
 
 /// The bucket of a user.

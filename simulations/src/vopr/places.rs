@@ -196,8 +196,13 @@ impl<'c> World<'c> {
     fn rule(&self) -> WorldRule {
         let weights = self.next.as_ref().map_or(&self.weights, |(weights, _)| weights);
         let global = Global { shares: Self::named(weights), ..Global::new(Mode::Escrow) };
-        let limit =
-            Limit { permits: self.case.limit, window: self.case.hold, burst: self.case.limit, queue: 0 };
+        let limit = Limit {
+            calendar: None,
+            permits: self.case.limit,
+            window: self.case.hold,
+            burst: self.case.limit,
+            queue: 0,
+        };
         WorldRule { name: rule_name(), algorithm: Algorithm::Concurrency, limit, global }
     }
 

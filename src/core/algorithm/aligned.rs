@@ -2,6 +2,7 @@
 //! by the three machines that count by windows; it keeps no state.
 
 use super::{Limit, WindowAllowance};
+use crate::calendar::CalendarWindow;
 use crate::time::{Span, Timestamp};
 
 /// One instant's place in its window.
@@ -18,16 +19,39 @@ pub(super) struct WindowPlace {
 }
 
 impl WindowPlace {
-    pub(super) fn of(window: Span, now: Timestamp) -> Self {
+    /// Of windows of one length.
+    pub(super) fn every(window: Span, now: Timestamp) -> Self {
         let length = window.0.max(1);
         let index = now.0 / length;
         let start = index * length;
         Self { index, start, length, elapsed: now.0 - start }
     }
 
+    /// Of the windows that a limit counts by.
+    pub(super) fn of(limit: &Limit, now: Timestamp) -> Self {
+        match limit.calendar {
+            None => Self::every(limit.window, now),
+            Some(calendar) => {
+                let CalendarWindow { index, start, end } = calendar.at(now);
+                Self { index, start, length: end - start, elapsed: now.0 - start }
+            }
+        }
+    }
+
     /// How much of the window is still to come; at least a microsecond.
     pub(super) fn left(&self) -> u64 {
         self.length - self.elapsed
+    }
+
+    /// How long it is from now to the end of the window that comes `windows` after this one.
+    pub(super) fn until(&self, limit: &Limit, windows: u64) -> Span {
+        match limit.calendar {
+            None => Span(self.left().saturating_add(self.length.saturating_mul(windows))),
+            Some(_) => {
+                let end = limit.windows().end(self.index.saturating_add(windows));
+                end.since(Timestamp(self.start.saturating_add(self.elapsed)))
+            }
+        }
     }
 
     /// How many windows before this one `earlier` lies: 0, 1 or 2 for any older.

@@ -241,7 +241,7 @@ mod tests {
     const START: Timestamp = Timestamp(1_790_000_000_000_000);
 
     fn limit(permits: u32) -> Limit {
-        Limit { permits, window: HOLD, burst: permits, queue: 0 }
+        Limit { calendar: None, permits, window: HOLD, burst: permits, queue: 0 }
     }
 
     fn hold(step: HoldStep, holder: u8, places: u64) -> Hold {

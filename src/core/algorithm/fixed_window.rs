@@ -33,7 +33,7 @@ impl FixedWindow {
         view: Option<&WindowAllowance>,
         now: Timestamp,
     ) -> (WindowPlace, WindowAccount) {
-        let place = WindowPlace::of(limit.window, now.max(self.at));
+        let place = WindowPlace::of(limit, now.max(self.at));
         let Self { count, debt, .. } = *self;
         if place.windows_since(self.at.0) == 0 {
             return (place, WindowAccount { count, debt });
@@ -41,12 +41,7 @@ impl FixedWindow {
         let debt = if debt == 0 {
             0
         } else {
-            carried(
-                limit,
-                view,
-                WindowAccount { count, debt },
-                place.index - self.at.window_index(limit.window),
-            )
+            carried(limit, view, WindowAccount { count, debt }, place.index - limit.windows().index(self.at))
         };
         (place, WindowAccount { count: 0, debt })
     }
@@ -73,7 +68,7 @@ impl FixedWindow {
             }
             let owed = carried(limit, view, account, 1);
             let more = windows_to_pay(limit, view, owed, asked);
-            Span(left.saturating_add(place.length.saturating_mul(more)))
+            place.until(limit, more)
         };
         Verdict {
             admitted,
@@ -116,9 +111,9 @@ impl FixedWindow {
     /// Counts what is owed, as far as there is room. Returns what of earlier windows is counted in a later
     /// one now.
     pub(super) fn settle(&mut self, limit: &Limit, view: Option<&WindowAllowance>, now: Timestamp) -> u64 {
-        let before = self.at.window_index(limit.window);
+        let before = limit.windows().index(self.at);
         self.report(limit, view, now, &ReportedCost { permits: 0, debt_max: 0 });
-        let turned = self.at.window_index(limit.window) > before;
+        let turned = limit.windows().index(self.at) > before;
         if turned { u64::from(self.count) } else { 0 }
     }
 
@@ -146,7 +141,7 @@ impl FixedWindow {
         budget: u64,
     ) -> u64 {
         let (own, account) =
-            (self.at.window_index(limit.window), WindowAccount { count: self.count, debt: self.debt });
+            (limit.windows().index(self.at), WindowAccount { count: self.count, debt: self.debt });
         match own.cmp(&window) {
             Ordering::Equal => {
                 let count = u64::from(account.count);
@@ -160,7 +155,7 @@ impl FixedWindow {
     }
 
     pub(super) fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
-        WindowPlace::of(limit.window, now.max(self.at)).index
+        WindowPlace::of(limit, now.max(self.at)).index
     }
 
     /// The instant that a charge at `now` counts at.
@@ -178,8 +173,11 @@ impl FixedWindow {
         }
         let windows = u64::from(self.debt).div_ceil(u64::from(limit.permits.max(1)));
         let windows = if limit.permits == 0 { 1 } else { windows + 1 };
-        let lasts = Span(limit.window.0.saturating_mul(windows));
-        Timestamp(WindowPlace::of(limit.window, self.at).start) + lasts
+        let place = WindowPlace::of(limit, self.at);
+        match limit.calendar {
+            None => Timestamp(place.start) + Span(limit.window.0.saturating_mul(windows)),
+            Some(_) => limit.windows().start(place.index.saturating_add(windows)),
+        }
     }
 }
 
@@ -205,7 +203,7 @@ mod tests {
 
     #[test]
     fn a_budget_denies_until_its_window_ends() {
-        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 0, queue: 0 };
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(1), burst: 0, queue: 0 };
         let view = WindowAllowance { window: 3, budget: 2, next_budget: 4, ..WindowAllowance::default() };
         let view = Allowance::Window(view);
         let state = State::new(Algorithm::FixedWindow);

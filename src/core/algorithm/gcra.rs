@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn a_raised_rate_takes_effect_for_a_bucket_at_its_limit() {
-        let slow = Limit { permits: 1, window: Span::from_secs(86_400), burst: 1, queue: 0 };
+        let slow = Limit { calendar: None, permits: 1, window: Span::from_secs(86_400), burst: 1, queue: 0 };
         let mut state = State::new(Algorithm::Gcra);
         state.take(&slow, Timestamp(START), 1);
         assert_eq!(state.check(&slow, None, Timestamp(START), 1).retry, Some(Span::from_secs(86_400)));

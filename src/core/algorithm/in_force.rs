@@ -90,7 +90,7 @@ impl Allowance {
 
 impl WindowAllowance {
     fn in_force(told: Option<&Self>, first: u32, limit: &Limit, now: Timestamp) -> Self {
-        let window = now.window_index(limit.window);
+        let window = limit.windows().index(now);
         let budget = match told {
             Some(told) if told.window <= window => match window - told.window {
                 0 | 1 => return *told,
@@ -142,7 +142,8 @@ mod tests {
 
     use super::*;
 
-    const SECOND: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 100, queue: 0 };
+    const SECOND: Limit =
+        Limit { calendar: None, permits: 100, window: Span::from_secs(1), burst: 100, queue: 0 };
     const TOLD: u64 = 1_700_000_000;
 
     const fn window(window: WindowAllowance) -> Allowance {

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     fn limit(permits: u32, window: u64) -> Limit {
-        Limit { permits, window: Span(window), burst: permits, queue: 0 }
+        Limit { calendar: None, permits, window: Span(window), burst: permits, queue: 0 }
     }
 
     #[test]

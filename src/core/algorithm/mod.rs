@@ -5,6 +5,7 @@
 //! earlier call's is read as that earlier instant: nothing refills twice and nothing is forgotten. No limit,
 //! cost, window or instant makes the arithmetic overflow or drift.
 
+use super::calendar::Calendar;
 use super::hold::{Hold, Holder};
 use super::request::{Cost, ReportedCost};
 use super::reservation::ReservedCharge;
@@ -96,8 +97,10 @@ pub struct Limit {
     /// Permits per window; of `concurrency` places that may be held at once.
     pub permits: u32,
     /// The window; from [`WINDOW_MIN`] to [`WINDOW_MAX`]. Of `concurrency` the hold: how long places are kept
-    /// without renewing.
+    /// without renewing. Of a calendar, the length of its longest window.
     pub window: Span,
+    /// Whose windows these are, if they are no windows of one length; only `fixed_window` counts by it.
+    pub calendar: Option<&'static Calendar>,
     /// Capacity of `token_bucket`, `leaky_bucket` and `gcra`, in permits; the others do not read it.
     pub burst: u32,
     /// Permits that `token_bucket`, `leaky_bucket` and `gcra` may admit beyond `burst`, with the delay that
@@ -287,11 +290,7 @@ impl State {
         match self {
             Self::FixedWindow(_) | Self::SlidingWindow(_) => {
                 let window = self.window_at(limit, now);
-                if charge.at.window_index(limit.window) == window {
-                    self.refund(limit, now, permits)
-                } else {
-                    0
-                }
+                if limit.windows().index(charge.at) == window { self.refund(limit, now, permits) } else { 0 }
             }
             Self::SlidingLog(machine) => machine.give_back(limit, now, charge.at, permits),
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::Gcra(_) => {
@@ -356,8 +355,8 @@ impl State {
     pub fn window_at(&self, limit: &Limit, now: Timestamp) -> u64 {
         match self {
             Self::FixedWindow(machine) => machine.window_at(limit, now),
-            Self::SlidingWindow(machine) => machine.instant(now).window_index(limit.window),
-            _ => now.window_index(limit.window),
+            Self::SlidingWindow(machine) => limit.windows().index(machine.instant(now)),
+            _ => limit.windows().index(now),
         }
     }
 
@@ -414,6 +413,7 @@ mod tests {
             |(permits, window, burst, queue, kind)| {
                 let window = [WINDOW_MIN.0, WINDOW_MAX.0, window % WINDOW_MAX.0, window][usize::from(kind)];
                 Limit {
+                    calendar: None,
                     permits: if kind == 1 { u32::MAX } else { permits },
                     window: Span(window),
                     burst,
@@ -466,7 +466,7 @@ mod tests {
 
     #[test]
     fn a_raised_limit_takes_effect_at_once_for_a_bucket_that_was_at_the_old_one() {
-        let old = Limit { permits: 3, window: Span::from_secs(60), burst: 3, queue: 0 };
+        let old = Limit { calendar: None, permits: 3, window: Span::from_secs(60), burst: 3, queue: 0 };
         let new = Limit { permits: 5, burst: 5, ..old };
         let now = Timestamp(1_790_000_000_000_000);
         for algorithm in ALL {

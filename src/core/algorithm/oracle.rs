@@ -288,6 +288,7 @@ pub(super) fn limits() -> impl Strategy<Value = Limit> {
     (0..PERMITS.len(), 0..WINDOWS.len(), 0..8_usize, 0..8_usize).prop_map(
         |(permits, window, burst, queue)| {
             let base = Limit {
+                calendar: None,
                 permits: PERMITS[permits],
                 window: Span(WINDOWS[window]),
                 burst: PERMITS[permits],

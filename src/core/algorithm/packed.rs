@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_packed_count_is_read_as_it_was_written() {
-        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
         let bytes = [0, 0, 0, 0, 0x0f, 0x42, 0x41, 0, 0, 0, 3];
         let mut counted = State::new(Algorithm::FixedWindow);
         counted.take(&limit, Timestamp(1_000_001), 3);

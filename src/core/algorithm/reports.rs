@@ -20,7 +20,7 @@ const COUNTING: [Algorithm; 6] = [
 const SECOND: u64 = 1_000_000;
 
 fn limit(permits: u32) -> Limit {
-    Limit { permits, window: Span(SECOND), burst: permits, queue: 0 }
+    Limit { calendar: None, permits, window: Span(SECOND), burst: permits, queue: 0 }
 }
 
 /// Takes all that is left. Returns how much that was.

@@ -89,7 +89,7 @@ impl SlidingLog {
     /// What the world is believed to use beside this region.
     fn others_at(limit: &Limit, view: Option<&WindowAllowance>, now: u64) -> u64 {
         let Some(view) = view else { return 0 };
-        let place = WindowPlace::of(limit.window, Timestamp(now));
+        let place = WindowPlace::every(limit.window, Timestamp(now));
         let share = WindowShare::of(limit, Some(view), place.index);
         share.others.saturating_add(faded(share.others_before, place.left(), place.length))
     }
@@ -107,7 +107,7 @@ impl SlidingLog {
         if view.is_none() {
             return u64::from(limit.permits);
         }
-        let place = WindowPlace::of(limit.window, Timestamp(now));
+        let place = WindowPlace::every(limit.window, Timestamp(now));
         let budget = WindowShare::of(limit, view, place.index).budget;
         u64::from(budget).saturating_sub(self.used_at(limit, now))
     }
@@ -152,7 +152,7 @@ impl SlidingLog {
         let own =
             self.entries.as_ref().and_then(|entries| entries.down_to(left, limit.window.0)).unwrap_or(now);
         let Some(view) = view else { return Some(Span(own.saturating_sub(now))) };
-        let place = WindowPlace::of(limit.window, Timestamp(now));
+        let place = WindowPlace::every(limit.window, Timestamp(now));
         // Two windows on, neither the others' use nor a budget is known.
         let end = own.max(place.start.saturating_add(place.length.saturating_mul(3)));
         let is_left = |at: u64| asked <= self.left_at(limit, Some(view), at);
@@ -171,7 +171,7 @@ impl SlidingLog {
     /// From when on a budget has room for `asked`, not before `from`: in this window, the next, or the one of
     /// which no budget is known.
     fn budgeted_from(&self, limit: &Limit, view: &WindowAllowance, now: u64, from: u64, asked: u64) -> u64 {
-        let place = WindowPlace::of(limit.window, Timestamp(now));
+        let place = WindowPlace::every(limit.window, Timestamp(now));
         let next = place.start.saturating_add(place.length);
         let after = next.saturating_add(place.length);
         let fits_from = |index: u64, from: u64| {
@@ -330,7 +330,7 @@ mod tests {
             others in (0_u64..60, 0_u64..60),
             asks in proptest::collection::vec((0_u64..40_000, 1_u64..9), 1..80),
         ) {
-            let limit = Limit { permits, window: Span::from_secs(1), burst: 0, queue: 0 };
+            let limit = Limit { calendar: None, permits, window: Span::from_secs(1), burst: 0, queue: 0 };
             let begin = Timestamp(START).window_index(limit.window) + 1;
             let (budget, next_budget) = budgets;
             let view =
@@ -355,7 +355,7 @@ mod tests {
 
     #[test]
     fn a_log_s_memory_is_bounded_by_its_limit_and_given_back() {
-        let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 0, queue: 0 };
+        let limit = Limit { calendar: None, permits: 1_000, window: Span::from_secs(1), burst: 0, queue: 0 };
         let mut state = State::new(Algorithm::SlidingLog);
         let mut highest = 0;
         for now in (0..5_000_000).step_by(100) {

@@ -79,7 +79,7 @@ impl SlidingWindow {
         now: Timestamp,
     ) -> (WindowPlace, WindowAccount, u32) {
         let at = self.at();
-        let place = WindowPlace::of(limit.window, now.max(at));
+        let place = WindowPlace::every(limit.window, now.max(at));
         let account = WindowAccount { count: self.current, debt: self.debt };
         match place.windows_since(at.0) {
             0 => (place, account, self.previous),
@@ -217,7 +217,7 @@ impl SlidingWindow {
     }
 
     pub(super) fn expiry(&self, limit: &Limit) -> Timestamp {
-        let end = Timestamp(WindowPlace::of(limit.window, self.at()).start) + limit.window;
+        let end = Timestamp(WindowPlace::every(limit.window, self.at()).start) + limit.window;
         match (self.current, self.previous, self.debt) {
             (0, 0, 0) => self.at(),
             (0, _, 0) => end,
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn half_way_through_a_window_half_of_the_one_before_still_counts() {
-        let limit = Limit { permits: 10, window: Span::from_secs(60), burst: 0, queue: 0 };
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(60), burst: 0, queue: 0 };
         let mut state = State::new(Algorithm::SlidingWindow);
         state.take(&limit, Timestamp(0), 10);
         let half = Timestamp(90_000_000);

@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_is_queued_is_delayed_until_it_conforms() {
-        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 2, queue: 3 };
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(1), burst: 2, queue: 3 };
         let mut state = State::new(Algorithm::TokenBucket);
         let mut delays = Vec::new();
         for _ in 0..6 {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn a_debt_is_paid_back_with_time() {
-        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(1), burst: 10, queue: 0 };
         let mut state = State::new(Algorithm::TokenBucket);
         state.debit(&limit, Timestamp(0), 25);
         let verdict = state.check(&limit, None, Timestamp(0), 1);
@@ -96,7 +96,8 @@ mod tests {
 
     #[test]
     fn refill_is_exact_after_years_of_idling() {
-        let limit = Limit { permits: 7, window: Span(366 * 86_400_000_000), burst: 7, queue: 0 };
+        let limit =
+            Limit { calendar: None, permits: 7, window: Span(366 * 86_400_000_000), burst: 7, queue: 0 };
         let mut state = State::new(Algorithm::TokenBucket);
         state.take(&limit, Timestamp(START), 7);
         let seventh = limit.window.0.div_ceil(7);

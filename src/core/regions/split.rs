@@ -623,11 +623,11 @@ impl Split {
 /// From when a larger share of a limit may be spent, if everybody agrees at `now`: not before what others
 /// spent of their larger shares can no longer count together with ours.
 fn growth(algorithm: Algorithm, limit: Limit, recall: Span, now: Timestamp) -> Timestamp {
-    let Limit { permits, window, burst, queue } = limit;
+    let Limit { permits, window, burst, queue, .. } = limit;
     match algorithm {
         Algorithm::FixedWindow => {
-            let reached = (now + CLOCKS_APART).window_index(window);
-            Timestamp::window_start(reached.saturating_add(1), window)
+            let windows = limit.windows();
+            windows.end(windows.index(now + CLOCKS_APART))
         }
         Algorithm::SlidingWindow | Algorithm::SlidingLog => now + times(window, 2),
         // What was held before the shares changed is given back by then, or ends: above a share nothing is

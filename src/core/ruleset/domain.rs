@@ -360,7 +360,7 @@ impl Selector {
         let (shape, limit) = match limit {
             Some(own) => {
                 let rule = &self.compiled.rule;
-                let (shape, window) = shape::overridden(self.shape, rule.window, own.window);
+                let (shape, window) = shape::overridden(self.shape, rule.windows(), own.window);
                 (shape, limit_of(rule, own.permits, own.permits, window))
             }
             None => (self.shape, own.unwrap_or(self.limit)),
@@ -413,7 +413,7 @@ impl Selector {
 fn own_limit(compiled: &Compiled, who: &Who<'_>) -> Option<Limit> {
     let rule = &compiled.rule;
     let own = who.limit(&rule.name)?;
-    Some(limit_of(rule, own.permits, own.burst, rule.window))
+    Some(limit_of(rule, own.permits, own.burst, rule.windows()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Compiled;
 use crate::algorithm::Algorithm;
+use crate::calendar::Windows;
 use crate::key::Shape;
 use crate::rule::Rule;
 use crate::time::Span;
@@ -43,7 +44,7 @@ struct Identity {
     domain: String,
     name: String,
     algorithm: Algorithm,
-    window: Span,
+    windows: Windows,
     per: Vec<String>,
 }
 
@@ -61,7 +62,11 @@ impl Shapes {
             name: rule.name.clone(),
             algorithm: rule.algorithm,
             // What is held stays held when only the hold changes.
-            window: if rule.algorithm == Algorithm::Concurrency { Span::ZERO } else { rule.window },
+            windows: if rule.algorithm == Algorithm::Concurrency {
+                Span::ZERO.into()
+            } else {
+                rule.windows()
+            },
             per: rule.per.clone(),
         };
         let generation = self.generation;
@@ -106,17 +111,18 @@ impl Shapes {
 
 /// The shape and the window that count when a request brings this window for a rule of this shape and window.
 #[must_use]
-pub(super) fn overridden(own: Shape, own_window: Span, asked: Span) -> (Shape, Span) {
-    if asked == own_window {
-        return (own, own_window);
+pub(super) fn overridden(own: Shape, own_windows: Windows, asked: Span) -> (Shape, Windows) {
+    if Windows::from(asked) == own_windows {
+        return (own, own_windows);
     }
     let longest = (NUMBERS_PER_RULE - 1, OVERRIDE_WINDOWS[OVERRIDE_WINDOWS.len() - 1]);
     let (offset, window) =
         (1..).zip(OVERRIDE_WINDOWS).find(|(_, window)| *window >= asked).unwrap_or(longest);
-    if window == own_window {
-        return (own, own_window);
+    let windows = Windows::from(window);
+    if windows == own_windows {
+        return (own, own_windows);
     }
-    (Shape(own.0.saturating_add(offset)), window)
+    (Shape(own.0.saturating_add(offset)), windows)
 }
 
 #[cfg(test)]
@@ -126,14 +132,14 @@ mod tests {
     #[test]
     fn an_override_with_the_rules_own_window_keeps_the_bucket() {
         let minute = Span::from_secs(60);
-        assert_eq!(overridden(Shape(16), minute, minute), (Shape(16), minute));
+        assert_eq!(overridden(Shape(16), minute.into(), minute), (Shape(16), minute.into()));
     }
 
     #[test]
     fn every_override_window_has_a_shape_of_its_own() {
         let own = Span::from_millis(1_500);
         let mut shapes: Vec<u32> =
-            OVERRIDE_WINDOWS.iter().map(|window| overridden(Shape(8), own, *window).0.0).collect();
+            OVERRIDE_WINDOWS.iter().map(|window| overridden(Shape(8), own.into(), *window).0.0).collect();
         shapes.dedup();
         assert_eq!(shapes, (9..16).collect::<Vec<_>>());
     }
@@ -141,7 +147,7 @@ mod tests {
     #[test]
     fn an_override_of_odd_length_is_read_as_the_next_longer_unit() {
         let own = Span::from_secs(1);
-        assert_eq!(overridden(Shape(0), own, Span::from_secs(61)).1, Span::from_secs(3_600));
-        assert_eq!(overridden(Shape(0), own, Span(u64::MAX)).1, Span::from_secs(365 * DAY));
+        assert_eq!(overridden(Shape(0), own.into(), Span::from_secs(61)).1.length(), Span::from_secs(3_600));
+        assert_eq!(overridden(Shape(0), own.into(), Span(u64::MAX)).1.length(), Span::from_secs(365 * DAY));
     }
 }

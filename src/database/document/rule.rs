@@ -113,6 +113,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         algorithm,
         limit,
         window,
+        calendar: None,
         burst,
         group,
         priority,

@@ -469,6 +469,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
                 algorithm: if counts { algorithm } else { Algorithm::SlidingWindow },
                 limit: if counts { limit } else { 0 },
                 window: if counts { Span::from_millis(millis) } else { Span::from_secs(1) },
+                calendar: None,
                 burst: if !counts {
                     0
                 } else if buckets && limit > 0 {

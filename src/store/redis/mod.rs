@@ -239,7 +239,7 @@ impl Store for RedisStore {
         error_bound: u64,
         _: Timestamp,
     ) {
-        let name = batch::names::bucket(&rule.rule, key, rule.rule.window);
+        let name = batch::names::bucket(&rule.rule, key, rule.rule.windows());
         let window = (rule.counting() != Counting::Level).then_some(rule.rule.window);
         let ttl = Allowance::kept_for(window).to_std();
         self.core.write_view(

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::super::super::algorithm::Counting;
+use super::super::super::calendar::Windows;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::DEMAND_MAX;
 use super::super::super::wire::rights::{CountedLimit, Statement, Total};
@@ -233,8 +234,8 @@ impl EscrowBucket {
         self.rule.counting()
     }
 
-    pub(super) fn length(&self) -> Span {
-        self.rule.rule.limit.window
+    pub(super) fn windows(&self) -> Windows {
+        self.rule.rule.limit.windows()
     }
 
     /// The window that its rights are spent in now, zero where there are none. A store whose clock is ahead
@@ -244,11 +245,11 @@ impl EscrowBucket {
             return 0;
         }
         let told = self.balance.as_ref().map_or(0, |balance| balance.ledger.window);
-        now.window_index(self.length()).max(told)
+        self.windows().index(now).max(told)
     }
 
     pub(super) fn start(&self, window: u64) -> Timestamp {
-        Timestamp::window_start(window, self.length())
+        self.windows().start(window)
     }
 
     /// How much of a window is to come.
@@ -387,7 +388,9 @@ impl EscrowBucket {
     pub(super) fn memory(&self) -> Span {
         match self.counting() {
             Counting::Concurrency => MEMORY,
-            Counting::Window | Counting::Level => Span(self.length().0.saturating_mul(2)).max(MEMORY),
+            Counting::Window | Counting::Level => {
+                Span(self.windows().length().0.saturating_mul(2)).max(MEMORY)
+            }
         }
     }
 

@@ -5,6 +5,7 @@
 //! late, doubled or reordered. Windows are labels: nothing here compares clocks. The same steps are in
 //! `lua/rights.lua`.
 
+use super::super::super::calendar::Windows;
 use super::super::super::time::{Span, Timestamp};
 use super::super::super::wire::OwnLimit;
 use super::super::super::wire::rights::{TOTALS_MAX, Total};
@@ -141,8 +142,8 @@ pub struct Reserve {
 /// Whether a store whose memory began at `begun` knows all that happened in a window. If not its rights are
 /// burnt: what was lost may have spent them.
 #[must_use]
-pub fn is_known(window: u64, length: Span, begun: Timestamp) -> bool {
-    Timestamp::window_start(window, length) >= begun + RECOVERY_MARGIN
+pub fn is_known(window: u64, windows: Windows, begun: Timestamp) -> bool {
+    windows.start(window) >= begun + RECOVERY_MARGIN
 }
 
 impl Ledger {

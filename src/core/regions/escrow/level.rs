@@ -314,7 +314,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_700_000_000_000_000);
 
     fn terms(begun: Timestamp) -> LevelTerms {
-        let limit = Limit { permits: 10, window: Span::from_secs(1), burst: 40, queue: 0 };
+        let limit = Limit { calendar: None, permits: 10, window: Span::from_secs(1), burst: 40, queue: 0 };
         LevelTerms { algorithm: Algorithm::TokenBucket, limit, begun, safety: EscrowSafety::ALL }
     }
 

@@ -263,10 +263,10 @@ impl FollowedRule {
             // A part is never more than the whole.
             parts.into_iter().map(move |part| u32::try_from(part).unwrap_or(permits))
         };
-        let Limit { permits, window, burst, queue } = rule.limit;
+        let Limit { permits, window, calendar, burst, queue } = rule.limit;
         let parts = divide(permits).zip(divide(burst)).zip(divide(queue));
         let shares = weights.parts().zip(parts).map(|((name, weight, _), ((permits, burst), queue))| {
-            let part = Limit { permits, window, burst, queue };
+            let part = Limit { permits, window, calendar, burst, queue };
             let refill = u128::from(permits) * 1_000_000_000_000 / u128::from(window.0.max(1));
             let (minted, refill) = (part.capacity(rule.algorithm), u64::try_from(refill).unwrap_or(u64::MAX));
             let weight = u64::from(weight);
@@ -382,9 +382,9 @@ impl Escrow {
         for id in 0..self.buckets.len() {
             let Some(bucket) = self.bucket(id) else { continue };
             let (name, old) = (bucket.key.rule.clone(), &bucket.rule.rule);
-            let (algorithm, window) = (old.algorithm, old.limit.window);
+            let (algorithm, windows) = (old.algorithm, old.limit.windows());
             match self.rules.get(&name).cloned() {
-                Some(rule) if (rule.rule.algorithm, rule.rule.limit.window) == (algorithm, window) => {
+                Some(rule) if (rule.rule.algorithm, rule.rule.limit.windows()) == (algorithm, windows) => {
                     let own = bucket.own_limit();
                     let variant = self.variant(&rule, own);
                     if let Some(bucket) = self.bucket_mut(id) {

@@ -147,7 +147,7 @@ impl PlacesTerms {
     #[must_use]
     pub fn limit(&self, ledger: Option<&Ledger>, now: Timestamp) -> Limit {
         let permits = u32::try_from(self.capacity(ledger, now)).unwrap_or(u32::MAX);
-        Limit { permits, window: self.hold, burst: permits, queue: 0 }
+        Limit { calendar: None, permits, window: self.hold, burst: permits, queue: 0 }
     }
 
     fn is_alive(&self, bond: &LoanPartner, now: Timestamp) -> bool {

@@ -172,7 +172,8 @@ impl Escrow {
     fn push(&mut self, now: Timestamp, id: usize) {
         let Some(bucket) = self.bucket(id) else { return };
         let Some(balance) = bucket.current(now) else { return };
-        let (window, length) = (balance.ledger.window, bucket.length());
+        let window = balance.ledger.window;
+        let length = bucket.windows().length_of(window);
         let left = bucket.left(window, now);
         let holdings: Vec<RegionEstimate> =
             (0..self.regions.len()).map(|region| self.holding(now, bucket, balance, region)).collect();

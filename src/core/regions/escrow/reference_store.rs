@@ -5,8 +5,9 @@
 //! (`src/store/rights.rs`, `lua/rights.lua`) and are tested against it.
 
 use super::super::super::algorithm::{Algorithm, Limit, State};
+use super::super::super::calendar::Windows;
 use super::super::super::hold::{Hold, HoldStep};
-use super::super::super::time::{Span, Timestamp};
+use super::super::super::time::Timestamp;
 use super::EscrowSafety;
 use super::ledger::{Ledger, Step, StepRequest, StepResult, is_known};
 use super::level::LevelTerms;
@@ -21,15 +22,15 @@ pub struct ReferenceStore {
 
 #[derive(Debug, Clone)]
 enum Kind {
-    Windows(Windows),
+    Windows(CountedWindows),
     Level(LevelTerms, State),
     Places(places::PlacesTerms, State),
 }
 
 #[derive(Debug, Clone)]
-struct Windows {
+struct CountedWindows {
     used: u64,
-    length: Span,
+    windows: Windows,
     /// What the region mints in each window.
     minted: u64,
     /// When this memory began.
@@ -41,9 +42,16 @@ impl ReferenceStore {
     /// An empty one, which remembers nothing from before `begun`. `session` names its memory and is never
     /// used again.
     #[must_use]
-    pub fn new(session: u64, begun: Timestamp, length: Span, minted: u64, safety: EscrowSafety) -> Self {
+    pub fn new(
+        session: u64,
+        begun: Timestamp,
+        windows: impl Into<Windows>,
+        minted: u64,
+        safety: EscrowSafety,
+    ) -> Self {
+        let windows = windows.into();
         let ledger = Ledger { session, ..Ledger::default() };
-        Self { ledger, kind: Kind::Windows(Windows { used: 0, length, minted, begun, safety }) }
+        Self { ledger, kind: Kind::Windows(CountedWindows { used: 0, windows, minted, begun, safety }) }
     }
 
     /// One of a bucket without windows, made at `now`.
@@ -159,11 +167,11 @@ impl ReferenceStore {
     }
 }
 
-impl Windows {
+impl CountedWindows {
     fn enter(&mut self, ledger: &mut Ledger, now: Timestamp) {
-        let window = now.window_index(self.length);
+        let window = self.windows.index(now);
         if window > ledger.window {
-            let known = is_known(window, self.length, self.begun) || !self.safety.doubt_is_burnt;
+            let known = is_known(window, self.windows, self.begun) || !self.safety.doubt_is_burnt;
             ledger.enter(window, if known { self.minted } else { 0 }, self.used);
             self.used = 0;
         }

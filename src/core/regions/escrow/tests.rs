@@ -11,6 +11,7 @@ use super::super::super::wire::rights::{CountedLimit, RightsFrame, Statement, To
 use super::super::super::wire::{DEMAND_MAX, OwnLimit};
 use super::*;
 
+mod calendar;
 mod few;
 mod honest;
 mod levels;
@@ -75,7 +76,7 @@ impl EscrowWorld {
     }
 
     fn of(algorithm: Algorithm, count: usize, permits: u32, weather: Weather, safety: EscrowSafety) -> Self {
-        let limit = Limit { permits, window: Span::from_secs(1), burst: permits, queue: 0 };
+        let limit = Limit { calendar: None, permits, window: Span::from_secs(1), burst: permits, queue: 0 };
         Self::held_to(limit, algorithm, count, weather, safety)
     }
 
@@ -152,7 +153,7 @@ impl EscrowWorld {
             let terms = level::LevelTerms { algorithm: self.algorithm, limit, begun, safety: self.safety };
             return ReferenceStore::level(terms, self.now);
         }
-        ReferenceStore::new(session, begun, self.limit.window, minted, self.safety)
+        ReferenceStore::new(session, begun, self.limit.windows(), minted, self.safety)
     }
 
     fn meet(&mut self, place: usize) {
@@ -191,7 +192,7 @@ impl EscrowWorld {
         self.offered += cost;
         let level = self.algorithm.counting() == Counting::Level;
         let tally = &mut self.tallies[place];
-        let window = if level { 0 } else { now.window_index(self.limit.window) };
+        let window = if level { 0 } else { self.limit.windows().index(now) };
         tally.window = window.max(tally.window);
         tally.offered += cost;
         tally.own = self.own;

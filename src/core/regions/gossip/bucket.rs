@@ -17,6 +17,7 @@ use super::replica::Policy;
 use super::safety::GossipSafety;
 use super::shared_level::{LevelReport, SharedLevel};
 use crate::algorithm::{Algorithm, Allowance, Counting, Limit};
+use crate::calendar::Windows;
 use crate::regions::by_region::ByRegion;
 use crate::regions::demand::Demand;
 use crate::regions::fair_share::ReportFigures;
@@ -246,10 +247,14 @@ impl GossipBucket {
         (self.rule.algorithm == Algorithm::SlidingLog).then_some(self.rule.limit.window)
     }
 
+    pub(super) fn windows(&self) -> Windows {
+        self.rule.limit.windows()
+    }
+
     /// The window that contains `now`; zero for algorithms without windows.
     pub(super) fn window_at(&self, now: Timestamp) -> u64 {
         match self.counting() {
-            Counting::Window => now.window_index(self.rule.limit.window),
+            Counting::Window => self.windows().index(now),
             Counting::Level | Counting::Concurrency => 0,
         }
     }
@@ -266,9 +271,7 @@ impl GossipBucket {
     /// Whether this window was over a short time ago, or begins soon: so late, or so early, honest reports
     /// come.
     pub(super) fn was_lately(&self, window: u64, now: Timestamp) -> bool {
-        let length = self.rule.limit.window;
-        let begins = Timestamp::window_start(window, length);
-        let ends = Timestamp::window_start(window.saturating_add(1), length);
+        let (begins, ends) = (self.windows().start(window), self.windows().end(window));
         self.counting() == Counting::Window && now.since(ends) <= LATELY && begins.since(now) <= LATELY
     }
 
@@ -494,7 +497,7 @@ impl GossipBucket {
         let account =
             ReportFigures { admitted: self.believed(statement.account.admitted), ..statement.account };
         // The last word on a window that is over is no word on the demand of now.
-        if account.stamp.window_index(self.rule.limit.window) != window {
+        if self.windows().index(account.stamp) != window {
             return false;
         }
         let standing = self.standing(window, here);
@@ -519,7 +522,7 @@ impl GossipBucket {
     ) -> DivisionScope<'a> {
         DivisionScope {
             limit: standing.limit,
-            window: self.rule.limit.window,
+            windows: self.windows(),
             horizon: here.horizon,
             parties: &standing.parties,
             silent: &standing.silent,

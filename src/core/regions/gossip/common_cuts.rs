@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::allocation::{Allocation, COMING_MEMORY, GIVEN_MEMORY, LargestAllocation};
 use super::replica::Policy;
+use crate::calendar::Windows;
 use crate::regions::by_region::ByRegion;
 use crate::regions::fair_share::{DivisionInput, RegionInput, ReportFigures, budgets, common_cut};
 use crate::regions::membership::{RegionId, Regions};
@@ -47,7 +48,7 @@ pub(super) struct WindowReport {
 pub(super) struct DivisionScope<'a> {
     /// What is left to divide after what is kept for regions that are cut off.
     pub(super) limit: u64,
-    pub(super) window: Span,
+    pub(super) windows: Windows,
     pub(super) horizon: Span,
     /// The regions that take part, by name, with their weights.
     pub(super) parties: &'a [(RegionId, u64)],
@@ -176,7 +177,7 @@ impl CommonCuts {
         if register.waiting.get(place).is_some_and(|(_, known)| known.account.stamp == stamp) {
             return false;
         }
-        if stirs(&reading, ground.window) {
+        if stirs(&reading, ground.windows) {
             register.stirred_told = register.stirred_told.max(Some(reading.window));
         }
         let at = stamp + ground.horizon;
@@ -192,7 +193,7 @@ impl CommonCuts {
             && let Some((_, early)) = register.waiting.pop_front()
         {
             self.waiting -= 1;
-            register.use_from_now(early, ground.window);
+            register.use_from_now(early, ground.windows);
         }
         at < now
     }
@@ -213,7 +214,7 @@ impl CommonCuts {
                     && let Some((_, reading)) = register.waiting.pop_front()
                 {
                     self.waiting -= 1;
-                    register.use_from_now(reading, ground.window);
+                    register.use_from_now(reading, ground.windows);
                 }
             }
             self.settle(at, ground);
@@ -223,7 +224,7 @@ impl CommonCuts {
 
     /// Begins a new window if `at` lies in one.
     fn turn(&mut self, at: Timestamp, ground: DivisionScope<'_>) {
-        let window = at.window_index(ground.window);
+        let window = ground.windows.index(at);
         if window > self.window {
             let follows = self.window + 1 == window;
             self.window = window;
@@ -424,7 +425,7 @@ impl CommonCuts {
 
     /// Divides the limit of a window. By [`RegionId`].
     fn divide(&self, known: ReportsUsed, window: u64, ground: DivisionScope<'_>) -> Allocation {
-        let start = Timestamp::window_start(window, ground.window);
+        let start = ground.windows.start(window);
         let home = if ground.policy == Policy::Tidegate { self.home(ground) } else { None };
         let weights: u64 = ground.parties.iter().map(|&(_, weight)| weight).fold(0, u64::saturating_add);
         let stakes: SmallVec<[RegionInput; 4]> = ground
@@ -460,7 +461,7 @@ impl CommonCuts {
         let estate = DivisionInput {
             limit: ground.limit,
             start,
-            end: start + ground.window,
+            end: ground.windows.end(window),
             cut: match known {
                 ReportsUsed::InForce => common_cut(start, ground.horizon, &stakes),
                 ReportsUsed::Arrived(own) => own.stamp.max(start),
@@ -477,8 +478,8 @@ impl CommonCuts {
 }
 
 impl DelayedReports {
-    fn use_from_now(&mut self, reading: WindowReport, window: Span) {
-        if stirs(&reading, window) {
+    fn use_from_now(&mut self, reading: WindowReport, windows: Windows) {
+        if stirs(&reading, windows) {
             self.stirred = self.stirred.max(Some(reading.window));
         }
         self.in_force = Some(reading);
@@ -486,8 +487,8 @@ impl DelayedReports {
 }
 
 /// Whether a report shows that something was asked for: half a permit a window, or anything admitted.
-fn stirs(reading: &WindowReport, window: Span) -> bool {
-    let in_window = u128::from(reading.account.demand) * u128::from(window.0) / 1_000_000;
+fn stirs(reading: &WindowReport, windows: Windows) -> bool {
+    let in_window = u128::from(reading.account.demand) * u128::from(windows.length().0) / 1_000_000;
     reading.account.admitted > 0 || in_window >= 500_000
 }
 

@@ -45,7 +45,8 @@ mod tests {
     use crate::time::Span;
 
     const START: Timestamp = Timestamp(1_700_000_000_000_000);
-    const LIMIT: Limit = Limit { permits: 100, window: Span::from_secs(1), burst: 50, queue: 0 };
+    const LIMIT: Limit =
+        Limit { calendar: None, permits: 100, window: Span::from_secs(1), burst: 50, queue: 0 };
 
     const fn fresh() -> PlausibilityLimit {
         PlausibilityLimit::since(START)

@@ -221,7 +221,7 @@ impl Replica {
         self.links.iter_mut().for_each(|link| link.key_ids.retry_unfollowed());
         for id in self.keys.ids() {
             let Some(bucket) = self.keys.get_mut(id) else { continue };
-            let counts = |rule: &WorldRule| (rule.algorithm, rule.limit.window);
+            let counts = |rule: &WorldRule| (rule.algorithm, rule.limit.windows());
             match self.rules.get(&bucket.rule.name) {
                 Some(rule) if counts(rule) == counts(&bucket.rule) => {
                     bucket.follow(self.variants.with(rule, bucket.own_limit()));

@@ -11,6 +11,7 @@ use crate::time::{Span, Timestamp};
 use crate::wire::{Amount, Counter, Frame, Report, RuleName, Scope, Subject, compact};
 
 mod bounds;
+mod calendar;
 mod cuts;
 mod doubt;
 mod former;
@@ -70,7 +71,7 @@ fn rule(algorithm: Algorithm, permits: u32, window: Span, on_partition: OnPartit
     WorldRule {
         name: RuleName { domain: "d".to_owned(), name: "r".to_owned() },
         algorithm,
-        limit: Limit { permits, window, burst: permits, queue: 0 },
+        limit: Limit { calendar: None, permits, window, burst: permits, queue: 0 },
         global: Global { on_partition, ..Global::new(Mode::Gossip) },
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn unheard(limit: &Limit, silence: Span) -> u64 {
 pub fn believed(limit: &Limit, answered: &BucketAnswer, now: Timestamp) -> u64 {
     // Of a level the others' use is charged to it.
     let others = match answered.view {
-        Some(Allowance::Window(told)) if told.window == now.window_index(limit.window) => told.others,
+        Some(Allowance::Window(told)) if told.window == limit.windows().index(now) => told.others,
         _ => 0,
     };
     answered.used.saturating_add(others)
@@ -110,11 +110,11 @@ pub fn error_bound(
         // What another process told the store may stem from a longer silence than this one knows.
         return if speaks && elsewhere.settled { told.min(all) } else { told.max(all) };
     }
-    let window = now.window_index(limit.window);
+    let windows = limit.windows();
+    let window = windows.index(now);
     let slides = matches!(algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
-    let in_window = |window: u64| {
-        whole.saturating_mul(elsewhere.memories(|begun| begun.window_index(limit.window) >= window))
-    };
+    let in_window =
+        |window: u64| whole.saturating_mul(elsewhere.memories(|begun| windows.index(begun) >= window));
     let current = view.and_then(|view| view.as_window().copied()).filter(|view| view.window == window);
     let (known, before) = current.map_or((0, 0), |view| (view.others, view.others_before));
     let unknown = in_window(window).saturating_sub(known);
@@ -143,7 +143,7 @@ mod tests {
     };
 
     fn bound(algorithm: Algorithm, view: Option<Allowance>, elsewhere: OtherStores) -> u64 {
-        let limit = Limit { permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };
+        let limit = Limit { calendar: None, permits: 100, window: Span::from_secs(60), burst: 40, queue: 0 };
         let answered = BucketAnswer { used: 10, remaining: 18, view, error_bound: 5 };
         error_bound(algorithm, &limit, &answered, elsewhere, NOW)
     }

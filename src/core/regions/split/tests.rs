@@ -17,7 +17,7 @@ fn rule(weights: [u32; 3]) -> SplitRule {
         name: RuleName { domain: "default".into(), name: "r".into() },
         weights: Weights::new(&shares, &[], &[]),
         algorithm: Algorithm::FixedWindow,
-        limit: Limit { permits: 100, window: WINDOW, burst: 100, queue: 0 },
+        limit: Limit { calendar: None, permits: 100, window: WINDOW, burst: 100, queue: 0 },
     }
 }
 

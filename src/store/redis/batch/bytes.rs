@@ -14,6 +14,8 @@ pub(in crate::store::redis) fn pull(rest: &mut &[u8], len: usize) -> Option<u64>
 }
 
 use crate::core::algorithm::{Algorithm, Counting};
+use crate::core::calendar::Calendar;
+use crate::core::time::Timestamp;
 use crate::engine::port::HeldLimit;
 
 /// What scripts are told in one place: how many permits a level holds at most, or of windows and places what
@@ -23,5 +25,25 @@ pub(in crate::store::redis) const fn burst_or_share(algorithm: Algorithm, held: 
         (Counting::Level, _) => held.limit.burst,
         (Counting::Window | Counting::Concurrency, Some(share)) => share,
         (Counting::Window | Counting::Concurrency, None) => held.limit.permits,
+    }
+}
+
+/// Appends what `lua/calendar.lua` reads: the windows of the bucket at this place, around `now`.
+pub(in crate::store::redis) fn push_calendar(
+    bytes: &mut Vec<u8>,
+    place: usize,
+    calendar: &Calendar,
+    now: Timestamp,
+) {
+    push(bytes, u64::try_from(place).unwrap_or(0), 2);
+    let count_at = bytes.len();
+    bytes.push(0);
+    for (number, stretch) in (1..).zip(calendar.around(now)) {
+        push(bytes, stretch.start, 7);
+        push(bytes, stretch.first, 6);
+        push(bytes, stretch.step, 6);
+        if let Some(count) = bytes.get_mut(count_at) {
+            *count = number;
+        }
     }
 }

@@ -13,8 +13,9 @@ use crate::core::algorithm::{Algorithm, Allowance, Counting, LevelAllowance, Lim
 use crate::core::hold::{HOLDER_BYTES, Hold, HoldStep, Holder};
 use crate::core::request::Cost;
 use crate::core::time::Timestamp;
+use crate::engine::clock::Clock;
 use crate::engine::port::HeldLimit;
-use crate::store::redis::batch::bytes::{burst_or_share, pull, push};
+use crate::store::redis::batch::bytes::{burst_or_share, pull, push, push_calendar};
 use crate::store::redis::batch::epochs::{EPOCH_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names;
 use crate::store::redis::batch::scripts::Script;
@@ -208,10 +209,12 @@ impl DecideCall {
         let views = || self.buckets.iter().filter(|bucket| bucket.worldwide || bucket.escrowed);
         let keys = self.buckets.len() + views().count();
         let has_first = self.buckets.iter().any(|bucket| bucket.first.is_some());
-        let arguments = match (has_first, keys_bound) {
-            (true, _) => 3,
-            (false, Some(_)) => 2,
-            (false, None) => usize::from(escrowed),
+        let has_calendar = self.buckets.iter().any(|bucket| bucket.limit.calendar.is_some());
+        let arguments = match (has_calendar, has_first, keys_bound) {
+            (true, ..) => 4,
+            (_, true, _) => 3,
+            (_, _, Some(_)) => 2,
+            (_, _, None) => usize::from(escrowed),
         };
         resp::begin(into, keys + 6 + arguments);
         if whole {
@@ -249,7 +252,23 @@ impl DecideCall {
             let mut shares = Vec::with_capacity((keys - self.buckets.len()) * 4);
             views().for_each(|bucket| push(&mut shares, bucket.first.unwrap_or(0).into(), 4));
             resp::word(into, &shares);
+        } else if has_calendar {
+            resp::word(into, b"");
         }
+        if has_calendar {
+            resp::word(into, &self.packed_calendars(clock.unwrap_or_else(|| Clock::System.now())));
+        }
+    }
+
+    /// The windows of those that count by a calendar. The server's clock finds its own among them.
+    fn packed_calendars(&self, now: Timestamp) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for (place, bucket) in (1..).zip(&self.buckets) {
+            if let Some(calendar) = bucket.limit.calendar {
+                push_calendar(&mut bytes, place, calendar, now);
+            }
+        }
+        bytes
     }
 
     fn packed_buckets(&self) -> Vec<u8> {

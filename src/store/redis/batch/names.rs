@@ -5,9 +5,9 @@
 //! they hold. A rule without `per` has the tag `{rule:NAME}`, so that such buckets spread over the cluster.
 
 use crate::core::algorithm::Algorithm;
+use crate::core::calendar::Windows;
 use crate::core::key::{Key, identity_values};
 use crate::core::rule::Rule;
-use crate::core::time::Span;
 
 use crate::store::redis::client::slots::{ClusterSlot, SLOTS, checksum, slot_of_checksum, slot_of_tag};
 
@@ -26,7 +26,7 @@ pub(in crate::store::redis) fn parts_of(rule: &Rule) -> u32 {
 }
 
 /// The name of a bucket of `rule`. A request's own limit with another window counts in a key of its own.
-pub(in crate::store::redis) fn bucket(rule: &Rule, key: &Key, window: Span) -> Name {
+pub(in crate::store::redis) fn bucket(rule: &Rule, key: &Key, windows: Windows) -> Name {
     let mut name = Vec::with_capacity(64);
     name.extend_from_slice(b"tg:{");
     let tag_start = name.len();
@@ -37,8 +37,8 @@ pub(in crate::store::redis) fn bucket(rule: &Rule, key: &Key, window: Span) -> N
     let slot = slot_of_tag(name.get(tag_start..).unwrap_or_default());
     name.extend_from_slice(b"}:");
     push_escaped(&mut name, rule.name.as_bytes());
-    if window != rule.window {
-        name.extend_from_slice(format!(":w{}", window.0).as_bytes());
+    if windows != rule.windows() {
+        name.extend_from_slice(format!(":w{}", windows.length().0).as_bytes());
     }
     Name { key: name, slot }
 }
@@ -61,9 +61,11 @@ pub(in crate::store::redis) fn view(key: &[u8]) -> Vec<u8> {
 /// Says what a value counts, so that a rule that changes its algorithm, window or domain starts afresh: the
 /// algorithm's number in the highest byte, then 24 bits of a hash. A raised limit changes nothing. The same
 /// in every daemon.
-pub(in crate::store::redis) fn shape(rule: &Rule, algorithm: Algorithm, window: Span) -> u32 {
+pub(in crate::store::redis) fn shape(rule: &Rule, algorithm: Algorithm, windows: Windows) -> u32 {
     let mut hash = 0x811c_9dc5_u32;
-    for byte in window.0.to_be_bytes().iter().chain(rule.domain.as_bytes()) {
+    let calendar = windows.calendar().map(|calendar| format!("{:?}", calendar.name())).unwrap_or_default();
+    let length = windows.length().0.to_be_bytes();
+    for byte in length.iter().chain(rule.domain.as_bytes()).chain(calendar.as_bytes()) {
         hash = (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
     }
     u32::from(algorithm.code()) << 24 | ((hash >> 24) ^ hash) & 0x00ff_ffff
@@ -155,6 +157,7 @@ const fn hex(nibble: u8) -> u8 {
 mod tests {
     use super::*;
     use crate::core::key::Shape;
+    use crate::core::time::Span;
     use crate::store::redis::client::slots::slot_of_key;
     use crate::store::redis::sample::rule;
     use proptest::prelude::*;
@@ -163,7 +166,7 @@ mod tests {
         let mut rule = rule(name, Algorithm::Gcra);
         rule.per = per.to_vec();
         let key = Key::new(Shape(3), values.iter().map(String::as_str));
-        bucket(&rule, &key, rule.window)
+        bucket(&rule, &key, rule.windows())
     }
 
     fn text(name: &Name) -> &str {
@@ -183,7 +186,8 @@ mod tests {
     fn another_window_has_a_key_of_its_own_in_the_same_slot() {
         let rule = rule("r", Algorithm::Gcra);
         let key = Key::new(Shape(3), ["u"]);
-        let (own, other) = (bucket(&rule, &key, rule.window), bucket(&rule, &key, Span::from_secs(86_400)));
+        let (own, other) =
+            (bucket(&rule, &key, rule.windows()), bucket(&rule, &key, Span::from_secs(86_400).into()));
         assert_ne!(own.key, other.key);
         assert_eq!(own.slot, other.slot);
     }
@@ -191,11 +195,11 @@ mod tests {
     #[test]
     fn the_shape_changes_with_the_window_and_the_algorithm_and_not_with_the_limit() {
         let mut rule = rule("r", Algorithm::Gcra);
-        let own = shape(&rule, Algorithm::Gcra, rule.window);
+        let own = shape(&rule, Algorithm::Gcra, rule.windows());
         rule.limit += 1;
-        assert_eq!(own, shape(&rule, Algorithm::Gcra, rule.window));
-        assert_ne!(own, shape(&rule, Algorithm::Gcra, Span(rule.window.0 + 1)));
-        assert_ne!(own, shape(&rule, Algorithm::TokenBucket, rule.window));
+        assert_eq!(own, shape(&rule, Algorithm::Gcra, rule.windows()));
+        assert_ne!(own, shape(&rule, Algorithm::Gcra, Span(rule.window.0 + 1).into()));
+        assert_ne!(own, shape(&rule, Algorithm::TokenBucket, rule.windows()));
     }
 
     proptest! {

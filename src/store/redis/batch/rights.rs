@@ -7,6 +7,7 @@
 use redis::{Cmd, Value};
 
 use crate::core::algorithm::{Algorithm, Counting};
+use crate::core::calendar::Calendar;
 use crate::core::key::Key;
 use crate::core::regions::escrow::places::{LoanBook, LoanPartner};
 use crate::core::regions::escrow::{Ledger, Reserve, Step, StepRequest, StepResult};
@@ -14,8 +15,9 @@ use crate::core::ruleset::Compiled;
 use crate::core::time::Timestamp;
 use crate::core::wire::NAME_BYTES_MAX;
 use crate::core::wire::rights::Total;
+use crate::engine::clock::Clock;
 use crate::engine::port::HeldLimit;
-use crate::store::redis::batch::bytes::{burst_or_share, pull, push};
+use crate::store::redis::batch::bytes::{burst_or_share, pull, push, push_calendar};
 use crate::store::redis::batch::epochs::{ID_BYTES, ReplicationEpochs};
 use crate::store::redis::batch::names::{self, Name};
 use crate::store::redis::batch::scripts::{RIGHTS, Script};
@@ -29,6 +31,7 @@ pub(in crate::store::redis) struct StepCall {
     pub(in crate::store::redis) name: Name,
     bucket: Vec<u8>,
     step: Vec<u8>,
+    calendar: Option<&'static Calendar>,
     /// Whether it is about places that are lent.
     pub(in crate::store::redis) places: bool,
 }
@@ -42,9 +45,9 @@ impl StepCall {
         ask: &StepRequest,
     ) -> Option<Self> {
         let limit = held.limit;
-        let name = names::bucket(&rule.rule, key, rule.rule.window);
+        let name = names::bucket(&rule.rule, key, rule.rule.windows());
         let mut bucket = Vec::with_capacity(23);
-        push(&mut bucket, u64::from(names::shape(&rule.rule, rule.rule.algorithm, limit.window)), 4);
+        push(&mut bucket, u64::from(names::shape(&rule.rule, rule.rule.algorithm, limit.windows())), 4);
         push(&mut bucket, u64::from(limit.permits), 4);
         push(&mut bucket, limit.window.0.max(1), 6);
         push(&mut bucket, u64::from(burst_or_share(rule.rule.algorithm, held)), 4);
@@ -87,7 +90,8 @@ impl StepCall {
         push(&mut step, permits, 5);
         step.extend_from_slice(region.as_bytes());
         step.extend_from_slice(&names);
-        Some(Self { name, bucket, step, places: rule.rule.algorithm == Algorithm::Concurrency })
+        let places = rule.rule.algorithm == Algorithm::Concurrency;
+        Some(Self { name, bucket, step, calendar: limit.calendar, places })
     }
 
     /// The command, by the script's hash or with its whole text.
@@ -110,6 +114,11 @@ impl StepCall {
             None => command.arg(""),
         };
         command.arg(&self.bucket).arg(epochs.packed()).arg(&self.step);
+        if let Some(calendar) = self.calendar {
+            let mut around = Vec::new();
+            push_calendar(&mut around, 1, calendar, clock.unwrap_or_else(|| Clock::System.now()));
+            command.arg("").arg("").arg(around);
+        }
         command
     }
 }

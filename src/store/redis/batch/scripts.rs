@@ -3,9 +3,10 @@
 use std::sync::LazyLock;
 
 /// The parts, in the order in which they need each other.
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     include_str!("../../../../lua/kinds.lua"),
     include_str!("../../../../lua/number.lua"),
+    include_str!("../../../../lua/calendar.lua"),
     include_str!("../../../../lua/aligned.lua"),
     include_str!("../../../../lua/fixed_window.lua"),
     include_str!("../../../../lua/sliding_window.lua"),

@@ -190,15 +190,13 @@ impl Leases {
         };
         hot.drawing = false;
         let drawn = drawn.filter(|drawn| drawn.permits > 0)?;
-        let window = drawn.bucket.limit.window.0.max(1);
+        let windows = drawn.bucket.limit.windows();
         let by_windows = drawn.bucket.algorithm.counting() == Counting::Window;
-        let window_ends =
-            by_windows.then(|| drawn.sent + Duration::from_micros(window - drawn.server.0 % window));
+        let window = windows.index(drawn.server);
+        let window_ends = by_windows.then(|| drawn.sent + windows.end(window).since(drawn.server).to_std());
         let before = hot.held.take();
         let same = before.as_ref().is_some_and(|held| {
-            held.bucket == drawn.bucket
-                && (!by_windows
-                    || held.server.window_index(Span(window)) == drawn.server.window_index(Span(window)))
+            held.bucket == drawn.bucket && (!by_windows || windows.index(held.server) == window)
         });
         let kept = if same { before.as_ref().map_or(0, |held| held.left) } else { 0 };
         let leftover = before.filter(|held| !same && held.left > 0).map(|held| held.leftover(drawn.sent));

@@ -371,7 +371,7 @@ mod tests {
     proptest! {
         #[test]
         fn parts_sum_to_the_limit_exactly(permits: u32, burst: u32, parts in 1..=64_u32) {
-            let limit = Limit { permits, window: Span::from_secs(1), burst, queue: 0 };
+            let limit = Limit { calendar: None, permits, window: Span::from_secs(1), burst, queue: 0 };
             let all: Vec<Limit> = (0..parts).map(|index| share(limit, index, parts)).collect();
             let sum = |of: fn(&Limit) -> u32| all.iter().map(|limit| u64::from(of(limit))).sum::<u64>();
             prop_assert_eq!(sum(|limit| limit.permits), u64::from(permits));
@@ -384,7 +384,7 @@ mod tests {
             rule.split_keys = parts;
             let key = Key::new(Shape(0), [user.as_str()]);
             for index in 0..parts {
-                let name = names::bucket(&rule, &sub_key(&key, index), rule.window);
+                let name = names::bucket(&rule, &sub_key(&key, index), rule.windows());
                 let stripe = usize::from(name.slot.0) * usize::try_from(parts).unwrap() / SLOTS;
                 prop_assert_eq!(stripe, usize::try_from(index).unwrap());
                 prop_assert_eq!(name.slot, slot_of_key(&name.key));
@@ -397,7 +397,7 @@ mod tests {
         let mut rule = rule("hot", Algorithm::Gcra);
         rule.split_keys = 4;
         let key = Key::new(Shape(0), ["u_42"]);
-        let name = names::bucket(&rule, &sub_key(&key, 2), rule.window);
+        let name = names::bucket(&rule, &sub_key(&key, 2), rule.windows());
         let text = String::from_utf8(name.key).unwrap();
         assert!(text.starts_with("tg:{user=u_42#") && text.ends_with("}:hot"), "{text}");
     }

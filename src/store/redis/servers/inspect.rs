@@ -195,7 +195,7 @@ fn trial(tag: &str, cost: Cost) -> Part {
         key: trial_key(tag, name).into_bytes(),
         shape: u32::from(algorithm.code()) << 24,
         algorithm,
-        limit: Limit { permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
+        limit: Limit { calendar: None, permits: 100, window: Span::from_secs(2), burst: 100, queue: 0 },
         share: None,
         worldwide: false,
         first: None,

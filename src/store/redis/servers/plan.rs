@@ -32,16 +32,16 @@ pub(in crate::store::redis) struct Planned {
 /// The bucket of a charge in Redis.
 pub(in crate::store::redis) fn bucket_of(charge: &Charge<'_>) -> (ClusterSlot, Bucket) {
     let rule = &charge.rule.rule;
-    let name = names::bucket(rule, charge.key, charge.limit.window);
+    let name = names::bucket(rule, charge.key, charge.limit.windows());
     let bucket = Bucket {
         key: name.key,
-        shape: names::shape(rule, rule.algorithm, charge.limit.window),
+        shape: names::shape(rule, rule.algorithm, charge.limit.windows()),
         algorithm: rule.algorithm,
         limit: charge.limit,
         share: charge.share,
         // A request's own window counts in a bucket that no other region knows.
         worldwide: rule.global.as_ref().is_some_and(|global| global.mode == Mode::Gossip)
-            && charge.limit.window == rule.window,
+            && charge.limit.windows() == rule.windows(),
         first: charge.first,
         escrowed: is_escrowed(charge.rule),
         lends: lends(charge.rule, &charge.limit, charge.whole),

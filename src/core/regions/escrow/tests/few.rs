@@ -8,7 +8,7 @@ const COUNTED: [Algorithm; 4] =
     [Algorithm::FixedWindow, Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket];
 
 fn world(algorithm: Algorithm, regions: usize, permits: u32, owd: u64) -> EscrowWorld {
-    let limit = Limit { permits, window: WINDOW, burst: permits, queue: 0 };
+    let limit = Limit { calendar: None, permits, window: WINDOW, burst: permits, queue: 0 };
     let weather = Weather { owd: Span::from_millis(owd), ..CALM };
     EscrowWorld::held_to(limit, algorithm, regions, weather, EscrowSafety::ALL)
 }

@@ -15,7 +15,7 @@ fn permits_flow_to_where_a_bucket_is_asked_for() {
 
 #[test]
 fn a_short_burst_flows_in_every_round_trip() {
-    let limit = Limit { permits: 1_000, window: Span::from_secs(1), burst: 100, queue: 0 };
+    let limit = Limit { calendar: None, permits: 1_000, window: Span::from_secs(1), burst: 100, queue: 0 };
     let mut world = EscrowWorld::held_to(limit, Algorithm::TokenBucket, 3, CALM, EscrowSafety::ALL);
     world.press(1, 20, 1_000);
     assert_eq!(world.check(), Ok(()));

@@ -93,7 +93,7 @@ impl GossipBucket {
         here: DaemonContext<'_>,
     ) -> (u64, UncertaintyCause) {
         // While its own limit changes some regions hold the old one and some the new.
-        let begun = Timestamp::window_start(self.window_at(now), self.rule.limit.window);
+        let begun = self.windows().start(self.window_at(now));
         let before = match self.counting() {
             Counting::Window => u64::from(self.own.before_at(begun)),
             Counting::Level | Counting::Concurrency => 0,
@@ -109,10 +109,10 @@ impl GossipBucket {
         let window = self.window_at(now);
         // What was admitted in the window before counts in a sliding one.
         let slides = matches!(self.rule.algorithm, Algorithm::SlidingWindow | Algorithm::SlidingLog);
-        let begun = now.since(Timestamp::window_start(window, self.rule.limit.window)) <= heard;
+        let begun = now.since(self.windows().start(window)) <= heard;
         // An interval of a log knows no windows: what a region whose clock is ahead admits in the next one
         // counts in it.
-        let ends = Timestamp::window_start(window.saturating_add(1), self.rule.limit.window);
+        let ends = self.windows().end(window);
         let turns = self.rule.algorithm == Algorithm::SlidingLog && ends.since(now) <= TURNS;
         for (id, region) in here.regions.iter().skip(1) {
             let (mut bound, doubt) = if agreed && here.daemons(id) == 1 && !self.began_again(now, id, here) {
@@ -272,7 +272,7 @@ impl GossipBucket {
         let due = self.periods.iter().filter(|period| period.window > audited && period.window <= closed);
         let above = due.map(|period| {
             // While its own limit changes some regions hold the old one and some the new.
-            let begun = Timestamp::window_start(period.window, self.rule.limit.window);
+            let begun = self.windows().start(period.window);
             let limit = limit.max(u64::from(self.own.before_at(begun)));
             period.live.net().saturating_add(self.told_by_others(period)).saturating_sub(limit)
         });

@@ -39,11 +39,8 @@ impl GossipBucket {
             return self.own_net(0).abs_diff(told.net) > self.whole() / 20;
         }
         let window = self.window_at(now);
-        let (known, from) = if told.window == window {
-            (told.net, told.at)
-        } else {
-            (0, Timestamp::window_start(window, self.rule.limit.window))
-        };
+        let (known, from) =
+            if told.window == window { (told.net, told.at) } else { (0, self.windows().start(window)) };
         let asked = u128::from(told.demand) * u128::from(now.since(from).0) / 1_000_000_000_000;
         let asked = u64::try_from(asked).unwrap_or(u64::MAX);
         let limit = u64::from(self.rule.limit.permits);
@@ -68,7 +65,7 @@ impl GossipBucket {
         let quiet = self.quiet_of(Regions::OWN, here, spoken);
         let limit = &self.rule.limit;
         let rest = match self.counting() {
-            Counting::Window => Timestamp::window_start(window + 1, limit.window).since(now).0,
+            Counting::Window => self.windows().end(window).since(now).0,
             Counting::Level | Counting::Concurrency => {
                 limit.window.0.saturating_mul(self.whole()) / u64::from(limit.permits.max(1))
             }

@@ -274,7 +274,7 @@ impl GossipBucket {
         }
         let window = self.window_at(now);
         let used = self.periods.last().is_some_and(|period| period.window + 2 >= window);
-        let turn = if used { Timestamp::window_start(window + 1, self.rule.limit.window) } else { expiry };
+        let turn = if used { self.windows().end(window) } else { expiry };
         // A demand that fades must be told, though nothing happens.
         let pause = Span((self.rule.limit.window.0 / LOOKS_PER_WINDOW).clamp(10_000, 1_000_000));
         let fades = self.told.is_some_and(|told| told.demand > 0).then_some(now + pause);
@@ -293,7 +293,7 @@ impl GossipBucket {
         if self.counting() == Counting::Window {
             let newest =
                 self.window_at(self.changed).max(self.periods.last().map_or(0, |period| period.window));
-            let over = Timestamp::window_start(newest.saturating_add(3), limit.window) + Span::from_secs(1);
+            let over = self.windows().start(newest.saturating_add(3)) + Span::from_secs(1);
             // Whose it was is remembered for its next burst.
             return over.max(self.changed + remembered(limit.window));
         }

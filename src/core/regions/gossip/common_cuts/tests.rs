@@ -12,7 +12,7 @@ fn ground(limit: u64, policy: Policy) -> DivisionScope<'static> {
     let horizon = Span::from_millis(60);
     DivisionScope {
         limit,
-        window: WINDOW,
+        windows: WINDOW.into(),
         horizon,
         parties: &PARTIES,
         silent: &[],

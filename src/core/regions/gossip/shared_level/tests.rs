@@ -4,7 +4,7 @@ use super::*;
 
 const START: Timestamp = Timestamp(1_700_000_000_000_000);
 const PARTIES: [(RegionId, u64); 3] = [(0, 1), (1, 1), (2, 1)];
-const LIMIT: Limit = Limit { permits: 90, window: Span::from_secs(1), burst: 90, queue: 0 };
+const LIMIT: Limit = Limit { calendar: None, permits: 90, window: Span::from_secs(1), burst: 90, queue: 0 };
 
 fn share() -> LevelScope<'static> {
     let horizon = Span::from_millis(50);

@@ -265,7 +265,7 @@ fn a_rule_is_crowded_while_buckets_in_use_find_no_room() {
 fn a_demand_of_few_requests_that_ended_is_taken_back_so_that_the_others_find_their_part() {
     // Much refills at once, and little of it is held: so few requests want all that the bucket holds.
     let rule = WorldRule {
-        limit: Limit { permits: 9_000, window: Span::from_millis(720), burst: 52, queue: 0 },
+        limit: Limit { calendar: None, permits: 9_000, window: Span::from_millis(720), burst: 52, queue: 0 },
         ..rule(Algorithm::LeakyBucket, 9_000, Span::from_millis(720), OnPartition::default())
     };
     let asking: Vec<NodeName> = ["b", "c", "d"].iter().map(|region| name(region, "1")).collect();
