@@ -198,7 +198,7 @@ fn list(server: &Server) -> Ended {
     let mut rows =
         table(&["rule", "domain", "match", "per", "limit", "how", "group", "priority", "action"], &[4, 7]);
     for rule in rules {
-        let limit = match (&rule["limit"], rule["window"].as_str(), rule["hold"].as_str()) {
+        let limit = match (&rule["limit"], windows(rule).as_deref(), rule["hold"].as_str()) {
             (Value::Number(limit), Some(window), _) => {
                 let unit = rule["unit"].as_str().map(|unit| format!(" {unit}")).unwrap_or_default();
                 format!("{limit}{unit} / {window}")
@@ -304,4 +304,14 @@ fn plain(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
+}
+
+/// What a rule's limit is counted in: `1m`, or `month from 15, Europe/Berlin`.
+fn windows(rule: &Value) -> Option<String> {
+    let Some(calendar) = rule["calendar"].as_str() else { return rule["window"].as_str().map(str::to_owned) };
+    let from = match &rule["starts_on"] {
+        Value::Null => String::new(),
+        day => format!(" from {}", plain(day)),
+    };
+    Some(format!("{calendar}{from}, {}", rule["time_zone"].as_str().unwrap_or("UTC")))
 }

@@ -4,6 +4,7 @@
 //! document with any problem gives no rules at all.
 
 mod answer;
+mod calendar;
 mod people;
 mod rule;
 mod shown;

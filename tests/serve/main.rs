@@ -15,6 +15,7 @@
 mod admin;
 mod answers;
 mod bad_input;
+mod calendar;
 mod checks;
 mod cli;
 mod clocks;

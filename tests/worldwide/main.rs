@@ -14,6 +14,7 @@
 #![allow(unreachable_pub, reason = "the servers are shared with other tests")]
 #![allow(clippy::disallowed_methods, reason = "these tests measure real time")]
 
+mod calendar;
 mod cuts;
 mod escrow;
 mod figures;

@@ -9,7 +9,7 @@ use super::load::Load;
 use super::ocean::Ocean;
 use super::redis_servers::Server;
 use super::support::command::run;
-use super::support::daemon::Daemon;
+use super::support::daemon::{Daemon, Launch};
 use super::support::{eventually, free_udp, not_judged};
 
 pub(crate) const WINDOW: Duration = Duration::from_secs(1);
@@ -63,6 +63,11 @@ impl World {
 
     /// The same with more lines in `[peers]`.
     pub(crate) fn with_peers(plan: Plan, rules: &str, lines: &str) -> Self {
+        Self::launch(plan, rules, lines, Launch::default())
+    }
+
+    /// The same, each daemon started like this.
+    pub(crate) fn launch(plan: Plan, rules: &str, lines: &str, launch: Launch) -> Self {
         let certificates = TempDir::new().unwrap();
         assert_eq!(run(certificates.path(), &["cert", "ca", "--out", "ca"]).code, 0);
         let ocean = Ocean::new(plan.rtt, 10);
@@ -96,7 +101,7 @@ impl World {
                     file(&format!("{out}/node.pem")),
                     file(&format!("{out}/node.key")),
                 );
-                Daemon::with(rules, &config, &[])
+                Daemon::launch(launch, rules, &config, &[])
             })
             .collect();
         let world = Self { plan, ocean, daemons, peers, _redis: redis, _certificates: certificates };

@@ -45,6 +45,14 @@ pub(in crate::api) struct RuleBody {
     /// The window, or the time in which an empty bucket refills.
     #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["100ms", "1m"]))]
     window: Option<String>,
+    /// Windows as people name them, in the place of `window`: each counts from zero.
+    #[schemars(extend("enum" = ["hour", "day", "week", "month", "quarter", "year"]))]
+    calendar: Option<String>,
+    /// The zone whose clock a calendar goes by, by its IANA name; `UTC` unless said.
+    #[schemars(length(min = 1, max = 64), extend("examples" = ["Europe/Berlin"]))]
+    time_zone: Option<String>,
+    /// On which day a calendar's week (`monday` unless said), month, quarter or year (1 unless said) begins.
+    starts_on: Option<StartsOnBody>,
     /// How long a place of a `concurrency` rule is held without renewing.
     #[schemars(regex(pattern = "^[0-9]+(ms|s|m|h|d|w)$"), extend("examples" = ["30s"]))]
     hold: Option<String>,
@@ -108,6 +116,22 @@ pub(in crate::api) struct RuleBody {
     /// Into how many parts each key is split, for keys that are asked very often.
     #[schemars(range(min = 1, max = 64))]
     split_keys: Option<u32>,
+}
+
+/// On which day a period begins.
+#[derive(JsonSchema)]
+#[expect(dead_code, reason = "the type describes JSON that is read and written elsewhere")]
+#[schemars(untagged)]
+pub(in crate::api) enum StartsOnBody {
+    /// Of a month, a quarter or a year: the day of its first month, or that month's last one.
+    Day(#[schemars(range(min = 1, max = 31))] u8),
+    /// Of a week.
+    Weekday(
+        #[schemars(extend("enum" = [
+            "monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"
+        ]))]
+        String,
+    ),
 }
 
 /// What one attribute must be.

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use super::answer::{RuleKind, read_answer, read_price};
+use super::calendar::read_windows;
 use crate::core::algorithm::{
-    Algorithm, CONCURRENCY_LIMIT_MAX, Counting, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX, WINDOW_MAX,
-    WINDOW_MIN,
+    Algorithm, CONCURRENCY_LIMIT_MAX, Counting, HOLD_MAX, HOLD_MIN, SLIDING_LOG_LIMIT_MAX,
 };
+use crate::core::calendar::Windows;
 use crate::core::request::{ATTRIBUTES_MAX, TEXT_BYTES_MAX};
 use crate::core::rule::{
     Action, Charging, Condition, DOMAIN_DEFAULT, Debt, Global, Mode, OnFailure, OnPartition,
@@ -103,7 +104,7 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
     let (charge, debt) = read_charge(&mut fields, action, counted.algorithm, problems);
     fields.refuse("penalty", "penalties are not supported by this version", problems);
     fields.finish(problems);
-    let Counted { algorithm, limit, window, burst } = counted;
+    let Counted { algorithm, limit, windows, burst } = counted;
     let name = name?;
     Some(Rule {
         name,
@@ -112,8 +113,8 @@ pub(super) fn read(node: &TreeNode, regions: &[String], problems: &mut Problems<
         per,
         algorithm,
         limit,
-        window,
-        calendar: None,
+        window: windows.length(),
+        calendar: windows.calendar(),
         burst,
         group,
         priority,
@@ -203,17 +204,15 @@ fn read_split_keys(
 struct Counted {
     algorithm: Algorithm,
     limit: u32,
-    window: Span,
+    windows: Windows,
     burst: u32,
 }
 
 fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_>) -> Counted {
-    let calendar = "calendar windows are not supported by this version; give window a length such as \"1d\"";
     let has_calendar = fields.has("calendar");
-    fields.refuse("calendar", calendar, problems);
-    let zone = "time_zone belongs to calendar windows, which are not supported by this version";
-    fields.refuse("time_zone", zone, problems);
-    let algorithm = fields.word("algorithm", &ALGORITHMS, problems).unwrap_or(Algorithm::SlidingWindow);
+    let written = fields.word("algorithm", &ALGORITHMS, problems);
+    let usual = if has_calendar { Algorithm::FixedWindow } else { Algorithm::SlidingWindow };
+    let algorithm = written.unwrap_or(usual);
     if action.counts() {
         if !fields.has("limit") {
             problems.report(fields.at, "limit is missing: a rule that counts needs one");
@@ -224,12 +223,12 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
     }
     let limit = read_permits(fields, algorithm, problems).unwrap_or(0);
     if algorithm == Algorithm::Concurrency {
-        let window = read_hold(fields, action, problems);
-        return Counted { algorithm, limit, window, burst: limit };
+        let hold = read_hold(fields, action, problems);
+        return Counted { algorithm, limit, windows: hold.into(), burst: limit };
     }
     let sentence = "hold belongs to algorithm = \"concurrency\", whose places are held; what is charged over time has a window";
     fields.refuse("hold", sentence, problems);
-    let window = fields.span("window", WINDOW_MIN, WINDOW_MAX, problems).unwrap_or(Span::from_secs(1));
+    let windows = read_windows(fields, written, problems);
     let written = fields.count("burst", 1, problems);
     if algorithm.counting() == Counting::Window
         && let Some(entry) = fields.take("burst")
@@ -243,7 +242,7 @@ fn read_limit(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'
         Counting::Window => limit,
         Counting::Level | Counting::Concurrency => written.unwrap_or(limit),
     };
-    Counted { algorithm, limit, window, burst }
+    Counted { algorithm, limit, windows, burst }
 }
 
 /// How long a place of a `concurrency` rule is held without renewing.
@@ -255,6 +254,11 @@ fn read_hold(fields: &mut Fields<'_>, action: Action, problems: &mut Problems<'_
     let hold = fields.span("hold", HOLD_MIN, HOLD_MAX, problems).unwrap_or(Span::from_secs(1));
     let no_window = "window does not go with concurrency, which counts what is held now: write hold instead";
     fields.refuse("window", no_window, problems);
+    for name in ["calendar", "time_zone", "starts_on"] {
+        let sentence =
+            format!("{name} does not go with concurrency, which counts what is held now: write hold instead");
+        fields.refuse(name, &sentence, problems);
+    }
     fields.refuse(
         "burst",
         "burst does not go with concurrency: limit is the most places held at once",

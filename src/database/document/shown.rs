@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::calendar::WEEKDAYS;
+
 use crate::core::algorithm::{Algorithm, Counting};
+use crate::core::calendar::{Calendar, CalendarName, CalendarPeriod};
 use crate::core::price::PriceTable;
 use crate::core::rule::{Action, Charging, Debt, Global, Mode, OnFailure, OnPartition, Pattern, Rule};
 use crate::core::time::Span;
@@ -26,6 +29,12 @@ pub struct RuleDoc<'r> {
     pub limit: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub window: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub calendar: Option<CalendarPeriod>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<&'r str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub starts_on: Option<StartsOnDoc>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,6 +107,7 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
         let counts = rule.action.counts();
         let holds = rule.algorithm == Algorithm::Concurrency;
         let buckets = rule.algorithm.counting() == Counting::Level;
+        let calendar = rule.calendar.filter(|_| counts && !holds).map(Calendar::name);
         // A limit of zero has a burst of zero, which nobody may write.
         let burst = (counts && buckets && rule.burst > 0).then_some(rule.burst);
         let conditions =
@@ -111,7 +121,10 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             action: rule.action,
             algorithm: counts.then_some(rule.algorithm),
             limit: counts.then_some(rule.limit),
-            window: (counts && !holds).then(|| format_span(rule.window)),
+            window: (counts && !holds && calendar.is_none()).then(|| format_span(rule.window)),
+            calendar: calendar.map(|calendar| calendar.period),
+            time_zone: calendar.map(|calendar| calendar.time_zone.as_str()),
+            starts_on: calendar.and_then(StartsOnDoc::of),
             hold: (counts && holds).then(|| format_span(rule.window)),
             burst,
             max_delay: (rule.action == Action::Throttle).then(|| format_span(rule.max_delay)),
@@ -137,6 +150,28 @@ impl<'r> From<&'r Rule> for RuleDoc<'r> {
             price: rule.price.as_deref().map(shown_prices).unwrap_or_default(),
             conditions: conditions.collect(),
             global: rule.global.as_ref().map(GlobalDoc::from),
+        }
+    }
+}
+
+/// On which day a calendar's periods begin.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum StartsOnDoc {
+    /// A day of the week.
+    Weekday(&'static str),
+    /// A day of the month.
+    Day(u8),
+}
+
+impl StartsOnDoc {
+    /// `None`: on no day of its own, or on the usual one.
+    fn of(calendar: &CalendarName) -> Option<Self> {
+        let weekday = |day: u8| WEEKDAYS.iter().find(|(_, number)| *number == day);
+        match (calendar.period, calendar.starts_on) {
+            (_, 0 | 1) => None,
+            (CalendarPeriod::Week, day) => weekday(day).map(|(name, _)| Self::Weekday(name)),
+            (_, day) => Some(Self::Day(day)),
         }
     }
 }

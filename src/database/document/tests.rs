@@ -200,13 +200,6 @@ fn keys_are_split_where_parts_can_hold_the_limit_together() {
 #[test]
 fn what_this_version_cannot_do_is_refused_not_ignored() {
     assert_eq!(
-        problems_of("calendar = \"day\"\ntime_zone = \"UTC\""),
-        [
-            "rules.toml:5:1: calendar windows are not supported by this version; give window a length such as \"1d\"",
-            "rules.toml:6:1: time_zone belongs to calendar windows, which are not supported by this version",
-        ]
-    );
-    assert_eq!(
         problems_of("[rules.penalty]\nthreshold = 3"),
         ["rules.toml:5:8: penalties are not supported by this version"]
     );

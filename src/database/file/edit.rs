@@ -12,7 +12,7 @@ use crate::database::set::RuleDocs;
 use crate::engine::rulebook::RuleChange;
 
 /// The order in which a new rule's fields are written; others follow.
-const ORDER: [&str; 13] = [
+const ORDER: [&str; 15] = [
     "id",
     "name",
     "domain",
@@ -22,6 +22,8 @@ const ORDER: [&str; 13] = [
     "limit",
     "window",
     "calendar",
+    "time_zone",
+    "starts_on",
     "burst",
     "group",
     "priority",
